@@ -1,0 +1,1 @@
+"""All that crosses a process boundary of Penstock: documents, headers, errors, HTTP front and upstream."""
