@@ -1,0 +1,83 @@
+"""Header names that Penstock gives a meaning to, and what may be forwarded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+Headers = tuple[tuple[bytes, bytes], ...]
+"""Header fields in the order received; names in lower case."""
+
+REQUEST_ID = b"x-request-id"
+TIMEOUT_MS = b"x-penstock-timeout-ms"
+PRIORITY = b"x-penstock-priority"
+SHARD_KEY = b"x-penstock-shard-key"
+METHOD = b"x-penstock-method"
+QUEUE = b"x-penstock-queue"
+NOT_ADMITTED = b"x-penstock-not-admitted"
+REASON = b"x-penstock-reason"
+ATTEMPT = b"x-penstock-attempt"
+MIRROR = b"x-penstock-mirror"
+NODE = b"x-penstock-node"
+DRAIN = b"x-penstock-drain"
+TRACEPARENT = b"traceparent"
+SERVER_TIMING = b"server-timing"
+
+PREFIX = b"x-penstock-"
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""RFC 9110 section 7.6.1: fields that concern one connection and are never forwarded."""
+
+FROM_CLIENT = frozenset({METHOD, SHARD_KEY, TIMEOUT_MS, PRIORITY})
+"""The `x-penstock-*` fields that a client may send; the edge drops the others."""
+
+
+def get(headers: Headers, name: bytes) -> bytes | None:
+    """The first value of a field, or None.
+
+    Args:
+        headers: the fields.
+        name: the field's name in lower case.
+    """
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
+
+
+def without(headers: Headers, names: Iterable[bytes]) -> Headers:
+    """The fields whose names are not among `names` (lower case)."""
+    dropped = frozenset(names)
+    return tuple(field for field in headers if field[0] not in dropped)
+
+
+def end_to_end(headers: Headers) -> Headers:
+    """What may be forwarded: no hop-by-hop field, none that `Connection` names, no length."""
+    named: set[bytes] = set()
+    for key, value in headers:
+        if key == b"connection":
+            named.update(token.strip().lower() for token in value.split(b","))
+    return tuple(
+        field
+        for field in headers
+        if field[0] not in HOP_BY_HOP and field[0] != b"content-length" and field[0] not in named
+    )
+
+
+def timeout_ms(headers: Headers) -> int | None:
+    """The client's remaining time in milliseconds, or None where it sent none that can be read."""
+    value = get(headers, TIMEOUT_MS)
+    if value is None or not value.isdigit() or len(value) > 12:
+        return None
+    return int(value)

@@ -1,0 +1,169 @@
+"""JSON cut at its top level into raw slices: bytes, not objects.
+
+The slices reach the model as they were sent: integers above 2^53, the spelling of numbers and the order of
+keys are untouched. msgspec does the work; where it refuses (`NaN`, `Infinity`, lone surrogates, which Python
+programs emit by default) a tolerant scanner has the last word, which accepts exactly what `json.loads` does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+MAX_DEPTH = 512
+"""Nesting allowed in a body, the top level included."""
+
+_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]', re.DOTALL)
+_SPACE = b" \t\n\r"
+
+
+class NotJSON(ValueError):
+    """The bytes are not the JSON that was expected; the message says what and where."""
+
+
+class _Key(str):
+    """An object's key; a type of its own makes msgspec report each occurrence through the hook."""
+
+    __slots__ = ()
+
+
+_seen: list[str] = []
+
+
+def _hook(kind: type[Any], value: Any) -> Any:
+    if kind is _Key:
+        _seen.append(value)
+        return _Key(value)
+    raise NotImplementedError(kind)
+
+
+_OBJECT = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_hook)
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def members(body: bytes) -> dict[str, bytes]:
+    """The members of a JSON object as raw slices.
+
+    Args:
+        body: a JSON text.
+
+    Returns:
+        Name → slice, in the order sent.
+
+    Raises:
+        NotJSON: not UTF-8, not JSON, not an object, a name twice, or deeper than `MAX_DEPTH`.
+    """
+    _check_text(body)
+    _seen.clear()
+    try:
+        found: dict[str, bytes] = {str(name): bytes(raw) for name, raw in _OBJECT.decode(body).items()}
+    except msgspec.ValidationError as error:
+        raise NotJSON(f"expected a JSON object, found {_kind(body)}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        return _scan_members(body, error)
+    if len(found) != len(_seen):
+        raise NotJSON(f"member {_twice(_seen)!r} is there twice")
+    return found
+
+
+def elements(array: bytes) -> list[bytes]:
+    """The elements of a JSON array as raw slices.
+
+    Args:
+        array: a JSON text, as a rule a slice that `members` returned.
+
+    Raises:
+        NotJSON: not JSON or not an array.
+    """
+    try:
+        return [bytes(raw) for raw in _ARRAY.decode(array)]
+    except msgspec.ValidationError as error:
+        raise NotJSON(f"expected a JSON array, found {_kind(array)}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        return _scan_elements(array, error)
+
+
+def _check_text(body: bytes) -> None:
+    if not body.isascii():
+        try:
+            body.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise NotJSON(f"expected UTF-8, found byte {body[error.start]:#04x} at {error.start}") from error
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        depth = deepest = 0
+        for match in _STRUCTURE.finditer(body):
+            token = match.group()
+            if token in (b"[", b"{"):
+                depth += 1
+                deepest = max(deepest, depth)
+            elif token in (b"]", b"}"):
+                depth -= 1
+        if deepest > MAX_DEPTH:
+            raise NotJSON(f"expected at most {MAX_DEPTH} levels of nesting, found {deepest}")
+
+
+def _kind(body: bytes) -> str:
+    first = body.lstrip(_SPACE)[:1]
+    names = {b"[": "an array", b"{": "an object", b'"': "a string", b"": "nothing", b"n": "null"}
+    return names.get(first, "a boolean" if first in (b"t", b"f") else "a number")
+
+
+def _twice(names: list[str]) -> str:
+    return next(name for index, name in enumerate(names) if name in names[:index])
+
+
+def _check_loads(body: bytes, cause: Exception) -> None:
+    # NB: the scanner below only finds boundaries; json.loads decides whether the text is JSON at all.
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        message = str(cause).removeprefix("JSON is malformed: ")
+        raise NotJSON(f"the bytes are not JSON: {message}") from cause
+
+
+def _split(body: bytes, opening: bytes, closing: bytes) -> tuple[list[bytes], list[int]]:
+    """Cut a container that json.loads accepted into its parts; also the colon of each part, -1 for none."""
+    text = body.strip(_SPACE)
+    if text[:1] != opening or text[-1:] != closing:
+        raise NotJSON(f"expected a JSON {'object' if opening == b'{' else 'array'}, found {_kind(body)}")
+    parts: list[bytes] = []
+    colons: list[int] = []
+    depth, start, colon = 0, 1, -1
+    for match in _STRUCTURE.finditer(text):
+        token = match.group()
+        if token in (b"[", b"{"):
+            depth += 1
+        elif token in (b"]", b"}"):
+            depth -= 1
+        elif depth == 1 and token == b":" and colon < 0:
+            colon = match.start() - start
+        elif depth == 1 and token == b",":
+            parts.append(text[start : match.start()])
+            colons.append(colon)
+            start, colon = match.end(), -1
+    last = text[start:-1]
+    if parts or last.strip(_SPACE):
+        parts.append(last)
+        colons.append(colon)
+    return parts, colons
+
+
+def _scan_members(body: bytes, cause: Exception) -> dict[str, bytes]:
+    _check_loads(body, cause)
+    names: list[str] = []
+    found: dict[str, bytes] = {}
+    for part, colon in zip(*_split(body, b"{", b"}"), strict=True):
+        name = json.loads(part[:colon])
+        names.append(name)
+        found[name] = part[colon + 1 :].strip(_SPACE)
+    if len(found) != len(names):
+        raise NotJSON(f"member {_twice(names)!r} is there twice")
+    return found
+
+
+def _scan_elements(array: bytes, cause: Exception) -> list[bytes]:
+    _check_loads(array, cause)
+    return [part.strip(_SPACE) for part in _split(array, b"[", b"]")[0]]

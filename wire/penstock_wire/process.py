@@ -1,0 +1,91 @@
+"""What every data-plane command line shares: flags with environment variables, JSON logs, the ready line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+from penstock_wire.durations import parse_ms
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_ADDRESS = re.compile(r"^(?P<host>\[[0-9a-fA-F:]+\]|[^:\[\]]+):(?P<port>[0-9]{1,5})$")
+_threshold = 20
+
+
+def set_log_level(level: str) -> None:
+    """Log this level and above: debug, info, warning or error."""
+    global _threshold
+    _threshold = _LEVELS[level]
+
+
+def log(message: str, *, level: str = "info", **fields: object) -> None:
+    """Write one JSON line to standard error: a constant message, its values as fields.
+
+    Args:
+        message: a constant text.
+        level: debug, info, warning or error.
+        fields: what belongs to it; never request data.
+    """
+    if _LEVELS[level] < _threshold:
+        return
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    line = json.dumps({"time": now, "level": level, "message": message, **fields}, default=str)
+    print(line, file=sys.stderr, flush=True)
+
+
+def address(text: str) -> tuple[str, int]:
+    """Parse `HOST:PORT` (an argparse type).
+
+    Raises:
+        argparse.ArgumentTypeError: not of that form.
+    """
+    match = _ADDRESS.match(text)
+    if match is None or int(match["port"]) > 65535:
+        raise argparse.ArgumentTypeError(f"expected HOST:PORT such as 127.0.0.1:8012, found {text!r}")
+    return match["host"].strip("[]"), int(match["port"])
+
+
+def duration(text: str) -> float:
+    """Parse a duration such as `30s` into seconds (an argparse type)."""
+    try:
+        return parse_ms(text) / 1000
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose flags also come from `PENSTOCK_<FLAG>` environment variables."""
+
+    def flag(self, name: str, **options: Any) -> None:
+        """Add `--name`; its environment variable stands in where the command line has none."""
+        variable = "PENSTOCK_" + name.upper().replace("-", "_")
+        if variable in os.environ:
+            options["default"] = os.environ[variable]
+            options.pop("required", None)
+        options["help"] = f"{options.get('help', '')} [{variable}]".strip()
+        self.add_argument(f"--{name}", **options)
+
+
+def ready(*, data: tuple[str, int], admin: tuple[str, int]) -> None:
+    """Print the first line of standard output, which says where the process listens."""
+    print(f"ready data={data[0]}:{data[1]} admin={admin[0]}:{admin[1]}", flush=True)
+
+
+def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run a coroutine on uvloop and return its exit code."""
+    return uvloop.run(main())
+
+
+def on_signal(number: signal.Signals, act: Callable[[], None]) -> None:
+    """Call `act` in the running loop on each such signal."""
+    asyncio.get_running_loop().add_signal_handler(number, act)

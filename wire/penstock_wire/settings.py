@@ -1,0 +1,69 @@
+"""Settings that the operator tells a sidecar: hot fields only (what rolls travels as arguments)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from penstock_wire import documents
+
+Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A BatchPolicy's spec with the defaults filled; durations in milliseconds.
+
+    Args:
+        max_batch_size: items in one batch at most.
+        max_batch_bytes: bytes of items in one batch at most.
+        batch_wait_timeout_ms: how long a part-full batch may wait while a slot is free, from the arrival of
+            the key's oldest item.
+        max_concurrent_batches: slots: batches in the model at once.
+        default_timeout_ms: deadline of a request that brings none.
+        max_queued_items: items that may wait; None = 8 · size · slots; 0 = no queue.
+        overflow_status: status of a refusal for a full queue.
+        batch_key_headers: header names whose values must be equal within a batch.
+    """
+
+    max_batch_size: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
+    max_batch_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * 1024 * 1024
+    batch_wait_timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0
+    max_concurrent_batches: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    default_timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 30_000
+    max_queued_items: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    overflow_status: Literal[503, 429] = 503
+    batch_key_headers: tuple[str, ...] = ()
+
+    @property
+    def queue_limit(self) -> int:
+        """Items that may wait, with the derived default filled in."""
+        if self.max_queued_items is not None:
+            return self.max_queued_items
+        return 8 * self.max_batch_size * self.max_concurrent_batches
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
+    """What a sidecar obeys until it is told otherwise.
+
+    Args:
+        v: version of the document's form.
+        version: counts the changes; the higher wins. None in a file that somebody wrote by hand.
+        backend: name of the ModelBackend.
+        batching: how to batch.
+    """
+
+    v: int = documents.VERSION
+    version: int | None = None
+    backend: str = ""
+    batching: Batching = msgspec.field(default_factory=Batching)
+
+
+def decode(data: bytes, *, what: str = "settings", text: bool = False) -> Settings:
+    """Decode settings (raises DocumentError; see `documents.decode`)."""
+    return documents.decode(Settings, data, what=what, text=text)
+
+
+def encode(settings: Any) -> bytes:
+    """The document's bytes: JSON, members in a fixed order, so that equal settings are equal bytes."""
+    return msgspec.json.encode(settings)
