@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test demo bench crds fmt lock clean
+.PHONY: help check test unit demo bench crds fmt lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -24,3 +24,32 @@ lock: ## Write requirements/*.lock anew from pyproject.toml
 	@for extra in operator router sidecar sdk dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --no-emit-package penstock --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
+
+check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeated code
+	@echo "[check] ruff";           $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
+	@echo "[check] mypy --strict";  $(BIN)/mypy --no-error-summary
+	@echo "[check] import contracts"; $(BIN)/lint-imports --no-cache >build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }; rm -f build.log
+	@echo "[check] CRDs in step";   $(BIN)/python -m penstock_operator.api.crds --check
+	@echo "[check] repeated code";  $(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --score=n \
+	  operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
+
+test: check ## Everything: `check`, the unit tests, and the tests on a real Kubernetes cluster
+	@$(BIN)/python -m devcluster down --name penstock-test
+	@$(BIN)/python -m devcluster up --name penstock-test
+	@$(BIN)/pytest tests
+
+unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
+	@$(BIN)/pytest tests/unit
+
+demo: $(VENV)/.ready ## The main job: a cluster, the operator, two models, traffic; leaves the cluster up
+	@$(BIN)/python -m examples.digits.demo
+
+crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
+	@$(BIN)/python -m penstock_operator.api.crds
+
+fmt: $(VENV)/.ready ## Format the code and mend what ruff can mend
+	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
+
+clean: ## Remove the clusters of this machine that this checkout made, and .venv; caches stay
+	@test ! -x $(BIN)/python || { $(BIN)/python -m devcluster down; $(BIN)/python -m devcluster down --name penstock-test; }
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
