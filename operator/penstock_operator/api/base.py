@@ -1,0 +1,110 @@
+"""What every resource shares: the pydantic base, metadata, parsing with an error a person understands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+GROUP = "penstock.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+
+class ResourceError(ValueError):
+    """A stored object does not parse as the resource it says it is.
+
+    The message names the object, and for each fault its path, what was expected and what was found.
+    """
+
+
+class Part(BaseModel):
+    """A piece of a resource: camelCase outside, frozen, and unknown fields are never acted on."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=False,
+    )
+
+    def document(self) -> dict[str, Any]:
+        """The part as the API spells it: camelCase, without what is None."""
+        return self.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+class OwnMeta(Part):
+    """The metadata of a resource that Penstock reads."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class Resource(Part):
+    """A custom resource of ours. Subclasses narrow `spec` and `status` and name their kind."""
+
+    api_version: str = API_VERSION
+    kind: str = ""
+    metadata: OwnMeta
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        """The object's namespace."""
+        return self.metadata.namespace
+
+    @property
+    def age_key(self) -> tuple[str, str]:
+        """Sorts the oldest first: creationTimestamp, then uid. Decides every conflict between two resources."""
+        return (self.metadata.creation_timestamp, self.metadata.uid)
+
+    @property
+    def deleting(self) -> bool:
+        """Whether the object is being deleted."""
+        return self.metadata.deletion_timestamp is not None
+
+    @classmethod
+    def parse(cls, stored: Mapping[str, Any]) -> Self:
+        """Read an object as the apiserver stores it.
+
+        Args:
+            stored: The decoded JSON object.
+
+        Raises:
+            ResourceError: It does not fit; the message has each path, what was expected, what was found.
+        """
+        try:
+            return cls.model_validate(stored)
+        except pydantic.ValidationError as error:
+            raise ResourceError(_explain(cls.__name__, stored, error)) from None
+
+
+def _explain(kind: str, stored: Mapping[str, Any], error: pydantic.ValidationError) -> str:
+    metadata = stored.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    faults = [
+        f"{'.'.join(str(step) for step in fault['loc']) or '(object)'}: {fault['msg']}, "
+        + ("found nothing" if fault["type"] == "missing" else f"found {_short(fault['input'])}")
+        for fault in error.errors(include_url=False, include_context=False)
+    ]
+    return f"{kind} {metadata.get('namespace', '?')}/{metadata.get('name', '?')}: {'; '.join(faults)}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

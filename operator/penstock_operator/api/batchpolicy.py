@@ -1,0 +1,115 @@
+"""BatchPolicy: how the sidecars of one or more backends batch, queue and refuse."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from penstock_operator.api.base import Part, Resource
+from penstock_operator.api.conditions import Status
+from penstock_operator.api.fields import Duration, cel, duration_rule, map_list, rules
+
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", min_length=1, max_length=64)]
+
+
+class BatchPolicySpec(Part):
+    """How to batch. Every field is hot: a change reaches running sidecars within seconds, nothing restarts."""
+
+    max_batch_size: Annotated[
+        int, Field(ge=1, le=4096, description="Items that one batch may hold at most. Default 32.")
+    ] = 32
+    max_batch_bytes: Annotated[
+        int | Annotated[str, Field(pattern=r"^[0-9]{1,10}(k|Ki|M|Mi|G|Gi)?$", max_length=12)],
+        Field(
+            json_schema_extra=rules(
+                cel(
+                    "type(self) == int ? self >= 1024 && self <= 1073741824 : "
+                    "quantity(string(self)).compareTo(quantity('1Ki')) >= 0 && "
+                    "quantity(string(self)).compareTo(quantity('1Gi')) <= 0",
+                    "expected from 1Ki to 1Gi",
+                    expression="'expected from 1Ki to 1Gi, found ' + string(self)",
+                ),
+                x_kubernetes_int_or_string=True,
+            ),
+            description="Bytes of items that one batch may hold at most, as a quantity such as 32Mi or a "
+            "number of bytes. Default 32Mi.",
+        ),
+    ] = "32Mi"
+    batch_wait_timeout: Annotated[
+        Duration,
+        Field(
+            json_schema_extra=rules(duration_rule("0s", "60s")),
+            description="How long a part-full batch may wait for more items while the model is free, counted "
+            "from the arrival of its oldest item. 0ms, the default: a free model takes what is there at once; "
+            "a busy one makes its own batches.",
+        ),
+    ] = "0ms"
+    max_concurrent_batches: Annotated[
+        int,
+        Field(ge=1, le=64, description="Batches that one pod's model runs at the same time. Default 1."),
+    ] = 1
+    default_timeout: Annotated[
+        Duration,
+        Field(
+            json_schema_extra=rules(duration_rule("1ms", "24h")),
+            description="The time a request that names no timeout of its own has, waiting and running. "
+            "Default 30s.",
+        ),
+    ] = "30s"
+    max_queued_items: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=1_000_000,
+            description="Items that may wait in one pod; more are refused with overflowStatus. 0 = no queue. "
+            "Default, when absent: 8 x maxBatchSize x maxConcurrentBatches.",
+        ),
+    ] = None
+    overflow_status: Annotated[
+        Literal[503, 429],
+        Field(description="HTTP status of a request refused because the queue is full. Default 503."),
+    ] = 503
+    batch_key_headers: Annotated[
+        tuple[HeaderName, ...],
+        Field(
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+            description="Names of request headers whose values must be equal within one batch. Default none.",
+        ),
+    ] = ()
+
+
+class PolicyUser(Part):
+    """A backend that uses a policy."""
+
+    name: Annotated[str, Field(description="Name of the ModelBackend.")]
+    applied_generation: Annotated[
+        int | None,
+        Field(description="The policy's metadata.generation that all ready pods of the backend obey."),
+    ] = None
+    pods: Annotated[int, Field(description="Ready pods of the backend that obey the current policy.")] = 0
+
+
+class BatchPolicyStatus(Status):
+    """What Penstock observed of a BatchPolicy."""
+
+    backends: Annotated[
+        tuple[PolicyUser, ...],
+        Field(
+            default=(),
+            json_schema_extra=map_list("name"),
+            description="The backends that name this policy, and how far they have taken it up.",
+        ),
+    ] = ()
+
+
+class BatchPolicy(Resource):
+    """How the sidecars of the backends that name it batch, queue and refuse."""
+
+    plural: ClassVar[str] = "batchpolicies"
+
+    spec: Annotated[BatchPolicySpec, Field(description="How to batch, queue and refuse.")]
+    status: Annotated[
+        BatchPolicyStatus, Field(description="What Penstock observed. Written by the operator alone.")
+    ] = BatchPolicyStatus()

@@ -1,0 +1,58 @@
+"""The condition that every status carries, as in core Kubernetes (metav1.Condition)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from penstock_operator.api.base import Part
+from penstock_operator.api.fields import map_list
+
+
+class Condition(Part):
+    """One aspect of the state of a resource."""
+
+    type: Annotated[str, Field(max_length=64, description="What the condition is about, such as Ready.")]
+    status: Annotated[
+        Literal["True", "False", "Unknown"],
+        Field(description="Whether it holds. Unknown: Penstock cannot tell at present."),
+    ]
+    reason: Annotated[
+        str, Field(max_length=64, description="One CamelCase word for the cause, meant for programs.")
+    ]
+    message: Annotated[
+        str, Field(max_length=4096, description="The cause in words, meant for people; it may be empty.")
+    ] = ""
+    observed_generation: Annotated[
+        int, Field(description="The metadata.generation of the resource that this condition is about.")
+    ] = 0
+    last_transition_time: Annotated[
+        str,
+        Field(
+            description="When the condition last changed its status.",
+            json_schema_extra={"format": "date-time"},
+        ),
+    ] = ""
+
+
+Conditions = Annotated[
+    tuple[Condition, ...],
+    Field(
+        default=(),
+        max_length=16,
+        json_schema_extra=map_list("type"),
+        description="The aspects of the resource's state, one entry for each type. Ready is the summary.",
+    ),
+]
+"""The conditions of a status, a list keyed by type."""
+
+
+class Status(Part):
+    """What the status of every kind begins with."""
+
+    observed_generation: Annotated[
+        int | None,
+        Field(description="The metadata.generation that this status was computed from."),
+    ] = None
+    conditions: Conditions = ()

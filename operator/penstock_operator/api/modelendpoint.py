@@ -1,0 +1,132 @@
+"""ModelEndpoint: a stable name and URL that clients call."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from penstock_operator.api.base import Part, Resource
+from penstock_operator.api.conditions import Status
+from penstock_operator.api.fields import Duration, Name, cel, duration_rule, map_list, rules
+
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+class ColdStart(Part):
+    """What happens to requests while no pod of the backend is ready."""
+
+    timeout: Annotated[
+        Duration,
+        Field(
+            json_schema_extra=rules(duration_rule("0s", "1h")),
+            description="How long a request waits for a ready pod before it is answered 503. Default 120s.",
+        ),
+    ] = "120s"
+    max_pending: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=100_000,
+            description="Requests that may wait so in each router pod; more are answered 503 at once. "
+            "Default 1000.",
+        ),
+    ] = 1000
+
+
+class ModelEndpointSpec(Part):
+    """Where clients call, and who serves them."""
+
+    route: Annotated[
+        str | None,
+        Field(
+            pattern=r"^(/.*)?$",
+            max_length=256,
+            json_schema_extra=rules(
+                cel(
+                    "!self.contains('//') && !self.contains('?') && !self.contains('#') && "
+                    "!self.contains('%') && !self.contains(' ')",
+                    "expected a path prefix such as /v1/digits without //, ?, #, % and blanks",
+                    expression="'expected a path prefix such as /v1/digits without //, ?, #, % and blanks, "
+                    "found ' + self",
+                ),
+                cel(
+                    "self != '/-' && !self.startsWith('/-/')",
+                    "expected a path outside /-/, which the router keeps for itself",
+                    expression="'expected a path outside /-/, which the router keeps for itself, found ' + self",
+                ),
+            ),
+            description="Path prefix of this endpoint at the namespace's front door (Service penstock-router): "
+            "matched on whole segments, the longest wins, and stripped. Empty = not served there. Two "
+            "endpoints of one route: the oldest serves. Default, when absent: /<name of the endpoint>.",
+        ),
+    ] = None
+    methods: Annotated[
+        tuple[Method, ...],
+        Field(
+            max_length=7,
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+            description="HTTP methods that the endpoint takes; others are answered 405. Default: any.",
+        ),
+    ] = ()
+    backend: Annotated[
+        Name,
+        Field(
+            description="Name of the ModelBackend that serves, in the same namespace. A TrafficSplit that names "
+            "this endpoint overrides it."
+        ),
+    ]
+    timeout: Annotated[
+        Duration,
+        Field(
+            json_schema_extra=rules(duration_rule("1ms", "24h")),
+            description="Time for a request that names no timeout of its own, and the most that one may ask "
+            "for. Default 30s.",
+        ),
+    ] = "30s"
+    retries: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10,
+            description="Further tries on other pods, only where the request was surely not executed. Default 1.",
+        ),
+    ] = 1
+    cold_start: Annotated[
+        ColdStart, Field(description="What happens to requests while no pod of the backend is ready.")
+    ] = ColdStart()
+
+
+class ServingBackend(Part):
+    """A backend that serves an endpoint."""
+
+    name: Annotated[str, Field(description="Name of the ModelBackend.")]
+    weight: Annotated[
+        int, Field(description="Its share of the requests, relative to the others' weights.")
+    ] = 1
+    ready: Annotated[bool, Field(description="Whether at least one of its pods is ready.")] = False
+
+
+class ModelEndpointStatus(Status):
+    """What Penstock observed of a ModelEndpoint."""
+
+    url: Annotated[str | None, Field(description="Where clients in the cluster call.")] = None
+    backends: Annotated[
+        tuple[ServingBackend, ...],
+        Field(
+            default=(),
+            json_schema_extra=map_list("name"),
+            description="The backends that share the requests now.",
+        ),
+    ] = ()
+
+
+class ModelEndpoint(Resource):
+    """A stable name and URL that clients call."""
+
+    plural: ClassVar[str] = "modelendpoints"
+
+    spec: Annotated[ModelEndpointSpec, Field(description="Where clients call, and who serves them.")]
+    status: Annotated[
+        ModelEndpointStatus, Field(description="What Penstock observed. Written by the operator alone.")
+    ] = ModelEndpointStatus()

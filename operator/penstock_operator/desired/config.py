@@ -1,0 +1,39 @@
+"""What the installation decides about everything that is rendered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderConfig:
+    """The operator's configuration as far as rendered objects show it.
+
+    Args:
+        sidecar_image: image of the sidecar.
+        router_image: image of the router.
+        image_pull_policy: imagePullPolicy of both; "" leaves it to Kubernetes.
+        report_url: where sidecars and routers report, such as `http://penstock-operator.penstock-system.svc:8015`.
+        router_replicas: pods of each namespace's router.
+        router_cluster_role: name of the ClusterRole that lets a router read EndpointSlices.
+        router_resources: resources of the router container, as in core/v1.
+        sidecar_resources: resources of a sidecar that names none, as in core/v1.
+        token_audience: audience of the projected tokens.
+        token_seconds: life of the projected tokens in seconds.
+    """
+
+    sidecar_image: str
+    router_image: str
+    image_pull_policy: str = ""
+    report_url: str = "http://penstock-operator.penstock-system.svc:8015"
+    router_replicas: int = 1
+    router_cluster_role: str = "penstock-router"
+    router_resources: dict[str, Any] = field(
+        default_factory=lambda: {"requests": {"cpu": "100m", "memory": "128Mi"}}
+    )
+    sidecar_resources: dict[str, Any] = field(
+        default_factory=lambda: {"requests": {"cpu": "100m", "memory": "64Mi"}}
+    )
+    token_audience: str = "penstock-operator"
+    token_seconds: int = 3600

@@ -1,0 +1,71 @@
+"""Labels, annotations and owner references of what is rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock_operator.api import Resource
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+APP_NAME = "app.kubernetes.io/name"
+BACKEND = "penstock.dev/backend"
+ENDPOINT = "penstock.dev/endpoint"
+DESIRED_HASH = "penstock.dev/desired-hash"
+"""Annotation of a child: hash of what was desired when it was last applied (see `objects.stamped`)."""
+
+MANAGED = "penstock"
+"""Value of MANAGED_BY; `MANAGED_BY=MANAGED` selects all children."""
+
+APP_BACKEND = "penstock-backend"
+APP_ROUTER = "penstock-router"
+
+
+def of_backend(name: str) -> dict[str, str]:
+    """Labels of every object and pod of a backend."""
+    return {MANAGED_BY: MANAGED, APP_NAME: APP_BACKEND, BACKEND: name}
+
+
+def of_endpoint(name: str) -> dict[str, str]:
+    """Labels of an endpoint's Service."""
+    return {MANAGED_BY: MANAGED, APP_NAME: APP_ROUTER, ENDPOINT: name}
+
+
+def of_router() -> dict[str, str]:
+    """Labels of every object and pod of a namespace's router."""
+    return {MANAGED_BY: MANAGED, APP_NAME: APP_ROUTER}
+
+
+def backend_selector(name: str) -> dict[str, str]:
+    """The labels that select a backend's pods; never changes, as a Deployment's selector may not."""
+    return {APP_NAME: APP_BACKEND, BACKEND: name}
+
+
+def router_selector() -> dict[str, str]:
+    """The labels that select a namespace's router pods."""
+    return {APP_NAME: APP_ROUTER}
+
+
+def selector_text(selector: dict[str, str]) -> str:
+    """A selector as `status.selector` and kubectl spell it."""
+    return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+
+
+def owner_references(owners: Sequence[Resource], *, controller: bool) -> list[dict[str, Any]]:
+    """Owner references to resources of ours, sorted by name.
+
+    Args:
+        owners: who owns; the object goes when the last of them goes.
+        controller: whether the (one) owner is the controller; shared objects have none.
+    """
+    return [
+        {
+            "apiVersion": owner.api_version,
+            "kind": type(owner).__name__,
+            "name": owner.name,
+            "uid": owner.metadata.uid,
+            "controller": controller,
+            "blockOwnerDeletion": False,
+        }
+        for owner in sorted(owners, key=lambda owner: owner.name)
+    ]

@@ -1,0 +1,38 @@
+"""One function for the name of each rendered object (API.md, "Names of what is rendered")."""
+
+from __future__ import annotations
+
+ROUTER = "penstock-router"
+"""Deployment, Service, ServiceAccount, RoleBinding and PodDisruptionBudget of a namespace's router."""
+
+ROUTER_SETTINGS = "penstock-router-settings"
+"""ConfigMap of a namespace's router."""
+
+SETTINGS_KEY = "settings.json"
+"""The one key of every settings ConfigMap."""
+
+DRAIN_ENV = "PENSTOCK_DRAIN_SECRET"
+"""Environment variable of the sidecar that holds the drain secret."""
+
+MODEL_CONTAINER = "model"
+SIDECAR_CONTAINER = "penstock-sidecar"
+ROUTER_CONTAINER = "router"
+
+OPERATOR_MANAGER = "penstock"
+STATUS_MANAGER = "penstock-status"
+AUTOSCALER_MANAGER = "penstock-autoscaler"
+
+
+def backend(name: str) -> str:
+    """Deployment, Service, ServiceAccount and PodDisruptionBudget of a backend."""
+    return f"{name}-backend"
+
+
+def backend_settings(name: str) -> str:
+    """ConfigMap of a backend."""
+    return f"{name}-backend-settings"
+
+
+def endpoint(name: str) -> str:
+    """Service of an endpoint."""
+    return name

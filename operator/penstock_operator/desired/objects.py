@@ -1,0 +1,49 @@
+"""What all rendered objects share: metadata from an allow-list, and the hash that tells whether to apply."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from penstock_operator.api import Resource
+from penstock_operator.desired import labels
+
+Object = dict[str, Any]
+"""A Kubernetes object, decoded."""
+
+
+def metadata(
+    name: str,
+    namespace: str,
+    labelled: dict[str, str],
+    owners: Sequence[Resource],
+    *,
+    controller: bool = True,
+) -> Object:
+    """Metadata of a child: name, namespace, labels, owner references; nothing of the parent's is copied."""
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": labelled,
+        "ownerReferences": labels.owner_references(owners, controller=controller),
+    }
+
+
+def desired_hash(desired: Object) -> str:
+    """A hash of a desired object without its hash annotation: 16 hex digits."""
+    annotations = desired.get("metadata", {}).get("annotations", {})
+    if labels.DESIRED_HASH in annotations:
+        rest = {key: value for key, value in annotations.items() if key != labels.DESIRED_HASH}
+        bare = {key: value for key, value in desired["metadata"].items() if key != "annotations"}
+        desired = desired | {"metadata": bare | ({"annotations": rest} if rest else {})}
+    text = json.dumps(desired, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def stamped(desired: Object) -> Object:
+    """The object with its hash in the annotation `penstock.dev/desired-hash`; the argument stays as it is."""
+    meta = desired["metadata"]
+    annotations = meta.get("annotations", {}) | {labels.DESIRED_HASH: desired_hash(desired)}
+    return desired | {"metadata": meta | {"annotations": annotations}}
