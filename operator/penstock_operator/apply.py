@@ -1,0 +1,286 @@
+"""When to write a child, and whether we may.
+
+The rule (both halves are needed):
+
+- *hash*: what we want differs from what we last wanted, which the child's annotation remembers. Only this
+  sees a field that left the desired object.
+- *drift*: what we want, normalised, is not contained in the live object: somebody changed it.
+
+Fields that others added are not in what we want, so they neither count as drift nor are taken away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Protocol
+
+from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.errors import NameTaken
+from penstock_operator.kinds import CHILDREN, PARENTS, kind_of
+from penstock_operator.store import Key, Store, key_of, owner_uids
+
+HASH_ANNOTATION = "penstock.dev/desired-hash"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+
+_SUFFIXES = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
+    "k": Decimal(10) ** 3, "M": Decimal(10) ** 6, "G": Decimal(10) ** 9, "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15, "E": Decimal(10) ** 18,
+    "Ki": Decimal(2) ** 10, "Mi": Decimal(2) ** 20, "Gi": Decimal(2) ** 30, "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50, "Ei": Decimal(2) ** 60,
+}  # fmt: skip
+
+_QUANTITY_MAPS = frozenset({"limits", "requests"})
+_QUANTITIES = frozenset({"sizeLimit", "divisor"})
+
+_LIST_KEYS: dict[str, tuple[str, ...]] = {
+    # x-kubernetes-list-map-keys of core/v1 and apps/v1; lists that are not here are atomic.
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "ephemeralContainers": ("name",),
+    "env": ("name",),
+    "volumes": ("name",),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "imagePullSecrets": ("name",),
+    "secrets": ("name",),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    "ownerReferences": ("uid",),
+    "conditions": ("type",),
+}
+_KEY_DEFAULTS = {"protocol": "TCP"}
+
+
+class WriteObserver(Protocol):
+    """Who counts writes."""
+
+    def wrote(self, verb: str, kind: str) -> None:
+        """A write succeeded: apply, delete, status, scale or create, of this kind."""
+
+
+class NoObserver:
+    """Counts nothing."""
+
+    def wrote(self, verb: str, kind: str) -> None:
+        """See `WriteObserver`."""
+
+
+def quantity(text: object) -> Decimal | None:
+    """A Kubernetes quantity as a number, None if it is none.
+
+    Args:
+        text: as in ``500m``, ``1Gi``, ``1e3``, or a number.
+    """
+    spelled = str(text).strip()
+    digits = spelled.rstrip("numkKMGTPEi")
+    suffix = spelled[len(digits) :]
+    if suffix not in _SUFFIXES:  # `1E` is 10^18; `1e3` and `1E3` have no suffix but an exponent
+        return None
+    try:
+        return Decimal(digits) * _SUFFIXES[suffix]
+    except InvalidOperation:
+        return None
+
+
+def desired_hash(desired: Obj) -> str:
+    """A short fingerprint of what we want, independent of the order of members.
+
+    Args:
+        desired: the object without the hash annotation.
+    """
+    spelled = json.dumps(desired, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(spelled.encode()).hexdigest()[:32]
+
+
+def with_hash(desired: Obj) -> Obj:
+    """The object that is sent: what we want and its fingerprint.
+
+    Args:
+        desired: the object without the hash annotation.
+    """
+    metadata = desired["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), HASH_ANNOTATION: desired_hash(desired)}
+    return {**desired, "metadata": {**metadata, "annotations": annotations}}
+
+
+def needs_write(desired: Obj, live: Obj) -> str | None:
+    """Why the child must be written, None if it is as we want it.
+
+    Args:
+        desired: the object without the hash annotation.
+        live: the object as the cluster has it.
+
+    Returns:
+        ``changed`` when we want something else than last time, ``drift`` when somebody changed the object.
+    """
+    annotations = live["metadata"].get("annotations") or {}
+    if annotations.get(HASH_ANNOTATION) != desired_hash(desired):
+        return "changed"
+    return None if contained(desired, live) else "drift"
+
+
+def contained(desired: Any, live: Any, field: str = "") -> bool:
+    """Whether everything wanted is there, after the apiserver's normalisation.
+
+    Args:
+        desired: what we want.
+        live: what is there.
+        field: name of the member that holds both.
+    """
+    if live is None:
+        return _empty(desired)
+    if isinstance(desired, dict):
+        if not isinstance(live, dict):
+            return False
+        if field in _QUANTITY_MAPS:
+            return all(_same_quantity(value, live.get(name)) for name, value in desired.items())
+        return all(contained(value, live.get(name), name) for name, value in desired.items())
+    if isinstance(desired, list):
+        return isinstance(live, list) and _contained_list(desired, live, field)
+    if field in _QUANTITIES:
+        return _same_quantity(desired, live)
+    if desired is None:
+        return True
+    return type(desired) is type(live) and bool(desired == live)
+
+
+def _contained_list(desired: list[Any], live: list[Any], field: str) -> bool:
+    keys = _keys_of(field, desired)
+    if keys is None:
+        return len(desired) == len(live) and all(
+            contained(mine, theirs) for mine, theirs in zip(desired, live, strict=True)
+        )
+    there = {_list_key(item, keys): item for item in live if isinstance(item, dict)}
+    return all(contained(item, there.get(_list_key(item, keys))) for item in desired)
+
+
+def _keys_of(field: str, desired: list[Any]) -> tuple[str, ...] | None:
+    if not all(isinstance(item, dict) for item in desired):
+        return None
+    if field == "ports":
+        number = "containerPort" if any("containerPort" in item for item in desired) else "port"
+        return (number, "protocol")
+    return _LIST_KEYS.get(field)
+
+
+def _list_key(item: Obj, keys: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(item.get(key, _KEY_DEFAULTS.get(key)) for key in keys)
+
+
+def _empty(value: Any) -> bool:
+    """What vanishes from a live object: the zero values, and containers of nothing else."""
+    if isinstance(value, dict):
+        return all(_empty(member) for member in value.values())
+    return value is None or value is False or value == "" or value == [] or value == 0
+
+
+def _same_quantity(desired: Any, live: Any) -> bool:
+    if live is None:
+        return _empty(desired)
+    mine, theirs = quantity(desired), quantity(live)
+    return mine == theirs if mine is not None and theirs is not None else bool(desired == live)
+
+
+class Applier:
+    """Writes children where the rule says so.
+
+    Args:
+        cluster: where to.
+        store: what is known; answers to writes go into it at once, so that the next look sees them.
+        observer: counts the writes.
+    """
+
+    def __init__(self, cluster: Cluster, store: Store, observer: WriteObserver | None = None) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._observer: WriteObserver = observer or NoObserver()
+        # NB: a webhook may undo what we want. Writing the same again into the same version does nothing but
+        # load the apiserver, so it is remembered and left until somebody touches the object.
+        self._futile: dict[Key, tuple[str, str]] = {}
+
+    async def ensure(self, desired: Obj, *, owners: Collection[str], shared: bool = False) -> Obj:
+        """Make the child what we want, with no write where it is.
+
+        Args:
+            desired: the whole object, without the hash annotation.
+            owners: uids of which one must own a live object for it to be ours.
+            shared: the object belongs to a namespace; our label on it is proof enough.
+
+        Returns:
+            The live object.
+
+        Raises:
+            NameTaken: a live object of that name is not ours; it was not touched.
+            ClusterError: the apiserver refused.
+        """
+        kind, key = kind_of(desired), key_of(desired)
+        live = self._store.get(kind, key.namespace, key.name)
+        if live is None:
+            # NB: an object without our label is not in the store, and a forced apply takes it over silently.
+            live = await self._cluster.get(kind, key.namespace, key.name)
+            if live is not None and live["metadata"].get("labels", {}).get(MANAGED_BY) == "penstock":
+                self._store.put(live)
+        if live is not None:
+            if not _ours(live, owners, shared=shared):
+                raise NameTaken(kind.kind, key.namespace, key.name, _whose(live))
+            if needs_write(desired, live) is None:
+                self._futile.pop(key, None)
+                return live
+            mark = (desired_hash(desired), str(live["metadata"].get("resourceVersion")))
+            if self._futile.get(key) == mark:
+                return live
+        answer = await self._cluster.apply(kind, with_hash(desired))
+        self._observer.wrote("apply", kind.kind)
+        if needs_write(desired, answer) is not None:
+            self._futile[key] = (desired_hash(desired), str(answer["metadata"].get("resourceVersion")))
+        self._store.put(answer)
+        return answer
+
+    async def prune(self, owner_uid: str, keep: Iterable[Key]) -> list[Key]:
+        """Delete what we rendered for an owner and do not want any more.
+
+        Args:
+            owner_uid: whose children.
+            keep: what is still wanted.
+
+        Returns:
+            What was deleted.
+        """
+        wanted = set(keep)
+        gone: list[Key] = []
+        for child in self._store.owned(owner_uid):
+            key, metadata = key_of(child), child["metadata"]
+            if key in wanted or kind_of(child) not in CHILDREN or metadata.get("deletionTimestamp"):
+                continue
+            if set(owner_uids(child)) != {owner_uid}:
+                continue  # shared with others
+            if HASH_ANNOTATION not in (metadata.get("annotations") or {}):
+                continue  # not rendered by us, whatever its owner
+            if await self._cluster.delete(kind_of(child), key.namespace, key.name, uid=metadata["uid"]):
+                self._observer.wrote("delete", key.kind)
+                gone.append(key)
+            self._store.forget(key, metadata["uid"])
+        return gone
+
+
+def _ours(live: Obj, owners: Collection[str], *, shared: bool) -> bool:
+    if shared:
+        return bool(live["metadata"].get("labels", {}).get(MANAGED_BY) == "penstock")
+    return any(uid in owners for uid in owner_uids(live))
+
+
+def _whose(live: Obj) -> str:
+    refs = live["metadata"].get("ownerReferences") or ()
+    if not refs:
+        return "it has no owner"
+    ours = {kind.kind for kind in PARENTS}
+    for ref in refs:
+        if ref["kind"] in ours:
+            return (
+                f"it belongs to {ref['kind']} {ref['name']} with uid {ref['uid']}, perhaps one just deleted"
+            )
+    return f"it belongs to {refs[0]['kind']} {refs[0]['name']}"

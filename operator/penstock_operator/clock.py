@@ -1,0 +1,95 @@
+"""Time as an argument: the loop's clock in production, a hand-turned one in tests."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Timer(Protocol):
+    """What `Clock.call_at` gives back."""
+
+    def cancel(self) -> None:
+        """The callback will not be called."""
+
+
+class Clock(Protocol):
+    """Monotonic time for intervals, wall time for what is written into objects."""
+
+    def time(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any) -> Timer:
+        """Call back once `time()` has reached `when`.
+
+        Args:
+            when: monotonic seconds.
+            callback: called without waiting.
+            args: its arguments.
+        """
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait.
+
+        Args:
+            seconds: how long; 0 gives way once.
+        """
+        ...
+
+    def now(self) -> datetime.datetime:
+        """Wall time, UTC."""
+        ...
+
+
+class LoopClock:
+    """The running event loop's clock."""
+
+    def time(self) -> float:
+        """Monotonic seconds of the loop."""
+        return time.monotonic()
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any) -> Timer:
+        """See `Clock`.
+
+        Args:
+            when: monotonic seconds.
+            callback: called without waiting.
+            args: its arguments.
+        """
+        loop = asyncio.get_running_loop()
+        return loop.call_at(loop.time() + max(0.0, when - self.time()), callback, *args)
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Clock`.
+
+        Args:
+            seconds: how long.
+        """
+        await asyncio.sleep(seconds)
+
+    def now(self) -> datetime.datetime:
+        """Wall time, UTC."""
+        return datetime.datetime.now(datetime.UTC)
+
+
+def rfc3339(moment: datetime.datetime) -> str:
+    """Kubernetes' spelling of a time, whole seconds.
+
+    Args:
+        moment: an aware time.
+    """
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_micro(moment: datetime.datetime) -> str:
+    """Kubernetes' MicroTime.
+
+    Args:
+        moment: an aware time.
+    """
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

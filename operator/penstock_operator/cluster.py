@@ -1,0 +1,312 @@
+"""Kubernetes behind one small Protocol, so that everything else can be tested without it.
+
+`KubernetesCluster` speaks raw JSON through the official client's lowest layer: no typed models, no discovery.
+Every write is a server-side apply under one of three field managers; `create` is for what is never updated
+(Events, TokenReviews, a Lease's first moment).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import config as kube_config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+
+from penstock_operator.errors import ClusterError, ConfigError, NotFound, cluster_error
+from penstock_operator.kinds import Kind
+
+Obj = dict[str, Any]
+"""A Kubernetes object as JSON. Objects from a Cluster or a Store are shared: copy before changing one."""
+
+MANAGER = "penstock"
+"""Field manager of what we render."""
+STATUS_MANAGER = "penstock-status"
+"""Field manager of statuses."""
+SCALE_MANAGER = "penstock-autoscaler"
+"""Field manager of replicas that the built-in autoscaler chose."""
+
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+class Cluster(Protocol):
+    """All that the operator asks of Kubernetes. Every method may raise `ClusterError`."""
+
+    async def apply(self, kind: Kind, obj: Obj) -> Obj:
+        """Server-side apply as `MANAGER`, taking over fields that others set.
+
+        Args:
+            kind: the object's kind.
+            obj: all the fields we want, with name and, if it has one, namespace.
+
+        Returns:
+            The live object.
+        """
+        ...
+
+    async def apply_status(self, kind: Kind, obj: Obj) -> Obj:
+        """Server-side apply of the status subresource as `STATUS_MANAGER`.
+
+        Args:
+            kind: the object's kind.
+            obj: name, namespace and the whole status.
+        """
+        ...
+
+    async def apply_scale(self, kind: Kind, namespace: str, name: str, replicas: int) -> Obj:
+        """Server-side apply of the scale subresource as `SCALE_MANAGER`.
+
+        Args:
+            kind: the object's kind.
+            namespace: where it is.
+            name: its name.
+            replicas: how many.
+        """
+        ...
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
+        """One object, None when there is none.
+
+        Args:
+            kind: the object's kind.
+            namespace: where it is.
+            name: its name.
+        """
+        ...
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        metadata_only: bool = False,
+    ) -> list[Obj]:
+        """All objects of a kind.
+
+        Args:
+            kind: which.
+            namespace: None for all.
+            labels: a label selector.
+            metadata_only: ask for metadata alone, which is much cheaper.
+        """
+        ...
+
+    async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
+        """Delete in the background.
+
+        Args:
+            kind: the object's kind.
+            namespace: where it is.
+            name: its name.
+            uid: delete this one only, never a namesake.
+
+        Returns:
+            False when there was none, or it was another one.
+        """
+        ...
+
+    async def create(self, kind: Kind, obj: Obj) -> Obj:
+        """Create.
+
+        Args:
+            kind: the object's kind.
+            obj: the object.
+
+        Returns:
+            The server's answer.
+
+        Raises:
+            Conflict: it exists.
+        """
+        ...
+
+
+class KubernetesCluster:
+    """A real cluster.
+
+    Args:
+        configuration: where it is and how to log in.
+        timeout: seconds for one call.
+    """
+
+    def __init__(self, configuration: Configuration, *, timeout: float = 15.0) -> None:
+        self._configuration = configuration
+        self._client = ApiClient(configuration)
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None, *, timeout: float = 15.0) -> KubernetesCluster:
+        """Log in with a kubeconfig if one is named, else as the pod's service account.
+
+        Args:
+            kubeconfig: path of a kubeconfig.
+            timeout: seconds for one call.
+
+        Raises:
+            ConfigError: neither works.
+        """
+        return cls(await login(kubeconfig), timeout=timeout)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    async def apply(self, kind: Kind, obj: Obj) -> Obj:
+        """See `Cluster`."""
+        return await self._patch(kind, obj, MANAGER)
+
+    async def apply_status(self, kind: Kind, obj: Obj) -> Obj:
+        """See `Cluster`."""
+        return await self._patch(kind, obj, STATUS_MANAGER, subresource="status")
+
+    async def apply_scale(self, kind: Kind, namespace: str, name: str, replicas: int) -> Obj:
+        """See `Cluster`."""
+        body = {
+            "apiVersion": "autoscaling/v1",
+            "kind": "Scale",
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {"replicas": replicas},
+        }
+        return await self._patch(kind, body, SCALE_MANAGER, subresource="scale")
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
+        """See `Cluster`."""
+        try:
+            return await self._call("GET", kind.path(namespace, name))
+        except NotFound:
+            return None
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        metadata_only: bool = False,
+    ) -> list[Obj]:
+        """See `Cluster`."""
+        found: list[Obj] = []
+        query = {"limit": "500"}
+        if labels:
+            query["labelSelector"] = labels
+        while True:
+            accept = _METADATA_ONLY if metadata_only else "application/json"
+            page = await self._call("GET", kind.path(namespace), query=query, accept=accept)
+            for item in page.get("items") or []:
+                # A list's items carry no type of their own.
+                item.setdefault("apiVersion", kind.api_version)
+                item["kind"] = kind.kind
+                found.append(item)
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return found
+            query["continue"] = token
+
+    async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
+        """See `Cluster`."""
+        body: Obj = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self._call("DELETE", kind.path(namespace, name), body=body)
+        except NotFound:
+            return False
+        except ClusterError as error:
+            if error.status == 409 and uid:
+                return False
+            raise
+        return True
+
+    async def create(self, kind: Kind, obj: Obj) -> Obj:
+        """See `Cluster`."""
+        return await self._call("POST", kind.path(obj["metadata"].get("namespace")), body=obj)
+
+    async def _patch(self, kind: Kind, obj: Obj, manager: str, subresource: str | None = None) -> Obj:
+        metadata = obj["metadata"]
+        return await self._call(
+            "PATCH",
+            kind.path(metadata.get("namespace"), metadata["name"], subresource),
+            query={"fieldManager": manager, "force": "true"},
+            body=obj,
+            content_type="application/apply-patch+yaml",  # JSON is YAML
+        )
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Obj | None = None,
+        accept: str = "application/json",
+        content_type: str = "application/json",
+    ) -> Obj:
+        headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "penstock-operator"}
+        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        if token:
+            headers["Authorization"] = token
+        url = f"{self._configuration.host}{path}"
+        if query:
+            url += "?" + urlencode(query)
+        try:
+            answer = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
+                method, url, headers=headers, body=body, _request_timeout=self._timeout
+            )
+            data = await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise cluster_error(0, f"{method} {path}: {type(error).__name__}: {error}") from error
+        if answer.status < 300:
+            try:
+                parsed = json.loads(data) if data else {}
+            except ValueError as error:
+                raise cluster_error(0, f"{method} {path}: the answer is not JSON") from error
+            return parsed if isinstance(parsed, dict) else {}
+        raise cluster_error(answer.status, _message(data, answer.status), _seconds(answer.headers))
+
+
+async def login(kubeconfig: str | None) -> Configuration:
+    """Where the cluster is and who we are there.
+
+    Args:
+        kubeconfig: path of a kubeconfig; None for the pod's service account.
+
+    Raises:
+        ConfigError: neither works.
+    """
+    configuration = Configuration()
+    try:
+        if kubeconfig:
+            await kube_config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=kubeconfig, client_configuration=configuration, persist_config=False
+            )
+        else:
+            kube_config.load_incluster_config(  # type: ignore[no-untyped-call]
+                client_configuration=configuration
+            )
+    except (kube_config.ConfigException, OSError, TypeError) as error:
+        where = (
+            f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account (or give --kubeconfig)"
+        )
+        raise ConfigError(f"cannot log in with {where}: {error}") from error
+    return configuration
+
+
+def _message(data: bytes, status: int) -> str:
+    try:
+        parsed = json.loads(data)
+    except ValueError:
+        return f"HTTP {status}: {data[:200].decode('utf-8', 'replace')}"
+    message = parsed.get("message") if isinstance(parsed, dict) else None
+    return str(message or f"HTTP {status}")
+
+
+def _seconds(headers: Mapping[str, str]) -> float | None:
+    try:
+        return float(headers["Retry-After"])
+    except (KeyError, ValueError):
+        return None

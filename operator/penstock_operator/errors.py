@@ -1,0 +1,116 @@
+"""What can go wrong when the operator talks to Kubernetes or to its own data plane.
+
+::
+
+    OperatorError
+    ├── ConfigError            the operator's own flags or environment
+    ├── LeaseLost              somebody else leads, or we could not prove that we do
+    ├── ReportRefused          a report whose sender is not the pod it speaks for
+    ├── NameTaken              an object of a wanted name is not ours
+    └── ClusterError           the apiserver said no, or said nothing
+        ├── NotFound           404
+        ├── Conflict           409
+        ├── Rejected           400, 403, 405, 413, 415, 422: the same call will fail again
+        └── Unavailable        429, 5xx, or no answer: try again
+"""
+
+
+
+from __future__ import annotations
+
+
+class OperatorError(Exception):
+    """Root of all errors of the operator."""
+
+
+class ConfigError(OperatorError):
+    """A flag or an environment variable does not make sense."""
+
+
+class LeaseLost(OperatorError):
+    """This process must stop acting: it is not the leader any more."""
+
+
+class ReportRefused(OperatorError):
+    """A report was refused.
+
+    Args:
+        status: HTTP status of the answer.
+        reason: one constant word for metrics and logs.
+        detail: one sentence for the reader of the answer.
+    """
+
+    def __init__(self, status: int, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.reason = reason
+        self.detail = detail
+
+
+class NameTaken(OperatorError):
+    """An object that we would render exists already and belongs to somebody else.
+
+    Args:
+        kind: the object's kind.
+        namespace: where it is.
+        name: its name.
+        owner: whose it seems to be, for the message.
+    """
+
+    def __init__(self, kind: str, namespace: str, name: str, owner: str) -> None:
+        super().__init__(
+            f"{kind} {namespace}/{name} exists and is not ours ({owner}); "
+            f"it was left as it is. Delete or rename it, or choose another name."
+        )
+        self.kind = kind
+        self.namespace = namespace
+        self.name = name
+
+
+class ClusterError(OperatorError):
+    """The apiserver refused a call.
+
+    Args:
+        status: HTTP status, 0 when no answer came.
+        message: the server's own words.
+        retry_after: seconds the server asked us to wait, if it did.
+    """
+
+    def __init__(self, status: int, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after = retry_after
+
+
+class NotFound(ClusterError):
+    """The object, or its kind, is not there."""
+
+
+class Conflict(ClusterError):
+    """The object changed meanwhile, exists already, or belongs to another field manager."""
+
+
+class Rejected(ClusterError):
+    """The apiserver will refuse the same call again: schema, policy, quota or RBAC."""
+
+
+class Unavailable(ClusterError):
+    """The apiserver could not answer now."""
+
+
+def cluster_error(status: int, message: str, retry_after: float | None = None) -> ClusterError:
+    """The error class that belongs to an HTTP status.
+
+    Args:
+        status: HTTP status, 0 when no answer came.
+        message: the server's words.
+        retry_after: seconds of its ``Retry-After``.
+    """
+    if status == 404:
+        return NotFound(status, message)
+    if status == 409:
+        return Conflict(status, message)
+    if status in (400, 401, 403, 405, 413, 415, 422):
+        return Rejected(status, message)
+    return Unavailable(status, message, retry_after=retry_after)

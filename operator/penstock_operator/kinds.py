@@ -1,0 +1,98 @@
+"""The kinds of objects that the operator touches, and their REST paths.
+
+They are listed, not discovered: what is not here, the operator cannot read or write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GROUP = "penstock.dev"
+VERSION = "v1alpha1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of Kubernetes objects.
+
+    Args:
+        kind: as in a manifest, ``Deployment``.
+        group: API group, empty for core.
+        version: API version, ``v1``.
+        plural: as in a URL, ``deployments``.
+    """
+
+    kind: str
+    group: str
+    version: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """As in a manifest: ``apps/v1``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """The path of a collection, an object or its subresource.
+
+        Args:
+            namespace: None for the collection over all namespaces and for cluster-scoped kinds.
+            name: None for the collection.
+            subresource: ``status`` or ``scale``.
+        """
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        where = f"/namespaces/{namespace}" if namespace else ""
+        tail = f"/{name}" if name else ""
+        sub = f"/{subresource}" if subresource else ""
+        return f"{root}{where}/{self.plural}{tail}{sub}"
+
+
+def _ours(kind: str, plural: str) -> Kind:
+    return Kind(kind=kind, group=GROUP, version=VERSION, plural=plural)
+
+
+BACKEND = _ours("ModelBackend", "modelbackends")
+ENDPOINT = _ours("ModelEndpoint", "modelendpoints")
+SPLIT = _ours("TrafficSplit", "trafficsplits")
+POLICY = _ours("BatchPolicy", "batchpolicies")
+
+DEPLOYMENT = Kind(kind="Deployment", group="apps", version="v1", plural="deployments")
+SERVICE = Kind(kind="Service", group="", version="v1", plural="services")
+CONFIG_MAP = Kind(kind="ConfigMap", group="", version="v1", plural="configmaps")
+SERVICE_ACCOUNT = Kind(kind="ServiceAccount", group="", version="v1", plural="serviceaccounts")
+POD = Kind(kind="Pod", group="", version="v1", plural="pods")
+ROLE_BINDING = Kind(
+    kind="RoleBinding", group="rbac.authorization.k8s.io", version="v1", plural="rolebindings"
+)
+DISRUPTION_BUDGET = Kind(
+    kind="PodDisruptionBudget", group="policy", version="v1", plural="poddisruptionbudgets"
+)
+LEASE = Kind(kind="Lease", group="coordination.k8s.io", version="v1", plural="leases")
+ENDPOINT_SLICE = Kind(kind="EndpointSlice", group="discovery.k8s.io", version="v1", plural="endpointslices")
+EVENT = Kind(kind="Event", group="events.k8s.io", version="v1", plural="events")
+TOKEN_REVIEW = Kind(kind="TokenReview", group="authentication.k8s.io", version="v1", plural="tokenreviews")
+
+PARENTS = (BACKEND, ENDPOINT, SPLIT, POLICY)
+"""Kinds that users write."""
+
+CHILDREN = (DEPLOYMENT, SERVICE, CONFIG_MAP, SERVICE_ACCOUNT, ROLE_BINDING, DISRUPTION_BUDGET)
+"""Kinds that we render, in the order in which they are applied last (see reconcile)."""
+
+WATCHED_CHILDREN = (*CHILDREN, POD)
+"""Kinds watched with our label; pods are made by Deployments, not by us."""
+
+BY_KIND: dict[str, Kind] = {
+    kind.kind: kind for kind in (*PARENTS, *WATCHED_CHILDREN, LEASE, ENDPOINT_SLICE, EVENT, TOKEN_REVIEW)
+}
+
+
+def kind_of(obj: dict[str, object]) -> Kind:
+    """The kind of a manifest.
+
+    Args:
+        obj: a Kubernetes object with ``kind``.
+
+    Raises:
+        KeyError: the operator knows no such kind.
+    """
+    return BY_KIND[str(obj["kind"])]

@@ -1,0 +1,164 @@
+"""Leader election with a `coordination.k8s.io` Lease, as client-go does it.
+
+A candidate never compares its wall clock with another's: it notes when *it* saw the record change, and takes
+the Lease over when the record stood still for the whole lease duration. Every write carries the
+resourceVersion that was read, so of two candidates one wins. The leader renews every `retry` seconds; when it
+could not for `renew_within` seconds it must stop acting, which is earlier than anybody can take over.
+
+Source: k8s.io/client-go/tools/leaderelection/leaderelection.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock_operator.clock import Clock, rfc3339_micro
+from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.errors import ClusterError, Conflict, LeaseLost
+from penstock_operator.kinds import LEASE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """How long things take, seconds.
+
+    Args:
+        duration: how long a silent leader stays leader in the eyes of the others.
+        renew_within: how long a leader that cannot renew may go on.
+        retry: pause between tries.
+    """
+
+    duration: float = 12.0
+    renew_within: float = 8.0
+    retry: float = 2.0
+
+
+class Elector:
+    """One candidate.
+
+    Args:
+        cluster: where the Lease is.
+        namespace: its namespace.
+        name: its name.
+        identity: ours; unique, as the pod's name with its uid.
+        clock: time.
+        times: how long things take.
+        log: called with a constant message and fields.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Clock,
+        times: LeaseTimes | None = None,
+        log: Callable[..., None] = lambda _message, **_fields: None,
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._clock = clock
+        self._times = times or LeaseTimes()
+        self._log = log
+        self._seen: tuple[object, ...] | None = None
+        self._seen_at = 0.0
+        self._renewed_at = float("-inf")
+        self.holder = ""
+        """Identity of the leader as last seen."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether we may act now."""
+        return self._clock.time() - self._renewed_at < self._times.renew_within
+
+    async def acquire(self) -> None:
+        """Wait until we lead."""
+        while not await self._try():
+            await self._clock.sleep(self._times.retry)
+        self._log("leading", identity=self._identity)
+
+    async def hold(self) -> None:
+        """Renew until that fails.
+
+        Raises:
+            LeaseLost: we do not lead any more, or cannot prove it in time.
+        """
+        while True:
+            await self._clock.sleep(self._times.retry)
+            if not await self._try():
+                if self.holder not in ("", self._identity):
+                    raise LeaseLost(f"the Lease {self._namespace}/{self._name} is held by {self.holder}")
+                if not self.leads:
+                    raise LeaseLost(
+                        f"the Lease {self._namespace}/{self._name} could not be renewed within "
+                        f"{self._times.renew_within:g} s"
+                    )
+
+    async def release(self) -> None:
+        """Give the Lease back, so that the next leader need not wait; best effort."""
+        if not self.leads:
+            return
+        self._renewed_at = float("-inf")
+        try:
+            live = await self._cluster.get(LEASE, self._namespace, self._name)
+            if live is not None and (live.get("spec") or {}).get("holderIdentity") == self._identity:
+                await self._cluster.apply(LEASE, self._record(live, holder="", duration=1))
+        except ClusterError as error:
+            self._log("lease not released", error=str(error))
+
+    async def _try(self) -> bool:
+        """Take or renew the Lease; whether we lead now."""
+        began = self._clock.time()
+        try:
+            live = await self._cluster.get(LEASE, self._namespace, self._name)
+            if live is None:
+                await self._cluster.create(LEASE, self._record(None))
+            else:
+                self._look(live)
+                spec = live.get("spec") or {}
+                if self.holder not in ("", self._identity):
+                    given = float(spec.get("leaseDurationSeconds") or self._times.duration)
+                    if self._clock.time() < self._seen_at + given:
+                        return False
+                await self._cluster.apply(LEASE, self._record(live))
+        except Conflict:
+            return False  # somebody else was faster; look again
+        except ClusterError as error:
+            self._log("lease call failed", error=str(error))
+            return False
+        # NB: counted from before the call, so that a slow answer shortens our time and never lengthens it.
+        self._renewed_at = began
+        self.holder = self._identity
+        return True
+
+    def _look(self, live: Obj) -> None:
+        spec = live.get("spec") or {}
+        seen = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._clock.time()
+        self.holder = spec.get("holderIdentity") or ""
+
+    def _record(self, live: Obj | None, *, holder: str | None = None, duration: int | None = None) -> Obj:
+        spec = (live or {}).get("spec") or {}
+        now = rfc3339_micro(self._clock.now())
+        same = spec.get("holderIdentity") == self._identity
+        metadata: Obj = {"namespace": self._namespace, "name": self._name}
+        if live is not None:
+            metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": self._identity if holder is None else holder,
+                "leaseDurationSeconds": duration or max(1, int(self._times.duration)),
+                "acquireTime": spec.get("acquireTime", now) if same else now,
+                "renewTime": now,
+                "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (0 if same or not spec else 1),
+            },
+        }

@@ -1,0 +1,248 @@
+"""A queue of keys with client-go's semantics: what was added while it is worked on is worked on again.
+
+Three sets say all: *queue* holds what waits, in order; *dirty* what must be worked on; *processing* what is
+being worked on. `add` of a dirty key does nothing; `add` of a key in processing makes it dirty, and `done`
+puts it back into the queue. So no key is worked on by two workers at once and no addition is lost.
+
+Source: k8s.io/client-go/util/workqueue (queue.go, delaying_queue.go, rate_limiting_queue.go).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock_operator.clock import Clock, Timer
+
+K = TypeVar("K", bound=Hashable)
+
+
+class QueueObserver(Protocol):
+    """Who counts what the queue does; the names follow controller-runtime's ``workqueue_*`` metrics."""
+
+    def added(self, depth: int) -> None:
+        """A key was added; `depth` keys wait now."""
+
+    def got(self, depth: int, waited: float) -> None:
+        """A worker took a key that had waited so many seconds."""
+
+    def finished(self, worked: float) -> None:
+        """A worker was done after so many seconds."""
+
+    def retried(self) -> None:
+        """A key was added with backoff or after a delay."""
+
+
+class _Silent:
+    def added(self, depth: int) -> None:
+        pass
+
+    def got(self, depth: int, waited: float) -> None:
+        pass
+
+    def finished(self, worked: float) -> None:
+        pass
+
+    def retried(self) -> None:
+        pass
+
+
+class ShutDown(Exception):
+    """The queue was shut down and has nothing left."""
+
+
+class WorkQueue(Generic[K]):
+    """Keys to work on.
+
+    Args:
+        clock: time for delays.
+        base: first backoff of a key, seconds; doubled with every failure.
+        cap: longest backoff, seconds.
+        observer: who counts.
+    """
+
+    def __init__(
+        self, clock: Clock, *, base: float = 0.1, cap: float = 30.0, observer: QueueObserver | None = None
+    ) -> None:
+        self._clock = clock
+        self._base = base
+        self._cap = cap
+        self._observer: QueueObserver = observer or _Silent()
+        self._queue: deque[K] = deque()
+        self._dirty: dict[K, float] = {}  # key -> when it became dirty
+        self._processing: dict[K, float] = {}  # key -> when work began
+        self._failures: dict[K, int] = {}
+        self._timers: dict[K, tuple[float, Timer]] = {}
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._shut = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is worked on (delayed keys do not count)."""
+        return not self._queue and not self._processing
+
+    @property
+    def delayed(self) -> int:
+        """How many keys wait for their time."""
+        return len(self._timers)
+
+    def add(self, key: K) -> None:
+        """Have the key worked on as soon as a worker is free.
+
+        Args:
+            key: what to work on.
+        """
+        if self._shut or key in self._dirty:
+            return
+        self._dirty[key] = self._clock.time()
+        if key not in self._processing:
+            self._queue.append(key)
+            self._wake()
+        self._observer.added(len(self._queue))
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """Add the key later; of several times for one key the earliest counts.
+
+        Args:
+            key: what to work on.
+            seconds: how long to wait; 0 or less adds at once.
+        """
+        if self._shut:
+            return
+        if seconds <= 0:
+            self.add(key)
+            return
+        when = self._clock.time() + seconds
+        known = self._timers.get(key)
+        if known is not None:
+            if known[0] <= when:
+                return
+            known[1].cancel()
+        self._timers[key] = (when, self._clock.call_at(when, self._due, key))
+
+    def add_failed(self, key: K) -> float:
+        """Add the key after its backoff, and let the next one be longer.
+
+        Args:
+            key: what to work on again.
+
+        Returns:
+            The backoff, seconds.
+        """
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        # NB: 2**n of a key that failed for hours must not become a huge integer.
+        delay = min(self._cap, self._base * 2.0 ** min(failures, 40))
+        self._observer.retried()
+        self.add_after(key, delay)
+        return delay
+
+    def forget(self, key: K) -> None:
+        """The key's next failure starts at the first backoff again.
+
+        Args:
+            key: a key that succeeded.
+        """
+        self._failures.pop(key, None)
+
+    def failures(self, key: K) -> int:
+        """How often in a row the key failed.
+
+        Args:
+            key: any key.
+        """
+        return self._failures.get(key, 0)
+
+    async def get(self) -> K:
+        """Wait for a key; the caller owes a `done` for it.
+
+        Raises:
+            ShutDown: the queue is shut down and empty.
+        """
+        while not self._queue:
+            if self._shut:
+                raise ShutDown
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                # NB: the wake-up that this worker will not use belongs to the next.
+                if waiter.done() and not waiter.cancelled():
+                    self._wake()
+                raise
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        key = self._queue.popleft()
+        now = self._clock.time()
+        waited = now - self._dirty.pop(key)
+        self._processing[key] = now
+        self._observer.got(len(self._queue), waited)
+        return key
+
+    def done(self, key: K) -> None:
+        """Work on the key ended, well or not.
+
+        Args:
+            key: what `get` gave.
+        """
+        began = self._processing.pop(key)
+        self._observer.finished(self._clock.time() - began)
+        if key in self._dirty:
+            self._queue.append(key)
+            self._wake()
+
+    def shut_down(self) -> None:
+        """Take nothing more; workers get what is queued, then `ShutDown`."""
+        self._shut = True
+        for _, timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        while self._waiters:
+            self._wake()
+
+    def _due(self, key: K) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def _wake(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+
+async def work(
+    queue: WorkQueue[K],
+    handle: Callable[[K], Any],
+    failed: Callable[[K, Exception, float], None],
+) -> None:
+    """One worker: take keys until the queue is shut down.
+
+    Args:
+        queue: where keys come from.
+        handle: awaited with a key; returns seconds after which to look again, or None.
+        failed: told of each failure with the backoff in seconds; must not raise.
+    """
+    while True:
+        try:
+            key = await queue.get()
+        except ShutDown:
+            return
+        try:
+            again: float | None = await handle(key)
+        except Exception as error:
+            failed(key, error, queue.add_failed(key))
+        else:
+            queue.forget(key)
+            if again is not None:
+                queue.add_after(key, again)
+        finally:
+            queue.done(key)
