@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -53,6 +53,11 @@ class OwnMeta(Part):
 
 class Resource(Part):
     """A custom resource of ours. Subclasses narrow `spec` and `status` and name their kind."""
+
+    plural: ClassVar[str]
+    """The kind's plural name, as in URLs."""
+    rules: ClassVar[tuple[dict[str, str], ...]] = ()
+    """CEL rules on the whole object, beside those on every object's name."""
 
     api_version: str = API_VERSION
     kind: str = ""

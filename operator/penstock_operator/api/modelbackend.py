@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.batchpolicy import BatchPolicySpec
@@ -97,6 +97,17 @@ class ModelPython(Part):
 class Model(Part):
     """The model: how it is run and how it is spoken to."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "has(self.container) != has(self.python)",
+                "expected exactly one of container and python",
+                expression="'expected exactly one of container and python, found ' + "
+                "(has(self.container) ? 'both' : 'neither')",
+            )
+        )
+    )
+
     container: Annotated[
         ModelContainer | None,
         Field(description="Serve from a container of your own. Exactly one of container and python."),
@@ -140,6 +151,17 @@ class Model(Part):
 
 class Autoscaling(Part):
     """Replicas that follow the load. The load is items waiting and items in the model."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "self.minReplicas <= self.maxReplicas",
+                "expected minReplicas of at most maxReplicas",
+                expression="'expected minReplicas of at most maxReplicas (' + string(self.maxReplicas) + '), found ' "
+                "+ string(self.minReplicas)",
+            )
+        )
+    )
 
     min_replicas: Annotated[int, Field(ge=1, le=1000, description="Replicas at least. Default 1.")] = 1
     max_replicas: Annotated[int, Field(ge=1, le=1000, description="Replicas at most. Default 10.")] = 10
@@ -194,6 +216,15 @@ class Drain(Part):
 class Rollout(Part):
     """How many pods a change may add and take away at a time."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!(string(self.maxSurge).matches('^0+%?$') && string(self.maxUnavailable).matches('^0+%?$'))",
+                "expected maxSurge or maxUnavailable above 0, found both 0: no rollout could proceed",
+            )
+        )
+    )
+
     max_surge: Annotated[
         IntOrPercent,
         Field(description="Pods beyond the replicas during a rollout, a number or a percentage. Default 1."),
@@ -210,6 +241,29 @@ def _raw_list(text: str, most: int = 64, **words: Any) -> Any:
     ]
     return Annotated[
         tuple[item, ...], Field(max_length=most, description=text, json_schema_extra=words or None)
+    ]
+
+
+class Volume(Part):
+    """A volume of the pods, as in core/v1."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=63,
+            json_schema_extra=rules(
+                cel(
+                    "!self.startsWith('penstock-')",
+                    "expected a name that does not begin with penstock-, which is Penstock's own",
+                    expression="'expected a name that does not begin with penstock-, which is Penstock\\'s own, "
+                    "found ' + self",
+                )
+            ),
+            description="Name of the volume, for volumeMounts.",
+        ),
     ]
 
 
@@ -235,9 +289,14 @@ class PodTemplate(Part):
         dict[str, Annotated[str, Field(max_length=262_144)]],
         Field(max_length=64, description="Annotations of the pods."),
     ] = Field(default_factory=dict)
-    volumes: _raw_list(
-        "Volumes of the pods, as in core/v1. Names that begin with penstock- are Penstock's.",
-    ) = ()
+    volumes: Annotated[
+        tuple[Volume, ...],
+        Field(
+            max_length=64,
+            json_schema_extra=map_list("name"),
+            description="Volumes of the pods, as in core/v1. Names that begin with penstock- are Penstock's.",
+        ),
+    ] = ()
     node_selector: Annotated[
         dict[str, Annotated[str, Field(max_length=63)]],
         Field(max_length=64, description="Labels that a node must have."),
@@ -288,6 +347,15 @@ class Sidecar(Part):
 
 class ModelBackendSpec(Part):
     """One version of one model, and how it runs."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!(has(self.batching) && has(self.batchPolicyRef))",
+                "expected at most one of batching and batchPolicyRef, found both",
+            )
+        )
+    )
 
     model: Annotated[Model, Field(description="The model: how it is run and how it is spoken to.")]
     batching: Annotated[

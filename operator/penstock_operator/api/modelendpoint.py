@@ -125,6 +125,14 @@ class ModelEndpoint(Resource):
     """A stable name and URL that clients call."""
 
     plural: ClassVar[str] = "modelendpoints"
+    rules: ClassVar[tuple[dict[str, str], ...]] = (
+        cel(
+            "!self.metadata.name.endsWith('-backend') && !self.metadata.name.endsWith('-router')",
+            "metadata.name: expected a name that does not end with -backend or -router, which are Penstock's own",
+            expression="'metadata.name: expected a name that does not end with -backend or -router, which are "
+            "Penstock\\'s own, found ' + self.metadata.name",
+        ),
+    )
 
     spec: Annotated[ModelEndpointSpec, Field(description="Where clients call, and who serves them.")]
     status: Annotated[
