@@ -1,0 +1,91 @@
+"""One real cluster a test run, Penstock installed by its chart, and a namespace a test."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+from devcluster.cluster import Cluster
+
+from tests.support.k8s import ROOT, Load, Namespace, wait_for
+
+NAME = "penstock-test"
+RELEASE, INSTALLED_IN = "penstock", "penstock-system"
+DIGITS_IMAGE = "localhost/penstock-examples/digits:dev"
+_ports = itertools.count(9900)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--keep-cluster", action="store_true", help="leave the test cluster up")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/cluster/" in item.nodeid:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The cluster, up, with every image of ours loaded."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    found = Cluster(NAME)
+    with capture.global_and_fixture_disabled():
+        print()
+        found.up()
+        found.images()
+        found.images(
+            file=ROOT / "examples/digits/Dockerfile",
+            tag=DIGITS_IMAGE,
+            build_args={"BASE": "localhost/penstock/python-model:dev"},
+        )
+    yield found
+    if not request.config.getoption("--keep-cluster"):
+        found.down()
+
+
+@pytest.fixture(scope="session")
+def penstock(cluster: Cluster) -> Cluster:
+    """The cluster with the operator installed by the chart and ready."""
+    install(cluster)
+    return cluster
+
+
+def install(cluster: Cluster) -> None:
+    """Install or upgrade the release and wait for the operator."""
+    cluster.helm(
+        *("upgrade", "--install", RELEASE, str(ROOT / "helm/penstock"), "-n", INSTALLED_IN),
+        *("--create-namespace", "-f", str(ROOT / "devcluster/values.yaml"), "--wait", "--timeout", "120s"),
+    )
+
+
+@pytest.fixture
+def namespace(penstock: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """A namespace of the test's own, restricted Pod Security enforced; deleted after it."""
+    slug = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
+    name = f"t-{slug[:40].strip('-')}"
+    penstock.kubectl("create", "namespace", name)
+    for mode in ("enforce", "warn"):
+        penstock.kubectl("label", "namespace", name, f"pod-security.kubernetes.io/{mode}=restricted")
+    yield Namespace(penstock, name)
+    penstock.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def load(namespace: Namespace) -> Iterator[Load]:
+    """Ledger load with a collector port of its own."""
+    with Load(namespace, port=next(_ports)) as found:
+        yield found
+
+
+@pytest.fixture
+def operator(penstock: Cluster) -> Namespace:
+    """The namespace that the operator runs in."""
+    system = Namespace(penstock, INSTALLED_IN)
+    wait_for(
+        "the operator",
+        lambda: (system.get("deployment", "penstock-operator") or {}).get("status", {}).get("readyReplicas"),
+    )
+    return system

@@ -1,0 +1,190 @@
+"""Bad input: each gives its condition with reason and message, or its problem+json; all else serves on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.k8s import MODEL_IMAGE, Load, Namespace, endpoint, ledger_backend, ledger_code, split
+
+GOOD = '{"instances": [{"id": 1}]}'
+
+
+def container_backend(name: str, *, script: str, image: str = MODEL_IMAGE) -> dict[str, object]:
+    """A ModelBackend whose model is a Python script."""
+    return {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "ModelBackend",
+        "metadata": {"name": name},
+        "spec": {
+            "model": {
+                "container": {
+                    "image": image,
+                    "imagePullPolicy": "Never",
+                    "command": ["python", "-u", "-c", script],
+                }
+            }
+        },
+    }
+
+
+GARBAGE = """
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self): self.answer(b"ok")
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.answer(b'{"predictions": [1, 2, 3, 4, 5]}')
+    def answer(self, body):
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+ThreadingHTTPServer(("0.0.0.0", 8080), Handler).serve_forever()
+"""
+
+
+def test_requests_that_cannot_be_read_are_refused_and_neighbours_are_served(
+    namespace: Namespace, load: Load
+) -> None:
+    """Not JSON, no instances, a name twice, too large, cut in the middle: problem+json; then a good one."""
+    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port), endpoint("e", "b"))
+    namespace.wait_ready("modelbackend", "b")
+    namespace.wait_ready("modelendpoint", "e")
+    url = namespace.url("e")
+    for body, status, reason in (
+        ("{not json", 400, "bad_json"),
+        ('{"inputs": []}', 422, "bad_shape"),
+        ('{"instances": 3}', 422, "bad_shape"),
+        ('{"instances": [1], "instances": [2]}', 400, "bad_json"),
+        ("[" * 600 + "]" * 600, 400, "bad_json"),
+        ('{"instances": ["' + "x" * (65 * 1024 * 1024) + '"]}', 413, "too_large"),
+    ):
+        found, headers, text = namespace.curl(url, body=body)
+        assert found == status, text
+        assert headers["content-type"] == "application/problem+json"
+        problem = json.loads(text)
+        assert (problem["reason"], problem["status"]) == (reason, status)
+        assert problem["detail"]
+        assert namespace.curl(url, body=GOOD)[0] == 200
+
+    host = url.removeprefix("http://").split("/")[0]
+    cut = (
+        "import socket; s = socket.create_connection(('" + host + "', 80)); "
+        "s.sendall(b'POST /predict HTTP/1.1\\r\\nhost: x\\r\\ncontent-length: 100\\r\\n\\r\\n{'); s.close()"
+    )
+    namespace.run_python(cut)
+    assert namespace.curl(url, body=GOOD)[0] == 200
+
+
+def test_a_model_that_answers_garbage_gives_502_alone(namespace: Namespace, load: Load) -> None:
+    """A wrong number of predictions is 502 `bad_answer` for its callers; another backend is untouched."""
+    namespace.apply(
+        ledger_code(),
+        container_backend("garbage", script=GARBAGE),
+        ledger_backend("good", collector=load.port),
+        endpoint("garbage", "garbage"),
+        endpoint("good", "good"),
+    )
+    for name in ("garbage", "good"):
+        namespace.wait_ready("modelbackend", name)
+        namespace.wait_ready("modelendpoint", name)
+    # Batches of one pass byte for byte: the checks concern what was put together from several.
+    status, _, text = namespace.curl(namespace.url("garbage"), body='{"instances": [1]}')
+    assert status == 200, text
+    answers = namespace.ask(namespace.url("garbage"), [{"id": n} for n in range(64)])
+    assert {status for status, _, _ in answers} <= {200, 502}
+    problems = [body for status, _, body in answers if status == 502]
+    assert problems
+    assert {problem["reason"] for problem in problems} == {"bad_answer"}
+    assert namespace.curl(namespace.url("good"), body=GOOD)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("image", "script", "reason", "message"),
+    [
+        ("localhost/penstock/no-such-image:dev", "pass", "ImagePullFailed", "no-such-image"),
+        (MODEL_IMAGE, "import sys; print('weights are gone'); sys.exit(3)", "ContainerCrashed", "3"),
+    ],
+)
+def test_a_model_that_does_not_start_is_told(
+    namespace: Namespace, image: str, script: str, reason: str, message: str
+) -> None:
+    """An image that is not there, a model that exits: ModelLoaded=False with the reason and the words."""
+    namespace.apply(container_backend("b", script=script, image=image))
+    found = namespace.wait_condition("modelbackend", "b", "ModelLoaded", "False", reason=reason, seconds=90)
+    assert message in found["message"]
+    ready = namespace.condition("modelbackend", "b", "Ready")
+    assert ready["status"] == "False"
+
+
+def test_what_is_missing_is_told_and_heals(namespace: Namespace, load: Load) -> None:
+    """A missing policy, a missing backend, a split that names one: conditions; once there, Ready."""
+    namespace.apply(
+        ledger_code(),
+        ledger_backend("b", collector=load.port, batchPolicyRef="later"),
+        endpoint("e", "nowhere"),
+        endpoint("f", "b"),
+        split("s", "f", {"b": 1, "nowhere": 1}),
+    )
+    found = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="BatchPolicyMissing")
+    assert "later" in found["message"]
+    found = namespace.wait_condition("modelendpoint", "e", "BackendsReady", "False", reason="BackendMissing")
+    assert "nowhere" in found["message"]
+    found = namespace.wait_condition("trafficsplit", "s", "Ready", "False", reason="BackendMissing")
+    assert "nowhere" in found["message"]
+
+    namespace.apply(
+        {
+            "apiVersion": "penstock.dev/v1alpha1",
+            "kind": "BatchPolicy",
+            "metadata": {"name": "later"},
+            "spec": {},
+        },
+        ledger_backend("nowhere", collector=load.port),
+    )
+    for kind, name in (
+        ("modelbackend", "b"),
+        ("modelbackend", "nowhere"),
+        ("modelendpoint", "e"),
+        ("trafficsplit", "s"),
+    ):
+        namespace.wait_ready(kind, name)
+    assert namespace.curl(namespace.url("e"), body=GOOD)[0] == 200
+    assert namespace.curl(namespace.url("f"), body=GOOD)[0] == 200
+
+
+def test_a_name_taken_by_a_stranger_is_told_and_left_alone(namespace: Namespace, load: Load) -> None:
+    """A foreign Service under a name that we would render is never touched; removed, we go on."""
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "b-backend", "labels": {"team": "somebody"}},
+        "spec": {"selector": {"app": "theirs"}, "ports": [{"port": 5432}]},
+    }
+    namespace.apply(ledger_code(), foreign)
+    before = namespace.get("service", "b-backend")
+    namespace.apply(ledger_backend("b", collector=load.port))
+    found = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="NameTaken")
+    assert "b-backend" in found["message"]
+    assert namespace.get("service", "b-backend") == before
+    namespace.kubectl("delete", "service", "b-backend")
+    namespace.wait_ready("modelbackend", "b")
+    assert (namespace.get("service", "b-backend") or {})["spec"]["selector"]["penstock.dev/backend"] == "b"
+
+
+def test_two_splits_on_one_endpoint_and_two_endpoints_on_one_route(namespace: Namespace, load: Load) -> None:
+    """The oldest stands; the other is told so, and takes over when the first goes."""
+    namespace.apply(
+        ledger_code(), ledger_backend("b", collector=load.port), endpoint("e", "b", route="/same")
+    )
+    namespace.apply(split("first", "e", {"b": 1}))
+    namespace.wait_ready("trafficsplit", "first")
+    namespace.wait_ready("modelendpoint", "e")
+    namespace.apply(split("second", "e", {"b": 1}), endpoint("f", "b", route="/same"))
+    namespace.wait_condition("trafficsplit", "second", "Accepted", "False", reason="Conflict")
+    namespace.wait_condition("modelendpoint", "f", "Accepted", "False", reason="RouteConflict")
+    namespace.kubectl("delete", "trafficsplit/first", "modelendpoint/e")
+    namespace.wait_condition("modelendpoint", "f", "Accepted", "True")

@@ -1,0 +1,85 @@
+"""The main path: apply → Ready → the model's own answers, through the endpoint's Service."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+
+from tests.support.k8s import (
+    ROOT,
+    Load,
+    Namespace,
+    assert_nothing_lost,
+    endpoint,
+    ledger_backend,
+    ledger_code,
+    split,
+)
+
+
+def test_every_digit_is_answered_as_the_model_answers_in_process(namespace: Namespace) -> None:
+    """Each held-out digit gets, id by id, what the same model answers without Penstock around it."""
+    documents = list(yaml.safe_load_all((ROOT / "examples/digits/resources.yaml").read_text()))
+    for document in documents:
+        document["metadata"].pop("namespace", None)
+    namespace.apply(*documents)
+    backends = [one["metadata"]["name"] for one in documents if one["kind"] == "ModelBackend"]
+    for name in backends:
+        namespace.wait_ready("modelbackend", name, seconds=120)
+    namespace.wait_ready("modelendpoint", "digits")
+
+    code = (ROOT / "examples/digits/in_process.py").read_text()
+    expected: dict[str, list[Any]] = {}
+    items: list[Any] = []
+    for name in backends:
+        pod = namespace.pods(name)[0]["metadata"]["name"]
+        kwargs = next(one for one in documents if one["metadata"]["name"] == name)["spec"]["model"]["python"]
+        output = namespace.kubectl(
+            *(
+                "exec",
+                "-i",
+                pod,
+                "-c",
+                "model",
+                "--",
+                "python",
+                "-",
+                json.dumps(kwargs.get("initKwargs", {})),
+            ),
+            input=code,
+        )
+        held_out = json.loads(output)
+        items, expected[name] = held_out["items"], held_out["predictions"]
+
+    answers = namespace.ask(namespace.url("digits"), items)
+    assert len(answers) == len(items) > 300
+    for index, (status, backend, body) in enumerate(answers):
+        assert status == 200, body
+        assert body["predictions"] == [expected[backend][index]], f"digit {index} from {backend}"
+    assert {backend for _, backend, _ in answers} == set(backends)
+
+
+def test_each_backend_has_its_share_within_two_requests_a_router(namespace: Namespace, load: Load) -> None:
+    """Of 10 000 requests, a 90/10 split gives 9 000 and 1 000, each within ±2 a router."""
+    namespace.apply(
+        ledger_code(),
+        ledger_backend("stable", collector=load.port),
+        ledger_backend("candidate", collector=load.port),
+        endpoint("split", "stable"),
+        split("split", "split", {"stable": 90, "candidate": 10}),
+    )
+    count = 10_000
+    for name in ("stable", "candidate"):
+        namespace.wait_ready("modelbackend", name)
+    namespace.wait_ready("modelendpoint", "split")
+    namespace.wait_ready("trafficsplit", "split")
+    load.start(namespace.url("split"), rate=400, count=count)
+    summary = load.finish(seconds=180)
+
+    assert_nothing_lost(summary)
+    routers = len(namespace.list("pods", "app.kubernetes.io/name=penstock-router"))
+    assert summary["sent"] == count
+    assert abs(summary["backends"]["stable"] - 9_000) <= 2 * routers
+    assert abs(summary["backends"]["candidate"] - 1_000) <= 2 * routers

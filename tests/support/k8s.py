@@ -1,0 +1,292 @@
+"""Small helpers for tests on the cluster: a namespace with the usual verbs, and waiting for a condition."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import yaml
+from devcluster.cluster import Cluster
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+MODEL_IMAGE = "localhost/penstock/python-model:dev"
+
+ASK = """
+import asyncio, json, sys
+import aiohttp
+url, items = json.load(sys.stdin)
+async def main():
+    limit = asyncio.Semaphore(64)
+    async with aiohttp.ClientSession() as session:
+        async def one(item):
+            async with limit, session.post(url, json={"instances": [item]}) as answer:
+                body = await answer.json(content_type=None)
+                return [answer.status, answer.headers.get("x-penstock-backend"), body]
+        return await asyncio.gather(*(one(item) for item in items))
+print(json.dumps(asyncio.run(main())))
+"""
+
+
+def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = 60, every: float = 0.25) -> T:
+    """Wait until `look` returns something true and return it.
+
+    Raises:
+        AssertionError: it did not within `seconds`; the message has the last thing seen.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s for {what}; last seen: {found!r}")
+        time.sleep(every)
+
+
+class Namespace:
+    """One namespace of the test cluster."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+
+    def kubectl(self, *arguments: str, input: str | None = None, check: bool = True) -> str:
+        """Run kubectl in the namespace and return what it printed."""
+        done = self.cluster.kubectl("-n", self.name, *arguments, input=input, check=False)
+        if check and done.returncode != 0:
+            raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}")
+        return str(done.stdout if done.returncode == 0 else done.stderr)
+
+    def apply(self, *documents: dict[str, Any]) -> None:
+        """Apply objects as a user does."""
+        self.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(documents))
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """An object, or None."""
+        done = self.cluster.kubectl("-n", self.name, "get", kind, name, "-o", "json", check=False)
+        if done.returncode != 0:
+            assert "NotFound" in done.stderr, done.stderr
+            return None
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+        """Objects of a kind, by label selector."""
+        arguments = ["get", kind, "-o", "json"] + (["-l", selector] if selector else [])
+        items: list[dict[str, Any]] = json.loads(self.kubectl(*arguments))["items"]
+        return items
+
+    def patch(self, kind: str, name: str, patch: dict[str, Any]) -> None:
+        """Merge-patch an object."""
+        self.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(patch))
+
+    def condition(self, kind: str, name: str, type: str) -> dict[str, Any]:
+        """A condition, or {} where the object or the condition is not there."""
+        conditions = ((self.get(kind, name) or {}).get("status") or {}).get("conditions") or []
+        found: dict[str, Any] = next((one for one in conditions if one["type"] == type), {})
+        return found
+
+    def wait_condition(
+        self, kind: str, name: str, type: str, status: str = "True", *, reason: str = "", seconds: float = 90
+    ) -> dict[str, Any]:
+        """Wait for a condition of the object's own generation and return it."""
+        seen: dict[str, Any] = {}
+
+        def look() -> dict[str, Any] | None:
+            nonlocal seen
+            found = self.get(kind, name) or {}
+            seen = found.get("status") or {}
+            for one in seen.get("conditions") or []:
+                if (
+                    one["type"] == type
+                    and one["status"] == status
+                    and (not reason or one["reason"] == reason)
+                    and one.get("observedGeneration") == found["metadata"]["generation"]
+                ):
+                    return dict(one)
+            return None
+
+        try:
+            return wait_for(f"{kind}/{name} {type}={status} {reason}", look, seconds=seconds)
+        except AssertionError as error:
+            pods = self.kubectl("get", "pods", "-o", "wide", check=False)
+            raise AssertionError(f"{error}; status {json.dumps(seen.get('conditions'))}\n{pods}") from None
+
+    def wait_ready(self, kind: str, name: str, *, seconds: float = 90) -> None:
+        """Wait until an object is Ready."""
+        self.wait_condition(kind, name, "Ready", seconds=seconds)
+
+    def pods(self, backend: str) -> list[dict[str, Any]]:
+        """A backend's pods that are not being deleted."""
+        found = self.list("pods", f"penstock.dev/backend={backend}")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def url(self, endpoint: str, path: str = "/predict") -> str:
+        """An endpoint's URL by its Service's address, which works inside the cluster's network namespace."""
+        service = wait_for(f"service {endpoint}", lambda: self.get("service", endpoint))
+        return f"http://{service['spec']['clusterIP']}{path}"
+
+    def curl(
+        self, url: str, *, body: str | None = None, headers: tuple[str, ...] = ()
+    ) -> tuple[int, dict[str, str], str]:
+        """One request from inside the cluster's network: status, headers (lower-case names), body."""
+        command = [*self.cluster.exec_prefix, "curl", "-sS", "-i", "--max-time", "60", url]
+        for header in headers:
+            command += ["-H", header]
+        if body is not None:
+            command += ["-H", "content-type: application/json", "--data-binary", "@-"]
+        done = subprocess.run(command, input=body, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr
+        text = re.sub(r"\AHTTP/1.1 100[^\r]*\r\n\r\n", "", done.stdout)
+        head, _, rest = text.partition("\r\n\r\n")
+        first, *fields = head.split("\r\n")
+        names = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+        return int(first.split()[1]), names, rest
+
+    def run_python(self, code: str, *, input: str = "", seconds: float = 120) -> str:
+        """Run Python code inside the cluster's network namespace and return what it printed."""
+        done = subprocess.run(
+            [*self.cluster.exec_prefix, sys.executable, "-c", code],
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def ask(self, url: str, items: list[Any]) -> list[tuple[int, str, Any]]:
+        """Send each item alone, 64 at a time: (status, backend, answer) of each, in order."""
+        return [tuple(one) for one in json.loads(self.run_python(ASK, input=json.dumps([url, items])))]
+
+
+class Load:
+    """Ledger load; a context manager that ends it. Models connect to its collector when they load."""
+
+    def __init__(self, namespace: Namespace, *, port: int) -> None:
+        self.port = port
+        command = [*namespace.cluster.exec_prefix, sys.executable, "-m", "tests.support.ledger_load"]
+        self._process = subprocess.Popen(
+            [*command, "--listen", str(port)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().strip() == "collecting"
+
+    def start(self, url: str, *, rate: float, count: int = 0) -> None:
+        """Begin to send, `rate` requests a second, `count` in all or (0) until stopped."""
+        self._write(json.dumps({"url": url, "rate": rate, "count": count}))
+
+    def stop(self) -> dict[str, Any]:
+        """Stop to send, wait for every answer and return the summary."""
+        self._write("stop")
+        return self.finish(seconds=120)
+
+    def finish(self, *, seconds: float) -> dict[str, Any]:
+        """Wait until all of `count` requests are answered and return the summary."""
+        assert self._process.stdout is not None
+        ended = threading.Timer(seconds, self._process.kill)
+        ended.start()
+        line = self._process.stdout.readline()
+        ended.cancel()
+        assert line, f"the load did not end within {seconds} s"
+        summary: dict[str, Any] = json.loads(line)
+        return summary
+
+    def _write(self, text: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(text + "\n")
+        self._process.stdin.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def assert_nothing_lost(summary: dict[str, Any]) -> None:
+    """The ledger's promise: every request answered 2xx, by its own answer, executed once."""
+    wrong = {
+        name: summary[name]
+        for name in ("not_ok", "mismatched", "lost", "duplicated", "unexecuted")
+        if summary[name]
+    }
+    assert not wrong, f"{wrong}; {summary['samples']} of {summary['sent']} sent"
+    assert summary["ok"] == summary["sent"] > 0
+
+
+def ledger_backend(name: str, *, collector: int, **spec: Any) -> dict[str, Any]:
+    """A ModelBackend of the ledger model, whose code comes from the ConfigMap `ledger-model`.
+
+    Args:
+        name: its name.
+        collector: port of the load's collector on the node.
+        spec: more of the spec; `init_kwargs` and `image` go into the model.
+    """
+    python: dict[str, Any] = {
+        "target": "ledger_model:Ledger",
+        "image": spec.pop("image", MODEL_IMAGE),
+        "imagePullPolicy": "Never",
+        "initKwargs": spec.pop("init_kwargs", {}),
+        "env": [
+            {"name": "PYTHONPATH", "value": "/code"},
+            {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+            {"name": "COLLECTOR", "value": f"$(NODE_IP):{collector}"},
+        ],
+        "volumeMounts": [{"name": "code", "mountPath": "/code", "readOnly": True}],
+    }
+    template = {"volumes": [{"name": "code", "configMap": {"name": "ledger-model"}}]}
+    return {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "ModelBackend",
+        "metadata": {"name": name},
+        "spec": {"model": {"python": python}, "podTemplate": template, **spec},
+    }
+
+
+def ledger_code() -> dict[str, Any]:
+    """The ConfigMap that holds the ledger model's code."""
+    code = (Path(__file__).parent / "ledger_model.py").read_text()
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "ledger-model"},
+        "data": {"ledger_model.py": code},
+    }
+
+
+def endpoint(name: str, backend: str, **spec: Any) -> dict[str, Any]:
+    """A ModelEndpoint."""
+    return {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "ModelEndpoint",
+        "metadata": {"name": name},
+        "spec": {"backend": backend, **spec},
+    }
+
+
+def split(name: str, endpoint_name: str, weights: dict[str, int]) -> dict[str, Any]:
+    """A TrafficSplit."""
+    return {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "TrafficSplit",
+        "metadata": {"name": name},
+        "spec": {
+            "endpoint": endpoint_name,
+            "backends": [{"name": backend, "weight": weight} for backend, weight in weights.items()],
+        },
+    }

@@ -1,0 +1,47 @@
+"""A model that answers each item with its own id and tells a collector what it executed.
+
+It runs in a pod (mounted from a ConfigMap) as `python -m penstock.serve ledger_model:Ledger`. The record is
+sent before the answer, on one TCP connection a process, a JSON line a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+import penstock
+
+
+class Ledger:
+    """Echoes ids.
+
+    Args:
+        delay_ms: milliseconds that a batch takes.
+        delay_item_ms: milliseconds that each item adds.
+        label: put into every answer (which version answered).
+    """
+
+    def __init__(self, delay_ms: float = 1.0, delay_item_ms: float = 0.0, label: str = "") -> None:
+        self.delay_ms = delay_ms
+        self.delay_item_ms = delay_item_ms
+        self.label = label
+        self.pod = os.environ.get("HOSTNAME", "")
+        self.lock = threading.Lock()
+        host, _, port = os.environ.get("COLLECTOR", "").rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=10) if host else None
+
+    @penstock.batched
+    def predict(self, items: list[Any]) -> list[Any]:
+        """One answer an item: its id, the pod, the size of the batch that it was in."""
+        if self.socket is not None:
+            record = {"pod": self.pod, "ids": [item["id"] for item in items]}
+            with self.lock:
+                self.socket.sendall(json.dumps(record).encode() + b"\n")
+        time.sleep((self.delay_ms + self.delay_item_ms * len(items)) / 1000)
+        return [
+            {"id": item["id"], "pod": self.pod, "batch": len(items), "label": self.label} for item in items
+        ]
