@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from devcluster.cluster import Cluster
 
+from devcluster.cluster import Cluster
 from tests.support.k8s import ROOT, Load, Namespace, wait_for
 
 NAME = "penstock-test"

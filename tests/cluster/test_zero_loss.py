@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from devcluster.cluster import Cluster
 
+from devcluster.cluster import Cluster
 from tests.support.k8s import (
     MODEL_IMAGE,
     Load,

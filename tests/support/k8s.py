@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import yaml
+
 from devcluster.cluster import Cluster
 
 T = TypeVar("T")

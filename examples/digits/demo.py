@@ -1,0 +1,438 @@
+"""`make demo`: from an empty machine to batched predictions on a real Kubernetes, shown as it goes.
+
+Without KUBECONFIG it makes a cluster on this machine (devcluster/), builds the images and loads them. With
+KUBECONFIG it uses that cluster, with `kubectl` and `helm` from PATH, and needs only the images that
+PENSTOCK_IMAGES (`registry.example/penstock`, which holds operator, router, sidecar, python-model and digits) and
+PENSTOCK_TAG name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devcluster.cluster import Cluster
+from devcluster.errors import DevclusterError
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+NAMESPACE = "digits"
+SYSTEM = "penstock-system"
+DEV_DIGITS = "localhost/penstock-examples/digits:dev"
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says why and what to look at."""
+
+
+class Target:
+    """Where the demo runs: a cluster with kubectl and helm, and the images that it finds there."""
+
+    def __init__(self) -> None:
+        self.kubeconfig = os.environ.get("KUBECONFIG", "")
+        self.cluster = None if self.kubeconfig else Cluster("penstock")
+        prefix, tag = os.environ.get("PENSTOCK_IMAGES", ""), os.environ.get("PENSTOCK_TAG", "")
+        if self.cluster is not None:
+            self.digits = DEV_DIGITS
+            self.chart_values = ["-f", str(ROOT / "devcluster/values.yaml")]
+            self.command = "python -m devcluster kubectl"
+        else:
+            if not prefix or not tag:
+                raise DemoError(
+                    "KUBECONFIG is set, so the demo uses that cluster: expected PENSTOCK_IMAGES (such as "
+                    "registry.example/penstock) and PENSTOCK_TAG to name images that it can pull, found none"
+                )
+            self.digits = f"{prefix}/digits:{tag}"
+            self.chart_values = ["--set", f"images.prefix={prefix}", "--set", f"images.tag={tag}"]
+            self.command = "kubectl"
+
+    def up(self) -> None:
+        """Have a cluster and the images in it."""
+        if self.cluster is not None:
+            self.cluster.up()
+
+    def images(self) -> None:
+        """Build the images and load them, where the cluster is ours."""
+        if self.cluster is None:
+            say(f"using {self.digits} and its siblings")
+            return
+        self.cluster.images()
+        self.cluster.images(
+            file=HERE / "Dockerfile",
+            tag=DEV_DIGITS,
+            build_args={"BASE": "localhost/penstock/python-model:dev"},
+        )
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        """Run kubectl and return what it printed."""
+        if self.cluster is not None:
+            done = self.cluster.kubectl(*arguments, input=input, check=False)
+        else:
+            done = subprocess.run(
+                ["kubectl", *arguments], input=input, capture_output=True, text=True, check=False
+            )
+        if done.returncode != 0:
+            raise DemoError(f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+        return str(done.stdout)
+
+    def helm(self, *arguments: str) -> None:
+        """Run helm."""
+        if self.cluster is not None:
+            done = self.cluster.helm(*arguments, check=False)
+        else:
+            done = subprocess.run(["helm", *arguments], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise DemoError(f"helm {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+
+
+class Demo:
+    """The steps, in order; each prints what a person wants to see."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.facts: list[tuple[str, str]] = []
+        self.started = time.monotonic()
+
+    def k(self, *arguments: str, input: str | None = None) -> str:
+        """Run kubectl in the demo's namespace."""
+        return self.target.kubectl("-n", NAMESPACE, *arguments, input=input)
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """An object of the demo's namespace."""
+        found: dict[str, Any] = json.loads(self.k("get", kind, name, "-o", "json"))
+        return found
+
+    def show(self, *arguments: str) -> None:
+        """Run kubectl in the demo's namespace and show both the command and what it prints."""
+        say(f"$ {self.target.command} -n {NAMESPACE} {' '.join(arguments)}")
+        for line in self.k(*arguments).rstrip().splitlines():
+            say(f"  {line}")
+
+    def wait(self, what: str, look: Callable[[], bool], *, seconds: float = 120) -> float:
+        """Wait until `look` is true; returns the seconds that it took."""
+        start = time.monotonic()
+        while not look():
+            if time.monotonic() - start > seconds:
+                status = self.k("get", "modelbackends,modelendpoints,trafficsplits,pods", "-o", "wide")
+                raise DemoError(f"waited {seconds:.0f} s for {what}\n{status}")
+            time.sleep(0.2)
+        return time.monotonic() - start
+
+    def wait_ready(self, kind: str, name: str) -> None:
+        """Wait until a resource of ours is Ready for its own generation."""
+
+        def ready() -> bool:
+            found = self.get(kind, name)
+            return any(
+                one["type"] == "Ready"
+                and one["status"] == "True"
+                and one.get("observedGeneration") == found["metadata"]["generation"]
+                for one in (found.get("status") or {}).get("conditions") or []
+            )
+
+        self.wait(f"{kind}/{name} to be Ready", ready)
+
+    def load(self, *, connections: int, seconds: float, backend: str = "") -> dict[str, Any]:
+        """Send held-out digits from the client pod; see load.py."""
+        selector = "app.kubernetes.io/name=penstock-backend" + (
+            f",penstock.dev/backend={backend}" if backend else ""
+        )
+        pods = json.loads(self.k("get", "pods", "-l", selector, "-o", "json"))["items"]
+        order = {
+            "url": "http://digits/predict",
+            "connections": connections,
+            "seconds": seconds,
+            "sidecars": [pod["status"]["podIP"] for pod in pods if pod["status"].get("podIP")],
+        }
+        output = self.k(
+            *("exec", "-i", "client", "--", "python", "-", json.dumps(order)),
+            input=(HERE / "load.py").read_text(),
+        )
+        answer: dict[str, Any] = json.loads(output)
+        if answer["errors"]:
+            say(f"  errors: {answer['errors']}")
+        return answer
+
+    def fact(self, name: str, value: str) -> None:
+        """Remember a line of the summary."""
+        self.facts.append((name, value))
+
+    # -- the steps ------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """A cluster, the images, the chart."""
+        head("1/8  A Kubernetes cluster")
+        self.target.up()
+        head("2/8  Images")
+        self.target.images()
+        head("3/8  The operator, by its chart")
+        say(f"$ helm upgrade --install penstock helm/penstock -n {SYSTEM} --create-namespace")
+        start = time.monotonic()
+        self.target.helm(
+            *("upgrade", "--install", "penstock", str(ROOT / "helm/penstock"), "-n", SYSTEM),
+            *("--create-namespace", *self.target.chart_values, "--wait", "--timeout", "180s"),
+        )
+        self.target.kubectl(
+            "-n", SYSTEM, "rollout", "status", "deployment/penstock-operator", "--timeout=120s"
+        )
+        say(f"  operator ready after {time.monotonic() - start:.1f} s")
+
+    def apply(self) -> None:
+        """Two models, one endpoint, a split, a policy."""
+        head("4/8  Two models, one endpoint, a 90/10 split, a batch policy")
+        namespaces = self.target.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name")
+        if namespaces:  # an earlier demo's: begin anew
+            self.target.kubectl("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=180s")
+        self.target.kubectl("create", "namespace", NAMESPACE)
+        self.target.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
+        documents = list(yaml.safe_load_all((HERE / "resources.yaml").read_text()))
+        for document in documents:
+            if document["kind"] == "ModelBackend":
+                document["spec"]["model"]["python"]["image"] = self.target.digits
+        start = time.monotonic()
+        say("$ kubectl apply -f examples/digits/resources.yaml")
+        self.k("apply", "-f", "-", input=yaml.safe_dump_all([*documents, client_pod(self.target.digits)]))
+        self.backends = [one["metadata"]["name"] for one in documents if one["kind"] == "ModelBackend"]
+        self.policy = next(one["metadata"]["name"] for one in documents if one["kind"] == "BatchPolicy")
+        for document in documents:
+            if document["kind"] != "BatchPolicy":
+                self.wait_ready(document["kind"].lower(), document["metadata"]["name"])
+        self.k("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+        took = time.monotonic() - start
+        say(f"  all Ready {took:.1f} s after the apply")
+        self.fact("apply to Ready", f"{took:.1f} s")
+        self.show("get", "modelbackends,modelendpoints,trafficsplits,batchpolicies")
+
+    def accuracy(self) -> None:
+        """Each held-out digit once: accuracy by backend and the observed split."""
+        head("5/8  Every held-out digit once, through the endpoint's Service")
+        answer = self.load(connections=8, seconds=0)
+        total = sum(one["requests"] for one in answer["backends"].values())
+        say(f"  {'backend':<20}{'requests':>10}{'share':>9}{'accuracy':>11}")
+        shares = []
+        for name, one in sorted(answer["backends"].items(), key=lambda pair: -pair[1]["requests"]):
+            share, right = one["requests"] / total, one["correct"] / one["requests"]
+            say(f"  {name:<20}{one['requests']:>10}{share:>9.1%}{right:>11.1%}")
+            shares.append(f"{name} {share:.1%} (accuracy {right:.1%})")
+        self.fact("observed split", ", ".join(shares))
+
+    def batches(self) -> None:
+        """Batch sizes forming as load rises."""
+        head("6/8  Batches form as the load rises (nobody waits: batchWaitTimeout is 0)")
+        say(f"  {'connections':>11}{'requests/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'items a batch':>15}")
+        for connections in (1, 4, 16, 64):
+            answer = self.load(connections=connections, seconds=3)
+            mean = answer["batch_items"] / max(answer["batches"], 1)
+            say(
+                f"  {connections:>11}{answer['rate']:>12.0f}{answer['p50_ms']:>9.1f}{answer['p99_ms']:>9.1f}"
+                f"{mean:>15.1f}  {'#' * round(mean)}"
+            )
+
+    def policy_change(self) -> None:
+        """With and without batching, interleaved; each switch is a policy change without a restart."""
+        head("7/8  With batching and without, side by side: a policy change, no restart")
+        pods_before = self.pod_uids()
+        results: dict[int, list[dict[str, Any]]] = {1: [], 32: []}
+        switches = []
+        for size in (1, 32, 1, 32):
+            switches.append(self.set_batch_size(size))
+            results[size].append(self.load(connections=64, seconds=3))
+        if self.pod_uids() != pods_before:
+            raise DemoError("pods were replaced by a policy change; they should not be")
+        say(f"  {'':<22}{'requests/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'items a batch':>15}")
+        means: dict[int, dict[str, float]] = {}
+        for size, label in ((1, "maxBatchSize: 1"), (32, "maxBatchSize: 32")):
+            runs = results[size]
+            means[size] = {
+                key: sum(run[key] for run in runs) / len(runs) for key in ("rate", "p50_ms", "p99_ms")
+            }
+            one = means[size]
+            mean = sum(run["batch_items"] for run in runs) / max(sum(run["batches"] for run in runs), 1)
+            say(f"  {label:<22}{one['rate']:>12.0f}{one['p50_ms']:>9.1f}{one['p99_ms']:>9.1f}{mean:>15.1f}")
+        ratio = means[32]["rate"] / means[1]["rate"]
+        say(
+            f"  batching: {ratio:.1f} times the requests a second, "
+            "at 64 connections (2 runs of 3 s each, interleaved)"
+        )
+        say(
+            f"  a policy change was in effect in every sidecar after at most {max(switches):.1f} s, "
+            "no pod restarted"
+        )
+        self.fact(
+            "batching on / off", f"{means[32]['rate']:.0f} / {means[1]['rate']:.0f} requests/s ({ratio:.1f}x)"
+        )
+        self.fact("p99 on / off", f"{means[32]['p99_ms']:.0f} / {means[1]['p99_ms']:.0f} ms")
+        self.fact("policy in effect after", f"{max(switches):.1f} s, no restart")
+
+    def pod_uids(self) -> list[str]:
+        """Uids and restart counts of the backends' pods."""
+        columns = "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{'\\n'}{end}"
+        return sorted(
+            self.k("get", "pods", "-l", "app.kubernetes.io/name=penstock-backend", "-o", columns).split("\n")
+        )
+
+    def set_batch_size(self, size: int) -> float:
+        """Change the policy; returns the seconds until all sidecars have reported that they obey it."""
+        before = self.settings_versions()
+        if self.get("batchpolicy", self.policy)["spec"].get("maxBatchSize") == size:
+            return 0.0
+        self.k(
+            "patch",
+            "batchpolicy",
+            self.policy,
+            "--type=merge",
+            "-p",
+            json.dumps({"spec": {"maxBatchSize": size}}),
+        )
+
+        def obeyed() -> bool:
+            now = self.settings_versions()
+            return all(now[name][0] > before[name][0] and now[name][1] for name in now)
+
+        return self.wait("the sidecars to obey the policy", obeyed, seconds=30)
+
+    def settings_versions(self) -> dict[str, tuple[int, bool]]:
+        """For each backend its settings' version and whether every ready pod obeys them."""
+        found = {}
+        for name in self.backends:
+            status = self.get("modelbackend", name)["status"]
+            applied = any(
+                one["type"] == "SettingsApplied" and one["status"] == "True" for one in status["conditions"]
+            )
+            found[name] = (int(status.get("settingsVersion", 0)), applied)
+        return found
+
+    def scaling(self) -> None:
+        """Replicas follow the load up and down."""
+        head("8/8  Replicas follow the queue, up and down")
+        name = next(one for one in self.backends if self.get("modelbackend", one)["spec"].get("autoscaling"))
+        spec = self.get("modelbackend", name)["spec"]["autoscaling"]
+        say(
+            f"  {name}: target {spec.get('targetLoad')} items a pod, "
+            f"{spec['minReplicas']}..{spec['maxReplicas']} replicas"
+        )
+        self.set_batch_size(1)  # the slower way of serving makes the queue
+        done = threading.Event()
+        answers: list[dict[str, Any]] = []
+
+        def client() -> None:
+            try:
+                answers.append(self.load(connections=48, seconds=25))
+            finally:
+                done.set()
+
+        thread = threading.Thread(target=client, daemon=True)
+        thread.start()
+        most, told, start, seen_down = 1, "", time.monotonic(), False
+        while time.monotonic() - start < 150:
+            status = self.get("modelbackend", name)["status"]
+            load = status.get("load") or {}
+            replicas, ready = status.get("replicas", 0), status.get("readyReplicas", 0)
+            most = max(most, ready)
+            line = f"replicas {replicas} (ready {ready})"
+            if line != told:
+                told = line
+                items = load.get("queued", 0) + load.get("ongoing", 0)
+                say(f"  {time.monotonic() - start:6.1f} s  {line:<26} load {items:>3} items  {'#' * ready}")
+            if done.is_set() and replicas == ready == 1:
+                seen_down = True
+                break
+            time.sleep(0.5)
+        thread.join(timeout=5)
+        for one in self.get("modelbackend", name)["status"].get("scaling") or []:
+            say(f"  {one['time']}  {one['from']} -> {one['to']}  {one['reason']}")
+        if most < 2 or not seen_down:
+            raise DemoError(f"replicas did not follow the load: at most {most}, back to one: {seen_down}")
+        if not answers or answers[0]["errors"]:
+            raise DemoError(
+                f"requests failed while scaling: {answers[0]['errors'] if answers else 'no answer'}"
+            )
+        say(f"  {answers[0]['requests']} requests while scaling, none failed")
+        self.fact("replicas", f"1 -> {most} -> 1 under load, {answers[0]['requests']} requests, none failed")
+        self.set_batch_size(32)
+
+    def summary(self) -> None:
+        """What was seen, and the commands to go on with."""
+        head("Summary")
+        for name, value in self.facts:
+            say(f"  {name:<24}{value}")
+        say(f"  {'took':<24}{time.monotonic() - self.started:.0f} s")
+        command = self.target.command
+        if self.target.cluster is not None:
+            command = f".venv/bin/{command}"
+        say("")
+        say("The cluster is still up. Go on with:")
+        say(f"  {command} -n {NAMESPACE} get modelbackends,modelendpoints,trafficsplits,pods")
+        say(f"  {command} -n {NAMESPACE} edit batchpolicy {self.policy}")
+        say(f"  {command} explain modelbackend.spec.autoscaling")
+        if self.target.cluster is not None:
+            say(
+                f"  .venv/bin/python -m devcluster forward svc/digits -n {NAMESPACE}"
+                "      # the endpoint on loopback"
+            )
+            say("  .venv/bin/python -m devcluster down                         # remove the cluster")
+
+
+def client_pod(image: str) -> dict[str, Any]:
+    """The pod that load.py runs in."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "client"},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "client",
+                    "image": image,
+                    "command": ["python", "-c", "import signal; signal.pause()"],
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def say(text: str) -> None:
+    """Print a line at once, so that a log follows."""
+    print(text, flush=True)
+
+
+def head(text: str) -> None:
+    """Print a step's head."""
+    say(f"\n== {text} {'=' * max(0, 96 - len(text))}")
+
+
+def main() -> int:
+    """Run the demo; returns the exit code."""
+    try:
+        demo = Demo(Target())
+        demo.install()
+        demo.apply()
+        demo.accuracy()
+        demo.batches()
+        demo.policy_change()
+        demo.scaling()
+        demo.summary()
+    except (DemoError, DevclusterError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
