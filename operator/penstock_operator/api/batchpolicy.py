@@ -14,7 +14,7 @@ HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", min_
 
 
 class BatchPolicySpec(Part):
-    """How to batch. Every field is hot: a change reaches running sidecars within seconds, nothing restarts."""
+    """How to batch. Every field is hot: a change reaches running sidecars in seconds, nothing restarts."""
 
     max_batch_size: Annotated[
         int, Field(ge=1, le=4096, description="Items that one batch may hold at most. Default 32.")
@@ -41,8 +41,8 @@ class BatchPolicySpec(Part):
         Field(
             json_schema_extra=rules(duration_rule("0s", "60s")),
             description="How long a part-full batch may wait for more items while the model is free, counted "
-            "from the arrival of its oldest item. 0ms, the default: a free model takes what is there at once; "
-            "a busy one makes its own batches.",
+            "from the arrival of its oldest item. 0ms, the default: a free model takes what is there at "
+            "once; a busy one makes its own batches.",
         ),
     ] = "0ms"
     max_concurrent_batches: Annotated[

@@ -1,4 +1,4 @@
-"""The parts of core/v1 that a ModelBackend takes: described at their top level, checked when the pod is made."""
+"""The parts of core/v1 that a ModelBackend takes: described at their top level, checked in the pod."""
 
 from __future__ import annotations
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from penstock_wire import durations, settings
-
 from penstock_operator.api.batchpolicy import BatchPolicy, BatchPolicySpec
 from penstock_operator.api.modelbackend import Drain, ModelBackend
 from penstock_operator.api.modelendpoint import ModelEndpoint
+from penstock_wire import durations, settings
 
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
@@ -65,7 +64,7 @@ def batching(spec: BatchPolicySpec) -> settings.Batching:
 
 
 def route(endpoint: ModelEndpoint) -> str:
-    """The endpoint's path prefix at the front door, `/<name>` by default, "" for none; no trailing slash but `/`."""
+    """The endpoint's path prefix at the front door: `/<name>` by default, "" for none, no trailing slash."""
     given = endpoint.spec.route
     if given is None:
         return f"/{endpoint.name}"
@@ -78,6 +77,14 @@ def url(endpoint: ModelEndpoint) -> str:
 
 
 def grace_seconds(drain: Drain) -> int:
-    """`terminationGracePeriodSeconds`: propagationDelay + timeout, rounded up, + 30 s; nothing measured enters."""
+    """`terminationGracePeriodSeconds`: propagationDelay + timeout, rounded up, + 30 s; nothing measured."""
     milliseconds = durations.parse_ms(drain.propagation_delay) + durations.parse_ms(drain.timeout)
     return -(-milliseconds // 1000) + SIDECAR_GRACE_S
+
+
+def unreachable_batch(spec: BatchPolicySpec) -> str | None:
+    """Why a batch can never be full, with both numbers; None if it can."""
+    queue = max_queued_items(spec)
+    if 0 < queue < spec.max_batch_size:
+        return f"maxBatchSize is {spec.max_batch_size}, but maxQueuedItems lets no more than {queue} wait"
+    return None

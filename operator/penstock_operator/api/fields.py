@@ -1,11 +1,12 @@
-"""Field types that several resources use, and the helpers that put Kubernetes' own schema words on a field."""
+"""Field types that several resources use, and helpers that put Kubernetes' own schema words on a field."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from penstock_wire import durations
 from pydantic import Field
+
+from penstock_wire import durations
 
 
 def cel(rule: str, message: str, *, expression: str | None = None, path: str | None = None) -> dict[str, str]:
@@ -47,7 +48,7 @@ def map_list(*keys: str) -> dict[str, Any]:
 
 
 ANY_OBJECT: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
-"""`json_schema_extra` of an object taken from core/v1 as it is: its fields are checked when the pod is made."""
+"""`json_schema_extra` of an object taken from core/v1 as it is: its fields are checked in the pod."""
 
 Duration = Annotated[str, Field(pattern=durations.PATTERN, max_length=16)]
 """A duration as users write it, such as `250ms`, `30s`, `1m30s`."""

@@ -35,12 +35,8 @@ VolumeMounts_ = Annotated[
 ]
 
 
-def _probe(text: str) -> Any:
-    return Annotated[dict[str, Any] | None, Field(json_schema_extra=ANY_OBJECT, description=text)]
-
-
 class ModelContainer(Part):
-    """A container that serves the model over HTTP: a part of core/v1 Container. Its lifecycle is Penstock's."""
+    """A container that serves the model over HTTP, a part of core/v1 Container; `lifecycle` is Penstock's."""
 
     image: Annotated[Image, Field(description="The image that serves the model.")]
     image_pull_policy: PullPolicy = None
@@ -56,17 +52,33 @@ class ModelContainer(Part):
         dict[str, Any] | None,
         Field(
             json_schema_extra=ANY_OBJECT,
-            description="The container's securityContext, as in core/v1; its fields replace Penstock's one by "
-            "one. Default: restricted (non-root, read-only root with a writable /tmp, no capabilities, "
+            description="The container's securityContext, as in core/v1; its fields replace Penstock's one "
+            "by one. Default: restricted (non-root, read-only root with a writable /tmp, no capabilities, "
             "RuntimeDefault seccomp).",
         ),
     ] = None
-    startup_probe: _probe("When the model counts as started, as in core/v1. Default none.") = None
-    liveness_probe: _probe("When the model container is restarted, as in core/v1. Default none.") = None
-    readiness_probe: _probe(
-        "A further condition of the pod's readiness, as in core/v1; the sidecar asks model.readyPath in any "
-        "case. Default none."
-    ) = None
+    startup_probe: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="When the model counts as started, as in core/v1. Default none.",
+        ),
+    ] = None
+    liveness_probe: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="When the model container is restarted, as in core/v1. Default none.",
+        ),
+    ] = None
+    readiness_probe: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="A further condition of the pod's readiness, as in core/v1; the sidecar asks "
+            "model.readyPath in any case. Default none.",
+        ),
+    ] = None
 
 
 class ModelPython(Part):
@@ -119,8 +131,8 @@ class Model(Part):
     protocol: Annotated[
         Literal["instances"],
         Field(
-            description='What the model speaks. instances, the default: POST {"instances": [...]} is answered '
-            '{"predictions": [...]}, one for each instance, in order.'
+            description='What the model speaks. instances, the default: POST {"instances": [...]} is '
+            'answered {"predictions": [...]}, one for each instance, in order.'
         ),
     ] = "instances"
     port: Annotated[
@@ -132,8 +144,8 @@ class Model(Part):
                 cel(
                     "self != 8012 && self != 8013",
                     "expected a port other than 8012 and 8013, which are the sidecar's",
-                    expression="'expected a port other than 8012 and 8013, which are the sidecar\\'s, found ' "
-                    "+ string(self)",
+                    expression="'expected a port other than 8012 and 8013, which are the sidecar\\'s, found "
+                    "' + string(self)",
                 )
             ),
             description="The port the model listens on. Default 8080.",
@@ -157,8 +169,8 @@ class Autoscaling(Part):
             cel(
                 "self.minReplicas <= self.maxReplicas",
                 "expected minReplicas of at most maxReplicas",
-                expression="'expected minReplicas of at most maxReplicas (' + string(self.maxReplicas) + '), found ' "
-                "+ string(self.minReplicas)",
+                expression="'expected minReplicas of at most maxReplicas (' + string(self.maxReplicas) + '), "
+                "found ' + string(self.minReplicas)",
             )
         )
     )
@@ -170,16 +182,16 @@ class Autoscaling(Part):
         Field(
             ge=1,
             le=1_000_000,
-            description="Items, waiting and in the model, that one pod should have. The backend gets its load "
-            "divided by this, rounded up.",
+            description="Items, waiting and in the model, that one pod should have. The backend gets its "
+            "load divided by this, rounded up.",
         ),
     ]
     stable_window: Annotated[
         Duration,
         Field(
             json_schema_extra=rules(duration_rule("1s", "1h")),
-            description="The load is averaged over this time. A load of twice what the ready pods should have, "
-            "over a tenth of it, counts at once. Default 60s.",
+            description="The load is averaged over this time. A load of twice what the ready pods should "
+            "have, over a tenth of it, counts at once. Default 60s.",
         ),
     ] = "60s"
     downscale_delay: Annotated[
@@ -207,8 +219,8 @@ class Drain(Part):
         Duration,
         Field(
             json_schema_extra=rules(duration_rule("0s", "1h")),
-            description="How long its queued items may then still be served; after it they are refused in a way "
-            "that routers try elsewhere. 0s = at once. Default 30s.",
+            description="How long its queued items may then still be served; after it they are refused in a "
+            "way that routers try elsewhere. 0s = at once. Default 30s.",
         ),
     ] = "30s"
 
@@ -235,13 +247,8 @@ class Rollout(Part):
     ] = 0
 
 
-def _raw_list(text: str, most: int = 64, **words: Any) -> Any:
-    item = Annotated[
-        dict[str, Any], Field(json_schema_extra=ANY_OBJECT, description="One entry, as in core/v1.")
-    ]
-    return Annotated[
-        tuple[item, ...], Field(max_length=most, description=text, json_schema_extra=words or None)
-    ]
+Raw = Annotated[dict[str, Any], Field(json_schema_extra=ANY_OBJECT, description="One entry, as in core/v1.")]
+"""An entry of a list taken from core/v1 as it is."""
 
 
 class Volume(Part):
@@ -258,8 +265,8 @@ class Volume(Part):
                 cel(
                     "!self.startsWith('penstock-')",
                     "expected a name that does not begin with penstock-, which is Penstock's own",
-                    expression="'expected a name that does not begin with penstock-, which is Penstock\\'s own, "
-                    "found ' + self",
+                    expression="'expected a name that does not begin with penstock-, which is Penstock\\'s "
+                    "own, found ' + self",
                 )
             ),
             description="Name of the volume, for volumeMounts.",
@@ -305,15 +312,23 @@ class PodTemplate(Part):
         dict[str, Any] | None,
         Field(json_schema_extra=ANY_OBJECT, description="Affinity to nodes and pods, as in core/v1."),
     ] = None
-    tolerations: _raw_list("Taints that the pods tolerate, as in core/v1.") = ()
-    topology_spread_constraints: _raw_list("How the pods spread over the cluster, as in core/v1.") = ()
+    tolerations: Annotated[
+        tuple[Raw, ...], Field(max_length=64, description="Taints that the pods tolerate, as in core/v1.")
+    ] = ()
+    topology_spread_constraints: Annotated[
+        tuple[Raw, ...],
+        Field(max_length=64, description="How the pods spread over the cluster, as in core/v1."),
+    ] = ()
     priority_class_name: Annotated[
         str | None, Field(max_length=253, description="PriorityClass of the pods.")
     ] = None
     runtime_class_name: Annotated[
         str | None, Field(max_length=253, description="RuntimeClass of the pods.")
     ] = None
-    image_pull_secrets: _raw_list("Secrets to pull images with, each {name: ...}, as in core/v1.", 16) = ()
+    image_pull_secrets: Annotated[
+        tuple[Raw, ...],
+        Field(max_length=16, description="Secrets to pull images with, each {name: ...}, as in core/v1."),
+    ] = ()
     service_account_name: Annotated[
         str | None,
         Field(
@@ -326,8 +341,8 @@ class PodTemplate(Part):
         dict[str, Any] | None,
         Field(
             json_schema_extra=ANY_OBJECT,
-            description="securityContext of the pods, as in core/v1; its fields replace Penstock's one by one. "
-            "Default: non-root, group 65532 for volumes, RuntimeDefault seccomp.",
+            description="securityContext of the pods, as in core/v1; its fields replace Penstock's one by "
+            "one. Default: non-root, group 65532 for volumes, RuntimeDefault seccomp.",
         ),
     ] = None
 
@@ -361,15 +376,15 @@ class ModelBackendSpec(Part):
     batching: Annotated[
         BatchPolicySpec | None,
         Field(
-            description="How this backend batches. At most one of batching and batchPolicyRef; with neither, the "
-            "defaults of a BatchPolicy hold."
+            description="How this backend batches. At most one of batching and batchPolicyRef; with neither, "
+            "the defaults of a BatchPolicy hold."
         ),
     ] = None
     batch_policy_ref: Annotated[
         Name | None,
         Field(
-            description="Name of the BatchPolicy to follow, in the same namespace. At most one of batching and "
-            "batchPolicyRef."
+            description="Name of the BatchPolicy to follow, in the same namespace. At most one of batching "
+            "and batchPolicyRef."
         ),
     ] = None
     replicas: Annotated[
@@ -377,8 +392,8 @@ class ModelBackendSpec(Part):
         Field(
             ge=0,
             le=1000,
-            description="Pods to run. Also written through the scale subresource: by the autoscaler, an HPA, KEDA "
-            "or kubectl scale. Default 1.",
+            description="Pods to run. Also written through the scale subresource: by the autoscaler, an HPA, "
+            "KEDA or kubectl scale. Default 1.",
         ),
     ] = 1
     autoscaling: Annotated[
@@ -396,7 +411,8 @@ class ModelBackendSpec(Part):
     suspend: Annotated[
         bool,
         Field(
-            description="Leave everything of this backend as it is: reconcile and scale nothing. Default false."
+            description="Leave everything of this backend as it is: reconcile and scale nothing. Default "
+            "false."
         ),
     ] = False
 

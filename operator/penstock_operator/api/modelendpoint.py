@@ -53,12 +53,14 @@ class ModelEndpointSpec(Part):
                 cel(
                     "self != '/-' && !self.startsWith('/-/')",
                     "expected a path outside /-/, which the router keeps for itself",
-                    expression="'expected a path outside /-/, which the router keeps for itself, found ' + self",
+                    expression="'expected a path outside /-/, which the router keeps for itself, found ' + "
+                    "self",
                 ),
             ),
-            description="Path prefix of this endpoint at the namespace's front door (Service penstock-router): "
-            "matched on whole segments, the longest wins, and stripped. Empty = not served there. Two "
-            "endpoints of one route: the oldest serves. Default, when absent: /<name of the endpoint>.",
+            description="Path prefix of this endpoint at the namespace's front door (Service "
+            "penstock-router): matched on whole segments, the longest wins, and stripped. Empty = not served "
+            "there. Two endpoints of one route: the oldest serves. Default, when absent: /<name of the "
+            "endpoint>.",
         ),
     ] = None
     methods: Annotated[
@@ -72,8 +74,8 @@ class ModelEndpointSpec(Part):
     backend: Annotated[
         Name,
         Field(
-            description="Name of the ModelBackend that serves, in the same namespace. A TrafficSplit that names "
-            "this endpoint overrides it."
+            description="Name of the ModelBackend that serves, in the same namespace. A TrafficSplit that "
+            "names this endpoint overrides it."
         ),
     ]
     timeout: Annotated[
@@ -89,7 +91,8 @@ class ModelEndpointSpec(Part):
         Field(
             ge=0,
             le=10,
-            description="Further tries on other pods, only where the request was surely not executed. Default 1.",
+            description="Further tries on other pods, only where the request was surely not executed. "
+            "Default 1.",
         ),
     ] = 1
     cold_start: Annotated[
@@ -128,9 +131,10 @@ class ModelEndpoint(Resource):
     rules: ClassVar[tuple[dict[str, str], ...]] = (
         cel(
             "!self.metadata.name.endsWith('-backend') && !self.metadata.name.endsWith('-router')",
-            "metadata.name: expected a name that does not end with -backend or -router, which are Penstock's own",
-            expression="'metadata.name: expected a name that does not end with -backend or -router, which are "
-            "Penstock\\'s own, found ' + self.metadata.name",
+            "metadata.name: expected a name that does not end with -backend or -router, which are Penstock's "
+            "own",
+            expression="'metadata.name: expected a name that does not end with -backend or -router, which "
+            "are Penstock\\'s own, found ' + self.metadata.name",
         ),
     )
 

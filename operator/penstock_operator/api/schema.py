@@ -31,13 +31,15 @@ _NAME_RULES = [
     cel(
         "size(self.metadata.name) <= 50",
         "metadata.name: expected at most 50 characters",
-        expression="'metadata.name: expected at most 50 characters, found ' + string(size(self.metadata.name))",
+        expression="'metadata.name: expected at most 50 characters, found ' + "
+        "string(size(self.metadata.name))",
     ),
     cel(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        "metadata.name: expected lower-case letters, digits and -, beginning with a letter and not ending with -",
-        expression="'metadata.name: expected lower-case letters, digits and -, beginning with a letter and not "
-        "ending with -, found ' + self.metadata.name",
+        "metadata.name: expected lower-case letters, digits and -, beginning with a letter and not ending "
+        "with -",
+        expression="'metadata.name: expected lower-case letters, digits and -, beginning with a letter and "
+        "not ending with -, found ' + self.metadata.name",
     ),
 ]
 
@@ -79,7 +81,9 @@ def _convert(node: Schema, definitions: Schema, *, defaults: bool) -> Schema:
         node["items"] = _convert(node["items"], definitions, defaults=defaults)
     if "properties" in node:
         children = node["properties"].items()
-        node["properties"] = {name: _convert(child, definitions, defaults=defaults) for name, child in children}
+        node["properties"] = {
+            name: _convert(child, definitions, defaults=defaults) for name, child in children
+        }
     return node
 
 
@@ -105,7 +109,7 @@ def _over(below: Schema, above: Schema) -> Schema:
 
 
 def _merge_int_or_string(node: Schema) -> None:
-    """`anyOf` of a number and a string, each with its own words, becomes the one form that Kubernetes takes."""
+    """`anyOf` of a number and a string, each with its own words, becomes the form that Kubernetes takes."""
     for branch in node.pop("anyOf", []):
         node.update({word: value for word, value in branch.items() if word not in ("type", "title")})
     node["anyOf"] = [{"type": "integer"}, {"type": "string"}]

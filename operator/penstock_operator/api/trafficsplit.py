@@ -31,8 +31,8 @@ class TrafficSplitSpec(Part):
     endpoint: Annotated[
         Name,
         Field(
-            description="Name of the ModelEndpoint, in the same namespace. Where two splits name one endpoint, "
-            "the oldest stands."
+            description="Name of the ModelEndpoint, in the same namespace. Where two splits name one "
+            "endpoint, the oldest stands."
         ),
     ]
     backends: Annotated[

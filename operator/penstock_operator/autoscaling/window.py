@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock_wire.report import SidecarReport
-
 from penstock_operator.api.modelbackend import LoadStatus
+from penstock_wire.report import SidecarReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class PodLoad:
 
 
 class LoadWindow:
-    """The reports of one backend's pods over a stretch of time. Owned by the shell, fed by the control server.
+    """The reports of one backend's pods over a stretch of time; the shell owns and feeds it.
 
     Args:
         keep: seconds of samples to keep; at least the stable window, at least 60.
@@ -68,7 +67,7 @@ class LoadWindow:
     def record(self, report: SidecarReport, at: float) -> None:
         """Take a report.
 
-        A pod of the same name and another uid starts afresh; a pod whose totals fell has restarted its sidecar.
+        A pod of the same name and another uid starts afresh; where totals fell, the sidecar has restarted.
 
         Args:
             report: the report.

@@ -35,5 +35,5 @@ class RenderConfig:
     sidecar_resources: dict[str, Any] = field(
         default_factory=lambda: {"requests": {"cpu": "100m", "memory": "64Mi"}}
     )
-    token_audience: str = "penstock-operator"
+    token_audience: str = "penstock-operator"  # noqa: S105 - an audience, not a token
     token_seconds: int = 3600

@@ -2,16 +2,143 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from penstock_operator.api import ModelBackend
+from penstock_operator.api.defaults import grace_seconds
+from penstock_operator.api.modelbackend import ModelContainer, ModelPython, PodTemplate
+from penstock_operator.desired import labels, names, objects, pods, sidecar
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
+
+_TMP_VOLUME = "penstock-tmp"
+_TMP = "/tmp"  # noqa: S108 - the pod's own emptyDir
+_HISTORY = 3
+"""Old ReplicaSets that a Deployment keeps, for `kubectl rollout undo`."""
 
 
 def deployment(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
     """The Deployment of a backend (arguments as in `backend.backend_objects`)."""
-    raise NotImplementedError
+    selector = labels.backend_selector(backend.name)
+    template = backend.spec.pod_template or PodTemplate()
+    rollout = backend.spec.rollout
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": objects.metadata(
+            names.backend(backend.name), backend.namespace, labels.of_backend(backend.name), [backend]
+        ),
+        "spec": {
+            "replicas": backend.spec.replicas,
+            "revisionHistoryLimit": _HISTORY,
+            "selector": {"matchLabels": selector},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
+            },
+            "template": {
+                "metadata": _pod_metadata(backend, template),
+                "spec": _pod_spec(backend, template, config=config, drain_secret=drain_secret),
+            },
+        },
+    }
 
 
 def drain_secret_of(live: Object | None) -> str | None:
     """The drain secret in a live Deployment's pod template; None: make a new one (a random hex string)."""
-    raise NotImplementedError
+    spec = (live or {}).get("spec", {}).get("template", {}).get("spec", {})
+    for container in spec.get("initContainers") or ():
+        for variable in container.get("env") or ():
+            if container.get("name") == names.SIDECAR_CONTAINER and variable.get("name") == names.DRAIN_ENV:
+                return variable.get("value") or None
+    return None
+
+
+def _pod_metadata(backend: ModelBackend, template: PodTemplate) -> Object:
+    found: Object = {"labels": template.labels | labels.of_backend(backend.name)}
+    return found | ({"annotations": template.annotations} if template.annotations else {})
+
+
+def _pod_spec(
+    backend: ModelBackend, template: PodTemplate, *, config: RenderConfig, drain_secret: str
+) -> Object:
+    given = template.document()
+    kept = {
+        key: given[key]
+        for key in (
+            "nodeSelector",
+            "affinity",
+            "tolerations",
+            "topologySpreadConstraints",
+            "priorityClassName",
+            "runtimeClassName",
+            "imagePullSecrets",
+        )
+        if given.get(key)
+    }
+    return {
+        "serviceAccountName": template.service_account_name or names.backend(backend.name),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_seconds(backend.spec.drain),
+        "securityContext": pods.pod_security() | (template.security_context or {}),
+        "initContainers": [sidecar.container(backend, config=config, drain_secret=drain_secret)],
+        "containers": [_model_container(backend, drain_secret)],
+        "volumes": [
+            pods.settings_volume(names.backend_settings(backend.name)),
+            pods.token_volume(config),
+            {"name": _TMP_VOLUME, "emptyDir": {}},
+            *given["volumes"],
+        ],
+        **kept,
+    }
+
+
+def _model_container(backend: ModelBackend, drain_secret: str) -> Object:
+    model = backend.spec.model
+    source: ModelContainer | ModelPython
+    if model.container is not None:
+        source, own = model.container, _own_container(model.container)
+    elif model.python is not None:
+        source, own = model.python, _own_python(backend, model.python)
+    else:
+        raise ValueError("model: expected exactly one of container and python, found neither")
+    given = source.document()
+    mounts = given["volumeMounts"]
+    if not any(mount["mountPath"].rstrip("/") == _TMP for mount in mounts):
+        mounts = [{"name": _TMP_VOLUME, "mountPath": _TMP}, *mounts]
+    return {
+        "name": names.MODEL_CONTAINER,
+        **pods.pulled(source.image, source.image_pull_policy),
+        **own,
+        "ports": [{"name": "model", "containerPort": model.port, "protocol": "TCP"}],
+        **({"resources": given["resources"]} if given.get("resources") else {}),
+        "lifecycle": sidecar.pre_stop(drain_secret),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+
+
+def _own_container(container: ModelContainer) -> dict[str, Any]:
+    given = container.document()
+    optional = ("command", "args", "env", "envFrom", "startupProbe", "livenessProbe", "readinessProbe")
+    security = pods.container_security() | (container.security_context or {})
+    return {key: given[key] for key in optional if given.get(key)} | {"securityContext": security}
+
+
+def _own_python(backend: ModelBackend, python: ModelPython) -> dict[str, Any]:
+    command = ["python", "-m", "penstock.serve", python.target, "--port", str(backend.spec.model.port)]
+    if python.init_kwargs:
+        command += ["--init-kwargs", json.dumps(python.init_kwargs, sort_keys=True, separators=(",", ":"))]
+    env = [
+        pods.from_field("PENSTOCK_POD", "metadata.name"),
+        pods.from_field("PENSTOCK_NAMESPACE", "metadata.namespace"),
+        {"name": "PENSTOCK_BACKEND", "value": backend.name},
+    ]
+    taken = {variable.name for variable in python.env}
+    return {
+        "command": command,
+        "env": [variable for variable in env if variable["name"] not in taken] + python.document()["env"],
+        "securityContext": pods.container_security(),
+    }

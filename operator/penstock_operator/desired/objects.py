@@ -47,3 +47,13 @@ def stamped(desired: Object) -> Object:
     meta = desired["metadata"]
     annotations = meta.get("annotations", {}) | {labels.DESIRED_HASH: desired_hash(desired)}
     return desired | {"metadata": meta | {"annotations": annotations}}
+
+
+def service_account(meta: Object) -> Object:
+    """A ServiceAccount whose token no pod gets unasked."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": meta,
+        "automountServiceAccountToken": False,
+    }

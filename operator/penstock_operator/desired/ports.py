@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 
+from penstock_operator.desired import labels
 from penstock_operator.desired.objects import Object
 
 FIRST, LAST = 20000, 29999
+_COUNT = LAST - FIRST + 1
 
 
 def allocate(endpoints: Iterable[str], services: Iterable[Object]) -> dict[str, int]:
     """A port for each endpoint; one that its live Service records stays.
 
-    Where two Services claim one port, the oldest Service keeps it. A new endpoint starts looking at a hash of its
-    name, so that two operators that both allocate mostly agree.
+    Where two Services claim one port, the oldest Service keeps it. A new endpoint starts looking at a hash of
+    its name, so that its port does not depend on who else is new.
 
     Args:
         endpoints: names of the namespace's endpoints.
@@ -22,4 +25,36 @@ def allocate(endpoints: Iterable[str], services: Iterable[Object]) -> dict[str, 
     Returns:
         Port by endpoint name. An endpoint beyond the ten thousandth has none.
     """
-    raise NotImplementedError
+    wanted = sorted(set(endpoints))
+    claims: dict[str, int] = {}
+    taken: set[int] = set()
+    for service in sorted(services, key=_age):
+        name = service["metadata"].get("labels", {}).get(labels.ENDPOINT)
+        port = _recorded(service)
+        # A Service whose endpoint is gone keeps its port until it is gone itself: routers may still listen.
+        if name is not None and port is not None and port not in taken and name not in claims:
+            claims[name] = port
+            taken.add(port)
+    found = {name: claims[name] for name in wanted if name in claims}
+    for name in wanted:
+        if name in found or len(taken) >= _COUNT:
+            continue
+        step = zlib.crc32(name.encode()) % _COUNT
+        while FIRST + step in taken:
+            step = (step + 1) % _COUNT
+        found[name] = FIRST + step
+        taken.add(found[name])
+    return found
+
+
+def _age(service: Object) -> tuple[str, str]:
+    metadata = service["metadata"]
+    return (str(metadata.get("creationTimestamp") or ""), metadata["name"])
+
+
+def _recorded(service: Object) -> int | None:
+    for port in service.get("spec", {}).get("ports") or ():
+        target = port.get("targetPort")
+        if isinstance(target, int) and FIRST <= target <= LAST:
+            return target
+    return None

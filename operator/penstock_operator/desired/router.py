@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock_operator.api import ModelEndpoint
+from penstock_operator.desired import disruption, labels, names, objects, pods, service, settings
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
+
+DATA_PORT = 8000
+ADMIN_PORT = 8001
+
+_LEAVE_S = 5
+"""Seconds that a router which goes away keeps listening, while kube-proxies learn of it."""
+_GRACE_S = 65
+"""Seconds from then until kubelet kills it: its requests under the usual 30 s timeout end well before."""
 
 
 def router_objects(
     namespace: str, owners: Sequence[ModelEndpoint], *, config: RenderConfig, document: bytes
 ) -> list[Object]:
-    """What the router of a namespace consists of, in the order of applying: ServiceAccount, RoleBinding,
-    ConfigMap, Service, PodDisruptionBudget (with more than one replica), Deployment.
+    """What the router of a namespace consists of, in the order of applying.
+
+    ServiceAccount, RoleBinding, ConfigMap, Service, PodDisruptionBudget (with more than one replica),
+    Deployment.
 
     Args:
         namespace: the namespace.
@@ -21,9 +32,118 @@ def router_objects(
         config: what the installation decides.
         document: the settings document that the router boots from.
     """
-    raise NotImplementedError
+
+    def metadata(child: str) -> Object:
+        return objects.metadata(child, namespace, labels.of_router(), owners, controller=False)
+
+    selector = labels.router_selector()
+    found = [
+        objects.service_account(metadata(names.ROUTER)),
+        _role_binding(metadata(names.ROUTER), namespace, config),
+        settings.configmap(metadata(names.ROUTER_SETTINGS), document),
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata(names.ROUTER),
+            "spec": service.spec(selector, DATA_PORT),
+        },
+    ]
+    if config.router_replicas > 1:
+        found.append(disruption.budget(metadata(names.ROUTER), selector))
+    found.append(_deployment(metadata(names.ROUTER), config))
+    return found
 
 
 def endpoint_service(endpoint: ModelEndpoint, port: int) -> Object:
     """The Service of an endpoint: 80 to its own port on the router pods."""
-    raise NotImplementedError
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": objects.metadata(
+            names.endpoint(endpoint.name), endpoint.namespace, labels.of_endpoint(endpoint.name), [endpoint]
+        ),
+        "spec": service.spec(labels.router_selector(), port),
+    }
+
+
+def _role_binding(metadata: Object, namespace: str, config: RenderConfig) -> Object:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": config.router_cluster_role,
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": names.ROUTER, "namespace": namespace}],
+    }
+
+
+def _deployment(metadata: Object, config: RenderConfig) -> Object:
+    selector = labels.router_selector()
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata,
+        "spec": {
+            "replicas": config.router_replicas,
+            "revisionHistoryLimit": 3,
+            "selector": {"matchLabels": selector},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"labels": labels.of_router()},
+                "spec": {
+                    "serviceAccountName": names.ROUTER,
+                    "automountServiceAccountToken": True,
+                    "enableServiceLinks": False,
+                    "terminationGracePeriodSeconds": _LEAVE_S + _GRACE_S,
+                    "securityContext": pods.pod_security(),
+                    "containers": [_container(config)],
+                    "volumes": [pods.settings_volume(names.ROUTER_SETTINGS), pods.token_volume(config)],
+                    "topologySpreadConstraints": [
+                        {
+                            "maxSkew": 1,
+                            "topologyKey": "kubernetes.io/hostname",
+                            "whenUnsatisfiable": "ScheduleAnyway",
+                            "labelSelector": {"matchLabels": selector},
+                        }
+                    ],
+                },
+            },
+        },
+    }
+
+
+def _container(config: RenderConfig) -> Object:
+    words = {
+        "--listen": f"0.0.0.0:{DATA_PORT}",
+        "--admin": f"0.0.0.0:{ADMIN_PORT}",
+        "--settings": pods.SETTINGS_FILE,
+        "--report-to": config.report_url,
+        "--token-file": pods.TOKEN_FILE,
+    }
+    return {
+        "name": names.ROUTER_CONTAINER,
+        **pods.pulled(config.router_image, config.image_pull_policy),
+        "args": [word for pair in words.items() for word in pair],
+        "env": pods.identity_env(),
+        "ports": [
+            {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
+            {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ],
+        "lifecycle": {"preStop": {"sleep": {"seconds": _LEAVE_S}}},
+        "startupProbe": pods.probe(
+            "/livez", ADMIN_PORT, periodSeconds=1, timeoutSeconds=2, failureThreshold=60
+        ),
+        "livenessProbe": pods.probe(
+            "/livez", ADMIN_PORT, periodSeconds=10, timeoutSeconds=5, failureThreshold=3
+        ),
+        "readinessProbe": pods.probe(
+            "/readyz", ADMIN_PORT, periodSeconds=1, timeoutSeconds=2, failureThreshold=3
+        ),
+        "resources": config.router_resources,
+        "securityContext": pods.container_security(user=pods.USER),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": pods.reporter_mounts(),
+    }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock_operator.api import BatchPolicy, ModelBackend
+from penstock_operator.api.defaults import batching, batching_spec
+from penstock_operator.desired import names
+from penstock_operator.desired.objects import Object
 from penstock_wire import router_settings, settings
 
-from penstock_operator.api import BatchPolicy, ModelBackend
-from penstock_operator.desired.objects import Object
+Maker = Callable[[int], bytes]
+"""Makes the bytes of a settings document for a version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +31,7 @@ class Versioned:
     changed: bool
 
 
-def next_version(
-    make: Callable[[int], bytes], *, recorded: Object | None, status_version: int, reported: int
-) -> Versioned:
+def next_version(make: Maker, *, recorded: Object | None, status_version: int, reported: int) -> Versioned:
     """The document to tell now, by the version rule.
 
     The version is raised, to 1 + max(ConfigMap, status, reported), only when the bytes differ from those
@@ -36,42 +39,61 @@ def next_version(
 
     Args:
         make: makes the document's bytes for a version.
-        recorded: the live settings ConfigMap, if there is one.
+        recorded: the settings ConfigMap as last seen or written, if there is one.
         status_version: `status.settingsVersion` of the resource; 0 if there is none.
         reported: the highest version that a pod has reported; 0 if none has.
     """
-    raise NotImplementedError
-
-
-def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Callable[[int], bytes]:
-    """Makes a backend's settings document for a version (the `make` of `next_version`).
-
-    Args:
-        backend: the backend.
-        policy: the BatchPolicy that it names, if it exists. Where it names one that does not exist, don't
-            call this: keep what is recorded (`recorded_version`).
-    """
-
-    def make(version: int) -> bytes:
-        raise NotImplementedError
-
-    return make
-
-
-def for_router(endpoints: tuple[router_settings.Endpoint, ...]) -> Callable[[int], bytes]:
-    """Makes a router's settings document for a version (the `make` of `next_version`)."""
-
-    def make(version: int) -> bytes:
-        raise NotImplementedError
-
-    return make
+    last = recorded_version(recorded)
+    known = max(status_version, reported, last.version if last else 0)
+    if last is not None and last.version == known and last.document == make(known):
+        return last
+    return Versioned(version=known + 1, document=make(known + 1), changed=True)
 
 
 def recorded_version(configmap: Object | None) -> Versioned | None:
     """What a live settings ConfigMap records; None if there is none or it cannot be read."""
-    raise NotImplementedError
+    text = ((configmap or {}).get("data") or {}).get(names.SETTINGS_KEY)
+    if not isinstance(text, str):
+        return None
+    try:
+        version = json.loads(text)["version"]
+    except (TypeError, ValueError, KeyError, RecursionError):
+        return None
+    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+        return None
+    return Versioned(version=version, document=text.encode(), changed=False)
 
 
-def defaults(backend: ModelBackend) -> settings.Settings:
-    """What a backend's sidecars obey whose policy has never been there: the defaults."""
-    raise NotImplementedError
+def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Maker:
+    """Makes a backend's settings document for a version (the `make` of `next_version`).
+
+    Args:
+        backend: the backend.
+        policy: the BatchPolicy that it names, if it exists. Where it names one that does not exist, tell what
+            is recorded (`recorded_version`), and only if nothing is, the defaults that this makes then.
+    """
+    told = batching(batching_spec(backend, policy))
+
+    def make(version: int) -> bytes:
+        return settings.encode(settings.Settings(version=version, backend=backend.name, batching=told))
+
+    return make
+
+
+def for_router(endpoints: tuple[router_settings.Endpoint, ...]) -> Maker:
+    """Makes a router's settings document for a version (the `make` of `next_version`)."""
+
+    def make(version: int) -> bytes:
+        return router_settings.encode(router_settings.RouterSettings(version=version, endpoints=endpoints))
+
+    return make
+
+
+def configmap(metadata: Object, document: bytes) -> Object:
+    """The ConfigMap that records a settings document."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata,
+        "data": {names.SETTINGS_KEY: document.decode()},
+    }

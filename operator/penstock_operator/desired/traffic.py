@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock_wire import router_settings
-
 from penstock_operator.api import ModelEndpoint, TrafficSplit
+from penstock_operator.api.defaults import route
+from penstock_wire import durations, router_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,8 @@ class TrafficPlan:
     Args:
         endpoints: plan of each endpoint that is not being deleted.
         splits: plan of each split that is not being deleted.
-        used_by: for each backend name, `ModelEndpoint/NAME` and `TrafficSplit/NAME` that send it requests, sorted.
+        used_by: for each backend name, what sends it requests, sorted: `ModelEndpoint/NAME`,
+            `TrafficSplit/NAME`.
     """
 
     endpoints: Mapping[str, EndpointPlan]
@@ -75,18 +76,118 @@ def plan(
 ) -> TrafficPlan:
     """Decide who serves what in a namespace.
 
-    An endpoint whose split was deleted keeps the weights in its `status.backends` until `spec.backend` is ready.
+    An endpoint keeps the weights in its `status.backends`, those of a split that was deleted, until
+    `spec.backend` is ready.
 
     Args:
         endpoints: all endpoints of the namespace.
         splits: all splits of the namespace.
         backends: the backends that exist, and whether each has a ready pod.
     """
-    raise NotImplementedError
+    there = sorted((item for item in endpoints if not item.deleting), key=lambda item: item.age_key)
+    asked = sorted((item for item in splits if not item.deleting), key=lambda item: item.age_key)
+    chosen: dict[str, TrafficSplit] = {}
+    for split in asked:
+        chosen.setdefault(split.spec.endpoint, split)
+    routes: dict[str, str] = {}
+    for endpoint in there:
+        routes.setdefault(route(endpoint), endpoint.name)
+    used: dict[str, set[str]] = {}
+    plans: dict[str, EndpointPlan] = {}
+    for endpoint in there:
+        decided = chosen.get(endpoint.name)
+        user = f"TrafficSplit/{decided.name}" if decided else f"ModelEndpoint/{endpoint.name}"
+        weights = _weights(endpoint, decided, backends)
+        for share in weights:
+            used.setdefault(share.name, set()).add(user)
+        wanted = route(endpoint)
+        lost = wanted != "" and routes[wanted] != endpoint.name
+        plans[endpoint.name] = EndpointPlan(
+            route="" if lost else wanted,
+            route_taken_by=routes[wanted] if lost else None,
+            split=decided.name if decided else None,
+            backends=_present(weights, backends),
+            missing=_missing(weights, backends),
+        )
+    return TrafficPlan(
+        endpoints=plans,
+        splits={
+            split.name: _split_plan(split, chosen[split.spec.endpoint], plans, backends) for split in asked
+        },
+        used_by={name: tuple(sorted(users)) for name, users in sorted(used.items())},
+    )
+
+
+def _weights(
+    endpoint: ModelEndpoint, split: TrafficSplit | None, backends: Mapping[str, bool]
+) -> tuple[Weight, ...]:
+    """The shares that are asked for, before those of missing backends are dealt out."""
+    if split is not None:
+        return tuple(Weight(name=share.name, weight=share.weight) for share in split.spec.backends)
+    if not backends.get(endpoint.spec.backend, False):
+        last = tuple(
+            Weight(name=share.name, weight=share.weight)
+            for share in endpoint.status.backends
+            if share.name in backends
+        )
+        if any(backends[share.name] and share.weight > 0 for share in last):
+            return last
+    return (Weight(name=endpoint.spec.backend, weight=1),)
+
+
+def _present(weights: tuple[Weight, ...], backends: Mapping[str, bool]) -> tuple[Weight, ...]:
+    """Without backends that do not exist, so that the others share their weight; all if none is left."""
+    left = tuple(share for share in weights if share.name in backends)
+    return left if any(share.weight > 0 for share in left) else weights
+
+
+def _missing(weights: tuple[Weight, ...], backends: Mapping[str, bool]) -> tuple[str, ...]:
+    return tuple(sorted(share.name for share in weights if share.name not in backends))
+
+
+def _split_plan(
+    split: TrafficSplit,
+    chosen: TrafficSplit,
+    endpoints: Mapping[str, EndpointPlan],
+    backends: Mapping[str, bool],
+) -> SplitPlan:
+    endpoint_missing = split.spec.endpoint not in endpoints
+    conflict = chosen.name if chosen.name != split.name else None
+    return SplitPlan(
+        accepted=conflict is None and not endpoint_missing,
+        conflict_with=conflict,
+        endpoint_missing=endpoint_missing,
+        missing=tuple(sorted(share.name for share in split.spec.backends if share.name not in backends)),
+    )
 
 
 def router_endpoints(
     endpoints: Sequence[ModelEndpoint], found: TrafficPlan, ports: Mapping[str, int]
 ) -> tuple[router_settings.Endpoint, ...]:
-    """The endpoints as the router is told them, sorted by name; an endpoint without a port is left out."""
-    raise NotImplementedError
+    """The endpoints as the router is told them, sorted by name.
+
+    Args:
+        endpoints: all endpoints of the namespace.
+        found: the namespace's plan.
+        ports: port by endpoint name; an endpoint without one is left out.
+    """
+    return tuple(
+        router_settings.Endpoint(
+            name=endpoint.name,
+            port=ports[endpoint.name],
+            route=found.endpoints[endpoint.name].route,
+            methods=endpoint.spec.methods,
+            timeout_ms=durations.parse_ms(endpoint.spec.timeout),
+            retries=endpoint.spec.retries,
+            cold_start=router_settings.ColdStart(
+                timeout_ms=durations.parse_ms(endpoint.spec.cold_start.timeout),
+                max_pending=endpoint.spec.cold_start.max_pending,
+            ),
+            backends=tuple(
+                router_settings.WeightedBackend(name=share.name, weight=share.weight)
+                for share in found.endpoints[endpoint.name].backends
+            ),
+        )
+        for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.name)
+        if endpoint.name in found.endpoints and endpoint.name in ports
+    )

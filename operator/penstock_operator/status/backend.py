@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_wire.report import SidecarReport
-
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.modelbackend import LoadStatus
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.desired.objects import Object
+from penstock_wire.report import SidecarReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_wire.report import RouterReport
-
 from penstock_operator.api import ModelEndpoint
 from penstock_operator.desired.objects import Object
 from penstock_operator.desired.traffic import EndpointPlan
+from penstock_wire.report import RouterReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,24 @@
+"""PodDisruptionBudgets: a node drain takes one pod at a time."""
+
+from __future__ import annotations
+
+from penstock_operator.desired.objects import Object
+
+
+def budget(metadata: Object, selector: dict[str, str]) -> Object:
+    """A PodDisruptionBudget of one unavailable pod; a pod that is not ready may always be evicted.
+
+    Args:
+        metadata: its metadata.
+        selector: the labels of the pods.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata,
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": selector},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }

@@ -1,0 +1,84 @@
+"""What every pod of ours has: restricted security, the report token, the settings folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock_operator.desired import names
+from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.objects import Object
+
+USER = 65532
+"""Numeric user and group of Penstock's own images."""
+
+SETTINGS_FOLDER = "/etc/penstock/settings"
+SETTINGS_FILE = f"{SETTINGS_FOLDER}/{names.SETTINGS_KEY}"
+TOKEN_FOLDER = "/var/run/secrets/penstock"  # noqa: S105 - a path
+TOKEN_FILE = f"{TOKEN_FOLDER}/token"
+
+SETTINGS_VOLUME = "penstock-settings"
+TOKEN_VOLUME = "penstock-token"  # noqa: S105 - a volume's name
+
+
+def pod_security() -> Object:
+    """A pod's securityContext: non-root, restricted seccomp, volumes readable by our group."""
+    return {"runAsNonRoot": True, "fsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def container_security(*, user: int | None = None) -> Object:
+    """A container's securityContext as the restricted Pod Security standard asks, with a read-only root.
+
+    Args:
+        user: the numeric user and group; None leaves it to the image.
+    """
+    found: Object = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    return found if user is None else found | {"runAsUser": user, "runAsGroup": user}
+
+
+def settings_volume(configmap: str) -> Object:
+    """The settings ConfigMap as a folder: a file of it is swapped whole when the ConfigMap changes."""
+    return {"name": SETTINGS_VOLUME, "configMap": {"name": configmap}}
+
+
+def token_volume(config: RenderConfig) -> Object:
+    """The service-account token for reports, of our audience only."""
+    token = {"audience": config.token_audience, "expirationSeconds": config.token_seconds, "path": "token"}
+    return {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}
+
+
+def reporter_mounts() -> list[Object]:
+    """Where a sidecar or router finds its settings and its token."""
+    return [
+        {"name": SETTINGS_VOLUME, "mountPath": SETTINGS_FOLDER, "readOnly": True},
+        {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
+    ]
+
+
+def from_field(name: str, path: str) -> Object:
+    """An environment variable that the downward API fills."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def identity_env() -> list[Object]:
+    """Which pod this is, as reports say it."""
+    return [
+        from_field("PENSTOCK_POD", "metadata.name"),
+        from_field("PENSTOCK_POD_UID", "metadata.uid"),
+        from_field("PENSTOCK_NAMESPACE", "metadata.namespace"),
+    ]
+
+
+def probe(path: str, port: int, **numbers: int) -> Object:
+    """An HTTP probe; `numbers` are its other fields, such as `periodSeconds`."""
+    return {"httpGet": {"path": path, "port": port}, **numbers}
+
+
+def pulled(image: str, policy: str | None) -> dict[str, Any]:
+    """A container's image, and its pull policy where one is asked for."""
+    return {"image": image} | ({"imagePullPolicy": policy} if policy else {})

@@ -1,0 +1,79 @@
+"""The sidecar: a native sidecar (an init container that stays) in every pod of a backend."""
+
+from __future__ import annotations
+
+from penstock_operator.api import ModelBackend
+from penstock_operator.desired import names, pods
+from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.objects import Object
+
+DATA_PORT = 8012
+ADMIN_PORT = 8013
+DRAIN_PATH = "/drain"
+DRAIN_HEADER = "x-penstock-drain"
+
+
+def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
+    """The sidecar's command line: all that rolls; what is hot travels in its settings."""
+    spec = backend.spec
+    words = {
+        "--listen": f"0.0.0.0:{DATA_PORT}",
+        "--admin": f"0.0.0.0:{ADMIN_PORT}",
+        "--model": f"http://127.0.0.1:{spec.model.port}",
+        "--settings": pods.SETTINGS_FILE,
+        "--protocol": spec.model.protocol,
+        "--ready-path": spec.model.ready_path,
+        "--drain-timeout": spec.drain.timeout,
+        "--propagation-delay": spec.drain.propagation_delay,
+        "--report-to": config.report_url,
+        "--token-file": pods.TOKEN_FILE,
+    }
+    return [word for pair in words.items() for word in pair]
+
+
+def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
+    """The sidecar container of a backend (arguments as in `backend.backend_objects`).
+
+    Its startup probe asks /livez, not /readyz: kubelet starts the model only after it. The pod is ready when
+    /readyz says so, which waits for the model and for settings.
+    """
+    wanted = backend.spec.sidecar
+    return {
+        "name": names.SIDECAR_CONTAINER,
+        **pods.pulled(config.sidecar_image, config.image_pull_policy),
+        "restartPolicy": "Always",
+        "args": arguments(backend, config),
+        "env": [
+            *pods.identity_env(),
+            {"name": "PENSTOCK_BACKEND", "value": backend.name},
+            {"name": names.DRAIN_ENV, "value": drain_secret},
+            {"name": "PENSTOCK_LOG_LEVEL", "value": wanted.log_level},
+        ],
+        "ports": [
+            {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
+            {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ],
+        "startupProbe": pods.probe(
+            "/livez", ADMIN_PORT, periodSeconds=1, timeoutSeconds=2, failureThreshold=60
+        ),
+        "livenessProbe": pods.probe(
+            "/livez", ADMIN_PORT, periodSeconds=10, timeoutSeconds=5, failureThreshold=3
+        ),
+        "readinessProbe": pods.probe(
+            "/readyz", ADMIN_PORT, periodSeconds=1, timeoutSeconds=2, failureThreshold=3
+        ),
+        "resources": config.sidecar_resources if wanted.resources is None else wanted.resources.document(),
+        "securityContext": pods.container_security(user=pods.USER),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": pods.reporter_mounts(),
+    }
+
+
+def pre_stop(drain_secret: str) -> Object:
+    """The model container's preStop: kubelet signals the model only after the sidecar answered the drain.
+
+    Args:
+        drain_secret: shows the sidecar that it is kubelet who calls.
+    """
+    headers = [{"name": DRAIN_HEADER, "value": drain_secret}]
+    return {"preStop": {"httpGet": {"path": DRAIN_PATH, "port": ADMIN_PORT, "httpHeaders": headers}}}
