@@ -38,7 +38,9 @@ class Reason(enum.StrEnum):
     COLD_START_FULL = "cold_start_full"
     BAD_ANSWER = "bad_answer"
     MODEL_UNREACHABLE = "model_unreachable"
+    MODEL_FAILED = "model_failed"
     SLOW_READER = "slow_reader"
+    CLIENT_GONE = "client_gone"
     INTERNAL = "internal"
 
 
@@ -61,7 +63,9 @@ STATUS: dict[Reason, int] = {
     Reason.COLD_START_FULL: 503,
     Reason.BAD_ANSWER: 502,
     Reason.MODEL_UNREACHABLE: 502,
+    Reason.MODEL_FAILED: 500,
     Reason.SLOW_READER: 499,
+    Reason.CLIENT_GONE: 499,
     Reason.INTERNAL: 500,
 }
 
@@ -84,7 +88,9 @@ TITLE: dict[Reason, str] = {
     Reason.COLD_START_FULL: "Too many requests wait for the backend to start",
     Reason.BAD_ANSWER: "The model gave an answer that cannot be used",
     Reason.MODEL_UNREACHABLE: "The model cannot be reached",
+    Reason.MODEL_FAILED: "The model failed",
     Reason.SLOW_READER: "The client read its answer too slowly",
+    Reason.CLIENT_GONE: "The client went away before its answer",
     Reason.INTERNAL: "An unexpected error in Penstock",
 }
 

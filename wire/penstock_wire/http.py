@@ -103,8 +103,17 @@ class Front(Protocol):
         """
         ...
 
-    def close_keepalive(self) -> None:
-        """From now on every answer closes its connection, and idle connections are closed."""
+    def close_keepalive(self, *, idle: bool = True) -> None:
+        """From now on every answer closes its connection.
+
+        Args:
+            idle: close the connections that are idle now, too. A client may just be sending on one, so a
+                drain does this only when nobody is told to come here any more.
+        """
+        ...
+
+    def open_keepalive(self) -> None:
+        """Take `close_keepalive` back: connections are kept open between requests again."""
         ...
 
     async def close(self, grace: float) -> None:
