@@ -2,8 +2,8 @@
 
 Without KUBECONFIG it makes a cluster on this machine (devcluster/), builds the images and loads them. With
 KUBECONFIG it uses that cluster, with `kubectl` and `helm` from PATH, and needs only the images that
-PENSTOCK_IMAGES (`registry.example/penstock`, which holds operator, router, sidecar, python-model and digits) and
-PENSTOCK_TAG name.
+PENSTOCK_IMAGES (`registry.example/penstock`, which holds operator, router, sidecar, python-model and digits)
+and PENSTOCK_TAG name.
 """
 
 from __future__ import annotations
