@@ -275,7 +275,8 @@ class Demo:
 
     def pod_uids(self) -> list[str]:
         """Uids and restart counts of the backends' pods."""
-        columns = "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{'\\n'}{end}"
+        each = "{.metadata.uid} {.status.containerStatuses[*].restartCount}{'\\n'}"
+        columns = f"jsonpath={{range .items[*]}}{each}{{end}}"
         return sorted(
             self.k("get", "pods", "-l", "app.kubernetes.io/name=penstock-backend", "-o", columns).split("\n")
         )
