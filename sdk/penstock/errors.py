@@ -1,0 +1,35 @@
+"""The SDK's errors.
+
+Tree::
+
+    LoadError           the target cannot be served: not found, of a wrong shape, or its constructor failed
+    ArgumentsError      an item does not fit the method's signature
+    AnswerError         the model gave answers that cannot be sent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LoadError(Exception):
+    """The target cannot be served; the message says what was expected and what was found."""
+
+
+class ArgumentsError(Exception):
+    """An item does not fit the method's signature.
+
+    Args:
+        message: what was expected and what was found.
+        missing: arguments without a default that the item does not have.
+        unknown: members of the item that the method does not know.
+    """
+
+    def __init__(self, message: str, *, missing: Sequence[str] = (), unknown: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+        self.unknown = tuple(unknown)
+
+
+class AnswerError(Exception):
+    """The model's answers cannot be sent: a wrong number of them, or a value that has no JSON."""

@@ -1,0 +1,55 @@
+"""The decorator that says how a method takes its items."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ATTRIBUTE = "__penstock_batched__"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Batched:
+    """How a marked method takes a batch.
+
+    Args:
+        columns: one list for each parameter instead of one list of items.
+    """
+
+    columns: bool = False
+
+
+@overload
+def batched(method: F, /) -> F: ...
+@overload
+def batched(*, columns: bool = False) -> Callable[[F], F]: ...
+def batched(method: F | None = None, /, *, columns: bool = False) -> F | Callable[[F], F]:
+    """Mark a method or function that takes a whole batch.
+
+    It is called with a list of items and returns as many answers, in order. It stays an ordinary method: a
+    test of yours calls it with a list. Without the mark it is called with one item at a time.
+
+    Args:
+        method: the method, where the decorator stands without brackets.
+        columns: give it one list for each of its parameters. Each item is then an object whose members are
+            the arguments; an absent one takes the parameter's default.
+
+    Raises:
+        TypeError: put on something that is no method or function.
+    """
+
+    def mark(target: F) -> F:
+        if isinstance(target, type) or not callable(target):
+            raise TypeError(f"penstock.batched: expected a method or a function, found {target!r}")
+        setattr(target, _ATTRIBUTE, Batched(columns=columns))
+        return target
+
+    return mark if method is None else mark(method)
+
+
+def mark_of(method: object) -> Batched | None:
+    """How a method was marked, None where it was not."""
+    found = getattr(method, _ATTRIBUTE, None)
+    return found if isinstance(found, Batched) else None

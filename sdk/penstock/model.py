@@ -1,0 +1,132 @@
+"""Runs a model on the items of one request: bind each, call, check what came back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from penstock.errors import AnswerError, ArgumentsError
+from penstock.target import Served
+from penstock_wire.process import log
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Raised:
+    """What the model raised. A value, since a StopIteration cannot leave a thread as an exception."""
+
+    error: Exception
+
+
+class Model:
+    """A served method.
+
+    Args:
+        served: the method and its shape.
+        executor: where blocking code runs.
+    """
+
+    def __init__(self, served: Served, executor: Executor) -> None:
+        self._shape = served.shape
+        self._method = served.method
+        self._executor = executor
+
+    async def run(self, items: Sequence[Any]) -> list[Any]:
+        """Answer the items of one request.
+
+        Args:
+            items: their values.
+
+        Returns:
+            As many answers, in order: values, `Response` objects or exception objects. Where an item does not
+            fit the signature the model is not called: all answers are then ArgumentsErrors or None.
+
+        Raises:
+            AnswerError: a batched method returned something else than as many answers.
+            Exception: whatever a batched method raised.
+        """
+        if not items:
+            return []
+        arguments, misfits = self._bind(items)
+        if any(misfits):
+            return list(misfits)
+        if not self._shape.batched:
+            return await self._one_by_one(arguments)
+        if self._shape.columns:
+            names = [parameter.name for parameter in self._shape.parameters]
+            call = {name: [one[name] for one in arguments] for name in names}
+        else:
+            call = {self._shape.parameters[0].name: list(items)}
+        result = await self._call(call)
+        if isinstance(result, Raised):
+            raise result.error
+        return _listed(result, len(items), self._shape.name)
+
+    def _bind(self, items: Sequence[Any]) -> tuple[list[dict[str, Any]], list[ArgumentsError | None]]:
+        arguments: list[dict[str, Any]] = []
+        misfits: list[ArgumentsError | None] = [None] * len(items)
+        for index, item in enumerate(items):
+            try:
+                arguments.append(self._shape.bind(item))
+            except ArgumentsError as error:
+                misfits[index] = error
+        return arguments, misfits
+
+    async def _one_by_one(self, arguments: list[dict[str, Any]]) -> list[Any]:
+        if self._shape.asynchronous:
+            results = await asyncio.gather(*(self._call(one) for one in arguments))
+        else:
+            # One hop to a thread for the whole request: its items run there one after another.
+            results = await self._in_thread(lambda: [self._try(one) for one in arguments])
+            results = [await self._awaited(result) for result in results]
+        return [result.error if isinstance(result, Raised) else result for result in results]
+
+    async def _call(self, arguments: dict[str, Any]) -> Any:
+        if self._shape.asynchronous:
+            return await self._awaited(self._shape.call(self._method, arguments))
+        return await self._awaited(await self._in_thread(lambda: self._try(arguments)))
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def _try(self, arguments: dict[str, Any]) -> Any:
+        try:
+            result = self._shape.call(self._method, arguments)
+            tolist = getattr(result, "tolist", None)
+            # Arrays become lists here, in the thread, and not on the loop.
+            return tolist() if callable(tolist) else result
+        except Exception as error:
+            return _raised(error)
+
+    async def _awaited(self, result: Any) -> Any:
+        """What a method returned, awaited where it is a coroutine (also a lambda's or a partial's)."""
+        if not inspect.isawaitable(result):
+            return result
+        try:
+            return await result
+        except Exception as error:
+            return _raised(error)
+
+
+def _raised(error: Exception) -> Raised:
+    log(
+        "the model raised an exception",
+        level="error",
+        error=type(error).__name__,
+        traceback="".join(traceback.format_exception(error)),
+    )
+    return Raised(error)
+
+
+def _listed(result: Any, count: int, name: str) -> list[Any]:
+    tolist = getattr(result, "tolist", None)
+    answers = tolist() if callable(tolist) else result
+    if not isinstance(answers, Sequence) or isinstance(answers, str | bytes | bytearray | memoryview):
+        raise AnswerError(f"{name}: expected a list of {count} answers, found {type(result).__name__}")
+    if len(answers) != count:
+        raise AnswerError(f"{name}: expected {count} answers, found {len(answers)}")
+    return list(answers)

@@ -1,0 +1,57 @@
+"""An answer with a status of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.encoding import encode
+from penstock_wire import http
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Response:
+    """Answers one request with a status, headers and body of the model's choice.
+
+    Args:
+        status: HTTP status, 200 to 599.
+        headers: header fields; `content-type` is filled in where it is absent.
+        body: bytes and text are sent as they are, any other value as JSON.
+
+    Raises:
+        ValueError: a status out of its range.
+    """
+
+    status: int = 200
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    body: Any = b""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.status, bool) or not isinstance(self.status, int) or not 200 <= self.status <= 599:
+            raise ValueError(f"penstock.Response: expected a status from 200 to 599, found {self.status!r}")
+
+
+def to_http(response: Response) -> http.Response:
+    """The answer as it goes out.
+
+    Args:
+        response: the model's answer.
+
+    Raises:
+        AnswerError: the body has no JSON, or a header is no text.
+    """
+    body = response.body
+    if isinstance(body, bytes | bytearray | memoryview):
+        data, kind = bytes(body), "application/octet-stream"
+    elif isinstance(body, str):
+        data, kind = body.encode("utf-8", "replace"), "text/plain; charset=utf-8"
+    else:
+        data, kind = encode(body), "application/json"
+    fields = [
+        (str(name).lower().encode("latin-1", "replace"), str(value).encode("latin-1", "replace"))
+        for name, value in response.headers.items()
+    ]
+    if data and not any(name == b"content-type" for name, _ in fields):
+        fields.append((b"content-type", kind.encode()))
+    return http.Response(status=response.status, headers=tuple(fields), body=data)

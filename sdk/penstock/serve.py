@@ -1,0 +1,141 @@
+"""`python -m penstock.serve module:Class`: the model server of `python` backends, also on a laptop.
+
+It imports the target and checks its shape, listens, constructs the target in a thread (GET of the ready path
+is 503 meanwhile), prints `ready data=HOST:PORT` and serves until SIGTERM or SIGINT. A target that cannot be
+loaded ends the process with exit code 1; the last line of standard error says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from penstock.errors import LoadError
+from penstock.model import Model
+from penstock.server import ModelServer
+from penstock.target import Served, Target, find
+from penstock_wire.aiohttp_http import AiohttpFront
+from penstock_wire.process import log, on_signal, run
+
+THREADS = 64
+"""Calls of blocking methods that run at once; the largest maxConcurrentBatches of a BatchPolicy."""
+
+MAX_BODY_BYTES = (1024 + 64) * 1024 * 1024
+"""The largest maxBatchBytes of a BatchPolicy, and room for what is around the items."""
+
+STOP_SECONDS = 25.0
+"""How long calls under way may go on after SIGTERM."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the model server.
+
+    Args:
+        argv: the arguments; the process's own where None.
+
+    Returns:
+        The exit code.
+    """
+    options = _parse(argv)
+    try:
+        target = find(options.target, options.init_kwargs)
+    except LoadError as error:
+        return _cannot_load(options.target, error)
+    except Exception as error:
+        return _cannot_load(options.target, error)
+    return run(lambda: _serve(target, options))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m penstock.serve", description=__doc__)
+    # NB: no PENSTOCK_PORT environment variable here: Kubernetes sets one in every pod of a namespace that has
+    # a Service named "penstock".
+    parser.add_argument("target", help="what to serve: module:Class or module:function")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=8080, help="port to listen on, 0 = a free one (%(default)s)"
+    )
+    parser.add_argument(
+        "--ready-path", default="/", help="path of the readiness check (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--init-kwargs", type=_object, default={}, help="keyword arguments of the class, JSON"
+    )
+    return parser.parse_args(argv)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise argparse.ArgumentTypeError(f"expected a JSON object, found {text[:64]!r}: {error}") from error
+
+
+async def _serve(target: Target, options: argparse.Namespace) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        on_signal(number, stopping.set)
+    front, server = AiohttpFront(max_body_bytes=MAX_BODY_BYTES), ModelServer(options.ready_path)
+    try:
+        listener = await front.listen(options.host, options.port, server.handle)
+    except OSError as error:
+        return _cannot_load(
+            target.name, LoadError(f"cannot listen on {options.host}:{options.port}: {error}")
+        )
+    executor = ThreadPoolExecutor(THREADS, thread_name_prefix="model")
+    stop = asyncio.ensure_future(stopping.wait())
+    build = loop.run_in_executor(executor, _build, target)
+    await asyncio.wait((build, stop), return_when=asyncio.FIRST_COMPLETED)
+    code = 0
+    if build.done() and isinstance(built := build.result(), Served):
+        server.serve(Model(built, executor))
+        host, port = listener.address
+        print(f"ready data={host}:{port}", flush=True)
+        await stop
+    elif build.done():
+        code = _cannot_load(target.name, build.result())
+    else:
+        log("stopped while the model was loading")
+    stop.cancel()
+    await front.close(STOP_SECONDS)
+    await _end_threads(executor, code)
+    return code
+
+
+def _build(target: Target) -> Served | Exception:
+    try:
+        return target.build()
+    except Exception as error:  # also a StopIteration, which could not leave the thread as an exception
+        return error
+
+
+def _cannot_load(name: str, error: object) -> int:
+    """Say why; last on standard error, where Kubernetes takes a pod's termination message from."""
+    if isinstance(error, Exception) and not isinstance(error, LoadError):
+        traceback.print_exception(error, file=sys.stderr)
+        error = f"{type(error).__name__}: {error}"
+    print(f"penstock.serve: cannot load {name}: {error}", file=sys.stderr, flush=True)
+    return 1
+
+
+async def _end_threads(executor: ThreadPoolExecutor, code: int) -> None:
+    """Wait a moment for the model's threads; where one is still at work, end the process here and now."""
+    ended = asyncio.get_running_loop().run_in_executor(None, executor.shutdown)
+    if not (await asyncio.wait((ended,), timeout=1.0))[0]:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # NB: Python's own way out waits for every thread, a loading or hanging model's too
+
+
+if __name__ == "__main__":
+    sys.exit(main())

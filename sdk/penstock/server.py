@@ -1,0 +1,86 @@
+"""The model server's HTTP side for the `instances` protocol: readiness, items in, predictions out."""
+
+from __future__ import annotations
+
+from penstock.answers import failed, respond
+from penstock.encoding import decode
+from penstock.model import Model
+from penstock_wire import http, instances
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import REQUEST_ID, get
+from penstock_wire.process import log
+
+
+class ModelServer:
+    """Answers requests, once it was given its model.
+
+    Args:
+        ready_path: path that answers GET with 200 when the model is loaded and 503 before.
+    """
+
+    def __init__(self, ready_path: str = "/") -> None:
+        self._ready_path = ready_path
+        self._model: Model | None = None
+
+    def serve(self, model: Model) -> None:
+        """From now on the server is ready and this model answers."""
+        self._model = model
+
+    async def handle(self, request: http.Request) -> http.Response:
+        """Answer one request (a `penstock_wire.http.Handler`)."""
+        request_id = (get(request.headers, REQUEST_ID) or b"").decode("latin-1")
+        try:
+            answer = await self._answer(request, request_id)
+        except PenstockError as error:
+            answer = error.response(request_id=request_id)
+        except Exception as error:
+            log("unexpected error", level="error", error=repr(error))
+            answer = PenstockError(Reason.INTERNAL, "see the log of the model server").response(
+                request_id=request_id
+            )
+        if request_id and get(answer.headers, REQUEST_ID) is None:
+            answer.headers = (*answer.headers, (REQUEST_ID, request_id.encode("latin-1")))
+        return answer
+
+    async def _answer(self, request: http.Request, request_id: str) -> http.Response:
+        if request.method in ("GET", "HEAD"):
+            return self._health(request)
+        if request.method != "POST":
+            raise PenstockError(
+                Reason.METHOD_NOT_ALLOWED,
+                f"expected POST, found {request.method}",
+                headers=((b"allow", b"GET, HEAD, POST"),),
+            )
+        if self._model is None:
+            raise PenstockError(Reason.NOT_READY, "the model is loading", not_admitted=True)
+        coding = get(request.headers, b"content-encoding") or b"identity"
+        if coding.lower() != b"identity":
+            raise PenstockError(
+                Reason.BAD_MEDIA_TYPE,
+                f"expected a body without content-encoding, found {coding[:64].decode('latin-1')}",
+            )
+        parsed = instances.parse(request.body)
+        if parsed.parameters:
+            names = ", ".join(name[:64] for name, _ in parsed.parameters[:10])
+            raise PenstockError(
+                Reason.BAD_SHAPE,
+                f'$: expected no member beside "instances", found {names}',
+                extra={"path": "$", "expected": '"instances" alone', "found": names},
+            )
+        try:
+            answers = await self._model.run(decode(parsed.items))
+        except Exception as error:
+            return failed(error, count=len(parsed.items), request_id=request_id)
+        return respond(answers, request_id=request_id)
+
+    def _health(self, request: http.Request) -> http.Response:
+        if request.path != self._ready_path:
+            raise PenstockError(
+                Reason.NO_ROUTE,
+                f"expected POST to any path or GET {self._ready_path}, found GET of another path",
+            )
+        if self._model is None:
+            raise PenstockError(Reason.NOT_READY, "the model is loading")
+        return http.Response(
+            status=200, headers=((b"content-type", b"application/json"),), body=b'{"state":"ready"}'
+        )

@@ -1,0 +1,151 @@
+"""What a method wants, read from its signature once, and an item bound to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.errors import ArgumentsError, LoadError
+from penstock.marks import mark_of
+
+Parameter = inspect.Parameter
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How a method takes its items.
+
+    Args:
+        name: the method's name, for messages.
+        batched: it takes a list of items and returns as many answers.
+        columns: it takes one list for each parameter (then `batched` too).
+        whole: an item is the one argument itself; else it is an object whose members are the arguments.
+        asynchronous: it is a coroutine function.
+        parameters: the parameters that arguments are bound to.
+        open: it takes `**kwargs`: members that no parameter names.
+    """
+
+    name: str
+    batched: bool
+    columns: bool
+    whole: bool
+    asynchronous: bool
+    parameters: tuple[Parameter, ...]
+    open: bool
+
+    def bind(self, item: Any) -> dict[str, Any]:
+        """The arguments of one item by name, defaults filled in.
+
+        Args:
+            item: the item's value, an object unless `whole`.
+
+        Raises:
+            ArgumentsError: it is no object, or names are missing or unknown.
+        """
+        if self.whole:
+            return {self.parameters[0].name: item}
+        if not isinstance(item, dict):
+            wanted = ", ".join(parameter.name for parameter in self.parameters)
+            raise ArgumentsError(f"expected an object with the arguments {wanted}, found {_kind(item)}")
+        arguments: dict[str, Any] = {}
+        missing: list[str] = []
+        for parameter in self.parameters:
+            if parameter.name in item:
+                arguments[parameter.name] = item[parameter.name]
+            elif parameter.default is not Parameter.empty:
+                arguments[parameter.name] = parameter.default
+            else:
+                missing.append(parameter.name)
+        unknown = [name for name in item if name not in arguments and name not in missing]
+        if self.open and not missing:
+            arguments.update((name, item[name]) for name in unknown)
+            unknown = []
+        if missing or unknown:
+            words = [
+                f"{kind} {_names(names)}"
+                for kind, names in (("missing", missing), ("unknown", unknown))
+                if names
+            ]
+            raise ArgumentsError("; ".join(words), missing=missing, unknown=unknown)
+        return arguments
+
+    def call(self, method: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        """Call a method of this shape with arguments by name."""
+        positional = [
+            arguments[parameter.name]
+            for parameter in self.parameters
+            if parameter.kind is Parameter.POSITIONAL_ONLY
+        ]
+        only = {p.name for p in self.parameters if p.kind is Parameter.POSITIONAL_ONLY}
+        return method(*positional, **{name: value for name, value in arguments.items() if name not in only})
+
+
+def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) -> Shape:
+    """Read a method's shape.
+
+    Args:
+        function: the method or function.
+        name: how messages call it.
+        skip_self: the first parameter is `self`.
+
+    Raises:
+        LoadError: a shape that cannot be served.
+    """
+    mark = mark_of(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise LoadError(f"{name}: expected a method that returns its answers, found a generator")
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise LoadError(f"{name}: expected a method with a signature, found {function!r}") from error
+    if skip_self:
+        if not parameters or parameters[0].kind not in (
+            Parameter.POSITIONAL_ONLY,
+            Parameter.POSITIONAL_OR_KEYWORD,
+        ):
+            raise LoadError(
+                f"{name}: expected a method whose first parameter is self, found {_text(parameters)}"
+            )
+        parameters = parameters[1:]
+    named = tuple(p for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD))
+    columns = mark is not None and mark.columns
+    open_ = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
+    if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
+        raise LoadError(f"{name}: expected named parameters, found {_text(parameters)}")
+    if mark is not None and open_:
+        raise LoadError(f"{name}: expected a batched method without **kwargs, found {_text(parameters)}")
+    if mark is not None and not columns and len(named) != 1:
+        raise LoadError(
+            f"{name}: expected one parameter, the list of items, found {_text(parameters)}; "
+            "with @penstock.batched(columns=True) each parameter gets a list of its own"
+        )
+    if not named and not open_:
+        raise LoadError(f"{name}: expected at least one parameter, found none")
+    return Shape(
+        name=name,
+        batched=mark is not None,
+        columns=columns,
+        whole=not columns and len(named) == 1 and not open_,
+        asynchronous=inspect.iscoroutinefunction(function)
+        or inspect.iscoroutinefunction(getattr(function, "__call__", None)),  # noqa: B004 - asks if it is async
+        parameters=named,
+        open=open_,
+    )
+
+
+def _text(parameters: list[Parameter]) -> str:
+    return "(" + ", ".join(str(parameter) for parameter in parameters) + ")"
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(name[:64] for name in names[:10])
+    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
+    return kinds.get(type(value), type(value).__name__)

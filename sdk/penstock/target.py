@@ -1,0 +1,122 @@
+"""From `module:Class` or `module:function` to what the server calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.errors import LoadError
+from penstock.marks import mark_of
+from penstock.signature import Shape, read
+
+DEFAULTS = ("__call__", "predict")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A method that is ready to be called.
+
+    Args:
+        shape: how it takes its items.
+        method: the bound method or the function.
+    """
+
+    shape: Shape
+    method: Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What was named on the command line, checked but not yet constructed.
+
+    Args:
+        name: as it was named.
+        shape: how its method takes items.
+        build: constructs it and returns what to call; may take as long as loading a model does.
+    """
+
+    name: str
+    shape: Shape
+    build: Callable[[], Served]
+
+
+def find(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Target:
+    """Import a target and check its shape.
+
+    Args:
+        name: `module:Class` or `module:function`.
+        init_kwargs: keyword arguments of the class.
+
+    Raises:
+        LoadError: it is not there, is neither class nor function, has no method to serve or one of a wrong
+            shape, or does not take these keyword arguments.
+        Exception: whatever the module raises when it is imported.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise LoadError(f"expected a target such as module:Class, found {name!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise LoadError(f"expected a module {module_name} on the Python path, found none") from error
+        raise
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise LoadError(f"expected {attribute} in module {module_name}, found no {part}")
+        found = getattr(found, part)
+    if isinstance(found, type):
+        return _class(name, found, dict(init_kwargs or {}))
+    if not inspect.isroutine(found):
+        raise LoadError(f"{name}: expected a class or a function, found {type(found).__name__}")
+    if init_kwargs:
+        raise LoadError(f"{name}: expected no init kwargs for a function, found {', '.join(init_kwargs)}")
+    shape = read(found, name)
+    return Target(name=name, shape=shape, build=lambda: Served(shape=shape, method=found))
+
+
+def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
+    method_name = _choose(name, kind)
+    static = inspect.getattr_static(kind, method_name)
+    function = getattr(kind, method_name)
+    bound = isinstance(static, staticmethod | classmethod) or not inspect.isfunction(static)
+    shape = read(function, f"{name}.{method_name}", skip_self=not bound)
+    try:
+        inspect.signature(kind).bind(**init_kwargs)
+    except TypeError as error:
+        wanted = inspect.signature(kind)
+        raise LoadError(
+            f"{name}: expected init kwargs for {wanted}, found {', '.join(init_kwargs) or 'none'}: {error}"
+        ) from error
+    except ValueError:
+        pass  # a class without a readable signature: its constructor will say
+
+    def build() -> Served:
+        return Served(shape=shape, method=getattr(kind(**init_kwargs), method_name))
+
+    return Target(name=name, shape=shape, build=build)
+
+
+def _choose(name: str, kind: type[Any]) -> str:
+    """The method to serve: `__call__`, else `predict`, else the only one marked, else the only public one."""
+    for candidate in DEFAULTS:
+        # NB: every class object has a __call__, its metaclass's; only one that the class defines counts.
+        if any(candidate in base.__dict__ for base in kind.__mro__):
+            return candidate
+    public = [
+        attribute
+        for attribute in dir(kind)
+        if not attribute.startswith("_") and inspect.isroutine(getattr(kind, attribute))
+    ]
+    marked = [attribute for attribute in public if mark_of(getattr(kind, attribute)) is not None]
+    for found in (marked, public):
+        if len(found) == 1:
+            return found[0]
+    raise LoadError(
+        f"{name}: expected a method __call__ or predict, or one method marked @penstock.batched, "
+        f"found {', '.join(marked or public) or 'no method'}"
+    )

@@ -1,0 +1,170 @@
+"""Finding what `module:target` names, and refusing what cannot be served."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import LoadError
+from penstock.target import find
+
+MODULE = """
+import penstock
+
+
+class Called:
+    def __init__(self, scale=1):
+        self.scale = scale
+    def __call__(self, item):
+        return item * self.scale
+    def predict(self, item):
+        raise AssertionError
+
+
+class Predicts:
+    @penstock.batched
+    def predict(self, items):
+        return items
+    def helper(self):
+        pass
+
+
+class Marked:
+    def helper(self, a, b):
+        pass
+    @penstock.batched(columns=True)
+    def embed(self, text, lang="en"):
+        return [f"{t}-{l}" for t, l in zip(text, lang)]
+
+
+class Only:
+    def classify(self, item):
+        return item
+
+
+class Child(Called):
+    pass
+
+
+class Static:
+    @staticmethod
+    def predict(item):
+        return item
+
+
+class ByClass:
+    factor = 3
+    @classmethod
+    def predict(cls, item):
+        return item * cls.factor
+
+
+class Nothing:
+    pass
+
+
+class Two:
+    def a(self, item): ...
+    def b(self, item): ...
+
+
+class TwoMarked:
+    @penstock.batched
+    def a(self, items): ...
+    @penstock.batched
+    def b(self, items): ...
+
+
+class Wrong:
+    @penstock.batched
+    def predict(self, a, b):
+        raise AssertionError
+
+
+class Outer:
+    class Inner:
+        def predict(self, item):
+            return item
+
+
+def function(item):
+    return item + 1
+
+
+value = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of models on the Python path; its name."""
+    (tmp_path / "models_for_target.py").write_text(MODULE)
+    (tmp_path / "models_that_break.py").write_text("import a_module_that_is_not_there\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "models_for_target"
+    sys.modules.pop("models_for_target", None)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "kwargs", "item", "expected"),
+    [
+        ("Called", {"scale": 5}, 2, 10),
+        ("Called", {}, 2, 2),
+        ("Child", {"scale": 2}, 2, 4),
+        ("Predicts", {}, [1], [1]),
+        ("Only", {}, 4, 4),
+        ("Static", {}, 4, 4),
+        ("ByClass", {}, 4, 12),
+        ("Outer.Inner", {}, 4, 4),
+        ("function", {}, 4, 5),
+    ],
+)
+def test_the_method_to_serve_is_chosen(
+    module: str, attribute: str, kwargs: dict[str, int], item: object, expected: object
+) -> None:
+    """`__call__`, else `predict`, else the only one marked, else the only public one."""
+    served = find(f"{module}:{attribute}", kwargs).build()
+    assert served.shape.call(served.method, {served.shape.parameters[0].name: item}) == expected
+
+
+def test_the_only_marked_method_is_served_beside_unmarked_ones(module: str) -> None:
+    served = find(f"{module}:Marked").build()
+    assert served.method(["a"], ["b"]) == ["a-b"]
+    assert served.shape.columns
+
+
+@pytest.mark.parametrize(
+    ("attribute", "kwargs", "message"),
+    [
+        ("Nothing", {}, "expected a method __call__ or predict, .* found no method"),
+        ("Two", {}, "found a, b"),
+        ("TwoMarked", {}, "found a, b"),
+        ("Wrong", {}, r"models_for_target:Wrong.predict: expected one parameter, .* found \(a, b\)"),
+        ("Missing", {}, "expected Missing in module models_for_target, found no Missing"),
+        ("value", {}, "expected a class or a function, found int"),
+        ("function", {"a": 1}, "expected no init kwargs for a function, found a"),
+        ("Called", {"size": 1}, r"expected init kwargs for \(scale=1\), found size: got an unexpected"),
+    ],
+)
+def test_what_cannot_be_served_is_told_before_anything_is_constructed(
+    module: str, attribute: str, kwargs: dict[str, int], message: str
+) -> None:
+    with pytest.raises(LoadError, match=message):
+        find(f"{module}:{attribute}", kwargs)
+
+
+@pytest.mark.parametrize("name", ["module", "module:", ":Class", ""])
+def test_a_target_has_two_parts(name: str) -> None:
+    with pytest.raises(LoadError, match="expected a target such as module:Class"):
+        find(name)
+
+
+def test_a_module_that_is_not_there_is_told_from_one_that_it_imports(module: str) -> None:
+    """The author of a module that lacks a dependency sees that dependency's name in a traceback."""
+    with pytest.raises(LoadError, match="expected a module no_such_module_here on the Python path"):
+        find("no_such_module_here:Class")
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there"):
+        find("models_that_break:Class")
