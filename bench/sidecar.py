@@ -1,9 +1,10 @@
 """`make bench`: what the sidecar makes of a model that takes 1 ms + 0.01 ms an item, one batch at a time.
 
 Side by side on the same core and the same kind of model, interleaved, medians of the rounds: the model alone
-(its clients send single items), the sidecar without batching (maxBatchSize 1), the sidecar with batches of 32.
-Figures go to `bench/results/sidecar.json`; read the ratios, the machine is shared. A round with an error or an
-answer that belongs to another request ends the run.
+(its clients send single items), the sidecar without batching (maxBatchSize 1), the sidecar with batches of
+32.
+Figures go to `bench/results/sidecar.json`; read the ratios, the machine is shared. A round with an error or
+an answer that belongs to another request ends the run.
 """
 
 from __future__ import annotations
