@@ -100,6 +100,7 @@ class Demo:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.facts: list[tuple[str, str]] = []
+        self.autoscaling: dict[str, Any] = {}
         self.started = time.monotonic()
 
     def k(self, *arguments: str, input: str | None = None) -> str:
@@ -198,6 +199,9 @@ class Demo:
         for document in documents:
             if document["kind"] == "ModelBackend":
                 document["spec"]["model"]["python"]["image"] = self.target.digits
+                # Held back until step 8: pods that come and go would blur what batching does.
+                if scaled := document["spec"].pop("autoscaling", None):
+                    self.autoscaling[document["metadata"]["name"]] = scaled
         start = time.monotonic()
         say("$ kubectl apply -f examples/digits/resources.yaml")
         self.k("apply", "-f", "-", input=yaml.safe_dump_all([*documents, client_pod(self.target.digits)]))
@@ -315,8 +319,8 @@ class Demo:
     def scaling(self) -> None:
         """Replicas follow the load up and down."""
         head("8/8  Replicas follow the queue, up and down")
-        name = next(one for one in self.backends if self.get("modelbackend", one)["spec"].get("autoscaling"))
-        spec = self.get("modelbackend", name)["spec"]["autoscaling"]
+        name, spec = next(iter(self.autoscaling.items()))
+        self.k("patch", "modelbackend", name, "--type=merge", "-p", json.dumps({"spec": {"autoscaling": spec}}))
         say(
             f"  {name}: target {spec.get('targetLoad')} items a pod, "
             f"{spec['minReplicas']}..{spec['maxReplicas']} replicas"

@@ -1,0 +1,32 @@
+"""The handwritten digits that come with scikit-learn, always cut alike into training and held-out parts."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+SEED = 7
+HELD_OUT = 450
+"""Images, of 1797, that no model sees in training."""
+
+Images = list[list[int]]
+"""Images of 8 x 8 pixels, row by row, each pixel from 0 to 16."""
+
+
+def parts() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Training images, held-out images, training labels, held-out labels; the same ones each time."""
+    pixels, labels = load_digits(return_X_y=True)
+    found = train_test_split(pixels, labels, test_size=HELD_OUT, random_state=SEED, stratify=labels)
+    return found[0], found[1], found[2], found[3]
+
+
+def held_out() -> tuple[Images, list[int]]:
+    """The held-out images as JSON has them, and what they show."""
+    _, images, _, labels = parts()
+    return images.astype(int).tolist(), labels.tolist()
+
+
+def coarse(images: np.ndarray) -> np.ndarray:
+    """8 x 8 pixels → 4 x 4, each the mean of four. Trained files refer to it, so it lives here."""
+    return images.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16)
