@@ -320,7 +320,9 @@ class Demo:
         """Replicas follow the load up and down."""
         head("8/8  Replicas follow the queue, up and down")
         name, spec = next(iter(self.autoscaling.items()))
-        self.k("patch", "modelbackend", name, "--type=merge", "-p", json.dumps({"spec": {"autoscaling": spec}}))
+        self.k(
+            "patch", "modelbackend", name, "--type=merge", "-p", json.dumps({"spec": {"autoscaling": spec}})
+        )
         say(
             f"  {name}: target {spec.get('targetLoad')} items a pod, "
             f"{spec['minReplicas']}..{spec['maxReplicas']} replicas"
