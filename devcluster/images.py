@@ -1,0 +1,263 @@
+"""Images without an engine: Debian's buildah, on a base made by debootstrap where no registry is reached.
+
+Built images lie in one OCI layout in the cache, so that the layers they share are there once. What an
+image is made from is hashed; one whose hash is known is not built again.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from devcluster import machine, ocistore
+from devcluster.cache import cached, digest, locked
+from devcluster.console import step
+from devcluster.errors import DevclusterError
+from devcluster.paths import REPOSITORY, cache_dir
+from devcluster.processes import run_tethered, write_atomically
+
+TARGETS = ("operator", "router", "sidecar", "python-model")
+BASE_IMAGE = "localhost/python:3.13-slim"
+BASE_SUITE = "trixie"
+_BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv")
+# What no image of ours reads; a dpkg that is asked later does not miss it.
+_BASE_UNUSED = (
+    *("usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/lintian"),
+    *("var/cache/apt", "var/cache/debconf", "var/lib/apt/lists", "var/log"),
+)
+# What the repository's own Dockerfile copies; .dockerignore lets exactly this through.
+OWN_INPUTS = (
+    *("pyproject.toml", "README.md", "LICENSE", "requirements"),
+    *("operator", "router", "sdk", "sidecar", "wire"),
+)
+_IGNORED_PARTS = {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+def image_name(target: str) -> str:
+    """Return the name of the image of one of the Dockerfile's targets."""
+    return f"localhost/penstock/{target}:dev"
+
+
+def _root() -> Path:
+    return cache_dir() / "images"
+
+
+def layout() -> Path:
+    """Return the OCI layout that holds all built images."""
+    return _root() / "layout"
+
+
+@contextlib.contextmanager
+def store_lock() -> Iterator[None]:
+    """Hold the image store: one run builds or reads it at a time."""
+    with locked(_root() / "store.lock", waiting="waiting for another run that builds or loads images"):
+        yield
+
+
+def built() -> dict[str, str]:
+    """Return the images in the layout: name → hash of what each was made from."""
+    try:
+        found: dict[str, str] = json.loads(_root().joinpath("built.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def reference(name: str) -> str:
+    """Return what the layout calls the image: only letters, digits, dot and dash, and no two alike."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name) + "-" + digest([name])[:8]
+
+
+def files(root: Path, names: Sequence[str] = (".",)) -> list[Path]:
+    """Return all files below some entries of a folder, sorted, without what tools leave behind.
+
+    Args:
+        root: The folder.
+        names: Files and folders in it.
+    """
+    found: list[Path] = []
+    for name in names:
+        entry = root / name
+        found.extend([entry] if entry.is_file() else (one for one in entry.rglob("*") if one.is_file()))
+    return sorted(one for one in found if not _IGNORED_PARTS & set(one.relative_to(root).parts))
+
+
+def content_key(
+    dockerfile: Path, context: Path, inputs: Sequence[str], target: str | None, build_args: Mapping[str, str]
+) -> str:
+    """Hash what an image is made from.
+
+    Args:
+        dockerfile: Its Dockerfile.
+        context: The folder that COPY reads.
+        inputs: What in the folder counts.
+        target: The stage; None for the last.
+        build_args: Build arguments; the name of an image of ours counts as what that was made from.
+    """
+    known = built()
+    arguments = [f"{key}={value}={known.get(value, '')}" for key, value in sorted(build_args.items())]
+    parts: list[str | Path] = [target or "", *arguments, dockerfile]
+    for file in files(context, inputs):
+        parts += [str(file.relative_to(context)), f"{file.stat().st_mode & 0o111}", file]
+    return digest(parts)
+
+
+def _buildah(*arguments: str | Path) -> None:
+    """Run buildah on our own store; its mounts and processes end with it, however it ends.
+
+    Raises:
+        DevclusterError: It failed; the message has the end of its output.
+    """
+    root = _root()
+    with tempfile.TemporaryDirectory(dir=root, prefix=".run-") as temporary:
+        run = Path(temporary)
+        run.joinpath("storage.conf").write_text(
+            f'[storage]\ndriver = "overlay"\ngraphroot = "{root}/storage"\nrunroot = "{run}/run"\n'
+        )
+        run.joinpath("policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        subcommand, *rest = map(str, arguments)
+        policy = [] if subcommand == "rmi" else ["--signature-policy", str(run / "policy.json")]
+        environment = {
+            **os.environ,
+            "CONTAINERS_STORAGE_CONF": str(run / "storage.conf"),
+            "TMPDIR": str(run),
+            "BUILDAH_ISOLATION": "chroot",
+        }
+        process = run_tethered(
+            ["buildah", subcommand, *policy, *rest], env=environment, cwd=root, output=subprocess.PIPE
+        )
+        said, _ = process.communicate()
+        if process.returncode:
+            raise DevclusterError(f"buildah {subcommand} failed:\n{said.strip()[-4000:]}")
+
+
+def _make_base(into: Path) -> None:
+    rootfs = into / "rootfs"
+    mirror = os.environ.get("PENSTOCK_DEBIAN_MIRROR")
+    with step(f"making the base image's files: debootstrap {BASE_SUITE} (first time about 2 minutes)"):
+        process = run_tethered(
+            [
+                *("debootstrap", "--variant=minbase", f"--include={','.join(_BASE_PACKAGES)}"),
+                *(BASE_SUITE, rootfs, *([mirror] if mirror else [])),
+            ],
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            cwd=into,
+            output=subprocess.PIPE,
+        )
+        said, _ = process.communicate()
+        if process.returncode:
+            raise DevclusterError(f"debootstrap failed:\n{said.strip()[-2000:]}")
+        for unused in _BASE_UNUSED:
+            folder = rootfs / unused
+            if folder.is_dir():
+                shutil.rmtree(folder)
+                folder.mkdir()
+        tar = ["tar", "--numeric-owner", "--exclude=./dev/*", "-C", rootfs, "-cf", into / "rootfs.tar", "."]
+        subprocess.run(tar, check=True)
+        shutil.rmtree(rootfs)
+
+
+def ensure_base() -> str:
+    """Make the image that stands in for `python:3.13-slim` when no registry can be reached.
+
+    Returns:
+        Its name.
+
+    Raises:
+        DevclusterError: debootstrap or buildah failed.
+    """
+    machine.ensure_packages(machine.IMAGE_NEEDS)
+    recipe = [BASE_SUITE, *_BASE_PACKAGES, *_BASE_UNUSED, os.uname().machine]
+    key = digest(recipe)
+    with store_lock():
+        if built().get(BASE_IMAGE) == key:
+            return BASE_IMAGE
+        folder = cached(_root(), "base", key, _make_base)
+        with step(f"importing {BASE_IMAGE}"), tempfile.TemporaryDirectory(dir=_root()) as temporary:
+            dockerfile = Path(temporary) / "Dockerfile"
+            dockerfile.write_text('FROM scratch\nADD rootfs.tar /\nCMD ["python3"]\n')
+            _buildah("build", "--format", "oci", "--tag", BASE_IMAGE, "--file", dockerfile, folder)
+            _store(BASE_IMAGE, key)
+    return BASE_IMAGE
+
+
+def _store(name: str, key: str) -> None:
+    """Write the image to the layout, note its hash, drop what no image uses any more."""
+    _buildah("push", "--disable-compression", name, f"oci:{layout()}:{reference(name)}")
+    known = {**built(), name: key}
+    write_atomically(_root() / "built.json", json.dumps(known, indent=1))
+    ocistore.prune(layout(), {reference(one) for one in known})
+
+
+def build(
+    *,
+    dockerfile: Path,
+    tag: str,
+    target: str | None = None,
+    context: Path | None = None,
+    build_args: Mapping[str, str] | None = None,
+) -> bool:
+    """Build one image when what it is made from has changed.
+
+    Args:
+        dockerfile: Its Dockerfile.
+        tag: Its name.
+        target: The stage; None for the last.
+        context: The folder that COPY reads; None for the Dockerfile's.
+        build_args: Build arguments. Without `BASE` the repository's own Dockerfile gets the base that
+            stands in for `python:3.13-slim`.
+
+    Returns:
+        Whether it was built; False when it was there.
+
+    Raises:
+        DevclusterError: buildah failed.
+    """
+    dockerfile = dockerfile.absolute()
+    if not dockerfile.is_file():
+        raise DevclusterError(f"there is no {dockerfile}")
+    machine.ensure_packages(machine.IMAGE_NEEDS)
+    folder = (context or dockerfile.parent).absolute()
+    own = dockerfile == REPOSITORY / "Dockerfile"
+    arguments = dict(build_args or {})
+    if own and "BASE" not in arguments:
+        arguments["BASE"] = ensure_base()
+    with store_lock():
+        key = content_key(dockerfile, folder, OWN_INPUTS if own else (".",), target, arguments)
+        if built().get(tag) == key:
+            return False
+        pip_cache = _root() / "pip"
+        pip_cache.mkdir(exist_ok=True)
+        command: list[str | Path] = ["build", "--isolation", "chroot", "--network", "host", "--pull=never"]
+        command += ["--format", "oci", "--layers", "--volume", f"{pip_cache}:/root/.cache/pip"]
+        if _CA_BUNDLE.is_file():  # a machine behind a proxy may have an authority of its own
+            command += ["--volume", f"{_CA_BUNDLE}:{_CA_BUNDLE}:ro"]
+        for variable in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+            if os.environ.get(variable):
+                command += ["--build-arg", f"{variable}={os.environ[variable]}"]
+        command += ["--target", target] if target else []
+        for argument, value in arguments.items():
+            command += ["--build-arg", f"{argument}={value}"]
+        with step(f"building {tag}"):
+            _buildah(*command, "--tag", tag, "--file", dockerfile, folder)
+            _store(tag, key)
+    return True
+
+
+def build_targets(targets: Sequence[str] = TARGETS) -> list[str]:
+    """Build targets of the repository's Dockerfile; return the images' names.
+
+    Args:
+        targets: Of `TARGETS`.
+    """
+    names = []
+    for target in targets:
+        build(dockerfile=REPOSITORY / "Dockerfile", tag=image_name(target), target=target)
+        names.append(image_name(target))
+    return names

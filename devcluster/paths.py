@@ -1,0 +1,109 @@
+"""Where things lie: the cache that all clusters and runs share, and the state of one cluster.
+
+The cache outlives clusters; a cluster's state ends with it. Inside a cluster the node's own folders have
+their usual names (`/run/containerd`, `/var/lib/kubelet`): they are mounts of the cluster's namespace.
+"""
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+
+from devcluster.errors import DevclusterError
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DEFAULT_NAME = "penstock"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+
+
+def _base(own: str, xdg: str, fallback: str) -> Path:
+    if os.environ.get(own):
+        return Path(os.environ[own]).expanduser().absolute()
+    xdg_base = os.environ.get(xdg)
+    return (Path(xdg_base) if xdg_base else Path.home() / fallback) / "penstock"
+
+
+def cache_dir() -> Path:
+    """Return what outlives clusters: `$PENSTOCK_CACHE`, else `penstock` in the XDG cache folder."""
+    return _base("PENSTOCK_CACHE", "XDG_CACHE_HOME", ".cache")
+
+
+def state_root() -> Path:
+    """Return the folder of all clusters' states: `$PENSTOCK_STATE`, else `penstock` in the XDG state folder."""
+    return _base("PENSTOCK_STATE", "XDG_STATE_HOME", ".local/state")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The files of one cluster.
+
+    Attributes:
+        name: The cluster's name: a DNS label of at most 32 characters.
+        root: The folder that goes when the cluster goes.
+    """
+
+    name: str
+    root: Path
+
+    @classmethod
+    def of(cls, name: str) -> "State":
+        """Return the state of the cluster called `name`, which need not exist.
+
+        Raises:
+            DevclusterError: The name is not a DNS label of at most 32 characters.
+        """
+        if not _NAME.fullmatch(name):
+            raise DevclusterError(
+                f"a cluster's name is a DNS label of at most 32 characters (a-z, 0-9, -), not {name!r}"
+            )
+        return cls(name=name, root=state_root() / name)
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever changes the cluster's life; beside the folder, so that it outlives the folder."""
+        return self.root.parent / f"{self.name}.lock"
+
+    @property
+    def record(self) -> Path:
+        """Which process the cluster is (`processes.Record`)."""
+        return self.root / "cluster.json"
+
+    @property
+    def status(self) -> Path:
+        """What the supervisor last said of its components."""
+        return self.root / "status.json"
+
+    @property
+    def pki(self) -> Path:
+        """Keys and certificates."""
+        return self.root / "pki"
+
+    @property
+    def conf(self) -> Path:
+        """Configuration files of the components."""
+        return self.root / "conf"
+
+    @property
+    def logs(self) -> Path:
+        """One log for each component."""
+        return self.root / "logs"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """For clients inside the cluster's network namespace."""
+        return self.root / "kubeconfig"
+
+    @property
+    def host_kubeconfig(self) -> Path:
+        """For clients on this machine, through the forwarder on loopback."""
+        return self.root / "kubeconfig-host"
+
+    @property
+    def resolv_conf(self) -> Path:
+        """The cluster's DNS, for commands that run inside its network."""
+        return self.conf / "resolv.conf"
+
+    @property
+    def loaded(self) -> Path:
+        """Which image contents the cluster's containerd has."""
+        return self.root / "loaded.json"

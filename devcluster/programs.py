@@ -1,0 +1,218 @@
+"""The cluster's programs, built from Go modules that are pinned in `go/<component>/go.mod` and `go.sum`.
+
+Each component is a module of ours with `tool` lines: `go install tool` builds exactly what its `go.sum`
+pins, which `go install package@version` would refuse for modules with replace directives.
+"""
+
+import dataclasses
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from devcluster import machine
+from devcluster.cache import cached, digest
+from devcluster.console import step
+from devcluster.errors import DevclusterError
+from devcluster.paths import cache_dir
+from devcluster.processes import run_tethered
+
+PINS = Path(__file__).resolve().parent / "go"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One Go module of ours and what comes out of it.
+
+    Attributes:
+        name: The folder in `go/`.
+        module: The module whose version is the component's version.
+        binaries: File names in the finished folder → what the build calls them.
+        about: How long the first build takes on two cores, for people.
+        cgo: Whether C code is linked.
+        tags: Build tags.
+        stamp: Linker variables that get the version.
+    """
+
+    name: str
+    module: str
+    binaries: Mapping[str, str]
+    about: str
+    cgo: bool = False
+    tags: str = ""
+    stamp: tuple[str, ...] = ()
+
+    @property
+    def pins(self) -> tuple[Path, Path]:
+        """The two checked-in files that say what is built."""
+        return PINS / self.name / "go.mod", PINS / self.name / "go.sum"
+
+    @property
+    def version(self) -> str:
+        """The pinned version, such as `v3.6.16`."""
+        found = re.search(rf"^(?:require )?\s*{re.escape(self.module)} (v\S+)", self.pins[0].read_text(), re.MULTILINE)
+        if not found:
+            raise DevclusterError(f"{self.pins[0]} does not require {self.module}")
+        return found[1]
+
+    @property
+    def key(self) -> str:
+        """Hash of all that decides what comes out."""
+        recipe = f"{self.cgo} {self.tags} {self.stamp} {sorted(self.binaries.items())} {os.uname().machine}"
+        return digest([*self.pins, recipe])
+
+    @property
+    def folder(self) -> Path:
+        """Where the finished programs lie; it exists once they are built."""
+        return cache_dir() / "programs" / f"{self.name}-{self.key}"
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+_KUBERNETES_STAMPS = ("k8s.io/component-base/version.gitVersion", "k8s.io/client-go/pkg/version.gitVersion")
+COMPONENTS = {
+    component.name: component
+    for component in (
+        Component(
+            name="kubernetes",
+            module="k8s.io/kubernetes",
+            binaries=_same(
+                "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet"
+            ),
+            about="5 minutes",
+            stamp=_KUBERNETES_STAMPS,
+        ),
+        Component(
+            name="etcd", module="go.etcd.io/etcd/server/v3", binaries={"etcd": "server"}, about="half a minute"
+        ),
+        Component(
+            name="containerd",
+            module="github.com/containerd/containerd/v2",
+            binaries=_same("containerd", "containerd-shim-runc-v2", "ctr"),
+            about="1 minute",
+        ),
+        # Without the seccomp tag, pods with seccomp profile RuntimeDefault fail.
+        Component(
+            name="runc",
+            module="github.com/opencontainers/runc",
+            binaries=_same("runc"),
+            about="15 seconds",
+            cgo=True,
+            tags="seccomp",
+        ),
+        Component(
+            name="cni",
+            module="github.com/containernetworking/plugins",
+            binaries=_same("bridge", "host-local", "loopback", "portmap"),
+            about="10 seconds",
+        ),
+        Component(
+            name="coredns", module="github.com/coredns/coredns", binaries=_same("coredns"), about="100 seconds"
+        ),
+        Component(name="helm", module="helm.sh/helm/v4", binaries=_same("helm"), about="90 seconds"),
+    )
+}
+
+
+def program(component: str, binary: str) -> Path:
+    """Return the absolute path of a program; it exists after `ensure_all`."""
+    return COMPONENTS[component].folder / binary
+
+
+def missing() -> list[Component]:
+    """Return the components that are not built yet."""
+    return [component for component in COMPONENTS.values() if not component.folder.is_dir()]
+
+
+def ensure_all() -> None:
+    """Build what is missing, one component after the other.
+
+    Raises:
+        UnsupportedMachineError: There is something to build and no Go toolchain.
+        DevclusterError: A build failed.
+    """
+    absent = missing()
+    if absent:
+        machine.require_go()
+        machine.ensure_packages(machine.BUILD_NEEDS)
+    for component in absent:
+        cached(
+            cache_dir() / "programs",
+            component.name,
+            component.key,
+            lambda into, component=component: build(component, into),  # type: ignore[misc]
+        )
+    pause()
+
+
+def _environment(component: Component, into: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key not in {"GOFLAGS", "GOBIN", "GOWORK"}}
+    return {
+        **kept,
+        "GOBIN": str(into),
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+        "CGO_ENABLED": "1" if component.cgo else "0",
+    }
+
+
+def build(component: Component, into: Path) -> None:
+    """Build one component's programs.
+
+    Args:
+        component: What to build.
+        into: An existing folder for the programs.
+
+    Raises:
+        DevclusterError: The build failed; the message has the end of its output.
+    """
+    go = machine.require_go()
+    environment = _environment(component, into)
+    flags = " ".join(["-s -w", *(f"-X {variable}={component.version}" for variable in component.stamp)])
+    command = [go, "install", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", flags]
+    command += ["-tags", component.tags] if component.tags else []
+    lines: list[str] = []
+    what = f"building {component.name} {component.version} ({', '.join(component.binaries)}; first time about"
+    with step(f"{what} {component.about})", progress=lambda: f"{len(lines)} packages"):
+        process = run_tethered(
+            [*command, "tool"],
+            env=environment,
+            cwd=component.pins[0].parent,
+            output=subprocess.PIPE,
+        )
+        assert process.stdout is not None  # noqa: S101 - for the type checker
+        reader = threading.Thread(target=lines.extend, args=(process.stdout,))
+        reader.start()
+        code = process.wait()
+        reader.join()
+        if code:
+            raise DevclusterError(f"building {component.name} failed:\n{''.join(lines[-30:])}")
+    for name, built in component.binaries.items():
+        if name != built:
+            into.joinpath(built).rename(into / name)
+
+
+def pause() -> Path:
+    """Return the folder of the `pause` program, which holds a pod's namespaces; compile it when missing.
+
+    Raises:
+        DevclusterError: The compiler failed.
+    """
+    source = PINS.parent / "pause.c"
+
+    def make(into: Path) -> None:
+        machine.ensure_packages(machine.BUILD_NEEDS)
+        compiled = subprocess.run(
+            ["gcc", "-Os", "-Wall", "-Werror", "-static", "-s", "-o", into / "pause", source],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if compiled.returncode:
+            raise DevclusterError(f"gcc could not compile {source}:\n{compiled.stderr}")
+
+    return cached(cache_dir() / "programs", "pause", digest([source, os.uname().machine]), make)

@@ -1,0 +1,121 @@
+"""Forward TCP connections from this machine's loopback into a cluster's network.
+
+A socket belongs to the network namespace that it was made in. So one process bridges two: it listens on a
+socket from the machine's namespace and connects from within the cluster's.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import os
+import socket
+import sys
+from pathlib import Path
+
+_CLONE_NEWNET = 0x40000000
+_CHUNK_BYTES = 1 << 18
+
+
+def listen(port: int) -> socket.socket:
+    """Return a socket that listens on this machine's loopback.
+
+    Args:
+        port: 0 for any free one.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    return socket.create_server(("127.0.0.1", port), backlog=1024)
+
+
+def enter_network(pid: int) -> None:
+    """Move the calling thread into the network namespace of a process.
+
+    Args:
+        pid: The process.
+
+    Raises:
+        OSError: There is no such process, or the caller may not.
+    """
+    handle = os.open(Path(f"/proc/{pid}/ns/net"), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(handle, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+    finally:
+        os.close(handle)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(_CHUNK_BYTES):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+async def relay(
+    listener: socket.socket, host: str, port: int, *, until: asyncio.Future[None] | None = None
+) -> None:
+    """Serve the listener until cancelled.
+
+    Args:
+        listener: Where clients connect.
+        host: Where their bytes go.
+        port: Its port.
+        until: Ends the serving when it is done; None for never.
+    """
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there_reader, there_writer = await asyncio.open_connection(host, port)
+        except OSError:
+            writer.transport.abort()  # what the client would see without us: a connection refused
+            return
+        try:
+            await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
+        finally:
+            for one in (there_writer, writer):
+                one.close()
+
+    server = await asyncio.start_server(serve, sock=listener)
+    async with server:
+        await (until if until is not None else asyncio.get_running_loop().create_future())
+
+
+def watch_process(pid: int) -> asyncio.Future[None]:
+    """Return a future of the running loop that is done when the process has ended.
+
+    Raises:
+        ProcessLookupError: It has ended already.
+    """
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    handle = os.pidfd_open(pid)
+
+    def done() -> None:
+        loop.remove_reader(handle)
+        os.close(handle)
+        if not ended.done():
+            ended.set_result(None)
+
+    loop.add_reader(handle, done)
+    return ended
+
+
+def main() -> int:
+    """Relay from a listening socket that was inherited; the supervisor starts this for the API server."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="the listening socket")
+    parser.add_argument("--to", required=True, help="host:port")
+    arguments = parser.parse_args()
+    host, _, port = arguments.to.rpartition(":")
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(relay(socket.socket(fileno=arguments.fd), host, int(port)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
