@@ -75,7 +75,7 @@ class Resource(Part):
 
     @property
     def age_key(self) -> tuple[str, str]:
-        """Sorts the oldest first, which decides every conflict of two resources: creationTimestamp, then uid."""
+        """Sorts the oldest first (creationTimestamp, then uid), which decides conflicts of two resources."""
         return (self.metadata.creation_timestamp, self.metadata.uid)
 
     @property

@@ -1,16 +1,30 @@
-"""How many replicas the load asks for."""
+"""How many replicas the load asks for.
+
+N = ceil(load / targetLoad), the load being items queued and ongoing in all pods, averaged over the stable
+window (as Knative's pod autoscaler averages concurrency); a tenth of that window decides alone while it asks
+for at least twice what is ready (Knative's panic mode).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.modelbackend import ScalingInputs
-from penstock_operator.autoscaling.window import PodLoad
+from penstock_operator.autoscaling.window import SILENT_S, PodLoad
+from penstock_wire import durations
 
 Verdict = Literal["Scale", "Steady", "Limited", "Delayed", "FirstLook", "NoReports", "TooManyUnknown"]
+
+_PANIC_SHARE = 10
+"""The panic window is the stable window divided by this,"""
+_PANIC_LEAST_S = 2.0
+"""and at least this many seconds: two reports."""
+_PANIC_FACTOR = 2
+"""It decides when it asks for this many times the ready pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +37,23 @@ class Target:
     stable_window: float
     downscale_delay: float
 
+    def clamp(self, replicas: int) -> int:
+        """The nearest number within the limits."""
+        return min(max(replicas, self.min_replicas), self.max_replicas)
+
 
 def target_of(backend: ModelBackend) -> Target | None:
     """The target of a backend; None where it has no autoscaling, or is suspended."""
-    raise NotImplementedError
+    spec = backend.spec.autoscaling
+    if spec is None or backend.spec.suspend:
+        return None
+    return Target(
+        min_replicas=spec.min_replicas,
+        max_replicas=spec.max_replicas,
+        target_load=spec.target_load,
+        stable_window=durations.parse_ms(spec.stable_window) / 1000,
+        downscale_delay=durations.parse_ms(spec.downscale_delay) / 1000,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +62,14 @@ class ScalerState:
 
     Args:
         first_look: when it looked first, in seconds.
-        wanted: (time, replicas) wanted lately, oldest first.
+        wanted: (time, replicas) wanted lately, oldest first, each less than the one before it: an earlier
+            want that a later one reached says nothing more.
         panic_until: no decrease before this time, in seconds.
     """
 
     first_look: float | None = None
     wanted: tuple[tuple[float, int], ...] = ()
-    panic_until: float = 0.0
+    panic_until: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +96,11 @@ class Recommendation:
 def recommend(
     target: Target, *, current: int, pods: Sequence[PodLoad], state: ScalerState, now: float
 ) -> tuple[Recommendation, ScalerState]:
-    """Recommend replicas: N = ceil(load / target) of the load averaged over the stable window.
+    """Recommend replicas.
 
     Up at once; down only to the most that was wanted within `downscale_delay`. A pod that fell silent counts
-    as its last load; while more than half are unknown the number is held, and on its first look a new leader
-    never lowers it.
+    as its last load, and after a stable window as targetLoad; while more than half are silent the number is
+    held. A new leader lowers nothing before it has watched for one stable window. The limits hold at once.
 
     Args:
         target: the limits.
@@ -85,4 +113,136 @@ def recommend(
         The recommendation, and the state for the next call. Where `replicas` differs from `current`, write it
         through `/scale`.
     """
-    raise NotImplementedError
+    first, recent = state.first_look, state.wanted
+    if first is None:
+        first, recent = now, ((now, target.clamp(current)),)
+    serving = [pod for pod in pods if not pod.left and pod.was_ready]
+    silent = [pod for pod in serving if _silent(pod, now)]
+    known = {"target_load": target.target_load, "silent_pods": len(silent)}
+    known["ready_pods"] = len(serving) - len(silent)
+
+    if not serving or len(silent) * 2 > len(serving):
+        verdict: Verdict = "TooManyUnknown" if serving else "NoReports"
+        because = (
+            f"{len(silent)} of {len(serving)} pods are silent" if serving else "no pod has been ready yet"
+        )
+        held = target.clamp(current)
+        inputs = ScalingInputs(wanted=held, **known)
+        return (
+            Recommendation(
+                replicas=held,
+                current=current,
+                verdict=verdict,
+                message=f"held at {held}: {because}",
+                inputs=inputs,
+                metrics_available=False,
+            ),
+            ScalerState(
+                first_look=first,
+                wanted=_remember(recent, now, held, target.downscale_delay),
+                panic_until=state.panic_until,
+            ),
+        )
+
+    panic_window = max(target.stable_window / _PANIC_SHARE, _PANIC_LEAST_S)
+    load = _average_load(pods, target, window=target.stable_window, now=now)
+    burst = _average_load(pods, target, window=panic_window, now=now)
+    panic_until = state.panic_until
+    if _replicas(burst, target) >= _PANIC_FACTOR * max(len(serving) - len(silent), 1):
+        panic_until = now + target.stable_window
+    panic = now < panic_until
+    load = max(load, burst) if panic else load
+    wanted = _replicas(load, target)
+    history = _remember(recent, now, target.clamp(wanted), target.downscale_delay)
+
+    replicas, verdict, limit = _decide(
+        target,
+        current=current,
+        wanted=wanted,
+        recent=history[0][1],
+        lowering=now - first >= target.stable_window,
+        panic=panic,
+    )
+    items = math.ceil(load - 1e-9)
+    message = f"load {items} / targetLoad {target.target_load} = {wanted}{limit}"
+    return (
+        Recommendation(
+            replicas=replicas,
+            current=current,
+            verdict=verdict,
+            message=message,
+            inputs=ScalingInputs(load=items, wanted=wanted, **known),
+            metrics_available=True,
+        ),
+        ScalerState(first_look=first, wanted=history, panic_until=panic_until),
+    )
+
+
+def _decide(
+    target: Target, *, current: int, wanted: int, recent: int, lowering: bool, panic: bool
+) -> tuple[int, Verdict, str]:
+    """The replicas, one word and a half-sentence for what stands between them and what the load asks for."""
+    within = target.clamp(wanted)
+    if wanted > target.max_replicas:
+        edge = f", limited to maxReplicas {target.max_replicas}"
+    elif wanted < target.min_replicas:
+        edge = f", limited to minReplicas {target.min_replicas}"
+    else:
+        edge = ""
+    held = target.clamp(current)
+    if within < held:
+        if not lowering:
+            return held, "FirstLook", f"{edge}; not lowered before one stable window has been watched"
+        if panic:
+            return held, "Delayed", f"{edge}; not lowered within {target.stable_window:g}s of a burst"
+        within = min(held, max(within, recent))
+        if within == held:
+            seconds = f"{target.downscale_delay:g}s"
+            return held, "Delayed", f"{edge}; {recent} were wanted within the last {seconds}"
+    if within != current:
+        return within, "Scale", edge
+    return within, "Limited" if wanted > target.max_replicas else "Steady", edge
+
+
+def _remember(
+    wanted: tuple[tuple[float, int], ...], now: float, replicas: int, delay: float
+) -> tuple[tuple[float, int], ...]:
+    """The wants of the last `delay` seconds that still matter, the greatest and oldest first."""
+    kept = [(at, count) for at, count in wanted if now - at < delay and count > replicas]
+    return (*kept, (now, replicas))
+
+
+def _replicas(load: float, target: Target) -> int:
+    return math.ceil(load / target.target_load - 1e-9)
+
+
+def _silent(pod: PodLoad, now: float) -> bool:
+    return not pod.samples or now - pod.samples[-1].at > SILENT_S
+
+
+def _average_load(pods: Sequence[PodLoad], target: Target, *, window: float, now: float) -> float:
+    """The load of all pods, averaged over the part of the window from which there are samples.
+
+    Each sample holds until the next; the last one of a pod that is there holds until now, or until a stable
+    window has passed: from then on the pod counts as targetLoad, as does one that has never reported.
+    """
+    start = max(now - window, min((pod.samples[0].at for pod in pods if pod.samples), default=now))
+    span = now - start
+    total = 0.0
+    for pod in pods:
+        if not pod.samples:
+            total += target.target_load if pod.was_ready and not pod.left else 0
+            continue
+        last = pod.samples[-1]
+        if not pod.left and now - last.at > max(target.stable_window, SILENT_S):
+            total += target.target_load
+        elif span <= 0:
+            total += last.load if not pod.left else 0
+        else:
+            ends = [sample.at for sample in pod.samples[1:]] + [last.at if pod.left else now]
+            area = sum(
+                sample.load * max(end - max(sample.at, start), 0.0)
+                for sample, end in zip(pod.samples, ends, strict=True)
+            )
+            total += area / span
+    return total

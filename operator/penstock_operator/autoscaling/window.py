@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock_operator.api.modelbackend import LoadStatus
 from penstock_wire.report import SidecarReport
+
+SILENT_S = 10.0
+"""Seconds without a report after which a pod counts as silent."""
+
+_RATES_S = 60.0
+"""Seconds over which arrivals and fill are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +43,23 @@ class PodLoad:
         name: its name.
         ready: whether it is ready now.
         was_ready: whether it has ever been ready: one that never was is coming capacity without a load.
+        left: whether it is gone: its load counts in the past, up to its last sample.
         samples: its samples, oldest first.
     """
 
     name: str
     ready: bool
     was_ready: bool
+    left: bool = False
     samples: tuple[Sample, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pod:
+    report: SidecarReport
+    at: float
+    was_ready: bool = False
+    samples: deque[Sample] = field(default_factory=deque)
 
 
 class LoadWindow:
@@ -52,28 +69,48 @@ class LoadWindow:
         keep: seconds of samples to keep; at least the stable window, at least 60.
     """
 
-    def __init__(self, keep: float) -> None:
-        raise NotImplementedError
+    def __init__(self, keep: float = _RATES_S) -> None:
+        self._keep = max(keep, _RATES_S)
+        self._pods: dict[str, _Pod] = {}
 
     @property
     def keep(self) -> float:
         """Seconds of samples that are kept; may be set when the stable window changes."""
-        raise NotImplementedError
+        return self._keep
 
     @keep.setter
     def keep(self, seconds: float) -> None:
-        raise NotImplementedError
+        self._keep = max(seconds, _RATES_S)
 
     def record(self, report: SidecarReport, at: float) -> None:
         """Take a report.
 
-        A pod of the same name and another uid starts afresh; where totals fell, the sidecar has restarted.
+        A pod of the same name and another uid starts afresh; where `seq` fell, the sidecar has restarted.
 
         Args:
             report: the report.
             at: when it came, in seconds.
         """
-        raise NotImplementedError
+        pod = self._pods.get(report.pod)
+        if pod is None or pod.report.uid != report.uid:
+            pod = self._pods[report.pod] = _Pod(report=report, at=at)
+            # What a process counted before we listened did not arrive now, unless this is its first word.
+            before = None if report.seq <= 1 else report
+        elif report.seq == pod.report.seq:
+            return
+        else:
+            before = pod.report if report.seq > pod.report.seq else None
+        pod.samples.append(
+            Sample(
+                at=at,
+                load=report.items.queued + report.items.ongoing,
+                arrived=report.totals.arrived - (before.totals.arrived if before else 0),
+                batches=report.totals.batches - (before.totals.batches if before else 0),
+                batch_items=report.totals.batch_items - (before.totals.batch_items if before else 0),
+            )
+        )
+        pod.report, pod.at = report, at
+        pod.was_ready = pod.was_ready or report.state == "ready"
 
     def view(self, pods: Mapping[str, bool], now: float) -> tuple[PodLoad, ...]:
         """What is known of the pods, for `recommend`; forgets what is older than `keep`.
@@ -85,11 +122,27 @@ class LoadWindow:
         Returns:
             The pods that are there; and those that left, as long as their samples lie in the window.
         """
-        raise NotImplementedError
+        self._prune(pods, now)
+        found = []
+        for name in sorted(pods.keys() | self._pods.keys()):
+            known = self._pods.get(name)
+            ready = pods.get(name, False)
+            if known is not None and ready:
+                known.was_ready = True
+            found.append(
+                PodLoad(
+                    name=name,
+                    ready=ready,
+                    was_ready=ready or (known is not None and known.was_ready),
+                    left=name not in pods,
+                    samples=tuple(known.samples) if known else (),
+                )
+            )
+        return tuple(found)
 
     def latest(self) -> Mapping[str, tuple[float, SidecarReport]]:
         """The last report of each pod, and when it came, in seconds."""
-        raise NotImplementedError
+        return {name: (pod.at, pod.report) for name, pod in self._pods.items()}
 
     def load(self, now: float, max_batch_size: int) -> LoadStatus:
         """The load for `status.load`: now, with arrivals and fill over the last minute.
@@ -98,4 +151,30 @@ class LoadWindow:
             now: the time in seconds.
             max_batch_size: what a full batch holds.
         """
-        raise NotImplementedError
+        talking = [pod.report for pod in self._pods.values() if now - pod.at <= SILENT_S]
+        lately = [
+            sample for pod in self._pods.values() for sample in pod.samples if now - sample.at <= _RATES_S
+        ]
+        first = min((sample.at for sample in lately), default=now)
+        span = max(now - first, 1.0)
+        batches = sum(sample.batches for sample in lately)
+        items = sum(sample.batch_items for sample in lately)
+        return LoadStatus(
+            queued=sum(report.items.queued for report in talking),
+            ongoing=sum(report.items.ongoing for report in talking),
+            oldest_age_ms=max((report.oldest_age_ms for report in talking), default=0),
+            arrivals_per_minute=round(sum(sample.arrived for sample in lately) * 60 / span),
+            batch_fill_percent=round(100 * items / (batches * max_batch_size)) if batches else 0,
+        )
+
+    def _prune(self, pods: Mapping[str, bool], now: float) -> None:
+        """Forget old samples; of a pod that is there the last one stays, as the load it fell silent with."""
+        for name, pod in list(self._pods.items()):
+            least = 1 if name in pods else 0
+            while len(pod.samples) > least and now - pod.samples[0].at > self._keep:
+                # The sample that was in force when the window began is needed too.
+                if len(pod.samples) > 1 and now - pod.samples[1].at < self._keep:
+                    break
+                pod.samples.popleft()
+            if not pod.samples:
+                del self._pods[name]

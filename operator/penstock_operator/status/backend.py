@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from penstock_operator.api import ModelBackend
-from penstock_operator.api.modelbackend import LoadStatus
+from penstock_operator.api import Condition, ModelBackend
+from penstock_operator.api.modelbackend import (
+    LoadStatus,
+    ModelBackendStatus,
+    ModelStatus,
+    ScalingEntry,
+)
 from penstock_operator.autoscaling import Recommendation
+from penstock_operator.desired import labels
 from penstock_operator.desired.objects import Object
+from penstock_operator.status import conditions, pods
+from penstock_operator.status.conditions import condition
 from penstock_wire.report import SidecarReport
+
+ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
+
+_HISTORY = 10
+_SHOW_LOAD_EVERY_S = 15.0
+_SHOW_LOAD_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +73,31 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         seen: what was observed.
         now: the time, as RFC 3339 in UTC.
     """
-    raise NotImplementedError
+    old = backend.status
+    counts = (seen.deployment or {}).get("status", {})
+    wrong = pods.refused(seen.deployment) or pods.trouble(seen.pods)
+    model = _model_status(seen, wrong)
+    found = [_available(backend, seen), _model_loaded(seen, model, wrong), _settings_applied(backend, seen)]
+    found += _scaling(backend, seen)
+    ready, reconciling, stalled = _ready(backend, seen, wrong)
+    found += [ready, *conditions.flags(ready, reconciling=reconciling, stalled=stalled)]
+    if model.last_failure is None and ready.status != "True" and old.model is not None:
+        model = model.model_copy(update={"last_failure": old.model.last_failure})
+    recommended = seen.recommendation
+    generation = backend.metadata.generation
+    return ModelBackendStatus(
+        observed_generation=generation,
+        replicas=counts.get("replicas") or 0,
+        ready_replicas=counts.get("readyReplicas") or 0,
+        updated_replicas=counts.get("updatedReplicas") or 0,
+        selector=labels.selector_text(labels.backend_selector(backend.name)),
+        desired_replicas=recommended.replicas if recommended else backend.spec.replicas,
+        load=seen.load,
+        model=model,
+        scaling=_history(backend, seen, now),
+        used_by=tuple(seen.used_by),
+        settings_version=seen.settings_version or None,
+    ).document() | {"conditions": conditions.merge(old.conditions, found, generation=generation, now=now)}
 
 
 def publish_load(old: LoadStatus | None, new: LoadStatus, *, elapsed: float | None) -> LoadStatus:
@@ -70,4 +108,150 @@ def publish_load(old: LoadStatus | None, new: LoadStatus, *, elapsed: float | No
         new: the load now.
         elapsed: seconds since the load was last published; None if never.
     """
-    raise NotImplementedError
+    if old is None or elapsed is None:
+        return new
+    if elapsed < _SHOW_LOAD_EVERY_S:
+        return old
+    before, after = old.model_dump(), new.model_dump()
+    moved = any(abs(after[key] - before[key]) > _SHOW_LOAD_SHARE * abs(before[key]) for key in before)
+    return new if moved else old
+
+
+def _needed(backend: ModelBackend) -> int:
+    """Ready pods that make a backend well: while it scales up by itself, its least number is enough."""
+    scaling = backend.spec.autoscaling
+    return min(backend.spec.replicas, scaling.min_replicas) if scaling else backend.spec.replicas
+
+
+def _rolling(backend: ModelBackend, deployment: Object | None) -> str | None:
+    """What is missing until all pods are of the current template, in words; None if nothing is."""
+    if deployment is None:
+        return "its Deployment is not there yet"
+    status = deployment.get("status", {})
+    if (status.get("observedGeneration") or 0) < deployment["metadata"].get("generation", 0):
+        return "its Deployment has a change that is not taken up yet"
+    updated, total = status.get("updatedReplicas") or 0, status.get("replicas") or 0
+    if total > updated:
+        return f"{total - updated} of {total} pods are of an old template"
+    if (status.get("readyReplicas") or 0) < _needed(backend):
+        return f"{status.get('readyReplicas') or 0} of {_needed(backend)} pods are ready"
+    return None
+
+
+def _ready(
+    backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble | None
+) -> tuple[Condition, bool, bool]:
+    """The summary, whether something is under way, and whether it cannot go on without a person."""
+    rolling = _rolling(backend, seen.deployment)
+    overdue = pods.overdue(seen.deployment)
+    if seen.taken:
+        text = f"not ours, so not touched: {conditions.some(seen.taken)}; choose another name or delete it"
+        return condition("Ready", "False", "NameTaken", text), False, True
+    if seen.apply_error is not None:
+        return condition("Ready", "False", "ApplyRefused", seen.apply_error), False, True
+    if rolling is not None and wrong is not None:
+        return condition("Ready", "False", wrong.reason, wrong.message), False, True
+    if seen.policy_missing:
+        return condition("Ready", "False", "BatchPolicyMissing", _policy_text(backend)), False, True
+    if rolling is not None and overdue is not None:
+        return condition("Ready", "False", overdue.reason, overdue.message), False, True
+    if rolling is not None:
+        return condition("Ready", "False", "RollingOut", rolling), True, False
+    if backend.spec.replicas == 0:
+        return condition("Ready", "True", "ScaledToZero", "spec.replicas is 0: nothing serves"), False, False
+    if seen.batching_note is not None:
+        return condition("Ready", "True", "BatchUnreachable", seen.batching_note), False, False
+    return condition("Ready", "True", "Serving"), False, False
+
+
+def _policy_text(backend: ModelBackend) -> str:
+    return (
+        f"BatchPolicy {backend.spec.batch_policy_ref} does not exist in namespace {backend.namespace}; "
+        "the last settings stay in force, or the defaults if there were none"
+    )
+
+
+def _available(backend: ModelBackend, seen: BackendObserved) -> Condition:
+    count = len(pods.ready(seen.pods))
+    if count:
+        return condition("Available", "True", "PodsReady")
+    if backend.spec.replicas == 0:
+        return condition("Available", "False", "ScaledToZero", "spec.replicas is 0")
+    return condition("Available", "False", "NoReadyPod", "no pod takes requests")
+
+
+def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelStatus:
+    here = pods.living(seen.pods)
+    loaded = pods.ready(here) or any(report.state == "ready" for report in seen.reports.values())
+    failed = wrong is not None and wrong.reason != "Unschedulable"
+    running = any(pod.get("status", {}).get("phase") == "Running" for pod in here)
+    state: ModelState = "Pending"
+    if loaded:
+        state = "Loaded"
+    elif failed:
+        state = "FailedToLoad"
+    elif running:
+        state = "Loading"
+    return ModelStatus(state=state, last_failure=wrong.message[:4096] if wrong and failed else None)
+
+
+def _model_loaded(seen: BackendObserved, model: ModelStatus, wrong: pods.Trouble | None) -> Condition:
+    if model.state == "Loaded":
+        return condition("ModelLoaded", "True", "Loaded")
+    if wrong is not None:
+        return condition("ModelLoaded", "False", wrong.reason, wrong.message)
+    told = next((report.message for report in seen.reports.values() if report.message), "")
+    if model.state == "Loading":
+        return condition("ModelLoaded", "False", "Loading", told or "the model does not answer readyPath yet")
+    return condition("ModelLoaded", "False", "NoPod", "no pod runs")
+
+
+def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition:
+    kind, version = "SettingsApplied", seen.settings_version
+    if seen.policy_missing:
+        return condition(kind, "False", "BatchPolicyMissing", _policy_text(backend))
+    ready = [pods.name(pod) for pod in pods.ready(seen.pods)]
+    if not ready:
+        return condition(kind, "Unknown", "NoReadyPod", f"version {version}: no pod is ready")
+    told = {name: seen.reports[name].settings_version for name in ready if name in seen.reports}
+    behind = [name for name, reported in told.items() if reported < version]
+    silent = [name for name in ready if name not in told]
+    count = f"version {version}: {len(told) - len(behind)} of {len(ready)} ready pods"
+    if behind:
+        return condition(kind, "False", "Waiting", f"{count}; behind: {conditions.some(behind)}")
+    if silent:
+        return condition(kind, "Unknown", "NoReports", f"{count}; silent: {conditions.some(silent)}")
+    return condition(kind, "True", "Applied", count)
+
+
+def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
+    spec, recommended = backend.spec.autoscaling, seen.recommendation
+    if spec is None:
+        return []
+    if backend.spec.suspend:
+        return [condition("ScalingActive", "False", "Suspended", "spec.suspend is true")]
+    if seen.foreign_scaler is not None:
+        text = f"{seen.foreign_scaler} writes the scale subresource too; keep one of the two"
+        active = condition("ScalingActive", "False", "ForeignScaler", text)
+    elif recommended is not None and recommended.verdict == "Limited":
+        text = f"the load asks for more than maxReplicas {spec.max_replicas}"
+        active = condition("ScalingActive", "True", "Limited", text)
+    else:
+        active = condition("ScalingActive", "True", "FollowingLoad")
+    if recommended is None:
+        return [active, condition("MetricsAvailable", "Unknown", "NotLookedYet")]
+    if recommended.metrics_available:
+        return [active, condition("MetricsAvailable", "True", "ReportsReceived")]
+    return [active, condition("MetricsAvailable", "False", recommended.verdict, recommended.message)]
+
+
+def _history(backend: ModelBackend, seen: BackendObserved, now: str) -> tuple[ScalingEntry, ...]:
+    old, done = backend.status.scaling, seen.recommendation
+    if not seen.scaled or done is None or done.replicas == done.current:
+        return old
+    entry = ScalingEntry(
+        time=now, from_=done.current, to=done.replicas, reason=done.message, inputs=done.inputs
+    )
+    if old and old[0].model_copy(update={"time": now}) == entry:
+        return old
+    return (entry, *old)[:_HISTORY]

@@ -9,16 +9,26 @@ from penstock_operator.api import Condition
 
 Truth = Literal["True", "False", "Unknown"]
 
+_MESSAGE_LIMIT = 2048
+_NAMED = 3
+"""Names that a message gives; the rest are counted."""
 
-def condition(kind: str, status: Truth | bool, reason: str, message: str = "") -> Condition:
-    """A condition without generation and time, which `merge` fills in."""
-    raise NotImplementedError
+
+def condition(kind: str, status: Truth, reason: str, message: str = "") -> Condition:
+    """A condition without generation and time, which `merge` fills in; a long message is cut."""
+    cut = message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 1] + "…"
+    return Condition(type=kind, status=status, reason=reason, message=cut)
+
+
+def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
+    """The condition of a type, if it is there."""
+    return next((item for item in conditions if item.type == kind), None)
 
 
 def merge(
     old: Sequence[Condition], new: Iterable[Condition], *, generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """The conditions to write: the new ones, sorted by type; one whose status did not change keeps its time.
+    """The conditions to write: Ready first, then by type; one whose status did not change keeps its time.
 
     Old conditions of a type that is not among the new ones go.
 
@@ -28,7 +38,30 @@ def merge(
         generation: the resource's metadata.generation.
         now: the time, as RFC 3339 in UTC, such as 2026-01-31T12:00:00Z.
     """
-    raise NotImplementedError
+    found = []
+    for item in sorted(new, key=lambda item: (item.type != "Ready", item.type)):
+        before = find(old, item.type)
+        same = before is not None and before.status == item.status and before.last_transition_time
+        since = before.last_transition_time if before is not None and same else now
+        found.append(
+            item.model_copy(
+                update={"observed_generation": generation, "last_transition_time": since}
+            ).document()
+        )
+    return found
+
+
+def flags(ready: Condition, *, reconciling: bool, stalled: bool) -> list[Condition]:
+    """`Reconciling` and `Stalled` (kstatus), each only while True, with the summary's reason and message."""
+    wanted = {"Reconciling": reconciling and not stalled, "Stalled": stalled}
+    return [condition(kind, "True", ready.reason, ready.message) for kind, holds in wanted.items() if holds]
+
+
+def some(names: Iterable[str]) -> str:
+    """Up to three names, and how many more there are: `a, b, c and 4 more`."""
+    all_names = sorted(names)
+    more = len(all_names) - _NAMED
+    return ", ".join(all_names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def parse_failed(stored: Mapping[str, Any], error: str, *, now: str) -> dict[str, Any]:
@@ -39,4 +72,15 @@ def parse_failed(stored: Mapping[str, Any], error: str, *, now: str) -> dict[str
         error: the ResourceError's message.
         now: the time, as in `merge`.
     """
-    raise NotImplementedError
+    generation = stored.get("metadata", {}).get("generation", 0)
+    old = [
+        Condition.model_validate(raw)
+        for raw in (stored.get("status") or {}).get("conditions") or ()
+        if isinstance(raw, Mapping) and {"type", "status", "reason"} <= raw.keys()
+    ]
+    ready = condition("Ready", "False", "Unreadable", error)
+    conditions = [ready, *flags(ready, reconciling=False, stalled=True)]
+    return {
+        "observedGeneration": generation,
+        "conditions": merge(old, conditions, generation=generation, now=now),
+    }

@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_operator.api import ModelEndpoint
+from penstock_operator.api import Condition, ModelEndpoint
+from penstock_operator.api.defaults import route, url
+from penstock_operator.api.modelendpoint import ModelEndpointStatus, ServingBackend
 from penstock_operator.desired.objects import Object
 from penstock_operator.desired.traffic import EndpointPlan
+from penstock_operator.status import conditions, pods
+from penstock_operator.status.conditions import condition
 from penstock_wire.report import RouterReport
 
 
@@ -55,5 +59,118 @@ class EndpointObserved:
 
 
 def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str) -> dict[str, Any]:
-    """The whole status of an endpoint (see `backend.backend_status`)."""
-    raise NotImplementedError
+    """The whole status of an endpoint (see `backend.backend_status`).
+
+    Args:
+        endpoint: the endpoint.
+        seen: what was observed.
+        now: the time, as RFC 3339 in UTC.
+    """
+    old, generation = endpoint.status, endpoint.metadata.generation
+    accepted = _accepted(endpoint, seen)
+    backends = _backends_ready(seen)
+    router = router_ready(endpoint.name, seen.router)
+    ready = _summary(accepted, backends, router, conditions.find(old.conditions, "Ready"))
+    found = [accepted, backends, router, ready]
+    stalled = accepted.status == "False" or backends.reason == "BackendMissing" or router.reason in _STALLED
+    found += conditions.flags(ready, reconciling=ready.status != "True", stalled=stalled)
+    return ModelEndpointStatus(
+        observed_generation=generation,
+        url=url(endpoint) if seen.port is not None and not seen.taken else None,
+        backends=tuple(
+            ServingBackend(name=share.name, weight=share.weight, ready=seen.backends.get(share.name, False))
+            for share in seen.plan.backends
+        ),
+    ).document() | {"conditions": conditions.merge(old.conditions, found, generation=generation, now=now)}
+
+
+_STALLED = {"NameTaken", "ApplyRefused", "PortFailed", "ImagePullFailed", "ContainerCrashed", "PodsRefused"}
+
+
+def _summary(
+    accepted: Condition, backends: Condition, router: Condition, before: Condition | None
+) -> Condition:
+    """Ready: the first of the aspects that does not hold, else True.
+
+    Routers that are merely silent (the operator has just started) leave the summary as it was.
+    """
+    for aspect in (accepted, backends, router):
+        if aspect.status == "False":
+            return condition("Ready", "False", aspect.reason, aspect.message)
+    if router.status == "Unknown" and (before is None or before.status != "True"):
+        return condition("Ready", "Unknown", router.reason, router.message)
+    return condition("Ready", "True", "Serving")
+
+
+def _accepted(endpoint: ModelEndpoint, seen: EndpointObserved) -> Condition:
+    if seen.taken:
+        text = f"Service {endpoint.name} is not ours, so not touched; choose another name or delete it"
+        return condition("Accepted", "False", "NameTaken", text)
+    if seen.apply_error is not None:
+        return condition("Accepted", "False", "ApplyRefused", seen.apply_error)
+    if seen.port is None:
+        return condition("Accepted", "False", "NoPort", "all 10000 ports of the namespace's router are taken")
+    if seen.plan.route_taken_by is not None:
+        text = (
+            f"route {route(endpoint)} is served for the older ModelEndpoint {seen.plan.route_taken_by}; "
+            f"Service {endpoint.name} serves this one"
+        )
+        return condition("Accepted", "False", "RouteConflict", text)
+    return condition("Accepted", "True", "Accepted")
+
+
+def _backends_ready(seen: EndpointObserved) -> Condition:
+    kind, missing = "BackendsReady", seen.plan.missing
+    if missing:
+        return condition(kind, "False", "BackendMissing", f"no such ModelBackend: {conditions.some(missing)}")
+    waiting = [
+        share.name for share in seen.plan.backends if share.weight > 0 and not seen.backends[share.name]
+    ]
+    if waiting:
+        return condition(kind, "False", "BackendNotReady", f"no pod is ready of: {conditions.some(waiting)}")
+    return condition(kind, "True", "PodsReady")
+
+
+def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
+    """`RouterReady`: every ready router pod has reported the current settings, and listens for the endpoint.
+
+    Args:
+        endpoint: the endpoint that is asked about; None asks about the settings alone.
+        router: what was observed.
+    """
+    kind, version = "RouterReady", router.settings_version
+    if router.taken:
+        text = f"not ours, so not touched: {conditions.some(router.taken)}; delete it"
+        return condition(kind, "False", "NameTaken", text)
+    if router.apply_error is not None:
+        return condition(kind, "False", "ApplyRefused", router.apply_error)
+    ready = [pods.name(pod) for pod in pods.ready(router.pods)]
+    if not ready:
+        wrong = pods.refused(router.deployment) or pods.trouble(router.pods)
+        if wrong is not None:
+            return condition(kind, "False", wrong.reason, wrong.message)
+        return condition(kind, "False", "RouterStarting", "no router pod is ready")
+    told = {name: router.reports[name] for name in ready if name in router.reports}
+    behind = [name for name, report in told.items() if report.settings_version < version]
+    silent = [name for name in ready if name not in told]
+    count = f"version {version}: {len(told) - len(behind)} of {len(ready)} ready routers"
+    if behind:
+        return condition(kind, "False", "Waiting", f"{count}; behind: {conditions.some(behind)}")
+    if endpoint is not None:
+        deaf = [name for name, report in told.items() if not _listens(report, endpoint)]
+        if deaf:
+            cause = next((text for name in deaf if (text := _error(told[name], endpoint))), "no error given")
+            return condition(
+                kind, "False", "PortFailed", f"{conditions.some(deaf)} cannot listen for it: {cause}"
+            )
+    if silent:
+        return condition(kind, "Unknown", "NoReports", f"{count}; silent: {conditions.some(silent)}")
+    return condition(kind, "True", "Listening", count)
+
+
+def _listens(report: RouterReport, endpoint: str) -> bool:
+    return endpoint in report.endpoints and report.endpoints[endpoint].listening
+
+
+def _error(report: RouterReport, endpoint: str) -> str:
+    return report.endpoints[endpoint].error if endpoint in report.endpoints else ""

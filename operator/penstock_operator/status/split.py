@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock_operator.api import TrafficSplit
+from penstock_operator.api import Condition, TrafficSplit
+from penstock_operator.api.trafficsplit import SplitWeight, TrafficSplitStatus
 from penstock_operator.desired.traffic import SplitPlan
-from penstock_operator.status.endpoint import RouterObserved
+from penstock_operator.status import conditions
+from penstock_operator.status.conditions import condition
+from penstock_operator.status.endpoint import RouterObserved, router_ready
 
 
 def split_status(
@@ -27,4 +30,48 @@ def split_status(
         backends: the backends that exist in the namespace, and whether each has a ready pod.
         now: the time, as RFC 3339 in UTC.
     """
-    raise NotImplementedError
+    old, generation = split.status, split.metadata.generation
+    accepted = _accepted(split, plan)
+    routers = router_ready(None, router)
+    ready = _summary(accepted, plan, routers, conditions.find(old.conditions, "Ready"))
+    found = [accepted, ready]
+    stalled = accepted.status == "False" or bool(plan.missing)
+    found += conditions.flags(ready, reconciling=ready.status != "True", stalled=stalled)
+    taken_up = plan.accepted and routers.status == "True"
+    before = {weight.name: weight.applied for weight in old.weights}
+    return TrafficSplitStatus(
+        observed_generation=generation,
+        weights=tuple(
+            SplitWeight(
+                name=share.name,
+                desired=share.weight,
+                applied=(share.weight if share.name in backends else 0)
+                if taken_up
+                else before.get(share.name),
+            )
+            for share in split.spec.backends
+        ),
+    ).document() | {"conditions": conditions.merge(old.conditions, found, generation=generation, now=now)}
+
+
+def _accepted(split: TrafficSplit, plan: SplitPlan) -> Condition:
+    endpoint = split.spec.endpoint
+    if plan.conflict_with is not None:
+        text = f"the older TrafficSplit {plan.conflict_with} splits ModelEndpoint {endpoint} already"
+        return condition("Accepted", "False", "Conflict", text)
+    if plan.endpoint_missing:
+        return condition("Accepted", "False", "EndpointMissing", f"no such ModelEndpoint: {endpoint}")
+    return condition("Accepted", "True", "Accepted")
+
+
+def _summary(accepted: Condition, plan: SplitPlan, routers: Condition, before: Condition | None) -> Condition:
+    if accepted.status == "False":
+        return condition("Ready", "False", accepted.reason, accepted.message)
+    if plan.missing:
+        text = f"no such ModelBackend: {conditions.some(plan.missing)}; the others share its weight"
+        return condition("Ready", "False", "BackendMissing", text)
+    if routers.status == "False":
+        return condition("Ready", "False", routers.reason, routers.message)
+    if routers.status == "Unknown" and (before is None or before.status != "True"):
+        return condition("Ready", "Unknown", routers.reason, routers.message)
+    return condition("Ready", "True", "Applied")

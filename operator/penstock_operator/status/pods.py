@@ -1,0 +1,123 @@
+"""What kubelet, the scheduler and the Deployment say of pods, in one word and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock_operator.desired.objects import Object
+
+_PULL = {
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
+}
+_CREATE = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why a pod does not run.
+
+    Args:
+        reason: one CamelCase word, for a condition.
+        message: the cause in words.
+    """
+
+    reason: str
+    message: str
+
+
+def living(pods: Iterable[Object]) -> list[Object]:
+    """The pods that are neither being deleted nor finished."""
+    return [
+        pod
+        for pod in pods
+        if not pod["metadata"].get("deletionTimestamp")
+        and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+
+
+def ready(pods: Iterable[Object]) -> list[Object]:
+    """The living pods whose condition Ready is True."""
+    return [pod for pod in living(pods) if _is_true(pod, "Ready")]
+
+
+def name(pod: Object) -> str:
+    """A pod's name."""
+    return str(pod["metadata"]["name"])
+
+
+def trouble(pods: Sequence[Object]) -> Trouble | None:
+    """The gravest trouble of the living pods that are not ready: the youngest such pod's."""
+    waiting = [pod for pod in living(pods) if not _is_true(pod, "Ready")]
+    waiting.sort(key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", name(pod)), reverse=True)
+    return next((found for pod in waiting if (found := _of_pod(pod)) is not None), None)
+
+
+def refused(deployment: Object | None) -> Trouble | None:
+    """Why a Deployment's pods cannot be made at all: a quota, Pod Security, a missing ServiceAccount."""
+    for raw in _conditions(deployment):
+        if raw.get("type") == "ReplicaFailure" and raw.get("status") == "True":
+            return Trouble(reason="PodsRefused", message=str(raw.get("message") or raw.get("reason") or ""))
+    return None
+
+
+def overdue(deployment: Object | None) -> Trouble | None:
+    """A rollout that made no progress for the Deployment's progressDeadlineSeconds."""
+    for raw in _conditions(deployment):
+        if raw.get("type") == "Progressing" and raw.get("reason") == "ProgressDeadlineExceeded":
+            return Trouble(reason="ProgressDeadlineExceeded", message=str(raw.get("message") or ""))
+    return None
+
+
+def _conditions(found: Object | None) -> Sequence[Mapping[str, Any]]:
+    return (found or {}).get("status", {}).get("conditions") or ()
+
+
+def _is_true(pod: Object, kind: str) -> bool:
+    return any(raw.get("type") == kind and raw.get("status") == "True" for raw in _conditions(pod))
+
+
+def _of_pod(pod: Object) -> Trouble | None:
+    for status in _containers(pod):
+        found = _of_container(status)
+        if found is not None:
+            return Trouble(reason=found.reason, message=f"pod {name(pod)}: {found.message}")
+    for raw in _conditions(pod):
+        if raw.get("type") == "PodScheduled" and raw.get("status") == "False":
+            return Trouble(reason="Unschedulable", message=f"pod {name(pod)}: {raw.get('message') or ''}")
+    return None
+
+
+def _containers(pod: Object) -> Iterator[Mapping[str, Any]]:
+    status = pod.get("status", {})
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def _of_container(status: Mapping[str, Any]) -> Trouble | None:
+    who = f"container {status.get('name')}"
+    waiting = status.get("state", {}).get("waiting") or {}
+    word, text = waiting.get("reason") or "", waiting.get("message") or ""
+    if word in _PULL:
+        return Trouble(
+            reason="ImagePullFailed", message=f"{who}: image {status.get('image')}: {text or word}"
+        )
+    if word in _CREATE:
+        return Trouble(reason="ContainerNotCreated", message=f"{who}: {word}: {text}")
+    ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
+    if ended and not status.get("ready"):
+        cause = ended.get("reason") or "Error"
+        last = (ended.get("message") or "").strip()
+        return Trouble(
+            reason="ContainerCrashed",
+            message=f"{who} exited with code {ended.get('exitCode')} ({cause}), restarts: "
+            f"{status.get('restartCount', 0)}" + (f"; its last words: {last}" if last else ""),
+        )
+    return None
