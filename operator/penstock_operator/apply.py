@@ -11,19 +11,16 @@ Fields that others added are not in what we want, so they neither count as drift
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
 
 from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.desired.labels import DESIRED_HASH, MANAGED, MANAGED_BY
+from penstock_operator.desired.objects import desired_hash, stamped
 from penstock_operator.errors import NameTaken
-from penstock_operator.kinds import CHILDREN, PARENTS, kind_of
+from penstock_operator.kinds import CHILDREN, PARENTS, Kind, kind_of
 from penstock_operator.store import Key, Store, key_of, owner_uids
-
-HASH_ANNOTATION = "penstock.dev/desired-hash"
-MANAGED_BY = "app.kubernetes.io/managed-by"
 
 _SUFFIXES = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
@@ -86,27 +83,6 @@ def quantity(text: object) -> Decimal | None:
         return None
 
 
-def desired_hash(desired: Obj) -> str:
-    """A short fingerprint of what we want, independent of the order of members.
-
-    Args:
-        desired: the object without the hash annotation.
-    """
-    spelled = json.dumps(desired, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(spelled.encode()).hexdigest()[:32]
-
-
-def with_hash(desired: Obj) -> Obj:
-    """The object that is sent: what we want and its fingerprint.
-
-    Args:
-        desired: the object without the hash annotation.
-    """
-    metadata = desired["metadata"]
-    annotations = {**(metadata.get("annotations") or {}), HASH_ANNOTATION: desired_hash(desired)}
-    return {**desired, "metadata": {**metadata, "annotations": annotations}}
-
-
 def needs_write(desired: Obj, live: Obj) -> str | None:
     """Why the child must be written, None if it is as we want it.
 
@@ -118,7 +94,7 @@ def needs_write(desired: Obj, live: Obj) -> str | None:
         ``changed`` when we want something else than last time, ``drift`` when somebody changed the object.
     """
     annotations = live["metadata"].get("annotations") or {}
-    if annotations.get(HASH_ANNOTATION) != desired_hash(desired):
+    if annotations.get(DESIRED_HASH) != desired_hash(desired):
         return "changed"
     return None if contained(desired, live) else "drift"
 
@@ -202,13 +178,38 @@ class Applier:
         # load the apiserver, so it is remembered and left until somebody touches the object.
         self._futile: dict[Key, tuple[str, str]] = {}
 
-    async def ensure(self, desired: Obj, *, owners: Collection[str], shared: bool = False) -> Obj:
+    async def look(self, kind: Kind, namespace: str, name: str) -> Obj | None:
+        """The live object: as the store has it, else as the cluster says.
+
+        An object that lost our label, or never had it, is not in the store.
+
+        Args:
+            kind: its kind.
+            namespace: where it is.
+            name: its name.
+        """
+        live = self._store.get(kind, namespace, name)
+        if live is None:
+            live = await self._cluster.get(kind, namespace, name)
+            if live is not None and labelled(live):
+                self._store.put(live)
+        return live
+
+    async def ensure(
+        self,
+        desired: Obj,
+        *,
+        owners: Collection[str],
+        shared: bool = False,
+        looked: Mapping[Key, Obj | None] | None = None,
+    ) -> Obj:
         """Make the child what we want, with no write where it is.
 
         Args:
             desired: the whole object, without the hash annotation.
             owners: uids of which one must own a live object for it to be ours.
             shared: the object belongs to a namespace; our label on it is proof enough.
+            looked: live objects that the caller has just looked at, to spare a second look.
 
         Returns:
             The live object.
@@ -218,33 +219,31 @@ class Applier:
             ClusterError: the apiserver refused.
         """
         kind, key = kind_of(desired), key_of(desired)
-        live = self._store.get(kind, key.namespace, key.name)
-        if live is None:
-            # NB: an object without our label is not in the store, and a forced apply takes it over silently.
-            live = await self._cluster.get(kind, key.namespace, key.name)
-            if live is not None and live["metadata"].get("labels", {}).get(MANAGED_BY) == "penstock":
-                self._store.put(live)
+        # NB: a forced apply rewrites a stranger's object in silence, hence the look before it.
+        if looked is not None and key in looked:
+            live = looked[key]
+        else:
+            live = await self.look(kind, key.namespace, key.name)
         if live is not None:
             if not _ours(live, owners, shared=shared):
                 raise NameTaken(kind.kind, key.namespace, key.name, _whose(live))
             if needs_write(desired, live) is None:
                 self._futile.pop(key, None)
                 return live
-            mark = (desired_hash(desired), str(live["metadata"].get("resourceVersion")))
-            if self._futile.get(key) == mark:
+            if self._futile.get(key) == _mark(desired, live):
                 return live
-        answer = await self._cluster.apply(kind, with_hash(desired))
+        answer = await self._cluster.apply(kind, stamped(desired))
         self._observer.wrote("apply", kind.kind)
         if needs_write(desired, answer) is not None:
-            self._futile[key] = (desired_hash(desired), str(answer["metadata"].get("resourceVersion")))
+            self._futile[key] = _mark(desired, answer)
         self._store.put(answer)
         return answer
 
-    async def prune(self, owner_uid: str, keep: Iterable[Key]) -> list[Key]:
-        """Delete what we rendered for an owner and do not want any more.
+    async def prune(self, candidates: Iterable[Obj], keep: Iterable[Key]) -> list[Key]:
+        """Delete what we rendered and do not want any more.
 
         Args:
-            owner_uid: whose children.
+            candidates: live objects that nobody but the caller decides about.
             keep: what is still wanted.
 
         Returns:
@@ -252,13 +251,11 @@ class Applier:
         """
         wanted = set(keep)
         gone: list[Key] = []
-        for child in self._store.owned(owner_uid):
+        for child in list(candidates):
             key, metadata = key_of(child), child["metadata"]
             if key in wanted or kind_of(child) not in CHILDREN or metadata.get("deletionTimestamp"):
                 continue
-            if set(owner_uids(child)) != {owner_uid}:
-                continue  # shared with others
-            if HASH_ANNOTATION not in (metadata.get("annotations") or {}):
+            if not labelled(child) or DESIRED_HASH not in (metadata.get("annotations") or {}):
                 continue  # not rendered by us, whatever its owner
             if await self._cluster.delete(kind_of(child), key.namespace, key.name, uid=metadata["uid"]):
                 self._observer.wrote("delete", key.kind)
@@ -267,10 +264,21 @@ class Applier:
         return gone
 
 
+def labelled(live: Obj) -> bool:
+    """Whether the object carries our label.
+
+    Args:
+        live: any object.
+    """
+    return bool((live["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGED)
+
+
+def _mark(desired: Obj, live: Obj) -> tuple[str, str]:
+    return desired_hash(desired), str(live["metadata"].get("resourceVersion"))
+
+
 def _ours(live: Obj, owners: Collection[str], *, shared: bool) -> bool:
-    if shared:
-        return bool(live["metadata"].get("labels", {}).get(MANAGED_BY) == "penstock")
-    return any(uid in owners for uid in owner_uids(live))
+    return labelled(live) if shared else any(uid in owners for uid in owner_uids(live))
 
 
 def _whose(live: Obj) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
@@ -267,6 +268,48 @@ class KubernetesCluster:
                 raise cluster_error(0, f"{method} {path}: the answer is not JSON") from error
             return parsed if isinstance(parsed, dict) else {}
         raise cluster_error(answer.status, _message(data, answer.status), _seconds(answer.headers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """How to log in, in a form that other clients understand.
+
+    Args:
+        server: base URL of the apiserver.
+        authorization: value of the Authorization header, empty for client certificates.
+        ca_path: file with the CA, None for the system's.
+        insecure: whether the server's certificate goes unchecked.
+        certificate_path: file with the client certificate.
+        private_key_path: file with its key.
+    """
+
+    server: str
+    authorization: str
+    ca_path: str | None
+    insecure: bool
+    certificate_path: str | None
+    private_key_path: str | None
+
+
+async def credentials(kubeconfig: str | None) -> Credentials:
+    """How to log in now (tokens are read anew).
+
+    Args:
+        kubeconfig: path of a kubeconfig; None for the pod's service account.
+
+    Raises:
+        ConfigError: neither works.
+    """
+    found = await login(kubeconfig)
+    token = await found.get_api_key_with_prefix("BearerToken", alias="authorization")
+    return Credentials(
+        server=found.host,
+        authorization=token or "",
+        ca_path=found.ssl_ca_cert or None,
+        insecure=not found.verify_ssl,
+        certificate_path=found.cert_file or None,
+        private_key_path=found.key_file or None,
+    )
 
 
 async def login(kubeconfig: str | None) -> Configuration:

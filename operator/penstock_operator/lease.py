@@ -10,6 +10,7 @@ Source: k8s.io/client-go/tools/leaderelection/leaderelection.go.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -78,7 +79,7 @@ class Elector:
 
     async def acquire(self) -> None:
         """Wait until we lead."""
-        while not await self._try():
+        while not await self._try(self._times.renew_within):
             await self._clock.sleep(self._times.retry)
         self._log("leading", identity=self._identity)
 
@@ -90,7 +91,8 @@ class Elector:
         """
         while True:
             await self._clock.sleep(self._times.retry)
-            if not await self._try():
+            left = self._renewed_at + self._times.renew_within - self._clock.time()
+            if not await self._try(left):
                 if self.holder not in ("", self._identity):
                     raise LeaseLost(f"the Lease {self._namespace}/{self._name} is held by {self.holder}")
                 if not self.leads:
@@ -111,8 +113,19 @@ class Elector:
         except ClusterError as error:
             self._log("lease not released", error=str(error))
 
-    async def _try(self) -> bool:
-        """Take or renew the Lease; whether we lead now."""
+    async def _try(self, seconds: float) -> bool:
+        """Take or renew the Lease within so many seconds; whether we lead now."""
+        # NB: without the bound a call that hangs would outlast the Lease.
+        task = asyncio.ensure_future(self._attempt())
+        timer = self._clock.call_at(self._clock.time() + max(0.0, seconds), task.cancel)
+        try:
+            await asyncio.wait({task})
+        finally:
+            timer.cancel()
+            task.cancel()
+        return not task.cancelled() and task.result()
+
+    async def _attempt(self) -> bool:
         began = self._clock.time()
         try:
             live = await self._cluster.get(LEASE, self._namespace, self._name)

@@ -11,9 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock_operator.cluster import Obj
-from penstock_operator.kinds import BY_KIND, Kind, kind_of
+from penstock_operator.desired import labels
+from penstock_operator.kinds import PARENTS, POD, Kind
 
+INDEXED_KINDS = frozenset({POD.kind})
+INDEXED_LABELS = (labels.BACKEND, labels.APP_NAME)
 _TOMBSTONES = 20_000
+_PARENT_KINDS = frozenset(kind.kind for kind in PARENTS)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,9 +63,12 @@ class Store:
         self._objects: dict[Key, Obj] = {}
         self._by_namespace: dict[tuple[str, str], dict[str, Obj]] = {}
         self._by_owner: dict[str, set[Key]] = {}
+        self._by_label: dict[tuple[str, str, str, str], dict[str, Obj]] = {}
+        self._epochs: dict[tuple[str, str], int] = {}
         # NB: the answer to a write of ours may arrive after the watch has told of the object's deletion;
-        # without a memory of the dead it would come back as a ghost until the next re-list.
-        self._dead: OrderedDict[str, None] = OrderedDict()
+        # without a memory of the dead (uid -> last version) it would come back as a ghost until the next
+        # re-list. A later version of the same uid is alive: its label was taken away and is there again.
+        self._dead: OrderedDict[str, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -101,6 +108,35 @@ class Store:
         """
         return [self._objects[key] for key in sorted(self._by_owner.get(uid, ()))]
 
+    def selected(self, kind: Kind, namespace: str, label: str, value: str) -> list[Obj]:
+        """The known objects of an indexed kind with a label, by name.
+
+        Args:
+            kind: one of `INDEXED_KINDS`.
+            namespace: where.
+            label: one of `INDEXED_LABELS`.
+            value: the label's value.
+        """
+        found = self._by_label.get((kind.kind, namespace, label, value), {})
+        return [found[name] for name in sorted(found)]
+
+    def epoch(self, kind: Kind, namespace: str) -> int:
+        """A number that rises with every change of an object of a kind in a namespace, for caches.
+
+        Args:
+            kind: which.
+            namespace: where.
+        """
+        return self._epochs.get((kind.kind, namespace), 0)
+
+    def namespaces(self, kind: Kind) -> list[str]:
+        """Namespaces that have an object of a kind.
+
+        Args:
+            kind: which.
+        """
+        return sorted(namespace for kind_name, namespace in self._by_namespace if kind_name == kind.kind)
+
     def keys(self) -> Iterator[Key]:
         """All keys."""
         return iter(list(self._objects))
@@ -114,16 +150,21 @@ class Store:
         metadata = obj["metadata"]
         key = key_of(obj)
         old = self._objects.get(key)
-        if metadata.get("uid") in self._dead:
+        died = self._dead.get(metadata.get("uid") or "")
+        if died is not None and _version(obj) <= died:
             return Change(old, old)
         if old is not None and not _newer(obj, old):
             return Change(old, old)
         if old is not None:
             self._unlink(key, old)
+        obj = slim(obj)
         self._objects[key] = obj
+        self._bump(key)
         self._by_namespace.setdefault((key.kind, key.namespace), {})[key.name] = obj
         for uid in owner_uids(obj):
             self._by_owner.setdefault(uid, set()).add(key)
+        for at in _label_keys(key, obj):
+            self._by_label.setdefault(at, {})[key.name] = obj
         return Change(old, obj)
 
     def remove(self, obj: Obj) -> Change:
@@ -132,31 +173,43 @@ class Store:
         Args:
             obj: its last version, or at least kind and metadata.
         """
-        return self.forget(key_of(obj), obj["metadata"].get("uid"))
+        return self.forget(key_of(obj), obj["metadata"].get("uid"), version=_version(obj))
 
-    def forget(self, key: Key, uid: str | None = None) -> Change:
+    def forget(self, key: Key, uid: str | None = None, *, version: int = 0) -> Change:
         """Take note that an object is gone.
 
         Args:
             key: which.
             uid: only if it was this one; a namesake made since stays.
+            version: resourceVersion of its deletion, 0 if unknown.
         """
+        old = self._objects.get(key)
+        same = old is not None and uid in (None, old["metadata"].get("uid"))
         if uid:
-            self._dead[uid] = None
+            self._dead[uid] = max(version, _version(old) if old is not None and same else 0)
             if len(self._dead) > _TOMBSTONES:
                 self._dead.popitem(last=False)
-        old = self._objects.get(key)
-        if old is None or (uid and old["metadata"].get("uid") != uid):
+        if old is None or not same:
             return Change(old, old)
         self._unlink(key, old)
         del self._objects[key]
+        self._bump(key)
         return Change(old, None)
+
+    def _bump(self, key: Key) -> None:
+        at = (key.kind, key.namespace)
+        self._epochs[at] = self._epochs.get(at, 0) + 1
 
     def _unlink(self, key: Key, old: Obj) -> None:
         group = self._by_namespace[(key.kind, key.namespace)]
         del group[key.name]
         if not group:
             del self._by_namespace[(key.kind, key.namespace)]
+        for at in _label_keys(key, old):
+            labelled = self._by_label[at]
+            del labelled[key.name]
+            if not labelled:
+                del self._by_label[at]
         for uid in owner_uids(old):
             keys = self._by_owner.get(uid)
             if keys is not None:
@@ -214,34 +267,36 @@ def child_changed(change: Change) -> bool:
     return _essence(change.old) != _essence(change.new)
 
 
-def stale(store: Store, kind: Kind, live: Iterable[Obj]) -> list[Key]:
-    """Keys that the store still has and a fresh list has not.
+def slim(obj: Obj) -> Obj:
+    """The object without what nobody reads: a pod's spec, and who wrote which field of a child.
 
     Args:
-        store: what we know.
-        kind: which kind was listed.
-        live: the list.
+        obj: as the cluster gave it; it is not changed.
     """
-    there = {key_of(obj): obj["metadata"].get("uid") for obj in live}
-    return [key_of(obj) for obj in store.all(kind) if there.get(key_of(obj)) != obj["metadata"].get("uid")]
+    if obj["kind"] in _PARENT_KINDS:
+        return obj
+    kept = {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "managedFields"}}
+    if obj["kind"] == POD.kind and "spec" in obj:
+        kept["spec"] = {"nodeName": obj["spec"].get("nodeName", "")}
+    return kept
 
 
-def known_kind(obj: Obj) -> bool:
-    """Whether the operator has any use for the object.
-
-    Args:
-        obj: from a watch.
-    """
-    return obj.get("kind") in BY_KIND and kind_of(obj) is not None
+def _label_keys(key: Key, obj: Obj) -> list[tuple[str, str, str, str]]:
+    if key.kind not in INDEXED_KINDS:
+        return []
+    own = obj["metadata"].get("labels") or {}
+    return [(key.kind, key.namespace, label, own[label]) for label in INDEXED_LABELS if label in own]
 
 
 def _essence(obj: Obj) -> Obj:
-    metadata = {
-        field: value
-        for field, value in obj["metadata"].items()
-        if field not in ("managedFields", "resourceVersion")
-    }
-    return {**obj, "metadata": metadata}
+    return {**obj, "metadata": {**obj["metadata"], "resourceVersion": ""}}
+
+
+def _version(obj: Obj) -> int:
+    try:
+        return int(obj["metadata"]["resourceVersion"])
+    except (KeyError, ValueError):
+        return 0
 
 
 def _newer(obj: Obj, than: Obj) -> bool:
@@ -249,7 +304,4 @@ def _newer(obj: Obj, than: Obj) -> bool:
     if new.get("uid") != old.get("uid"):
         # A namesake; the watch tells of one after the other, and the dead are remembered.
         return True
-    try:
-        return int(new["resourceVersion"]) > int(old["resourceVersion"])
-    except (KeyError, ValueError):
-        return bool(new.get("resourceVersion") != old.get("resourceVersion"))
+    return _version(obj) > _version(than)

@@ -1,0 +1,274 @@
+"""`penstock-operator`: configure, serve health, wait for the Lease, run everything until it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+
+import uvloop
+
+from penstock_operator import config as configuration
+from penstock_operator.apply import Applier
+from penstock_operator.clock import LoopClock
+from penstock_operator.cluster import Cluster, KubernetesCluster, Obj, credentials
+from penstock_operator.config import Config
+from penstock_operator.control.auth import Gate
+from penstock_operator.control.reports import Reports
+from penstock_operator.control.server import ControlServer
+from penstock_operator.errors import ClusterError, ConfigError, LeaseLost
+from penstock_operator.handlers import KopfLog, Watches
+from penstock_operator.kinds import ENDPOINT_SLICE
+from penstock_operator.lease import Elector
+from penstock_operator.metrics import Metrics, QueueMetrics
+from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
+from penstock_operator.reconcile.view import View
+from penstock_operator.store import Store
+from penstock_wire.process import log, on_signal, ready, set_log_level
+
+RELIST_SECONDS = (300.0, 600.0)
+"""Time between two re-lists: a random one in this range, so that replicas do not list together."""
+
+STOP_SECONDS = 8.0
+
+
+class Operator:
+    """One operator process.
+
+    Args:
+        config: what it was told.
+        cluster: Kubernetes.
+    """
+
+    def __init__(self, config: Config, cluster: Cluster) -> None:
+        self._config = config
+        self._cluster = cluster
+        clock = LoopClock()
+        self._metrics = metrics = Metrics()
+        self._store = store = Store()
+        self._reports = Reports(clock)
+        observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
+        queue, scale_queue = build_queues(clock, observers)
+        context = Context(
+            cluster=cluster,
+            store=store,
+            view=View(store),
+            applier=Applier(cluster, store, metrics),
+            reports=self._reports,
+            render=config.render,
+            clock=clock,
+            log=log,
+            observer=metrics,
+            enqueue=queue.add_after,
+            identity=config.identity,
+        )
+        self._queues = (queue, scale_queue)
+        self._manager = Manager(context, queue, scale_queue, metrics, namespace=config.namespace or None)
+        self._elector = Elector(
+            cluster,
+            namespace=config.operator_namespace,
+            name=config.service,
+            identity=config.identity,
+            clock=clock,
+            log=log,
+        )
+        self._server = ControlServer(
+            gate=Gate(cluster, store, clock, audience=config.render.token_audience),
+            reports=self._reports,
+            store=store,
+            reported=lambda namespace, backend, notable: self._manager.reported(
+                namespace, backend, notable=notable
+            ),
+            leads=lambda: self._acting,
+            observer=metrics,
+            metrics=metrics.text,
+            alive=self._what_is_wrong,
+        )
+        self._watches: Watches | None = None
+        self._acting = False
+        self._relist_now = asyncio.Event()
+
+    async def run(self) -> int:
+        """Run until a signal or until the Lease is lost.
+
+        Returns:
+            The process's exit code.
+        """
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            on_signal(number, stop.set)
+        host, port = await self._server.start(*self._config.address)
+        ready(data=(host, port), admin=(host, port))
+        lead = asyncio.create_task(self._lead())
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait({lead, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        self._acting = False
+        if lead.done():
+            error = lead.exception()
+            log("operator ends", level="error", error=f"{type(error).__name__}: {_root(error)}")
+            stopped.cancel()
+            return 1
+        log("stopping")
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._stop(lead)
+        except TimeoutError:
+            log("stopping took too long", level="warning")
+        return 0
+
+    async def _lead(self) -> None:
+        """Wait until we lead, then act until we do not.
+
+        Raises:
+            LeaseLost: we lead no more. Nobody acts after that: the process ends.
+        """
+        await self._elector.acquire()
+        self._metrics.leader.set(1)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._elector.hold())
+            await self._retrying("published", self._publish)
+            await self._retrying("synced", self._manager.sync)
+            self._acting = True
+            self._watches = Watches(
+                self._manager,
+                credentials=lambda: credentials(self._config.kubeconfig or None),
+                started=self._watches_started,
+                child_selector=CHILD_SELECTOR,
+                namespace=self._config.namespace or None,
+                log=log,
+            )
+            self._watches.start()
+            tasks.create_task(self._manager.run(self._config.workers))
+            tasks.create_task(self._manager.watch_silence())
+            tasks.create_task(self._relist())
+
+    async def _stop(self, lead: asyncio.Task[None]) -> None:
+        for queue in self._queues:
+            queue.shut_down()
+        lead.cancel()
+        await asyncio.gather(lead, return_exceptions=True)
+        if self._watches is not None:
+            await self._watches.stop(timeout=2.0)
+        await self._elector.release()
+        await self._server.stop()
+
+    async def _retrying(self, done: str, act: object) -> None:
+        delay = 0.5
+        while True:
+            try:
+                await act()  # type: ignore[operator]
+            except ClusterError as error:
+                log("start-up call failed", level="warning", error=str(error), retry_seconds=delay)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 5.0)
+            else:
+                log(done, objects=len(self._store))
+                return
+
+    async def _publish(self) -> None:
+        """Make ourselves the one endpoint of the operator's Service."""
+        if not self._config.pod_ip:
+            return
+        name, namespace = self._config.service, self._config.operator_namespace
+        slice_: Obj = {
+            "apiVersion": ENDPOINT_SLICE.api_version,
+            "kind": ENDPOINT_SLICE.kind,
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "labels": {
+                    "kubernetes.io/service-name": name,
+                    "endpointslice.kubernetes.io/managed-by": "penstock-operator",
+                },
+            },
+            "addressType": "IPv6" if ":" in self._config.pod_ip else "IPv4",
+            "endpoints": [{"addresses": [self._config.pod_ip], "conditions": {"ready": True}}],
+            "ports": [{"name": "control", "port": self._config.address[1], "protocol": "TCP"}],
+        }
+        await self._cluster.apply(ENDPOINT_SLICE, slice_)
+
+    def _watches_started(self) -> None:
+        self._metrics.watch_starts.inc()
+        self._relist_now.set()
+
+    async def _relist(self) -> None:
+        """List again from time to time, and whenever the watches were started anew."""
+        first = True
+        while True:
+            try:
+                async with asyncio.timeout(random.uniform(*RELIST_SECONDS)):  # noqa: S311 - jitter
+                    await self._relist_now.wait()
+            except TimeoutError:
+                pass
+            again = self._relist_now.is_set()
+            self._relist_now.clear()
+            if first and again:
+                first = False  # the first start follows `sync` at once
+                continue
+            try:
+                dropped = await self._manager.relist()
+            except ClusterError as error:
+                log("re-list failed", level="warning", error=str(error))
+                self._relist_now.set()
+                await asyncio.sleep(5.0)
+            else:
+                log(
+                    "re-listed",
+                    level="info" if dropped else "debug",
+                    dropped=dropped,
+                    objects=len(self._store),
+                )
+
+    def _what_is_wrong(self) -> str | None:
+        if self._acting and self._watches is not None and not self._watches.alive:
+            return "the thread that watches has ended"
+        return None
+
+
+async def run(config: Config) -> int:
+    """Run an operator.
+
+    Args:
+        config: what it was told.
+
+    Returns:
+        The process's exit code.
+    """
+    set_log_level(config.log_level)
+    logging.basicConfig(handlers=[KopfLog(log)], level=logging.WARNING, force=True)
+    try:
+        cluster = await KubernetesCluster.connect(config.kubeconfig or None)
+    except ConfigError as error:
+        log("cannot log in", level="error", error=str(error))
+        return 2
+    try:
+        return await Operator(config, cluster).run()
+    except OSError as error:
+        log("cannot listen", level="error", address=config.listen, error=str(error))
+        return 2
+    finally:
+        await cluster.close()
+
+
+def _root(error: BaseException | None) -> BaseException | None:
+    while isinstance(error, BaseExceptionGroup):
+        lost = error.subgroup(LeaseLost)
+        error = (lost or error).exceptions[0]
+    return error
+
+
+def main() -> int:
+    """Entry point of `penstock-operator`."""
+    try:
+        config = configuration.parse()
+    except ConfigError as error:
+        print(f"penstock-operator: {error}", file=sys.stderr)
+        return 2
+    return uvloop.run(run(config))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

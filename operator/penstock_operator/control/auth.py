@@ -1,0 +1,212 @@
+"""Who may report: the pod itself, shown by a token that the apiserver vouches for.
+
+A projected token names its pod. The apiserver checks the signature, the audience, the expiry and that the pod
+still exists (TokenReview); the rest is ours: the report must be the named pod's, the pod must be one that we
+rendered and that is not gone, and the connection must come from its address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import ipaddress
+import json
+from dataclasses import dataclass
+
+from penstock_operator.clock import Clock
+from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.desired import labels
+from penstock_operator.errors import ClusterError, ReportRefused
+from penstock_operator.kinds import POD, TOKEN_REVIEW
+from penstock_operator.store import Store
+
+KEEP_YES = 60.0
+"""Seconds that a positive verdict is kept at most; never beyond the token's expiry."""
+
+KEEP_SKEWED = 2.0
+"""Seconds that a positive verdict is kept where by our own clock the token has expired: ours may be wrong."""
+
+KEEP_NO = 10.0
+"""Seconds that a negative one is kept, so that a broken pod does not cost a TokenReview a second."""
+
+MAX_TOKEN = 16 * 1024
+_MAX_VERDICTS = 20_000
+
+_POD_NAME = "authentication.kubernetes.io/pod-name"
+_POD_UID = "authentication.kubernetes.io/pod-uid"
+_PREFIX = "system:serviceaccount:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a token speaks for.
+
+    Args:
+        namespace: of the service account, which is the pod's.
+        pod: name of the pod the token is bound to.
+        uid: its uid.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """A pod that was let in.
+
+    Args:
+        namespace: where it is.
+        backend: whose pod it is, for a sidecar; empty for a router.
+    """
+
+    namespace: str
+    backend: str
+
+
+class Gate:
+    """Lets reports in.
+
+    Args:
+        cluster: asked to review tokens.
+        store: knows the pods.
+        clock: time.
+        audience: what tokens must be for.
+    """
+
+    def __init__(
+        self, cluster: Cluster, store: Store, clock: Clock, *, audience: str = "penstock-operator"
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._clock = clock
+        self._audience = audience
+        self._verdicts: dict[bytes, tuple[float, Identity | ReportRefused]] = {}
+        self._running: dict[bytes, asyncio.Task[Identity]] = {}
+
+    async def admit(
+        self, *, authorization: str | None, peer: str | None, pod: str, uid: str, router: bool
+    ) -> Caller:
+        """Check that a report is sent by the pod it speaks for.
+
+        Args:
+            authorization: the request's header of that name.
+            peer: the connection's remote address.
+            pod: name of the pod in the report.
+            uid: uid of the pod in the report.
+            router: whether it is a router's report.
+
+        Raises:
+            ReportRefused: it is not.
+        """
+        scheme, _, token = (authorization or "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN:
+            raise ReportRefused(401, "no_token", "expected Authorization: Bearer <service account token>")
+        identity = await self._identify(token)
+        if (identity.pod, identity.uid) != (pod, uid):
+            raise ReportRefused(403, "other_pod", f"the token is of pod {identity.pod}, the report of {pod}")
+        live = self._store.get(POD, identity.namespace, pod)
+        if live is None or live["metadata"].get("uid") != uid:
+            raise ReportRefused(
+                403, "unknown_pod", f"there is no pod {identity.namespace}/{pod} with that uid"
+            )
+        own = live["metadata"].get("labels") or {}
+        wanted = labels.APP_ROUTER if router else labels.APP_BACKEND
+        if own.get(labels.MANAGED_BY) != labels.MANAGED or own.get(labels.APP_NAME) != wanted:
+            raise ReportRefused(403, "wrong_role", f"pod {identity.namespace}/{pod} is no {wanted} of ours")
+        if not _is_address_of(peer, live):
+            raise ReportRefused(
+                403, "wrong_peer", f"{peer} is not an address of pod {identity.namespace}/{pod}"
+            )
+        return Caller(namespace=identity.namespace, backend="" if router else own.get(labels.BACKEND, ""))
+
+    async def _identify(self, token: str) -> Identity:
+        mark = hashlib.sha256(token.encode()).digest()
+        known = self._verdicts.get(mark)
+        if known is not None and self._clock.time() < known[0]:
+            if isinstance(known[1], ReportRefused):
+                raise known[1]
+            return known[1]
+        # One review for all that come with the token meanwhile; a caller that leaves does not end it.
+        task = self._running.get(mark)
+        if task is None:
+            task = asyncio.create_task(self._review(token, mark))
+            self._running[mark] = task
+            task.add_done_callback(lambda done: self._reviewed(mark, done))
+        return await asyncio.shield(task)
+
+    def _reviewed(self, mark: bytes, done: asyncio.Task[Identity]) -> None:
+        self._running.pop(mark, None)
+        if not done.cancelled():
+            done.exception()  # seen, even if every waiter has left
+
+    async def _review(self, token: str, mark: bytes) -> Identity:
+        body: Obj = {
+            "apiVersion": TOKEN_REVIEW.api_version,
+            "kind": TOKEN_REVIEW.kind,
+            "metadata": {},
+            "spec": {"token": token, "audiences": [self._audience]},
+        }
+        try:
+            review = await self._cluster.create(TOKEN_REVIEW, body)
+        except ClusterError as error:
+            raise ReportRefused(503, "no_review", f"the token could not be reviewed: {error}") from error
+        now = self._clock.time()
+        if len(self._verdicts) >= _MAX_VERDICTS:
+            self._verdicts = {m: v for m, v in self._verdicts.items() if v[0] > now}
+        try:
+            identity = self._read(review)
+        except ReportRefused as refusal:
+            self._verdicts[mark] = (now + KEEP_NO, refusal)
+            raise
+        left = _seconds_left(token, self._clock.now().timestamp())
+        self._verdicts[mark] = (now + max(KEEP_SKEWED, min(KEEP_YES, left)), identity)
+        return identity
+
+    def _read(self, review: Obj) -> Identity:
+        status = review.get("status") or {}
+        if not status.get("authenticated"):
+            detail = status.get("error") or "the apiserver does not accept the token"
+            raise ReportRefused(401, "bad_token", str(detail))
+        if self._audience not in (status.get("audiences") or ()):
+            raise ReportRefused(401, "wrong_audience", f"expected a token for audience {self._audience}")
+        user = status.get("user") or {}
+        extra = user.get("extra") or {}
+        name = str(user.get("username") or "")
+        pods, uids = list(extra.get(_POD_NAME) or ()), list(extra.get(_POD_UID) or ())
+        if not name.startswith(_PREFIX) or len(pods) != 1 or len(uids) != 1:
+            raise ReportRefused(
+                403, "unbound_token", "expected a service account token that is bound to a pod"
+            )
+        namespace, _, _ = name.removeprefix(_PREFIX).partition(":")
+        return Identity(namespace=namespace, pod=pods[0], uid=uids[0])
+
+
+def _is_address_of(peer: str | None, pod: Obj) -> bool:
+    status = pod.get("status") or {}
+    own = [status.get("podIP"), *(entry.get("ip") for entry in status.get("podIPs") or ())]
+    try:
+        address = _address(peer or "")
+        return any(_address(ip) == address for ip in own if ip)
+    except ValueError:
+        return False
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    address = ipaddress.ip_address(text.split("%", 1)[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _seconds_left(token: str, now: float) -> float:
+    """How long a token that the apiserver accepted lasts by its own word; our clock may be wrong."""
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        return float(claims["exp"]) - now
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
+        return 0.0

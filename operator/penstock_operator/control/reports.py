@@ -1,0 +1,190 @@
+"""What sidecars and routers reported lately: memory only, after a restart it fills up within a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock_operator.autoscaling import LoadWindow
+from penstock_operator.clock import Clock
+from penstock_wire.report import RouterReport, SidecarReport
+
+T = TypeVar("T", SidecarReport, RouterReport)
+
+FRESH = 10.0
+"""Seconds for which a report speaks for its pod."""
+
+REORDERED = 6.0
+"""Seconds within which a lower sequence number is a straggler; later it is a restarted container."""
+
+MAX_VERSION = 2**53
+"""Versions beyond this are nonsense, whoever reports them."""
+
+KEEP = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a report changed.
+
+    Args:
+        taken: False for a straggler, which changed nothing.
+        notable: whether it is worth a look at the status now: another state, settings version, message or set
+            of ports than before.
+    """
+
+    taken: bool
+    notable: bool
+
+
+class Reports:
+    """The last reports by backend and, of routers, by namespace.
+
+    Args:
+        clock: time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._windows: dict[tuple[str, str], LoadWindow] = {}
+        self._sequences: dict[str, tuple[int, float]] = {}
+        self._routers: dict[str, dict[str, tuple[float, RouterReport]]] = {}
+
+    def sidecar(self, namespace: str, backend: str, report: SidecarReport) -> News:
+        """Take a sidecar's report.
+
+        Args:
+            namespace: of the pod.
+            backend: of the pod.
+            report: what it said.
+        """
+        if not self._in_order(report.uid, report.seq):
+            return News(taken=False, notable=False)
+        window = self.window(namespace, backend)
+        before = window.latest().get(report.pod)
+        window.record(report, self._clock.time())
+        notable = (
+            before is None
+            or _sidecar_face(before[1]) != _sidecar_face(report)
+            or self._clock.time() - before[0] > FRESH
+        )
+        return News(taken=True, notable=notable)
+
+    def router(self, namespace: str, report: RouterReport) -> News:
+        """Take a router's report.
+
+        Args:
+            namespace: of the pod.
+            report: what it said.
+        """
+        if not self._in_order(report.uid, report.seq):
+            return News(taken=False, notable=False)
+        known = self._routers.setdefault(namespace, {})
+        before = known.get(report.pod)
+        known[report.pod] = (self._clock.time(), report)
+        notable = (
+            before is None
+            or _router_face(before[1]) != _router_face(report)
+            or self._clock.time() - before[0] > FRESH
+        )
+        return News(taken=True, notable=notable)
+
+    def window(self, namespace: str, backend: str) -> LoadWindow:
+        """The load window of a backend, made when it is first asked for.
+
+        Args:
+            namespace: where.
+            backend: its name.
+        """
+        return self._windows.setdefault((namespace, backend), LoadWindow(KEEP))
+
+    def of_backend(self, namespace: str, backend: str) -> dict[str, SidecarReport]:
+        """The fresh reports of a backend's pods, by pod.
+
+        Args:
+            namespace: where.
+            backend: its name.
+        """
+        window = self._windows.get((namespace, backend))
+        return self._fresh(window.latest()) if window is not None else {}
+
+    def of_router(self, namespace: str) -> dict[str, RouterReport]:
+        """The fresh reports of a namespace's router pods, by pod.
+
+        Args:
+            namespace: where.
+        """
+        return self._fresh(self._routers.get(namespace, {}))
+
+    def highest_version(self, reports: Mapping[str, SidecarReport] | Mapping[str, RouterReport]) -> int:
+        """The highest settings version that somebody obeys, 0 if nobody does.
+
+        Args:
+            reports: by pod.
+        """
+        return max(
+            (one.settings_version for one in reports.values() if one.settings_version < MAX_VERSION),
+            default=0,
+        )
+
+    def forget_backend(self, namespace: str, backend: str) -> None:
+        """Drop all of a deleted backend.
+
+        Args:
+            namespace: where.
+            backend: its name.
+        """
+        self._windows.pop((namespace, backend), None)
+
+    def forget_pod(self, namespace: str, pod: str, uid: str) -> None:
+        """Drop what a deleted pod said, but for its load, which the window lets expire.
+
+        Args:
+            namespace: where.
+            pod: its name.
+            uid: its uid.
+        """
+        self._sequences.pop(uid, None)
+        known = self._routers.get(namespace)
+        if known is not None and pod in known and known[pod][1].uid == uid:
+            del known[pod]
+            if not known:
+                del self._routers[namespace]
+
+    def silent(self, since: float) -> list[tuple[str, str]]:
+        """Backends of which a pod fell silent between then and now (router namespaces have no name).
+
+        Args:
+            since: when this was last asked, monotonic seconds.
+        """
+        now = self._clock.time()
+
+        def fell(
+            latest: Mapping[str, tuple[float, SidecarReport]] | Mapping[str, tuple[float, RouterReport]],
+        ) -> bool:
+            return any(since - FRESH < at <= now - FRESH for at, _ in latest.values())
+
+        backends = [key for key, window in self._windows.items() if fell(window.latest())]
+        return backends + [(namespace, "") for namespace, known in self._routers.items() if fell(known)]
+
+    def _in_order(self, uid: str, seq: int) -> bool:
+        now = self._clock.time()
+        known = self._sequences.get(uid)
+        if known is not None and seq <= known[0] and now - known[1] < REORDERED and seq > 1:
+            return False
+        self._sequences[uid] = (seq, now)
+        return True
+
+    def _fresh(self, latest: Mapping[str, tuple[float, T]]) -> dict[str, T]:
+        now = self._clock.time()
+        return {pod: report for pod, (at, report) in latest.items() if now - at <= FRESH}
+
+
+def _sidecar_face(report: SidecarReport) -> tuple[object, ...]:
+    return (report.uid, report.state, report.settings_version, report.message)
+
+
+def _router_face(report: RouterReport) -> tuple[object, ...]:
+    ports = tuple(sorted((name, one.listening, one.error) for name, one in report.endpoints.items()))
+    return (report.uid, report.state, report.settings_version, ports)

@@ -1,0 +1,187 @@
+"""kopf as the source of events, and nothing else of it.
+
+kopf runs in a thread with a loop of its own: when it ends, which it does by design on many API faults, it
+cancels every task of its loop that it does not know, and it takes over the process's signal handlers where it
+can. In its own thread it ends alone, our workers and the control server go on, and it is started again. Only
+`on.event` is used: it writes nothing to objects and adds no finalizer. Its handlers hand the object over and
+return; they cannot fail, since kopf would log and drop the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import kopf
+
+from penstock_operator.cluster import Credentials, Obj
+from penstock_operator.kinds import PARENTS, WATCHED_CHILDREN, Kind
+
+_BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Sink(Protocol):
+    """Where events go, in the thread of the loop that was given to `Watches`."""
+
+    def put(self, obj: Obj) -> None:
+        """An object is there, in this version."""
+
+    def remove(self, obj: Obj) -> None:
+        """An object is gone."""
+
+
+class Watches:
+    """Watches parents and children until stopped.
+
+    Args:
+        sink: told of every event.
+        credentials: how to log in; asked again when they are refused.
+        started: called, in our loop, whenever the watches have been started anew: what was deleted while
+            nobody watched must be looked for.
+        child_selector: label selector of the children.
+        namespace: watch this one only.
+        log: called with a constant message and fields.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        credentials: Callable[[], Awaitable[Credentials]],
+        started: Callable[[], None],
+        child_selector: str,
+        namespace: str | None,
+        log: Callable[..., None],
+    ) -> None:
+        self._sink = sink
+        self._credentials = credentials
+        self._started = started
+        self._child_selector = child_selector
+        self._namespace = namespace
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._inner: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start to watch."""
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+        self._thread.start()
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Stop to watch.
+
+        Args:
+            timeout: seconds to wait for the thread; it is a daemon and does not hold the process.
+        """
+        self._stop.set()
+        if self._inner is not None:
+            loop, flag = self._inner
+            with contextlib.suppress(RuntimeError):  # its loop is closed already
+                loop.call_soon_threadsafe(flag.set)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, timeout)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            began = self._now()
+            try:
+                asyncio.run(self._watch())
+                self._log("watches ended")
+            except Exception as error:  # whatever it was, it is started again
+                self._log("watches ended", level="warning", error=f"{type(error).__name__}: {error}")
+            failures = 0 if self._now() - began > 60 else failures + 1
+            self._stop.wait(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
+
+    async def _watch(self) -> None:
+        stop = asyncio.Event()
+        self._inner = (asyncio.get_running_loop(), stop)
+        if self._stop.is_set():
+            return
+        where: dict[str, Any] = (
+            {"namespaces": [self._namespace]} if self._namespace else {"clusterwide": True}
+        )
+        self._hand(self._started)
+        await kopf.operator(
+            registry=self._registry(), settings=self._settings(), standalone=True, stop_flag=stop, **where
+        )
+
+    def _settings(self) -> kopf.OperatorSettings:
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        settings.peering.standalone = True
+        settings.scanning.disabled = True
+        # NB: no worker_limit: a slot is held for the whole idle timeout.
+        settings.queueing.idle_timeout = 1.0
+        selectors = settings.watching.label_selectors
+        for kind in WATCHED_CHILDREN:
+            selectors[kind.group, kind.version, kind.plural] = self._child_selector
+        return settings
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.login(registry=registry)
+        async def login(**_: Any) -> kopf.ConnectionInfo:
+            found = await self._credentials()
+            scheme, _, token = found.authorization.partition(" ")
+            return kopf.ConnectionInfo(
+                server=found.server,
+                ca_path=found.ca_path,
+                insecure=found.insecure,
+                scheme=scheme or None,
+                token=token or None,
+                certificate_path=found.certificate_path,
+                private_key_path=found.private_key_path,
+            )
+
+        for kind in (*PARENTS, *WATCHED_CHILDREN):
+            self._listen(registry, kind)
+        return registry
+
+    def _listen(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
+        @kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)
+        async def on_event(event: Any, **_: Any) -> None:
+            obj: Obj = {"apiVersion": kind.api_version, **event["object"], "kind": kind.kind}
+            self._hand(self._sink.remove if event["type"] == "DELETED" else self._sink.put, obj)
+
+    def _hand(self, act: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(act, *args)
+        except RuntimeError:
+            self._stop.set()  # our loop is closed: the process ends
+
+    def _now(self) -> float:
+        return self._loop.time()
+
+
+class KopfLog(logging.Handler):
+    """Carries kopf's log lines into ours.
+
+    Args:
+        log: called with a constant message and fields.
+    """
+
+    def __init__(self, log: Callable[..., None]) -> None:
+        super().__init__(level=logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line.
+
+        Args:
+            record: kopf's.
+        """
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        self._log("library log", level=level, logger=record.name, text=record.getMessage()[:2000])

@@ -1,0 +1,125 @@
+"""The operator's own metrics, in a registry of their own; `workqueue_*` as controller-runtime names them."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from penstock_operator import __name__ as _package
+
+_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class QueueMetrics:
+    """Counts one work queue (implements `workqueue.QueueObserver`).
+
+    Args:
+        metrics: whose registry to use.
+        name: the queue's name.
+    """
+
+    def __init__(self, metrics: Metrics, name: str) -> None:
+        self._depth = metrics.queue_depth.labels(name)
+        self._adds = metrics.queue_adds.labels(name)
+        self._waited = metrics.queue_waited.labels(name)
+        self._worked = metrics.queue_worked.labels(name)
+        self._retries = metrics.queue_retries.labels(name)
+
+    def added(self, depth: int) -> None:
+        """See `workqueue.QueueObserver`."""
+        self._adds.inc()
+        self._depth.set(depth)
+
+    def got(self, depth: int, waited: float) -> None:
+        """See `workqueue.QueueObserver`."""
+        self._depth.set(depth)
+        self._waited.observe(waited)
+
+    def finished(self, worked: float) -> None:
+        """See `workqueue.QueueObserver`."""
+        self._worked.observe(worked)
+
+    def retried(self) -> None:
+        """See `workqueue.QueueObserver`."""
+        self._retries.inc()
+
+
+class Metrics:
+    """All metrics of one operator process."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        prefix = _package
+        self.queue_depth = Gauge("workqueue_depth", "Keys that wait.", ["name"], registry=registry)
+        self.queue_adds = Counter("workqueue_adds", "Keys added.", ["name"], registry=registry)
+        self.queue_waited = Histogram(
+            "workqueue_queue_duration_seconds",
+            "How long keys waited.",
+            ["name"],
+            buckets=_FAST,
+            registry=registry,
+        )
+        self.queue_worked = Histogram(
+            "workqueue_work_duration_seconds",
+            "How long work took.",
+            ["name"],
+            buckets=_FAST,
+            registry=registry,
+        )
+        self.queue_retries = Counter(
+            "workqueue_retries", "Keys added again after a failure.", ["name"], registry=registry
+        )
+        self._reconciles = Histogram(
+            f"{prefix}_reconcile_duration_seconds",
+            "How long reconciling took, by kind and outcome.",
+            ["kind", "outcome"],
+            buckets=_FAST,
+            registry=registry,
+        )
+        self._writes = Counter(
+            f"{prefix}_writes",
+            "Writes to the apiserver, by verb and kind.",
+            ["verb", "kind"],
+            registry=registry,
+        )
+        self._reports = Counter(
+            f"{prefix}_reports",
+            "Reports received, by kind and outcome.",
+            ["kind", "outcome"],
+            registry=registry,
+        )
+        self.leader = Gauge(f"{prefix}_leader", "1 on the process that leads.", registry=registry)
+        self.watch_starts = Counter(
+            f"{prefix}_watch_starts", "How often the watches were started.", registry=registry
+        )
+
+    def wrote(self, verb: str, kind: str) -> None:
+        """A write succeeded (implements `apply.WriteObserver`).
+
+        Args:
+            verb: apply, delete, status, scale or create.
+            kind: the object's kind.
+        """
+        self._writes.labels(verb, kind).inc()
+
+    def ran(self, kind: str, seconds: float, *, ok: bool) -> None:
+        """A reconciler ran (implements `reconcile.manager.RunObserver`).
+
+        Args:
+            kind: which.
+            seconds: for how long.
+            ok: whether it succeeded.
+        """
+        self._reconciles.labels(kind, "success" if ok else "error").observe(seconds)
+
+    def report(self, kind: str, outcome: str) -> None:
+        """A report was received.
+
+        Args:
+            kind: sidecar or router.
+            outcome: taken, late, or the word of its refusal.
+        """
+        self._reports.labels(kind, outcome).inc()
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)

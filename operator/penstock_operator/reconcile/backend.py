@@ -1,0 +1,131 @@
+"""A ModelBackend: its children, its settings, its status."""
+
+from __future__ import annotations
+
+import secrets
+
+from penstock_operator.api import ModelBackend, ResourceError
+from penstock_operator.api.defaults import batching_spec, unreachable_batch
+from penstock_operator.cluster import Obj
+from penstock_operator.desired import backend as rendering
+from penstock_operator.desired import deployment, names, settings
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY
+from penstock_operator.reconcile.context import Context, Problems, Scaled, outcome
+from penstock_operator.reconcile.writing import write_status
+from penstock_operator.status import BackendObserved, backend_status, parse_failed, publish_load
+from penstock_operator.store import Key, key_of
+
+
+async def reconcile(ctx: Context, key: Key) -> float | None:
+    """Make the cluster what the backend asks for, as far as it is not.
+
+    Args:
+        ctx: the shared pieces.
+        key: which backend.
+
+    Returns:
+        Seconds after which to look again, None if only a change calls for it.
+
+    Raises:
+        ClusterError: a call failed that may succeed when tried again.
+    """
+    stored = ctx.store.get(BACKEND, key.namespace, key.name)
+    if stored is None:
+        forget(ctx, key)
+        return None
+    try:
+        backend = ctx.view.read(stored)
+    except ResourceError as error:
+        await write_status(ctx, stored, parse_failed(stored, str(error), now=ctx.now()))
+        return None
+    if not isinstance(backend, ModelBackend) or backend.deleting:
+        return None
+    looked: dict[Key, Obj | None] = {}
+    for kind, name in ((CONFIG_MAP, names.backend_settings(key.name)), (DEPLOYMENT, names.backend(key.name))):
+        looked[Key(kind.kind, key.namespace, name)] = await ctx.applier.look(kind, key.namespace, name)
+    recorded = looked[Key(CONFIG_MAP.kind, key.namespace, names.backend_settings(key.name))]
+    versioned = _settings(ctx, backend, recorded)
+    problems = Problems()
+    if not backend.spec.suspend:
+        live = looked[Key(DEPLOYMENT.kind, key.namespace, names.backend(key.name))]
+        desired = rendering.backend_objects(
+            backend,
+            config=ctx.render,
+            document=versioned.document,
+            drain_secret=deployment.drain_secret_of(live) or secrets.token_hex(16),
+        )
+        uid = backend.metadata.uid
+        problems = await ctx.ensure_all(desired, owners=(uid,), looked=looked)
+        await ctx.applier.prune(ctx.store.owned(uid), [key_of(child) for child in desired])
+    await _write_status(ctx, key, backend, versioned, problems)
+    return outcome(problems)
+
+
+def forget(ctx: Context, key: Key) -> None:
+    """Drop what was remembered of a deleted backend.
+
+    Args:
+        ctx: the shared pieces.
+        key: which backend.
+    """
+    ctx.view.forget(key)
+    ctx.scaled.pop(key, None)
+    ctx.load_published.pop(key, None)
+    ctx.reports.forget_backend(key.namespace, key.name)
+
+
+def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> settings.Versioned:
+    """The document to tell now. Without its policy a backend keeps what it was told last."""
+    reference = backend.spec.batch_policy_ref
+    policy = ctx.view.policy(backend.namespace, reference) if reference else None
+    if (reference and policy is None) or backend.spec.suspend:
+        kept = settings.recorded_version(recorded)
+        if kept is not None:
+            return kept
+    reports = ctx.reports.of_backend(backend.namespace, backend.name)
+    return settings.next_version(
+        settings.for_sidecar(backend, policy),
+        recorded=recorded,
+        status_version=backend.status.settings_version or 0,
+        reported=ctx.reports.highest_version(reports),
+    )
+
+
+async def _write_status(
+    ctx: Context, key: Key, backend: ModelBackend, versioned: settings.Versioned, problems: Problems
+) -> None:
+    namespace, name = key.namespace, key.name
+    reference = backend.spec.batch_policy_ref
+    policy = ctx.view.policy(namespace, reference) if reference else None
+    spec = batching_spec(backend, policy)
+    now = ctx.clock.time()
+    fresh = ctx.reports.window(namespace, name).load(now, spec.max_batch_size)
+    published = ctx.load_published.get(key)
+    load = publish_load(backend.status.load, fresh, elapsed=None if published is None else now - published)
+    scaled = ctx.scaled.get(key) or Scaled()
+    recommendation = scaled.written or scaled.recommendation
+    seen = BackendObserved(
+        deployment=ctx.store.get(DEPLOYMENT, namespace, names.backend(name)),
+        pods=ctx.view.backend_pods(namespace, name),
+        reports=ctx.reports.of_backend(namespace, name),
+        settings_version=versioned.version,
+        policy_missing=bool(reference) and policy is None,
+        taken=problems.taken,
+        apply_error=problems.refused,
+        used_by=ctx.view.plan(namespace).used_by.get(name, ()),
+        load=load,
+        recommendation=recommendation if backend.spec.autoscaling is not None else None,
+        scaled=scaled.written is not None,
+        foreign_scaler=scaled.foreign,
+        batching_note=unreachable_batch(spec),
+    )
+    stored = ctx.store.get(BACKEND, namespace, name)
+    if stored is None:
+        return
+    written = await write_status(ctx, stored, backend_status(backend, seen, now=ctx.now()))
+    if scaled.written is seen.recommendation:
+        scaled.written = None
+    if load != backend.status.load or published is None:
+        ctx.load_published[key] = now
+    if written and reference:
+        ctx.enqueue(Key(POLICY.kind, namespace, reference), 0.0)

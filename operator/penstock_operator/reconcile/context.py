@@ -1,0 +1,145 @@
+"""What every reconciler is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock_operator.apply import Applier, WriteObserver
+from penstock_operator.autoscaling import Recommendation
+from penstock_operator.clock import Clock, rfc3339
+from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.control.reports import Reports
+from penstock_operator.desired.config import RenderConfig
+from penstock_operator.errors import NameTaken, Rejected
+from penstock_operator.reconcile.view import View
+from penstock_operator.store import Key, Store, key_of
+
+
+@dataclass(slots=True)
+class Problems:
+    """What went wrong with children, for the conditions.
+
+    Args:
+        taken: children that a stranger holds, as ``Service/NAME``.
+        refused: the apiserver's own words for the first child that it refused.
+    """
+
+    taken: list[str] = field(default_factory=list)
+    refused: str | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether anything went wrong."""
+        return bool(self.taken) or self.refused is not None
+
+
+@dataclass(slots=True, kw_only=True)
+class Scaled:
+    """What the autoscaler last said of a backend.
+
+    Args:
+        recommendation: its last one.
+        written: one that was written through ``/scale`` and is not in the status yet.
+        foreign: another manager that writes ``/scale``.
+    """
+
+    recommendation: Recommendation | None = None
+    written: Recommendation | None = None
+    foreign: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """The shared pieces, and the little that is remembered between two runs of a key.
+
+    Args:
+        cluster: where writes go.
+        store: what is known.
+        view: the store read as resources.
+        applier: the apply rule.
+        reports: what pods said.
+        render: what the installation decides.
+        clock: time.
+        log: called with a constant message and fields.
+        observer: counts writes.
+        enqueue: asks for a look at a key, after so many seconds.
+        identity: our own name, for Events.
+        router_problems: by namespace, since a router has no object of its own to carry conditions.
+        scaled: by backend.
+        load_published: by backend, when its load was last put into its status.
+    """
+
+    cluster: Cluster
+    store: Store
+    view: View
+    applier: Applier
+    reports: Reports
+    render: RenderConfig
+    clock: Clock
+    log: Callable[..., None]
+    observer: WriteObserver
+    enqueue: Callable[[Key, float], None]
+    identity: str = "penstock-operator"
+    router_problems: dict[str, Problems] = field(default_factory=dict)
+    scaled: dict[Key, Scaled] = field(default_factory=dict)
+    load_published: dict[Key, float] = field(default_factory=dict)
+
+    def now(self) -> str:
+        """Wall time as conditions spell it."""
+        return rfc3339(self.clock.now())
+
+    async def ensure_all(
+        self,
+        desired: Sequence[Obj],
+        *,
+        owners: Sequence[str],
+        shared: bool = False,
+        looked: dict[Key, Obj | None] | None = None,
+    ) -> Problems:
+        """Apply what differs; what cannot be applied is told, and the rest goes on.
+
+        Args:
+            desired: objects in the order of applying.
+            owners: uids of which one must own a live object for it to be ours.
+            shared: whether the objects belong to a namespace.
+            looked: live objects looked at already.
+
+        Raises:
+            ClusterError: a call failed that may succeed when tried again.
+        """
+        problems = Problems()
+        for child in desired:
+            try:
+                await self.applier.ensure(child, owners=owners, shared=shared, looked=looked)
+            except NameTaken as error:
+                problems.taken.append(f"{error.kind}/{error.name}")
+                self.log("name taken", level="warning", child=str(key_of(child)), error=str(error))
+            except Rejected as error:
+                text = f"{child['kind']} {child['metadata']['name']}: {error.message}"
+                problems.refused = problems.refused or text
+                self.log("child refused", level="warning", child=str(key_of(child)), error=error.message)
+        return problems
+
+
+SECONDS_AFTER_PROBLEM = 30.0
+"""When to look again at a child that a stranger holds or the apiserver refuses: no event will tell."""
+
+
+def outcome(problems: Problems) -> float | None:
+    """When to look again.
+
+    Args:
+        problems: of this run.
+    """
+    return SECONDS_AFTER_PROBLEM if problems.any else None
+
+
+def conditions_of(stored: Obj) -> dict[str, dict[str, Any]]:
+    """A stored object's conditions by type.
+
+    Args:
+        stored: any object of ours.
+    """
+    return {entry["type"]: entry for entry in (stored.get("status") or {}).get("conditions") or ()}

@@ -1,0 +1,57 @@
+"""A ModelEndpoint: its Service with its own port, and its status. Its router is `router`'s."""
+
+from __future__ import annotations
+
+from penstock_operator.api import ModelEndpoint, ResourceError
+from penstock_operator.desired import names
+from penstock_operator.desired import router as rendering
+from penstock_operator.kinds import ENDPOINT, SERVICE
+from penstock_operator.reconcile import router
+from penstock_operator.reconcile.context import Context, Problems, outcome
+from penstock_operator.reconcile.writing import write_status
+from penstock_operator.status import EndpointObserved, endpoint_status, parse_failed
+from penstock_operator.store import Key
+
+
+async def reconcile(ctx: Context, key: Key) -> float | None:
+    """Make the cluster what the endpoint asks for (see `backend.reconcile`).
+
+    Args:
+        ctx: the shared pieces.
+        key: which endpoint.
+    """
+    stored = ctx.store.get(ENDPOINT, key.namespace, key.name)
+    if stored is None:
+        ctx.view.forget(key)
+        return None
+    try:
+        endpoint = ctx.view.read(stored)
+    except ResourceError as error:
+        await write_status(ctx, stored, parse_failed(stored, str(error), now=ctx.now()))
+        return None
+    if not isinstance(endpoint, ModelEndpoint) or endpoint.deleting:
+        return None
+    name, namespace = key.name, key.namespace
+    service = Key(SERVICE.kind, namespace, names.endpoint(name))
+    looked = {service: await ctx.applier.look(SERVICE, namespace, service.name)}
+    port = ctx.view.ports(namespace).get(name)
+    problems = Problems()
+    if port is not None:
+        desired = [rendering.endpoint_service(endpoint, port)]
+        problems = await ctx.ensure_all(desired, owners=(endpoint.metadata.uid,), looked=looked)
+    own = [child for child in ctx.store.owned(endpoint.metadata.uid) if not router.is_shared(child)]
+    await ctx.applier.prune(own, [service])
+    plan = ctx.view.plan(namespace).endpoints.get(name)
+    stored = ctx.store.get(ENDPOINT, namespace, name)
+    if plan is None or stored is None:
+        return outcome(problems)
+    seen = EndpointObserved(
+        plan=plan,
+        router=router.observed(ctx, namespace),
+        backends=ctx.view.backends_ready(namespace),
+        port=port,
+        taken=bool(problems.taken),
+        apply_error=problems.refused,
+    )
+    await write_status(ctx, stored, endpoint_status(endpoint, seen, now=ctx.now()))
+    return outcome(problems)

@@ -1,0 +1,287 @@
+"""Queues and workers around the reconcilers: events and reports go in here, the cluster comes to follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+from penstock_operator.clock import Clock
+from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.desired.labels import MANAGED, MANAGED_BY
+from penstock_operator.kinds import BACKEND, ENDPOINT, PARENTS, POD, POLICY, SPLIT, WATCHED_CHILDREN, Kind
+from penstock_operator.reconcile import backend, endpoint, policy, router, split
+from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.scaling import Scaler
+from penstock_operator.reconcile.triggers import concerned
+from penstock_operator.store import Change, Key, Store, key_of
+from penstock_operator.workqueue import QueueObserver, WorkQueue, work
+
+LOAD_INTERVAL = 15.0
+"""Seconds between two looks at whether a backend's load is worth publishing."""
+
+SILENCE_INTERVAL = 2.0
+"""Seconds between two looks for pods that fell silent."""
+
+CHILD_SELECTOR = f"{MANAGED_BY}={MANAGED}"
+
+Reconcile = Callable[[Context, Key], Awaitable[float | None]]
+
+RECONCILERS: dict[str, Reconcile] = {
+    BACKEND.kind: backend.reconcile,
+    ENDPOINT.kind: endpoint.reconcile,
+    SPLIT.kind: split.reconcile,
+    POLICY.kind: policy.reconcile,
+    router.KIND: router.reconcile,
+}
+
+
+class RunObserver(Protocol):
+    """Who counts runs."""
+
+    def ran(self, kind: str, seconds: float, *, ok: bool) -> None:
+        """A reconciler of this kind ran for so long."""
+
+
+class Manager:
+    """Runs the reconcilers.
+
+    Args:
+        ctx: the shared pieces.
+        queue: keys to reconcile; `ctx.enqueue` must lead there.
+        scale_queue: backends to scale.
+        observer: counts runs.
+        namespace: look at this one only.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        queue: WorkQueue[Key],
+        scale_queue: WorkQueue[Key],
+        observer: RunObserver | None = None,
+        *,
+        namespace: str | None = None,
+    ) -> None:
+        self.ctx = ctx
+        self._namespace = namespace
+        self.queue = queue
+        self.scale_queue = scale_queue
+        self._observer = observer
+        self._scaler = Scaler(ctx)
+        self._load_looked: dict[Key, float] = {}
+
+    # -- what comes in -----------------------------------------------------------------------------------
+
+    def put(self, obj: Obj) -> None:
+        """An object is there, in this version.
+
+        Args:
+            obj: from a watch or a list.
+        """
+        self._changed(self.ctx.store.put(obj))
+
+    def remove(self, obj: Obj) -> None:
+        """An object is gone.
+
+        Args:
+            obj: its last version.
+        """
+        self._changed(self.ctx.store.remove(obj))
+
+    def reported(self, namespace: str, backend_name: str, *, notable: bool) -> None:
+        """A report was taken.
+
+        Args:
+            namespace: of its pod.
+            backend_name: of its pod; empty for a router.
+            notable: whether it said anything that a status shows at once.
+        """
+        if not backend_name:
+            if notable:
+                self.queue.add(router.router_key(namespace))
+                router.tell(self.ctx, namespace)
+            return
+        key = Key(BACKEND.kind, namespace, backend_name)
+        now = self.ctx.clock.time()
+        if notable:
+            self.queue.add(key)
+            self._policy_of(key)
+        elif now - self._load_looked.get(key, float("-inf")) >= LOAD_INTERVAL:
+            self._load_looked[key] = now
+            self.queue.add(key)
+
+    def _changed(self, change: Change) -> None:
+        for key in concerned(self.ctx.view, change):
+            self.queue.add(key)
+        version = change.new or change.old
+        if not change.happened or version is None:
+            return
+        if version["kind"] == BACKEND.kind and change.new is not None:
+            if (version.get("spec") or {}).get("autoscaling"):
+                self.scale_queue.add(key_of(version))
+        elif version["kind"] == BACKEND.kind:
+            self._load_looked.pop(key_of(version), None)
+        elif version["kind"] == POD.kind and change.new is None:
+            metadata = version["metadata"]
+            self.ctx.reports.forget_pod(metadata["namespace"], metadata["name"], metadata["uid"])
+
+    def _policy_of(self, key: Key) -> None:
+        found = self.ctx.view.backend(key.namespace, key.name)
+        if found is not None and found.spec.batch_policy_ref:
+            self.queue.add(Key(POLICY.kind, key.namespace, found.spec.batch_policy_ref))
+
+    # -- what runs ---------------------------------------------------------------------------------------
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Run one key once.
+
+        Args:
+            key: what to reconcile.
+
+        Returns:
+            Seconds after which to look again, if any.
+
+        Raises:
+            ClusterError: a call failed that may succeed when tried again.
+        """
+        began, ok = self.ctx.clock.time(), False
+        try:
+            again = await RECONCILERS[key.kind](self.ctx, key)
+            ok = True
+            return again
+        finally:
+            if self._observer is not None:
+                self._observer.ran(key.kind, self.ctx.clock.time() - began, ok=ok)
+
+    async def scale(self, key: Key) -> float | None:
+        """Run the autoscaler for one backend once (see `reconcile`).
+
+        Args:
+            key: which backend.
+        """
+        return await self._scaler.look(key)
+
+    def failed(self, key: Key, error: Exception, delay: float) -> None:
+        """Tell of a failed run.
+
+        Args:
+            key: what was reconciled.
+            error: why it failed.
+            delay: seconds until it is tried again.
+        """
+        self.ctx.log(
+            "reconcile failed", level="warning", key=str(key), error=f"{type(error).__name__}: {error}",
+            retry_seconds=round(delay, 1),
+        )  # fmt: skip
+
+    async def run(self, workers: int) -> None:
+        """Work until cancelled or the queues are shut down.
+
+        Args:
+            workers: keys reconciled at once.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(workers):
+                tasks.create_task(work(self.queue, self.reconcile, self.failed))
+            tasks.create_task(work(self.scale_queue, self.scale, self.failed))
+
+    async def watch_silence(self) -> None:
+        """Have backends looked at whose pods stopped reporting; runs until cancelled."""
+        ctx = self.ctx
+        looked = ctx.clock.time()
+        while True:
+            await ctx.clock.sleep(SILENCE_INTERVAL)
+            silent, looked = ctx.reports.silent(looked), ctx.clock.time()
+            for namespace, name in silent:
+                self.reported(namespace, name, notable=True)
+
+    # -- lists -------------------------------------------------------------------------------------------
+
+    async def sync(self) -> None:
+        """List everything once, so that the first reconcile sees all there is.
+
+        Raises:
+            ClusterError: a list failed.
+        """
+        for kind in (*PARENTS, *WATCHED_CHILDREN):
+            for obj in await self.ctx.cluster.list(kind, self._namespace, labels=_selector(kind)):
+                self.ctx.store.put(obj)
+        self.enqueue_all()
+
+    async def relist(self) -> int:
+        """List metadata, drop what was deleted while nobody watched, and look at everything again.
+
+        Returns:
+            How many objects were dropped.
+
+        Raises:
+            ClusterError: a list failed.
+        """
+        dropped = 0
+        for kind in (*PARENTS, *WATCHED_CHILDREN):
+            dropped += await relist_kind(
+                self.ctx.cluster, self.ctx.store, kind, self._changed, namespace=self._namespace
+            )
+        self.enqueue_all()
+        return dropped
+
+    def enqueue_all(self) -> None:
+        """Have every key looked at."""
+        for kind in PARENTS:
+            for stored in self.ctx.store.all(kind):
+                self.queue.add(key_of(stored))
+                if kind is BACKEND and (stored.get("spec") or {}).get("autoscaling"):
+                    self.scale_queue.add(key_of(stored))
+        for namespace in self.ctx.store.namespaces(ENDPOINT):
+            self.queue.add(router.router_key(namespace))
+
+
+async def relist_kind(
+    cluster: Cluster,
+    store: Store,
+    kind: Kind,
+    changed: Callable[[Change], None],
+    *,
+    namespace: str | None = None,
+) -> int:
+    """Drop from the store what a fresh list does not have.
+
+    Args:
+        cluster: where to list.
+        store: what is known.
+        kind: which kind.
+        changed: told of every object that was dropped.
+        namespace: look at this one only.
+
+    Returns:
+        How many.
+    """
+    # NB: only what was known before the list began: what came since is younger than the list.
+    before = store.all(kind)
+    live = await cluster.list(kind, namespace, labels=_selector(kind), metadata_only=True)
+    there = {key_of(obj): obj["metadata"].get("uid") for obj in live}
+    dropped = 0
+    for obj in before:
+        key, uid = key_of(obj), obj["metadata"].get("uid")
+        if there.get(key) != uid and store.get(kind, key.namespace, key.name) is obj:
+            changed(store.forget(key, uid))
+            dropped += 1
+    return dropped
+
+
+def _selector(kind: Kind) -> str | None:
+    return None if kind in PARENTS else CHILD_SELECTOR
+
+
+def build_queues(
+    clock: Clock, observers: Iterable[QueueObserver | None] = (None, None)
+) -> tuple[WorkQueue[Key], WorkQueue[Key]]:
+    """The two queues: keys to reconcile, backends to scale.
+
+    Args:
+        clock: time.
+        observers: who counts each of them.
+    """
+    first, second = observers
+    return WorkQueue[Key](clock, observer=first), WorkQueue[Key](clock, observer=second)

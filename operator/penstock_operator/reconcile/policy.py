@@ -1,0 +1,67 @@
+"""A BatchPolicy: nothing is rendered for it alone; it is in its backends' settings. Its status."""
+
+from __future__ import annotations
+
+from penstock_operator.api import BatchPolicy, ModelBackend, ResourceError
+from penstock_operator.desired import names, settings
+from penstock_operator.kinds import CONFIG_MAP, POLICY
+from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.writing import write_status
+from penstock_operator.status import PolicyUse, parse_failed, policy_status
+from penstock_operator.store import Key
+
+
+async def reconcile(ctx: Context, key: Key) -> float | None:
+    """Tell how far the policy has been taken up (see `backend.reconcile`).
+
+    Args:
+        ctx: the shared pieces.
+        key: which policy.
+    """
+    stored = ctx.store.get(POLICY, key.namespace, key.name)
+    if stored is None:
+        ctx.view.forget(key)
+        return None
+    try:
+        policy = ctx.view.read(stored)
+    except ResourceError as error:
+        await write_status(ctx, stored, parse_failed(stored, str(error), now=ctx.now()))
+        return None
+    if not isinstance(policy, BatchPolicy) or policy.deleting:
+        return None
+    uses = [
+        _use(ctx, policy, backend)
+        for backend in ctx.view.backends(key.namespace)
+        if backend.spec.batch_policy_ref == key.name
+    ]
+    await write_status(ctx, stored, policy_status(policy, uses, now=ctx.now()))
+    return None
+
+
+def _use(ctx: Context, policy: BatchPolicy, backend: ModelBackend) -> PolicyUse:
+    namespace, name = backend.namespace, backend.name
+    ready = {pod["metadata"]["name"] for pod in ctx.view.backend_pods(namespace, name) if is_ready(pod)}
+    told = settings.recorded_version(ctx.store.get(CONFIG_MAP, namespace, names.backend_settings(name)))
+    applied = 0
+    if told is not None and settings.for_sidecar(backend, policy)(told.version) == told.document:
+        applied = sum(
+            report.settings_version == told.version
+            for pod, report in ctx.reports.of_backend(namespace, name).items()
+            if pod in ready
+        )
+    return PolicyUse(name=name, ready_pods=len(ready), applied_pods=applied)
+
+
+def is_ready(pod: dict[str, object]) -> bool:
+    """Whether a pod takes requests and is not going away.
+
+    Args:
+        pod: as stored.
+    """
+    metadata, status = pod.get("metadata"), pod.get("status")
+    if not isinstance(metadata, dict) or metadata.get("deletionTimestamp") or not isinstance(status, dict):
+        return False
+    return any(
+        entry.get("type") == "Ready" and entry.get("status") == "True"
+        for entry in status.get("conditions") or ()
+    )

@@ -1,0 +1,146 @@
+"""The autoscaler's hand: asks for a recommendation, and writes it through the backend's ``/scale``."""
+
+from __future__ import annotations
+
+from penstock_operator.api import ModelBackend
+from penstock_operator.api.base import ResourceError
+from penstock_operator.autoscaling import ScalerState, recommend, target_of
+from penstock_operator.clock import parse_time
+from penstock_operator.cluster import SCALE_MANAGER, Obj
+from penstock_operator.control.reports import KEEP
+from penstock_operator.kinds import BACKEND
+from penstock_operator.reconcile.context import Context, Scaled
+from penstock_operator.reconcile.policy import is_ready
+from penstock_operator.store import Key
+
+INTERVAL = 2.0
+"""Seconds between two looks at a backend."""
+
+YIELD = 300.0
+"""Seconds for which somebody else's write through ``/scale`` stands before the autoscaler takes over."""
+
+
+class Scaler:
+    """Scales every backend that asks for it.
+
+    Args:
+        ctx: the shared pieces.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._states: dict[Key, ScalerState] = {}
+
+    async def look(self, key: Key) -> float | None:
+        """Scale one backend if its load asks for it.
+
+        Args:
+            key: which backend.
+
+        Returns:
+            Seconds until the next look, None when the backend has no autoscaling (any more).
+
+        Raises:
+            ClusterError: the write failed.
+        """
+        ctx = self._ctx
+        stored = ctx.store.get(BACKEND, key.namespace, key.name)
+        backend = _readable(ctx, stored)
+        target = target_of(backend) if backend is not None and not backend.deleting else None
+        if stored is None or backend is None or target is None:
+            self._states.pop(key, None)
+            if ctx.scaled.pop(key, None) is not None:
+                ctx.enqueue(key, 0.0)
+            return None
+        now = ctx.clock.time()
+        window = ctx.reports.window(key.namespace, key.name)
+        window.keep = max(KEEP, target.stable_window)
+        pods = {
+            pod["metadata"]["name"]: is_ready(pod)
+            for pod in ctx.view.backend_pods(key.namespace, key.name)
+            if not pod["metadata"].get("deletionTimestamp")
+        }
+        current = backend.spec.replicas
+        recommendation, state = recommend(
+            target,
+            current=current,
+            pods=window.view(pods, now),
+            state=self._states.get(key, ScalerState()),
+            now=now,
+        )
+        self._states[key] = state
+        scaled = ctx.scaled.setdefault(key, Scaled())
+        before = (scaled.recommendation, scaled.foreign)
+        scaled.recommendation = recommendation
+        scaled.foreign = foreign_scaler(stored, ctx.clock.now().timestamp())
+        if scaled.foreign is None and (recommendation.replicas != current or not owns_replicas(stored)):
+            # The first write of the current value makes us a co-owner: who then takes `replicas` out of what
+            # he applies does not throw the backend back to the default.
+            await ctx.cluster.apply_scale(BACKEND, key.namespace, key.name, recommendation.replicas)
+            ctx.observer.wrote("scale", BACKEND.kind)
+            if recommendation.replicas != current:
+                scaled.written = recommendation
+                ctx.log(
+                    "scaled", key=str(key), current=current, replicas=recommendation.replicas,
+                    verdict=recommendation.verdict, text=recommendation.message,
+                )  # fmt: skip
+            # NB: the answer is a Scale; the store must know the new value before the next look at it.
+            fresh = await ctx.cluster.get(BACKEND, key.namespace, key.name)
+            if fresh is not None:
+                ctx.store.put(fresh)
+            ctx.enqueue(key, 0.0)
+        elif before[0] is None or _face(before) != _face((recommendation, scaled.foreign)):
+            ctx.enqueue(key, 0.0)
+        return INTERVAL
+
+
+def _face(seen: tuple[object, object]) -> tuple[object, ...]:
+    recommendation, foreign = seen
+    return (
+        getattr(recommendation, "replicas", None),
+        getattr(recommendation, "verdict", None),
+        getattr(recommendation, "metrics_available", None),
+        foreign,
+    )
+
+
+def owns_replicas(stored: Obj) -> bool:
+    """Whether the autoscaler is an owner of ``spec.replicas`` already.
+
+    Args:
+        stored: the backend.
+    """
+    return any(entry.get("manager") == SCALE_MANAGER for entry in _owners_of_replicas(stored))
+
+
+def foreign_scaler(stored: Obj, now: float) -> str | None:
+    """Who else wrote ``/scale`` of late, beside the autoscaler.
+
+    Args:
+        stored: the backend.
+        now: wall time, seconds since the epoch.
+    """
+    for entry in _owners_of_replicas(stored):
+        if entry.get("subresource") == "scale" and entry.get("manager") != SCALE_MANAGER:
+            written = parse_time(entry.get("time"))
+            if written is None or now - written < YIELD:
+                return str(entry.get("manager") or "unknown")
+    return None
+
+
+def _owners_of_replicas(stored: Obj) -> list[Obj]:
+    return [
+        entry
+        for entry in stored["metadata"].get("managedFields") or ()
+        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    ]
+
+
+def _readable(ctx: Context, stored: Obj | None) -> ModelBackend | None:
+    if stored is None:
+        return None
+    try:
+        found = ctx.view.read(stored)
+    except ResourceError:
+        return None
+    return found if isinstance(found, ModelBackend) else None

@@ -1,0 +1,150 @@
+"""Which change concerns whom: events in, keys out.
+
+Every dependency between objects is here, in the direction "what changed → who must look again".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock_operator.api.defaults import route
+from penstock_operator.cluster import Obj
+from penstock_operator.desired import labels
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, POLICY, SPLIT
+from penstock_operator.reconcile.router import is_shared, router_key
+from penstock_operator.reconcile.view import View
+from penstock_operator.store import Change, Key, child_changed, key_of, parent_changed
+
+_PARENTS = frozenset(kind.kind for kind in PARENTS)
+
+
+def concerned(view: View, change: Change) -> set[Key]:
+    """Whom a change concerns.
+
+    Args:
+        view: the store, the change already in it.
+        change: what a `put` or `remove` did.
+    """
+    versions = [version for version in (change.old, change.new) if version is not None]
+    if not versions or not change.happened:
+        return set()
+    kind = versions[0]["kind"]
+    if kind in _PARENTS:
+        return set(_of_parent(view, change, versions)) if parent_changed(change) else set()
+    if not child_changed(change):
+        return set()
+    if kind == POD.kind:
+        return set(_of_pod(versions))
+    return set(_of_child(view, change, versions))
+
+
+def readiness_matters(view: View, namespace: str, backend: str) -> Iterator[Key]:
+    """Who looks at whether a backend has ready pods: those who send requests there.
+
+    Args:
+        view: the store.
+        namespace: where.
+        backend: its name.
+    """
+    yield router_key(namespace)
+    for split in view.splits(namespace):
+        if any(entry.name == backend for entry in split.spec.backends):
+            yield Key(SPLIT.kind, namespace, split.name)
+            yield Key(ENDPOINT.kind, namespace, split.spec.endpoint)
+    for endpoint in view.endpoints(namespace):
+        if endpoint.spec.backend == backend:
+            yield Key(ENDPOINT.kind, namespace, endpoint.name)
+
+
+def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
+    key = key_of(versions[0])
+    namespace = key.namespace
+    yield key
+    if key.kind == BACKEND.kind:
+        for version in versions:
+            reference = _spec(version).get("batchPolicyRef")
+            if reference:
+                yield Key(POLICY.kind, namespace, reference)
+        if _came_or_went(change):
+            yield from readiness_matters(view, namespace, key.name)
+    elif key.kind == POLICY.kind:
+        for backend in view.backends(namespace):
+            if backend.spec.batch_policy_ref == key.name:
+                yield Key(BACKEND.kind, namespace, backend.name)
+    elif key.kind == SPLIT.kind:
+        yield router_key(namespace)
+        endpoints = {str(_spec(version).get("endpoint")) for version in versions}
+        for endpoint in endpoints:
+            yield Key(ENDPOINT.kind, namespace, endpoint)
+        for split in view.splits(namespace):
+            if split.spec.endpoint in endpoints:
+                yield Key(SPLIT.kind, namespace, split.name)
+        for version in versions:
+            for entry in _spec(version).get("backends") or ():
+                if isinstance(entry, dict) and entry.get("name"):
+                    yield Key(BACKEND.kind, namespace, str(entry["name"]))
+    else:
+        yield from _of_endpoint(view, namespace, key.name, versions)
+
+
+def _of_endpoint(view: View, namespace: str, name: str, versions: list[Obj]) -> Iterator[Key]:
+    yield router_key(namespace)
+    for version in versions:
+        if backend := _spec(version).get("backend"):
+            yield Key(BACKEND.kind, namespace, str(backend))
+    for split in view.splits(namespace):
+        if split.spec.endpoint == name:
+            yield Key(SPLIT.kind, namespace, split.name)
+            for entry in split.spec.backends:
+                yield Key(BACKEND.kind, namespace, entry.name)
+    routes = {str(_spec(version).get("route", f"/{name}")).rstrip("/") for version in versions}
+    for other in view.endpoints(namespace):
+        if route(other).rstrip("/") in routes:
+            yield Key(ENDPOINT.kind, namespace, other.name)
+
+
+def _of_pod(versions: list[Obj]) -> Iterator[Key]:
+    for version in versions:
+        own = version["metadata"].get("labels") or {}
+        namespace = version["metadata"]["namespace"]
+        if own.get(labels.APP_NAME) == labels.APP_ROUTER:
+            yield router_key(namespace)
+        elif labels.BACKEND in own:
+            yield Key(BACKEND.kind, namespace, own[labels.BACKEND])
+
+
+def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
+    for version in versions:
+        namespace = version["metadata"]["namespace"]
+        if is_shared(version):
+            yield router_key(namespace)
+            if version["kind"] == DEPLOYMENT.kind and _ready(change.old) != _ready(change.new):
+                for endpoint in view.endpoints(namespace):
+                    yield Key(ENDPOINT.kind, namespace, endpoint.name)
+            continue
+        for ref in version["metadata"].get("ownerReferences") or ():
+            if ref.get("kind") in _PARENTS:
+                yield Key(ref["kind"], namespace, ref["name"])
+        backend = (version["metadata"].get("labels") or {}).get(labels.BACKEND)
+        if backend and version["kind"] == DEPLOYMENT.kind and _ready(change.old) != _ready(change.new):
+            if not _ready(change.old) or not _ready(change.new):
+                yield from readiness_matters(view, namespace, backend)
+            found = view.backend(namespace, backend)
+            if found is not None and found.spec.batch_policy_ref:
+                yield Key(POLICY.kind, namespace, found.spec.batch_policy_ref)
+
+
+def _ready(deployment: Obj | None) -> int:
+    return int(((deployment or {}).get("status") or {}).get("readyReplicas") or 0)
+
+
+def _came_or_went(change: Change) -> bool:
+    def there(version: Obj | None) -> bool:
+        return version is not None and not version["metadata"].get("deletionTimestamp")
+
+    return there(change.old) != there(change.new)
+
+
+def _spec(version: Obj) -> Obj:
+    spec = version.get("spec")
+    return spec if isinstance(spec, dict) else {}

@@ -1,0 +1,218 @@
+"""The store read as resources: parsed once a version, and the traffic plan of a namespace once a change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from penstock_operator.api import (
+    BatchPolicy,
+    ModelBackend,
+    ModelEndpoint,
+    Resource,
+    ResourceError,
+    TrafficSplit,
+)
+from penstock_operator.cluster import Obj
+from penstock_operator.desired import labels, names, ports, traffic
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, POD, POLICY, SERVICE, SPLIT, Kind
+from penstock_operator.store import Key, Store, key_of
+
+R = TypeVar("R", bound=Resource)
+
+_MODELS: dict[str, type[Resource]] = {
+    BACKEND.kind: ModelBackend,
+    ENDPOINT.kind: ModelEndpoint,
+    SPLIT.kind: TrafficSplit,
+    POLICY.kind: BatchPolicy,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    signature: tuple[Any, ...]
+    plan: traffic.TrafficPlan
+    endpoints: tuple[ModelEndpoint, ...]
+    ports: dict[str, int]
+
+
+class View:
+    """Typed, cached reading of a store. Resources that cannot be read are as good as absent here.
+
+    Args:
+        store: what is known of the cluster.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._parsed: dict[Key, tuple[Obj, Resource | ResourceError]] = {}
+        self._plans: dict[str, _Planned] = {}
+
+    def read(self, stored: Obj) -> Resource:
+        """An object of ours as its resource.
+
+        Args:
+            stored: from the store.
+
+        Raises:
+            ResourceError: it does not fit its schema.
+        """
+        key = key_of(stored)
+        known = self._parsed.get(key)
+        if known is None or known[0] is not stored:
+            try:
+                parsed: Resource | ResourceError = _MODELS[stored["kind"]].parse(stored)
+            except ResourceError as error:
+                parsed = error
+            known = (stored, parsed)
+            self._parsed[key] = known
+        if isinstance(known[1], ResourceError):
+            raise known[1]
+        return known[1]
+
+    def forget(self, key: Key) -> None:
+        """Drop what is cached of a resource that is gone.
+
+        Args:
+            key: which.
+        """
+        self._parsed.pop(key, None)
+
+    def backend(self, namespace: str, name: str) -> ModelBackend | None:
+        """A readable backend.
+
+        Args:
+            namespace: where.
+            name: its name.
+        """
+        return self._one(ModelBackend, BACKEND, namespace, name)
+
+    def policy(self, namespace: str, name: str) -> BatchPolicy | None:
+        """A readable policy that is not being deleted.
+
+        Args:
+            namespace: where.
+            name: its name.
+        """
+        return self._one(BatchPolicy, POLICY, namespace, name)
+
+    def backends(self, namespace: str) -> list[ModelBackend]:
+        """The readable backends of a namespace.
+
+        Args:
+            namespace: where.
+        """
+        return self._all(ModelBackend, BACKEND, namespace)
+
+    def endpoints(self, namespace: str) -> list[ModelEndpoint]:
+        """The readable endpoints of a namespace that are not being deleted.
+
+        Args:
+            namespace: where.
+        """
+        return self._all(ModelEndpoint, ENDPOINT, namespace)
+
+    def splits(self, namespace: str) -> list[TrafficSplit]:
+        """The readable splits of a namespace that are not being deleted.
+
+        Args:
+            namespace: where.
+        """
+        return self._all(TrafficSplit, SPLIT, namespace)
+
+    def backends_ready(self, namespace: str) -> dict[str, bool]:
+        """The backends that exist, and whether each has a ready pod.
+
+        Args:
+            namespace: where.
+        """
+        return {
+            stored["metadata"]["name"]: self.ready_pods(namespace, stored["metadata"]["name"]) > 0
+            for stored in self.store.all(BACKEND, namespace)
+            if not stored["metadata"].get("deletionTimestamp")
+        }
+
+    def ready_pods(self, namespace: str, backend: str) -> int:
+        """How many pods of a backend are ready, as its Deployment says.
+
+        Args:
+            namespace: where.
+            backend: its name.
+        """
+        live = self.store.get(DEPLOYMENT, namespace, names.backend(backend))
+        return int(((live or {}).get("status") or {}).get("readyReplicas") or 0)
+
+    def backend_pods(self, namespace: str, backend: str) -> list[Obj]:
+        """A backend's pods.
+
+        Args:
+            namespace: where.
+            backend: its name.
+        """
+        return self.store.selected(POD, namespace, labels.BACKEND, backend)
+
+    def router_pods(self, namespace: str) -> list[Obj]:
+        """The pods of a namespace's router.
+
+        Args:
+            namespace: where.
+        """
+        return self.store.selected(POD, namespace, labels.APP_NAME, labels.APP_ROUTER)
+
+    def plan(self, namespace: str) -> traffic.TrafficPlan:
+        """Who serves what in a namespace.
+
+        Args:
+            namespace: where.
+        """
+        return self._planned(namespace).plan
+
+    def ports(self, namespace: str) -> dict[str, int]:
+        """The port of each endpoint of a namespace.
+
+        Args:
+            namespace: where.
+        """
+        return self._planned(namespace).ports
+
+    def _planned(self, namespace: str) -> _Planned:
+        ready = self.backends_ready(namespace)
+        signature = (
+            self.store.epoch(ENDPOINT, namespace),
+            self.store.epoch(SPLIT, namespace),
+            self.store.epoch(SERVICE, namespace),
+            tuple(sorted(ready.items())),
+        )
+        known = self._plans.get(namespace)
+        if known is None or known.signature != signature:
+            endpoints = self.endpoints(namespace)
+            services = [
+                service
+                for service in self.store.all(SERVICE, namespace)
+                if labels.ENDPOINT in (service["metadata"].get("labels") or {})
+            ]
+            known = _Planned(
+                signature,
+                traffic.plan(endpoints, self.splits(namespace), ready),
+                tuple(endpoints),
+                ports.allocate([endpoint.name for endpoint in endpoints], services),
+            )
+            self._plans[namespace] = known
+        return known
+
+    def _one(self, model: type[R], kind: Kind, namespace: str, name: str) -> R | None:
+        stored = self.store.get(kind, namespace, name)
+        if stored is None:
+            return None
+        try:
+            found = self.read(stored)
+        except ResourceError:
+            return None
+        return found if isinstance(found, model) and not found.deleting else None
+
+    def _all(self, model: type[R], kind: Kind, namespace: str) -> list[R]:
+        found = [
+            self._one(model, kind, namespace, stored["metadata"]["name"])
+            for stored in self.store.all(kind, namespace)
+        ]
+        return [resource for resource in found if resource is not None]

@@ -1,0 +1,125 @@
+"""Statuses and Events: written only when something changed."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from penstock_operator.clock import rfc3339_micro
+from penstock_operator.cluster import Obj
+from penstock_operator.errors import ClusterError, Conflict, NotFound
+from penstock_operator.kinds import EVENT, kind_of
+from penstock_operator.reconcile.context import Context, conditions_of
+from penstock_operator.store import key_of
+
+CONTROLLER = "penstock.dev/operator"
+
+_QUIET = frozenset({"Reconciling"})
+"""Conditions that come and go with every change; their transitions are no news."""
+
+
+async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
+    """Write the status if it differs from the stored one, and tell what changed.
+
+    Args:
+        ctx: the shared pieces.
+        stored: the object as the store has it.
+        status: the whole status.
+
+    Returns:
+        Whether it was written.
+
+    Raises:
+        ClusterError: the apiserver refused.
+    """
+    if status == (stored.get("status") or {}):
+        return False
+    kind, metadata = kind_of(stored), stored["metadata"]
+    body: Obj = {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        # NB: with the uid, the status of a deleted object never lands in a namesake.
+        "metadata": {"namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"]},
+        "status": status,
+    }
+    try:
+        answer = await ctx.cluster.apply_status(kind, body)
+    except (NotFound, Conflict):
+        return False  # deleted meanwhile; the watch will say so
+    ctx.observer.wrote("status", kind.kind)
+    ctx.store.put(answer)
+    for old, new in transitions(stored, status):
+        fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
+        ctx.log("condition changed", **fields, reason=new.get("reason"), text=new.get("message"))
+        if worth_an_event(old, new):
+            await _emit(ctx, stored, new, failing=_failing(new))
+    return True
+
+
+def transitions(stored: Obj, status: dict[str, Any]) -> list[tuple[dict[str, Any] | None, dict[str, Any]]]:
+    """The conditions whose status, or whose reason while not True, changed: (old or None, new).
+
+    Args:
+        stored: the object with its old status.
+        status: the new status.
+    """
+    before = conditions_of(stored)
+    found = []
+    for new in status.get("conditions") or ():
+        old = before.get(new["type"])
+        if new["type"] in _QUIET:
+            continue
+        changed = old is None or old["status"] != new["status"]
+        if changed or (
+            old is not None and new["status"] != "True" and old.get("reason") != new.get("reason")
+        ):
+            found.append((old, new))
+    return found
+
+
+def worth_an_event(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
+    """Whether a transition is worth a Kubernetes Event: the first moments of a healthy object are not.
+
+    Args:
+        old: the condition before, None if there was none.
+        new: the condition now.
+    """
+    return old is not None or new["type"] == "Ready" or _failing(new)
+
+
+def _failing(condition: dict[str, Any]) -> bool:
+    if condition["type"] == "Stalled":
+        return bool(condition["status"] == "True")
+    return condition["type"] in ("Ready", "Accepted", "ModelLoaded") and condition["status"] == "False"
+
+
+async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing: bool) -> None:
+    metadata = stored["metadata"]
+    event: Obj = {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {
+            "namespace": metadata["namespace"],
+            "name": f"{metadata['name']}.{secrets.token_hex(8)}",
+        },
+        "eventTime": rfc3339_micro(ctx.clock.now()),
+        "reportingController": CONTROLLER,
+        "reportingInstance": ctx.identity[:128],
+        "action": f"{condition['type']}{condition['status']}",
+        "reason": condition.get("reason") or condition["type"],
+        "note": (condition.get("message") or f"{condition['type']} is {condition['status']}")[:1024],
+        "type": "Warning" if failing else "Normal",
+        "regarding": {
+            "apiVersion": kind_of(stored).api_version,
+            "kind": stored["kind"],
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        },
+    }
+    try:
+        await ctx.cluster.create(EVENT, event)
+    except ClusterError as error:
+        ctx.log("event not written", level="warning", key=str(key_of(stored)), error=str(error))
+    else:
+        ctx.observer.wrote("create", EVENT.kind)
