@@ -145,7 +145,7 @@ class Model(Part):
                     "self != 8012 && self != 8013",
                     "expected a port other than 8012 and 8013, which are the sidecar's",
                     expression="'expected a port other than 8012 and 8013, which are the sidecar\\'s, found "
-                    "' + string(self)",
+                    "' + (self == 8012 ? '8012' : '8013')",
                 )
             ),
             description="The port the model listens on. Default 8080.",
@@ -169,8 +169,8 @@ class Autoscaling(Part):
             cel(
                 "self.minReplicas <= self.maxReplicas",
                 "expected minReplicas of at most maxReplicas",
-                expression="'expected minReplicas of at most maxReplicas (' + string(self.maxReplicas) + '), "
-                "found ' + string(self.minReplicas)",
+                expression="'expected minReplicas of at most maxReplicas (%d), found %d'"
+                ".format([self.maxReplicas, self.minReplicas])",
             )
         )
     )

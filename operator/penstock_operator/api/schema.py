@@ -24,15 +24,21 @@ _TYPE_META: Schema = {
         "description": "The API group and version of this document: penstock.dev/v1alpha1.",
     },
     "kind": {"type": "string", "description": "The kind of this document."},
-    "metadata": {"type": "object"},
+    # The bounds are Kubernetes' own; told here, they bound the cost of the rules on the name.
+    "metadata": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 253},
+            "generateName": {"type": "string", "maxLength": 253},
+        },
+    },
 }
 
 _NAME_RULES = [
     cel(
         "size(self.metadata.name) <= 50",
         "metadata.name: expected at most 50 characters",
-        expression="'metadata.name: expected at most 50 characters, found ' + "
-        "string(size(self.metadata.name))",
+        expression="'metadata.name: expected at most 50 characters, found ' + self.metadata.name",
     ),
     cel(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
@@ -116,9 +122,15 @@ def _merge_int_or_string(node: Schema) -> None:
 
 
 def _set_default(node: Schema, *, wanted: bool) -> None:
-    """Keep constant defaults; an object's default is `{}`, which its members' own defaults fill."""
-    default = node.get("default")
-    if isinstance(default, dict) and wanted and "properties" in node:
-        node["default"] = {}
-    elif default is None or default in ([], {}) or not wanted:
+    """Keep constant defaults. NB: an object's is whole, as its rules see it before its members' fill it."""
+    default = _without_null(node.get("default"))
+    if default is None or default in ([], {}) or not wanted:
         node.pop("default", None)
+    else:
+        node["default"] = default
+
+
+def _without_null(default: Any) -> Any:
+    if isinstance(default, dict):
+        return {key: _without_null(value) for key, value in default.items() if value is not None}
+    return default
