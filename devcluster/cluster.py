@@ -321,7 +321,7 @@ class Cluster:
 
     def _import(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            self._ctr_command("images", "import", "--digests", "-"),
+            self._ctr_command("images", "import", "-"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

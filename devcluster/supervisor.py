@@ -174,7 +174,7 @@ class Supervisor:
         begin = time.monotonic()
         done = subprocess.run(
             [program("containerd", "ctr"), "--address", node.CONTAINERD_SOCKET, "-n", "k8s.io"]
-            + ["images", "import", "--digests", "-"],
+            + ["images", "import", "-"],
             input=archive,
             capture_output=True,
             check=False,

@@ -1,0 +1,84 @@
+# Penstock's four images: `--target operator|router|sidecar|python-model`.
+#
+# Each is the base, a virtual environment at /opt/penstock with what its requirements/*.lock pins, and our
+# packages in a layer of their own on top: after a change of code only that layer is new. The processes run
+# as user 65532, on a root file system that may be read-only; they write to /tmp alone.
+ARG BASE=python:3.13-slim
+
+# -- what builds, and is not in any image --------------------------------------------------------------
+FROM ${BASE} AS tools
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+COPY requirements/build.lock /requirements/
+RUN python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --require-hashes -r /requirements/build.lock
+
+FROM tools AS packages
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY operator operator
+COPY router router
+COPY sdk sdk
+COPY sidecar sidecar
+COPY wire wire
+# --target writes scripts whose first line names this stage's Python: the entry points use `python -m`.
+RUN /opt/tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /opt/tools/bin/pip install --quiet --no-deps --no-index --target /packages /wheels/*.whl \
+    && rm -rf /packages/bin
+
+# The environments have no pip of their own: `pip --python` installs from outside. The .pth file is how an
+# environment finds our packages, which a later layer brings.
+FROM tools AS operator-environment
+COPY requirements/operator.lock /requirements/
+RUN python3 -m venv --without-pip /opt/penstock \
+    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --require-hashes -r /requirements/operator.lock \
+    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
+
+FROM tools AS router-environment
+COPY requirements/router.lock /requirements/
+RUN python3 -m venv --without-pip /opt/penstock \
+    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --require-hashes -r /requirements/router.lock \
+    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
+
+FROM tools AS sidecar-environment
+COPY requirements/sidecar.lock /requirements/
+RUN python3 -m venv --without-pip /opt/penstock \
+    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --require-hashes -r /requirements/sidecar.lock \
+    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
+
+# This one has pip: images with a model in them start from it and install what the model needs.
+FROM tools AS python-model-environment
+COPY requirements/sdk.lock /requirements/
+RUN python3 -m venv /opt/penstock \
+    && /opt/penstock/bin/pip install --quiet --require-hashes -r /requirements/sdk.lock \
+    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
+
+# -- what runs -----------------------------------------------------------------------------------------
+FROM ${BASE} AS runtime
+RUN echo 'penstock:x:65532:65532:penstock:/tmp:/usr/sbin/nologin' >> /etc/passwd \
+    && echo 'penstock:x:65532:' >> /etc/group
+ENV PATH=/opt/penstock/bin:/usr/local/bin:/usr/bin:/bin HOME=/tmp \
+    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /tmp
+# A number: with a name, `runAsNonRoot` cannot be checked.
+USER 65532:65532
+
+FROM runtime AS operator
+COPY --from=operator-environment /opt/penstock /opt/penstock
+COPY --from=packages /packages /opt/penstock/packages
+ENTRYPOINT ["python", "-m", "penstock_operator"]
+
+FROM runtime AS router
+COPY --from=router-environment /opt/penstock /opt/penstock
+COPY --from=packages /packages /opt/penstock/packages
+ENTRYPOINT ["python", "-m", "penstock_router"]
+
+FROM runtime AS sidecar
+COPY --from=sidecar-environment /opt/penstock /opt/penstock
+COPY --from=packages /packages /opt/penstock/packages
+ENTRYPOINT ["python", "-m", "penstock_sidecar"]
+
+FROM runtime AS python-model
+COPY --from=python-model-environment /opt/penstock /opt/penstock
+COPY --from=packages /packages /opt/penstock/packages
+ENTRYPOINT ["python", "-m", "penstock.serve"]
