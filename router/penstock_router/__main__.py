@@ -1,0 +1,184 @@
+"""The router's command line: parse, listen, follow settings and pods, report, drain."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import disable_created_metrics
+
+from penstock_router.admin import Admin
+from penstock_router.router import Router, decode_settings
+from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
+from penstock_wire.aiohttp_http import AiohttpFront, AiohttpUpstream
+from penstock_wire.process import Parser, address, duration, log, on_signal, ready, run, set_log_level
+from penstock_wire.reporter import Reporter
+from penstock_wire.settings_source import SettingsSource
+
+HOLD_ANSWER_SECONDS = 0.5
+"""So long before the end of a drain, what is still held is answered 503."""
+
+
+def parser() -> Parser:
+    """The flags; each is also an environment variable."""
+    flags = Parser(prog="penstock-router", description="Shares requests among backends and their pods.")
+    flags.flag("listen", type=address, default="127.0.0.1:8000", help="the front door, HOST:PORT")
+    flags.flag("admin", type=address, default="127.0.0.1:8001", help="health and metrics, HOST:PORT")
+    flags.flag("settings", type=Path, default=None, help="settings file, JSON or YAML")
+    flags.flag("report-to", default="", help="URL of the operator's control server")
+    flags.flag("token-file", type=Path, default=None, help="token for the reports")
+    flags.flag("propagation-delay", type=duration, default="5s", help="how long to accept after SIGTERM")
+    flags.flag("drain-timeout", type=duration, default="30s", help="time for requests under way then")
+    flags.flag("kube-api", default="", help="URL of the apiserver, where it is not that of the pod")
+    flags.flag("service-account", type=Path, default=SERVICE_ACCOUNT, help="folder of token and CA")
+    flags.flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="least level")
+    return flags
+
+
+class Process:
+    """All that runs in the process.
+
+    Args:
+        arguments: the parsed command line.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._front = AiohttpFront()
+        self._admin_front = AiohttpFront()
+        self._upstream = AiohttpUpstream()
+        self._stop = asyncio.Event()
+        self._at_once = asyncio.Event()
+        self._reporter: Reporter | None = None
+        source_of_chance = random.Random()  # noqa: S311 - nothing secret hangs on it
+        self._router = Router(
+            front=self._front,
+            host=arguments.listen[0],
+            upstream=self._upstream,
+            random_source=source_of_chance,
+            clock=asyncio.get_running_loop().time,
+            pod=os.environ.get("PENSTOCK_POD", ""),
+            uid=os.environ.get("PENSTOCK_POD_UID", ""),
+            slices_synced=lambda: self._watch is None or self._watch.synced,
+            news=self._report_now,
+        )
+        api = ApiServer.in_cluster(
+            url=arguments.kube_api,
+            account=arguments.service_account,
+            namespace=os.environ.get("PENSTOCK_NAMESPACE", ""),
+        )
+        self._watch = (
+            None
+            if api is None
+            else SliceWatch(api, changed=self._router.pods.set_slices, random_source=source_of_chance)
+        )
+        self._source = SettingsSource(
+            path=arguments.settings,
+            decode=decode_settings,
+            apply=self._router.apply,
+            versioned_only=bool(arguments.report_to),
+        )
+        if arguments.report_to:
+            self._reporter = Reporter(
+                url=arguments.report_to,
+                kind="router",
+                token_file=arguments.token_file,
+                upstream=self._upstream,
+                make=lambda sequence: self._router.report(sequence, settings_version=self._source.version),
+                on_settings=lambda data: self._offer(data),
+            )
+
+    async def serve(self) -> int:
+        """Run until SIGTERM; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            on_signal(number, self._signal)
+        on_signal(signal.SIGHUP, self._source.reload_now)
+        try:
+            host, port = self._arguments.listen
+            data = await self._front.listen(host, port, self._router.front_door)
+            host, port = self._arguments.admin
+            admin = await self._admin_front.listen(host, port, Admin(self._router).handle)
+        except OSError as error:
+            log("cannot listen", level="error", error=str(error))
+            return 1
+        work: list[Coroutine[Any, Any, None]] = [self._source.watch(), self._router.ports.run()]
+        if self._watch is not None:
+            work.append(self._watch.run())
+        if self._reporter is not None:
+            work.append(self._reporter.run())
+        tasks = {asyncio.create_task(one) for one in work}
+        greeting = asyncio.create_task(self._greet(data.address, admin.address))
+        stop = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
+        broken = [task for task in tasks if task.done()]
+        for task in broken:
+            log("a task ended that never should", level="error", error=repr(task.exception()))
+        greeting.cancel()
+        stop.cancel()
+        if not broken:
+            await self._drain()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, greeting, stop, return_exceptions=True)
+        await self._admin_front.close(0)
+        await self._upstream.close()
+        return 1 if broken else 0
+
+    async def _greet(self, data: tuple[str, int], admin: tuple[str, int]) -> None:
+        await self._router.ready.wait()
+        ready(data=data, admin=admin)
+
+    async def _drain(self) -> None:
+        """Stop to be told, then stop to listen, then answer what is under way; or all at once."""
+        log("drain begins")
+        self._router.draining = True
+        self._report_now()
+        drained = asyncio.create_task(self._end())
+        at_once = asyncio.create_task(self._at_once.wait())
+        await asyncio.wait({drained, at_once}, return_when=asyncio.FIRST_COMPLETED)
+        log("drain ends", at_once=not drained.done())
+        for task in (drained, at_once):
+            task.cancel()
+        await asyncio.gather(drained, at_once, return_exceptions=True)
+
+    async def _end(self) -> None:
+        # Clients that keep connections are sent away answer by answer, so that few are idle at the end.
+        self._front.close_keepalive(idle=False)
+        await asyncio.sleep(self._arguments.propagation_delay)
+        grace = self._arguments.drain_timeout
+        asyncio.get_running_loop().call_later(max(0, grace - HOLD_ANSWER_SECONDS), self._router.end_holds)
+        await self._front.close(grace)
+
+    def _signal(self) -> None:
+        if self._stop.is_set():
+            self._at_once.set()
+        self._stop.set()
+
+    def _offer(self, data: bytes) -> None:
+        self._source.offer(data, origin="report")
+
+    def _report_now(self) -> None:
+        if self._reporter is not None:
+            self._reporter.report_now()
+
+
+def main() -> int:
+    """Run the router; returns its exit code."""
+    arguments = parser().parse_args()
+    set_log_level(arguments.log_level)
+    disable_created_metrics()
+
+    async def serve() -> int:
+        return await Process(arguments).serve()
+
+    return run(serve)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

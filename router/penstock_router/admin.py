@@ -1,0 +1,46 @@
+"""The admin port: /livez, /readyz, /metrics, /settings."""
+
+from __future__ import annotations
+
+from penstock_router.router import JSON, Router
+from penstock_wire import router_settings
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.http import Request, Response
+from penstock_wire.router_settings import RouterSettings
+
+TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
+EXPOSITION = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
+
+
+class Admin:
+    """Answers what is asked on the admin port.
+
+    Args:
+        router: whom it is about.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def handle(self, request: Request) -> Response:
+        """Answer one request."""
+        if request.method not in ("GET", "HEAD"):
+            return PenstockError(
+                Reason.METHOD_NOT_ALLOWED,
+                f"the admin port takes GET, found {request.method}",
+                headers=((b"allow", b"GET, HEAD"),),
+            ).response()
+        if request.path == "/livez":
+            return Response(status=200, headers=TEXT, body=b"ok\n")
+        if request.path == "/readyz":
+            state = self._router.state()
+            if state == "ready":
+                return Response(status=200, headers=TEXT, body=b"ok\n")
+            reason = Reason.DRAINING if state == "draining" else Reason.NOT_READY
+            return PenstockError(reason, f"expected state ready, found {state}").response()
+        if request.path == "/metrics":
+            return Response(status=200, headers=EXPOSITION, body=self._router.metrics.text())
+        if request.path == "/settings":
+            settings = self._router.settings or RouterSettings()
+            return Response(status=200, headers=JSON, body=router_settings.encode(settings))
+        return PenstockError(Reason.NO_ROUTE, "the admin port has no such path").response()

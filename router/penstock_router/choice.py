@@ -1,0 +1,116 @@
+"""Who gets the next request: a backend by weight, a pod by load. Pure but for the state it keeps.
+
+**By weight**: a low-discrepancy draw. Every backend has a lag: its share of the requests so far, less what it
+got. Each request adds to each lag the backend's share of one; among the backends with a positive lag, the one
+whose lag would first reach one (its deadline) gets the request, which takes one off. That is earliest
+deadline first for unit jobs, the schedule of the chairman assignment problem (R. Tijdeman, Discrete
+Mathematics 32, 1980) and of Pfair scheduling (Baruah et al., Algorithmica 15, 1996): no lag ever reaches one,
+so that in any window, however long, each backend is within two requests of its share. Among equal deadlines
+chance decides, and a router starts somewhere in the cycle, so that routers do not march in step and a client
+that alternates between two kinds of request does not have each kind served by one backend. Lags are integers
+in units of 1 / (sum of weights): no error adds up.
+
+**By load**: the better of two pods at random (M. Mitzenmacher, "The Power of Two Choices in Randomized Load
+Balancing", 2001): near the best choice, and no herd on the pod that looked best a moment ago.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+START_STEPS = 64
+"""A router starts at most so many draws into the cycle."""
+
+
+class Draw:
+    """Shares requests among backends by weight.
+
+    Args:
+        random_source: decides among equals, and where in the cycle to start.
+    """
+
+    def __init__(self, random_source: random.Random) -> None:
+        self._random = random_source
+        self._weights: dict[str, int] = {}
+        self._total = 0
+        self._lags: dict[str, int] = {}
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        """The positive weights in effect."""
+        return self._weights
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """Share by these weights from the next draw on; who stays keeps what it is owed or had too much.
+
+        Args:
+            weights: weight by backend; those of weight 0 get nothing.
+        """
+        positive = {name: weight for name, weight in weights.items() if weight > 0}
+        if positive == self._weights:
+            return
+        first = not self._weights
+        old_total = self._total
+        total = sum(positive.values())
+        # What was owed in requests stays owed in requests, in the new unit.
+        lags = {name: self._lags[name] * total // old_total if name in self._lags else 0 for name in positive}
+        self._weights, self._total, self._lags = positive, total, lags
+        self._balance()
+        if first and len(positive) > 1:
+            for _ in range(self._random.randrange(START_STEPS)):
+                self.next()
+
+    def next(self) -> str | None:
+        """The backend of the next request, or None where none has a weight."""
+        if len(self._weights) < 2:
+            return next(iter(self._weights), None)
+        total = self._total
+        best: list[str] = []
+        nearest = 0
+        for name, weight in self._weights.items():
+            lag = self._lags[name] + weight
+            self._lags[name] = lag
+            if lag <= 0:
+                continue
+            deadline = -((lag - total) // weight)  # draws until its lag is one, rounded up
+            if not best or deadline < nearest:
+                best, nearest = [name], deadline
+            elif deadline == nearest:
+                best.append(name)
+        chosen = best[0] if len(best) == 1 else self._random.choice(best)
+        self._lags[chosen] -= total
+        return chosen
+
+    def _balance(self) -> None:
+        """Bring the sum of the lags back to zero after a change: what one took along, all share."""
+        names = list(self._weights)
+        if not names:
+            return
+        surplus = sum(self._lags.values())
+        for name in names:
+            self._lags[name] -= surplus * self._weights[name] // self._total
+        self._lags[names[0]] -= sum(self._lags.values())
+
+
+def better_of_two(
+    pods: Sequence[T], load: Callable[[T], tuple[int, float]], random_source: random.Random
+) -> T:
+    """The less loaded of two pods at random.
+
+    Args:
+        pods: at least one.
+        load: what to compare; the lower is better. Equals: chance.
+        random_source: draws the two.
+    """
+    if len(pods) == 1:
+        return pods[0]
+    first = random_source.randrange(len(pods))
+    second = random_source.randrange(len(pods) - 1)
+    if second >= first:
+        second += 1
+    # The two come in random order, so the first is a fair choice among equals.
+    return pods[first] if load(pods[first]) <= load(pods[second]) else pods[second]

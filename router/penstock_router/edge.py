@@ -1,0 +1,61 @@
+"""What crosses the edge of Penstock: header fields in and out, the request's id, its time. Pure.
+
+Of the `x-penstock-*` fields only a client's own few come in, and only the reason of an error of ours, and the
+backend that answered, go out.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from penstock_wire.headers import FROM_CLIENT, PREFIX, REASON, REQUEST_ID, TIMEOUT_MS, Headers, get
+from penstock_wire.http import Response
+from penstock_wire.router_settings import Endpoint
+
+BACKEND = b"x-penstock-backend"
+"""Tells a client which backend answered."""
+
+_USABLE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_FORWARDED = FROM_CLIENT - {TIMEOUT_MS}
+
+
+def request_id(headers: Headers) -> str:
+    """The client's `x-request-id` where it is usable (1 to 128 visible ASCII characters), else a new one."""
+    found = get(headers, REQUEST_ID)
+    if found is not None and _USABLE_ID.fullmatch(found):
+        return found.decode("ascii")
+    return uuid.uuid4().hex
+
+
+def inward(headers: Headers, *, identity: str) -> Headers:
+    """The fields for a sidecar, but for the time that is left (`with_time`)."""
+    kept = [
+        field
+        for field in headers
+        if (not field[0].startswith(PREFIX) or field[0] in _FORWARDED) and field[0] != REQUEST_ID
+    ]
+    return (*kept, (REQUEST_ID, identity.encode("ascii")))
+
+
+def with_time(headers: Headers, seconds: float) -> Headers:
+    """The fields with the time that is left, in whole milliseconds, at least 1."""
+    return (*headers, (TIMEOUT_MS, str(max(1, int(seconds * 1000))).encode()))
+
+
+def outward(answer: Response, *, identity: str, backend: str) -> Response:
+    """The answer for the client."""
+    kept = [
+        field
+        for field in answer.headers
+        if (not field[0].startswith(PREFIX) or field[0] == REASON) and field[0] != REQUEST_ID
+    ]
+    marks = [(REQUEST_ID, identity.encode("ascii"))]
+    if backend:
+        marks.append((BACKEND, backend.encode()))
+    return Response(status=answer.status, headers=(*kept, *marks), body=answer.body)
+
+
+def allows(endpoint: Endpoint, method: str) -> bool:
+    """Whether an endpoint takes a method; one that lists none takes any."""
+    return not endpoint.methods or method in endpoint.methods

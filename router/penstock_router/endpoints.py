@@ -1,0 +1,267 @@
+"""The state of one endpoint in one router: its settings, its draw by weight, what it holds, its totals."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from penstock_router.choice import Draw
+from penstock_router.holding import MAX_HELD_BYTES, Gate, Line, Waiter
+from penstock_router.pods import Pods
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.report import BackendTotals
+from penstock_wire.router_settings import Endpoint
+
+COLD_RETRY_AFTER_SECONDS = 5.0
+
+
+def no_such_endpoint(name: str) -> PenstockError:
+    """The answer to who still asks for an endpoint that was deleted."""
+    return PenstockError(Reason.NO_ROUTE, f"endpoint {name} does not exist any more")
+
+
+@dataclasses.dataclass(slots=True)
+class Totals:
+    """Counts of one backend since the router started; see `wire.report.BackendTotals`."""
+
+    requests: int = 0
+    codes: Counter[str] = dataclasses.field(default_factory=Counter)
+    retries: int = 0
+
+    def report(self) -> BackendTotals:
+        """As the report has them."""
+        return BackendTotals(requests=self.requests, codes=dict(self.codes), retries=self.retries)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The right to send to a backend.
+
+    Args:
+        backend: whose pods may be asked.
+        gate: the gate that the request came through; None for one that was not held.
+    """
+
+    backend: str
+    gate: Gate | None = None
+
+
+class EndpointState:
+    """One endpoint.
+
+    Args:
+        settings: its settings; `update` replaces them whole.
+        pods: all pods the router knows.
+        clock: the event loop's time, seconds.
+        random_source: for the draw.
+        on_held: is called when a request is held while none was.
+    """
+
+    def __init__(
+        self,
+        settings: Endpoint,
+        *,
+        pods: Pods,
+        clock: Callable[[], float],
+        random_source: random.Random,
+        on_held: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self.removed = False
+        self.line = Line()
+        self.totals: dict[str, Totals] = {}
+        self._pods = pods
+        self._clock = clock
+        self._on_held = on_held
+        self._draw = Draw(random_source)
+        self._gates: dict[str, Gate] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.settle()
+
+    @property
+    def name(self) -> str:
+        """The endpoint's name."""
+        return self.settings.name
+
+    def of_backend(self, backend: str) -> Totals:
+        """The totals of a backend; of one that is no more, some that nobody reads."""
+        if all(one.name != backend for one in self.settings.backends):
+            return Totals()
+        return self.totals.setdefault(backend, Totals())
+
+    def update(self, settings: Endpoint) -> None:
+        """Take new settings, whole."""
+        self.settings = settings
+        names = {backend.name for backend in settings.backends}
+        self.totals = {name: totals for name, totals in self.totals.items() if name in names}
+        self.settle()
+
+    def remove(self) -> None:
+        """The endpoint was deleted: what is held is answered 404 at once."""
+        self.removed = True
+        self.end_holds(no_such_endpoint(self.name))
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def end_holds(self, error: PenstockError) -> None:
+        """Answer all that is held with an error."""
+        for backend in self.line.backends():
+            for waiter in self.line.waiters(backend):
+                self.line.leave(waiter)
+                if not waiter.future.done():
+                    waiter.future.set_exception(error)
+
+    def settle(self) -> None:
+        """Look anew at weights and pods: missing backends' weight is shared out, held requests move on.
+
+        A backend is missing when it has neither a Service with slices nor targets. One that is there without
+        a ready pod keeps its share: its requests are held.
+        """
+        weights = {
+            backend.name: backend.weight
+            for backend in self.settings.backends
+            if backend.weight > 0 and self._pods.exists(backend.name)
+        }
+        self._draw.set_weights(weights)
+        for backend in self.line.backends():
+            if backend in weights or (backend is None and not weights):
+                continue
+            for waiter in self.line.waiters(backend):
+                self.line.leave(waiter)
+                waiter.backend = self._draw.next()
+                self.line.join(waiter)
+        for backend in self.line.backends():
+            self._let_go(backend)
+
+    async def place(
+        self, *, size: int, arrived: float, deadline: float | None, backend: str | None, again: bool = False
+    ) -> Place:
+        """Get the right to send: at once where a pod is ready and nobody waits, else after a hold.
+
+        Args:
+            size: bytes of the body.
+            arrived: when the request arrived.
+            deadline: the client's own deadline, which counts while it is held, too; None for none.
+            backend: the backend that was drawn for it before, None to draw.
+            again: it was placed before, and goes to the head of the line.
+
+        Raises:
+            PenstockError: nothing to wait for in time, or too many wait; or the endpoint was deleted.
+        """
+        if self.removed:
+            raise no_such_endpoint(self.name)
+        if backend is None or backend not in self._draw.weights:
+            backend = self._draw.next()
+        if backend is not None and not self.line.length(backend):
+            gate = self._gates.get(backend)
+            free = gate is None or gate.paused_until <= self._clock()
+            if free and self._pods.available(backend):
+                return Place(backend=backend)
+        return await self._hold(size=size, arrived=arrived, deadline=deadline, backend=backend, again=again)
+
+    def give_back(self, place: Place, *, answered: bool, queue_full: bool = False) -> None:
+        """The request that had a place is done with it.
+
+        Args:
+            place: what `place` returned.
+            answered: a pod took and answered it.
+            queue_full: a pod refused it for a full queue.
+        """
+        gate = place.gate
+        if gate is None:
+            return
+        if queue_full:
+            gate.refused(self._clock())
+        elif answered:
+            gate.answered()
+        else:
+            gate.ended()
+        self._let_go(place.backend)
+        # A gate in its pause stays: the refused request is about to come back to it.
+        idle = not gate.out and not self.line.length(place.backend)
+        if idle and gate.paused_until <= self._clock() and self._gates.get(place.backend) is gate:
+            del self._gates[place.backend]
+
+    def held_by_backend(self) -> dict[str, int]:
+        """How many requests are held, by backend; "" where the endpoint has none."""
+        return {backend or "": self.line.length(backend) for backend in self.line.backends()}
+
+    async def _hold(
+        self, *, size: int, arrived: float, deadline: float | None, backend: str | None, again: bool
+    ) -> Place:
+        cold = self.settings.cold_start
+        full = self.line.count >= cold.max_pending or self.line.bytes + size > MAX_HELD_BYTES
+        if full and not again:
+            raise PenstockError(
+                Reason.COLD_START_FULL,
+                f"{self.line.count} requests of endpoint {self.name} wait for a ready pod already, "
+                f"of at most {cold.max_pending} and {MAX_HELD_BYTES} bytes",
+                retry_after=COLD_RETRY_AFTER_SECONDS,
+            )
+        loop = asyncio.get_running_loop()
+        waiter = Waiter(future=loop.create_future(), backend=backend, size=size, since=arrived)
+        first = not self.line.count
+        self.line.join(waiter, at_head=again)
+        if first:
+            self._on_held()
+        self._let_go(backend)
+        patience = arrived + cold.timeout_ms / 1000
+        until = patience if deadline is None else min(patience, deadline)
+        let_go = False
+        try:
+            async with asyncio.timeout_at(until):
+                await waiter.future
+            let_go = True
+        except TimeoutError:
+            raise self._too_long(waiter, by_client=deadline is not None and deadline < patience) from None
+        finally:
+            # Time may be over, or the client gone, in the same turn of the loop that let it go.
+            if not let_go and not self.line.leave(waiter):
+                self._take_back(waiter)
+        assert waiter.backend is not None  # noqa: S101 - nobody is let go to no backend
+        return Place(backend=waiter.backend, gate=self._gates[waiter.backend])
+
+    def _take_back(self, waiter: Waiter) -> None:
+        done = waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None
+        if done and waiter.backend is not None:
+            self.give_back(Place(backend=waiter.backend, gate=self._gates[waiter.backend]), answered=False)
+
+    def _too_long(self, waiter: Waiter, *, by_client: bool) -> PenstockError:
+        waited = self._clock() - waiter.since
+        what = f"no pod of backend {waiter.backend}" if waiter.backend else f"no backend of {self.name}"
+        if by_client:
+            return PenstockError(Reason.DEADLINE, f"{what} was ready within the request's {waited:.3f} s")
+        return PenstockError(
+            Reason.BACKEND_MISSING,
+            f"{what} became ready while the request was held for {waited:.3f} s",
+            retry_after=COLD_RETRY_AFTER_SECONDS,
+        )
+
+    def _let_go(self, backend: str | None) -> None:
+        """Let go of as many of a backend's held requests as its gate allows."""
+        if backend is None or not self.line.length(backend):
+            return
+        now = self._clock()
+        gate = self._gates.setdefault(backend, Gate())
+        available = len(self._pods.available(backend))
+        gate.see_pods(available)
+        while available and gate.may_pass(now) and (waiter := self.line.head(backend)) is not None:
+            self.line.leave(waiter)
+            if not waiter.future.done():
+                gate.passed()
+                waiter.future.set_result(None)
+        if not self.line.length(backend):
+            return
+        # Pods that appear and answers that come call again; a pause, or a pod that drains, ends with time.
+        again_at = gate.paused_until if available else self._pods.next_available_at(backend)
+        if again_at is not None and again_at > now and backend not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[backend] = loop.call_at(again_at, self._timer, backend)
+
+    def _timer(self, backend: str) -> None:
+        self._timers.pop(backend, None)
+        self._let_go(backend)

@@ -1,0 +1,128 @@
+"""The pods of every backend as this router sees them, and which of them takes the next request."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+
+from penstock_router.choice import better_of_two
+from penstock_router.slices import Address
+
+QUEUE_FRESH_SECONDS = 2.0
+"""What a pod told of its queue counts less with age and nothing after this: a pod that once told of a long
+queue is asked again."""
+REFUSING_SECONDS = 5.0
+"""A pod that refused because it drains is left alone so long, unless its slice says otherwise before."""
+AVOID_FIRST_SECONDS = 0.2
+AVOID_MOST_SECONDS = 10.0
+
+
+class Pod:
+    """One pod of a backend.
+
+    Args:
+        address: where its sidecar listens.
+    """
+
+    __slots__ = ("_avoid_until", "_failures", "_told", "_told_at", "address", "in_flight", "refusing_until")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.in_flight = 0
+        """Requests of this router that it has and did not answer."""
+        self.refusing_until = 0.0
+        """It drains: no requests before this time (seconds of the router's clock)."""
+        self._told = 0
+        self._told_at = 0.0
+        self._failures = 0
+        self._avoid_until = 0.0
+
+    def tells_queue(self, items: int, now: float) -> None:
+        """Take what the pod says of its queue (`x-penstock-queue`)."""
+        self._told, self._told_at = items, now
+
+    def failed(self, now: float) -> None:
+        """No connection could be made: others are preferred for a while, twice as long each time."""
+        self._avoid_until = now + min(AVOID_MOST_SECONDS, AVOID_FIRST_SECONDS * 2**self._failures)
+        self._failures = min(self._failures + 1, 16)
+
+    def answered(self) -> None:
+        """It gave an answer, so it is there."""
+        self._failures = 0
+        self._avoid_until = 0.0
+
+    def load(self, now: float) -> tuple[int, float]:
+        """What to compare pods by: whether to avoid it, then own requests and the queue that it told of."""
+        fresh = max(0.0, 1 - (now - self._told_at) / QUEUE_FRESH_SECONDS)
+        return (1 if now < self._avoid_until else 0, self.in_flight + self._told * fresh)
+
+
+class Pods:
+    """Pods by backend: from EndpointSlices, and from the settings' targets for a backend without any.
+
+    Args:
+        clock: seconds, monotonic.
+        random_source: for the choice of two.
+        changed: is called after each change.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float], random_source: random.Random, changed: Callable[[], None]
+    ) -> None:
+        self._clock = clock
+        self._random = random_source
+        self._changed = changed
+        self._from_slices: Mapping[str, tuple[Address, ...]] = {}
+        self._from_targets: Mapping[str, tuple[Address, ...]] = {}
+        self._pods: dict[str, dict[Address, Pod]] = {}
+
+    def set_slices(self, backends: Mapping[str, tuple[Address, ...]]) -> None:
+        """Take what the EndpointSlices say now, whole."""
+        self._from_slices = backends
+        self._settle()
+
+    def set_targets(self, backends: Mapping[str, tuple[Address, ...]]) -> None:
+        """Take what the settings say now, whole."""
+        self._from_targets = {name: targets for name, targets in backends.items() if targets}
+        self._settle()
+
+    def exists(self, backend: str) -> bool:
+        """Whether there is such a backend: a Service with slices, be they empty, or targets."""
+        return backend in self._pods
+
+    def ready(self, backend: str) -> Iterable[Pod]:
+        """The pods that are ready by their slices."""
+        return self._pods.get(backend, {}).values()
+
+    def available(self, backend: str) -> list[Pod]:
+        """The ready pods that did not just refuse because they drain."""
+        now = self._clock()
+        return [pod for pod in self.ready(backend) if now >= pod.refusing_until]
+
+    def next_available_at(self, backend: str) -> float | None:
+        """When a pod that refuses now may be asked again, or None where no pod is ready."""
+        return min((pod.refusing_until for pod in self.ready(backend)), default=None)
+
+    def pick(self, backend: str, *, without: Iterable[Pod] = ()) -> Pod | None:
+        """The less loaded of two pods, none of `without`, for the next request; None where none is left."""
+        pods = self.available(backend)
+        excluded = set(without)
+        if excluded:
+            pods = [pod for pod in pods if pod not in excluded]
+        if not pods:
+            return None
+        now = self._clock()
+        return better_of_two(pods, lambda pod: pod.load(now), self._random)
+
+    def refuses(self, pod: Pod) -> None:
+        """The pod drains: leave it alone for a while."""
+        pod.refusing_until = self._clock() + REFUSING_SECONDS
+
+    def _settle(self) -> None:
+        addresses = {**self._from_targets, **self._from_slices}
+        before = self._pods
+        self._pods = {
+            name: {address: before.get(name, {}).get(address) or Pod(address) for address in addresses[name]}
+            for name in addresses
+        }
+        self._changed()

@@ -1,0 +1,125 @@
+"""The ports that endpoints listen on, following the settings while the router runs.
+
+Sockets belong to ports, not to endpoints: a request that comes in on a port is its present owner's, so that
+two endpoints may swap ports in one change. A port that cannot be bound fails its endpoint alone, is told, and
+is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from penstock_wire.http import Front, Handler, Listener
+from penstock_wire.process import log
+from penstock_wire.router_settings import Endpoint
+
+RETRY_SECONDS = 1.0
+
+
+def owners(endpoints: Iterable[Endpoint]) -> tuple[dict[int, str], dict[str, str]]:
+    """Who owns which port, and why those without one have none; of two on one port the first stands."""
+    held: dict[int, str] = {}
+    errors: dict[str, str] = {}
+    for endpoint in endpoints:
+        if not endpoint.port:
+            continue
+        holder = held.setdefault(endpoint.port, endpoint.name)
+        if holder != endpoint.name:
+            errors[endpoint.name] = f"port {endpoint.port} is taken by endpoint {holder}"
+    return held, errors
+
+
+class Ports:
+    """Keeps the wanted ports bound.
+
+    Args:
+        front: binds them.
+        host: the address on which to listen.
+        make_handler: makes the handler of a port.
+        settled: is called when every wanted port has been tried after a change, and when one that had failed
+            is bound.
+    """
+
+    def __init__(
+        self,
+        *,
+        front: Front,
+        host: str,
+        make_handler: Callable[[int], Handler],
+        settled: Callable[[], None],
+    ) -> None:
+        self._front = front
+        self._host = host
+        self._make_handler = make_handler
+        self._settled = settled
+        self._wanted: frozenset[int] = frozenset()
+        self._listeners: dict[int, Listener] = {}
+        self._errors: dict[int, str] = {}
+        self._changed = asyncio.Event()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def bound(self) -> Mapping[int, Listener]:
+        """The ports that are bound."""
+        return self._listeners
+
+    @property
+    def errors(self) -> Mapping[int, str]:
+        """Why the others are not."""
+        return self._errors
+
+    @property
+    def all_tried(self) -> bool:
+        """Whether each wanted port is bound or has failed."""
+        return all(port in self._listeners or port in self._errors for port in self._wanted)
+
+    def want(self, ports: Iterable[int]) -> None:
+        """Have these ports and no others bound, soon."""
+        self._wanted = frozenset(ports)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Follow what is wanted until cancelled."""
+        while True:
+            self._changed.clear()
+            await self._settle()
+            try:
+                await asyncio.wait_for(self._changed.wait(), RETRY_SECONDS if self._errors else None)
+            except TimeoutError:
+                continue
+
+    async def _settle(self) -> None:
+        for port in [port for port in self._listeners if port not in self._wanted]:
+            # Requests under way on it are answered, however long that takes; the socket is closed at once.
+            task = asyncio.create_task(self._close(self._listeners.pop(port)))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+            log("port closed", port=port)
+        for port in [port for port in self._errors if port not in self._wanted]:
+            del self._errors[port]
+        news = False
+        for port in sorted(self._wanted - self._listeners.keys()):
+            news = await self._bind(port) or news
+        if news or not self._errors:
+            self._settled()
+
+    async def _bind(self, port: int) -> bool:
+        """Try to bind; returns whether anything is new."""
+        try:
+            listener = await self._front.listen(self._host, port, self._make_handler(port))
+        except OSError as error:
+            message = f"port {port} cannot be bound: {error.strerror or error}"
+            known = self._errors.get(port) == message
+            self._errors[port] = message
+            if not known:
+                log("port cannot be bound", level="error", port=port, error=error.strerror or str(error))
+            return not known
+        self._listeners[port] = listener
+        self._errors.pop(port, None)
+        log("port bound", port=port)
+        return True
+
+    @staticmethod
+    async def _close(listener: Listener) -> None:
+        await listener.close()

@@ -1,0 +1,266 @@
+"""One request, from the edge to a pod and back.
+
+The steps: the method, a place (`endpoints`), a pod (`pods`), one try, and another try on another pod only
+where nothing was executed: no connection could be made, or the sidecar marked its refusal as not admitted.
+Once a request went out on a connection and no answer came, it may have been executed: it is answered 502.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+
+from penstock_router.edge import allows, inward, outward, request_id, with_time
+from penstock_router.endpoints import EndpointState
+from penstock_router.metrics import Metrics
+from penstock_router.pods import Pod, Pods
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import NOT_ADMITTED, QUEUE, REASON, Headers, get, timeout_ms
+from penstock_wire.http import (
+    ConnectFailed,
+    ConnectionLost,
+    Request,
+    Response,
+    Upstream,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from penstock_wire.process import log
+
+SAME_POD_PAUSE_SECONDS = 0.1
+"""Before the only pod of a backend, which could not be reached, is tried again."""
+CLIENT_GONE = "499"
+"""The code under which a request whose client left is counted."""
+
+_REASONS = {reason.value.encode(): reason.value for reason in Reason}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """A try that was surely not executed.
+
+    Args:
+        reason: why, one word.
+        answer: the sidecar's refusal; None where no connection could be made.
+        detail: for people.
+    """
+
+    reason: str
+    answer: Response | None = None
+    detail: str = ""
+
+    @property
+    def is_load(self) -> bool:
+        """The pod is well and refused for its load: the same pod again would make no sense."""
+        return self.answer is not None and self.reason != Reason.DRAINING
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One client's request on its way.
+
+    Args:
+        state: its endpoint.
+        request: as it came, its target without the route.
+        identity: its `x-request-id`.
+        arrived: when it came, in seconds of the router's clock.
+        headers: the fields for a sidecar.
+        client_deadline: the client's own deadline; None for none.
+        deadline: when its time is over; set when it leaves the hold.
+        backend: who got its last try; "" before any.
+    """
+
+    state: EndpointState
+    request: Request
+    identity: str
+    arrived: float
+    headers: Headers
+    client_deadline: float | None
+    deadline: float | None = None
+    backend: str = ""
+
+
+class Proxy:
+    """Sends requests to pods.
+
+    Args:
+        pods: who there is.
+        upstream: sends them.
+        metrics: counts them.
+        clock: the event loop's time, seconds.
+        pod: name of this router's pod, for problem documents.
+    """
+
+    def __init__(
+        self,
+        *,
+        pods: Pods,
+        upstream: Upstream,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        pod: str = "",
+    ) -> None:
+        self._pods = pods
+        self._upstream = upstream
+        self._metrics = metrics
+        self._clock = clock
+        self._pod = pod
+
+    async def serve(self, state: EndpointState, request: Request) -> Response:
+        """Answer a request of an endpoint.
+
+        Args:
+            state: the endpoint.
+            request: its target is what the model sees.
+        """
+        arrived = self._clock()
+        identity = request_id(request.headers)
+        client_ms = timeout_ms(request.headers)
+        exchange = Exchange(
+            state=state,
+            request=request,
+            identity=identity,
+            arrived=arrived,
+            headers=inward(request.headers, identity=identity),
+            client_deadline=None if client_ms is None else arrived + client_ms / 1000,
+        )
+        code, reason = CLIENT_GONE, ""
+        try:
+            answer = await self._answer(exchange)
+            code, reason = str(answer.status), _REASONS.get(get(answer.headers, REASON) or b"", "")
+            return outward(answer, identity=identity, backend=exchange.backend)
+        finally:
+            if exchange.backend:
+                totals = state.of_backend(exchange.backend)
+                totals.requests += 1
+                totals.codes[code] += 1
+            self._metrics.answered(
+                endpoint=state.name,
+                backend=exchange.backend,
+                code=code,
+                reason=reason,
+                seconds=self._clock() - arrived,
+            )
+
+    def problem(self, error: PenstockError, request: Request) -> Response:
+        """The answer to a request that no endpoint has."""
+        identity = request_id(request.headers)
+        answer = error.response(request_id=identity, pod=self._pod)
+        self._metrics.answered(
+            endpoint="", backend="", code=str(answer.status), reason=error.reason.value, seconds=0.0
+        )
+        return outward(answer, identity=identity, backend="")
+
+    async def _answer(self, exchange: Exchange) -> Response:
+        try:
+            return await self._exchange(exchange)
+        except PenstockError as error:
+            problem = error
+        except Exception as error:  # whatever it was, the client gets an answer
+            log("request failed", level="error", error=repr(error), request_id=exchange.identity)
+            problem = PenstockError(Reason.INTERNAL, "the router failed to handle the request")
+        return problem.response(request_id=exchange.identity, backend=exchange.backend, pod=self._pod)
+
+    async def _exchange(self, exchange: Exchange) -> Response:
+        state = exchange.state
+        if not allows(state.settings, exchange.request.method):
+            allowed = ", ".join(state.settings.methods)
+            raise PenstockError(
+                Reason.METHOD_NOT_ALLOWED,
+                f"endpoint {state.name} takes {allowed}, found {exchange.request.method}",
+                headers=((b"allow", allowed.encode()),),
+            )
+        tried: list[Pod] = []
+        refused: Refused | None = None
+        tries = 0
+        again = False
+        while True:
+            place = await state.place(
+                size=len(exchange.request.body),
+                arrived=exchange.arrived,
+                deadline=exchange.client_deadline,
+                backend=exchange.backend or None,
+                again=again,
+            )
+            again = True
+            if place.gate is not None:
+                exchange.deadline = None  # its time begins when it leaves the hold
+            answered = queue_full = False
+            try:
+                exchange.backend = place.backend
+                pod = self._pods.pick(place.backend, without=tried)
+                if pod is None:
+                    if refused is not None and refused.is_load:
+                        return self._give_up(refused)
+                    # The pods went away since, or there is only the one that could not be reached.
+                    tried.clear()
+                    await asyncio.sleep(SAME_POD_PAUSE_SECONDS)
+                    continue
+                tries += 1
+                outcome = await self._try(exchange, pod)
+                if isinstance(outcome, Response):
+                    answered = True
+                    return outcome
+                refused = outcome
+                queue_full = place.gate is not None and refused.reason == Reason.QUEUE_FULL
+            finally:
+                state.give_back(place, answered=answered, queue_full=queue_full)
+            if queue_full:
+                # It was held, and is again: the pods say how many they bear. That is no try of the client's.
+                tries -= 1
+                tried.clear()
+                continue
+            if tries > state.settings.retries:
+                return self._give_up(refused)
+            tried.append(pod)
+            state.of_backend(place.backend).retries += 1
+            self._metrics.retried(refused.reason)
+
+    async def _try(self, exchange: Exchange, pod: Pod) -> Response | Refused:
+        now = self._clock()
+        if exchange.deadline is None:
+            exchange.deadline = now + exchange.state.settings.timeout_ms / 1000
+            if exchange.client_deadline is not None:
+                exchange.deadline = min(exchange.deadline, exchange.client_deadline)
+        left = exchange.deadline - now
+        if left <= 0:
+            raise PenstockError(Reason.DEADLINE, "the request's time was over before a pod could be asked")
+        request = Request(
+            method=exchange.request.method,
+            target=exchange.request.target,
+            headers=with_time(exchange.headers, left),
+            body=exchange.request.body,
+        )
+        address = pod.address
+        pod.in_flight += 1
+        try:
+            answer = await self._upstream.send(address.host, address.port, request, timeout=left)
+        except ConnectFailed as error:
+            pod.failed(self._clock())
+            return Refused("connect_failed", None, str(error))
+        except UpstreamTimeout as error:
+            raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
+        except ConnectionLost as error:
+            raise PenstockError(Reason.MODEL_UNREACHABLE, str(error)) from error
+        except UpstreamError as error:
+            raise PenstockError(Reason.BAD_REQUEST, str(error)) from error
+        finally:
+            pod.in_flight -= 1
+        pod.answered()
+        told = get(answer.headers, QUEUE)
+        if told is not None and told.isdigit() and len(told) < 10:
+            pod.tells_queue(int(told), self._clock())
+        if get(answer.headers, NOT_ADMITTED) is None:
+            return answer
+        reason = _REASONS.get(get(answer.headers, REASON) or b"", "other")
+        if reason == Reason.DRAINING:
+            self._pods.refuses(pod)
+        return Refused(reason, answer)
+
+    @staticmethod
+    def _give_up(refused: Refused) -> Response:
+        """The answer when no try is left: the sidecar's own refusal, else that no pod could be reached."""
+        if refused.answer is not None:
+            return refused.answer
+        raise PenstockError(Reason.MODEL_UNREACHABLE, refused.detail)

@@ -1,0 +1,260 @@
+"""The router as a whole: settings in, endpoints and ports out, and who answers which request."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from penstock_router.endpoints import EndpointState, no_such_endpoint
+from penstock_router.metrics import Metrics
+from penstock_router.pods import Pods
+from penstock_router.ports import Ports, owners
+from penstock_router.proxy import Proxy
+from penstock_router.routes import ROUTES_PATH, RouteTable
+from penstock_router.slices import parse_target
+from penstock_wire import report, router_settings
+from penstock_wire.errors import DocumentError, PenstockError, Reason
+from penstock_wire.http import Front, Handler, Request, Response, Upstream
+from penstock_wire.process import log
+from penstock_wire.report import State
+from penstock_wire.router_settings import Endpoint, RouterSettings
+
+JSON = ((b"content-type", b"application/json"),)
+
+
+def decode_settings(data: bytes) -> RouterSettings:
+    """Decode router settings, JSON or YAML, and check what a schema cannot say.
+
+    Raises:
+        DocumentError: not usable; nothing of it may take effect.
+    """
+    try:
+        # PyYAML reads JSON, too, but a large document would hold up the event loop for a second.
+        settings = router_settings.decode(data)
+    except DocumentError:
+        if data.lstrip()[:1] == b"{":
+            raise
+        settings = router_settings.decode(data, text=True)
+    seen: set[str] = set()
+    for endpoint in settings.endpoints:
+        if not endpoint.name or endpoint.name in seen:
+            raise DocumentError(f"router settings: expected unique endpoint names, found {endpoint.name!r}")
+        seen.add(endpoint.name)
+        names = [backend.name for backend in endpoint.backends]
+        if "" in names or len(set(names)) < len(names):
+            raise DocumentError(f"router settings: endpoint {endpoint.name}: expected unique backend names")
+        for backend in endpoint.backends:
+            for target in backend.targets:
+                try:
+                    parse_target(target)
+                except ValueError as error:
+                    where = f"endpoint {endpoint.name}, backend {backend.name}"
+                    raise DocumentError(f"router settings: {where}: {error}") from error
+    return settings
+
+
+class Router:
+    """One router process.
+
+    Args:
+        front: listens for requests.
+        host: address on which endpoints' ports listen.
+        upstream: sends requests to pods.
+        random_source: for all that is left to chance.
+        clock: the event loop's time, seconds.
+        pod: name of its pod; empty when it runs alone.
+        uid: uid of its pod.
+        slices_synced: whether the pods are known; always true for a router alone.
+        news: is called on what the operator should know at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        front: Front,
+        host: str,
+        upstream: Upstream,
+        random_source: random.Random,
+        clock: Callable[[], float],
+        pod: str = "",
+        uid: str = "",
+        slices_synced: Callable[[], bool] = lambda: True,
+        news: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings: RouterSettings | None = None
+        self.ready = asyncio.Event()
+        """Latched: it listens for all it booted with and knows its pods."""
+        self.draining = False
+        self._clock = clock
+        self._random = random_source
+        self._pod, self._uid = pod, uid
+        self._slices_synced = slices_synced
+        self._news = news
+        self._endpoints: dict[str, EndpointState] = {}
+        self._table = RouteTable.of(())
+        self._owners: dict[int, str] = {}
+        self._owner_errors: dict[str, str] = {}
+        self.pods = Pods(clock=clock, random_source=random_source, changed=self._pods_changed)
+        self.metrics = Metrics(self._held_by_backend)
+        self.ports = Ports(front=front, host=host, make_handler=self._port_handler, settled=self._settled)
+        self._proxy = Proxy(pods=self.pods, upstream=upstream, metrics=self.metrics, clock=clock, pod=pod)
+
+    def apply(self, settings: RouterSettings) -> None:
+        """Take new settings, whole: requests before it are served by the old ones, those after by these."""
+        targets: dict[str, dict[str, None]] = {}
+        for endpoint in settings.endpoints:
+            for backend in endpoint.backends:
+                targets.setdefault(backend.name, {}).update(dict.fromkeys(backend.targets))
+        self.pods.set_targets({name: tuple(map(parse_target, found)) for name, found in targets.items()})
+        wanted = {endpoint.name: endpoint for endpoint in settings.endpoints}
+        for name in self._endpoints.keys() - wanted.keys():
+            self._endpoints.pop(name).remove()
+            self.metrics.forget(name)
+        for name, endpoint in wanted.items():
+            state = self._endpoints.get(name)
+            if state is None:
+                self._endpoints[name] = self._make_state(endpoint)
+            else:
+                state.update(endpoint)
+        self._table = RouteTable.of(settings.endpoints)
+        for name, conflict in self._table.conflicts.items():
+            log("endpoint has no route", level="warning", endpoint=name, error=conflict)
+        self._owners, self._owner_errors = owners(settings.endpoints)
+        self.settings = settings
+        self.ports.want(self._owners)
+
+    async def front_door(self, request: Request) -> Response:
+        """Answer a request that came to the common front door."""
+        if request.path == ROUTES_PATH:
+            if request.method not in ("GET", "HEAD"):
+                error = PenstockError(
+                    Reason.METHOD_NOT_ALLOWED,
+                    f"{ROUTES_PATH} takes GET, found {request.method}",
+                    headers=((b"allow", b"GET, HEAD"),),
+                )
+                return self._proxy.problem(error, request)
+            return Response(status=200, headers=JSON, body=msgspec.json.encode(self.routes()))
+        match = self._table.match(request.target)
+        if match is None:
+            error = PenstockError(Reason.NO_ROUTE, f"no endpoint serves this path; see {ROUTES_PATH}")
+            return self._proxy.problem(error, request)
+        name, request.target = match
+        return await self._proxy.serve(self._endpoints[name], request)
+
+    def routes(self) -> list[dict[str, Any]]:
+        """What `/-/routes` lists."""
+        listed = []
+        for name, state in sorted(self._endpoints.items()):
+            endpoint = state.settings
+            backends = [
+                {
+                    "name": backend.name,
+                    "weight": backend.weight,
+                    "readyPods": len(list(self.pods.ready(backend.name))),
+                }
+                for backend in endpoint.backends
+            ]
+            conflict = self._table.conflicts.get(name)
+            listed.append(
+                {
+                    "route": None if conflict or not endpoint.effective_route else endpoint.effective_route,
+                    "methods": list(endpoint.methods),
+                    "endpoint": name,
+                    "port": endpoint.port or None,
+                    "backends": backends,
+                    **({"error": error} if (error := conflict or self._port_error(endpoint)) else {}),
+                }
+            )
+        return listed
+
+    def report(self, sequence: int, *, settings_version: int) -> bytes:
+        """The report for the operator."""
+        now = self._clock()
+        endpoints = {}
+        for name, state in self._endpoints.items():
+            oldest = state.line.oldest()
+            error = self._port_error(state.settings)
+            port = state.settings.port
+            endpoints[name] = report.EndpointReport(
+                listening=not error and (not port or port in self.ports.bound),
+                error=error,
+                held=state.line.count,
+                oldest_held_ms=0 if oldest is None else max(0, int((now - oldest) * 1000)),
+                backends={backend: totals.report() for backend, totals in state.totals.items()},
+            )
+        document = report.RouterReport(
+            pod=self._pod,
+            uid=self._uid,
+            seq=sequence,
+            state=self.state(),
+            settings_version=settings_version,
+            endpoints=endpoints,
+        )
+        return report.encode(document)
+
+    def state(self) -> State:
+        """Where it is in its life."""
+        if self.draining:
+            return "draining"
+        if self.settings is None:
+            return "starting"
+        return "ready" if self.ready.is_set() else "loading"
+
+    def end_holds(self) -> None:
+        """Answer all held requests: this router shuts down and cannot wait any longer."""
+        for state in self._endpoints.values():
+            state.end_holds(PenstockError(Reason.DRAINING, "the router shuts down", not_admitted=True))
+
+    def check_ready(self) -> None:
+        """Latch readiness once it is due."""
+        if (
+            self.settings is not None
+            and not self.ready.is_set()
+            and self.ports.all_tried
+            and self._slices_synced()
+        ):
+            self.ready.set()
+            log("ready", endpoints=len(self._endpoints))
+            self._news()
+
+    def _make_state(self, endpoint: Endpoint) -> EndpointState:
+        return EndpointState(
+            endpoint,
+            pods=self.pods,
+            clock=self._clock,
+            random_source=self._random,
+            on_held=self._news,
+        )
+
+    def _port_error(self, endpoint: Endpoint) -> str:
+        error = self._owner_errors.get(endpoint.name, "")
+        return error or (self.ports.errors.get(endpoint.port, "") if endpoint.port else "")
+
+    def _port_handler(self, port: int) -> Handler:
+        async def handle(request: Request) -> Response:
+            name = self._owners.get(port)
+            if name is None:  # a connection that outlived its endpoint
+                return self._proxy.problem(no_such_endpoint(f"of port {port}"), request)
+            return await self._proxy.serve(self._endpoints[name], request)
+
+        return handle
+
+    def _pods_changed(self) -> None:
+        for state in self._endpoints.values():
+            state.settle()
+        self.check_ready()
+
+    def _settled(self) -> None:
+        self.check_ready()
+        self._news()
+
+    def _held_by_backend(self) -> Counter[str]:
+        held: Counter[str] = Counter()
+        for state in self._endpoints.values():
+            held.update(state.held_by_backend())
+        return held

@@ -1,0 +1,76 @@
+"""The front door's table: which endpoint serves a path. Pure.
+
+A route is a prefix of whole segments; the longest one wins and is stripped. Segments compare with their
+percent-encoding undone, so `/%64igits` finds `/digits`, and `%2F` never separates segments; what remains goes
+on byte for byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+from penstock_wire.router_settings import Endpoint
+
+ROUTES_PATH = "/-/routes"
+"""The one path that the front door answers itself."""
+
+Segments = tuple[str, ...]
+
+
+def segments(route: str) -> Segments:
+    """The segments of a route; `/` has none, and a slash at the end counts for nothing."""
+    return tuple(unquote(part) for part in route.strip("/").split("/")) if route.strip("/") else ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RouteTable:
+    """Routes of one settings document.
+
+    Args:
+        routes: endpoint name by route.
+        conflicts: what could not be routed: endpoint name → why, for people.
+        longest: segments of the longest route.
+    """
+
+    routes: dict[Segments, str]
+    conflicts: dict[str, str]
+    longest: int
+
+    @classmethod
+    def of(cls, endpoints: Iterable[Endpoint]) -> RouteTable:
+        """The table of some endpoints; of two with one route the first stands."""
+        routes: dict[Segments, str] = {}
+        conflicts: dict[str, str] = {}
+        for endpoint in endpoints:
+            route = endpoint.effective_route
+            if not route:
+                continue
+            if not route.startswith("/"):
+                conflicts[endpoint.name] = f"expected a route that begins with /, found {route!r}"
+                continue
+            holder = routes.setdefault(segments(route), endpoint.name)
+            if holder != endpoint.name:
+                conflicts[endpoint.name] = f"route {route!r} is taken by endpoint {holder}"
+        return cls(routes=routes, conflicts=conflicts, longest=max(map(len, routes), default=0))
+
+    def match(self, target: str) -> tuple[str, str] | None:
+        """Find the endpoint of a request.
+
+        Args:
+            target: path and query as received.
+
+        Returns:
+            The endpoint's name and the target without its route, or None where no route fits.
+        """
+        path, mark, query = target.partition("?")
+        if not path.startswith("/"):
+            return None
+        parts = path[1:].split("/") if path != "/" else []
+        keys = tuple(unquote(part) for part in parts[: self.longest])
+        for length in range(len(keys), -1, -1):
+            name = self.routes.get(keys[:length])
+            if name is not None:
+                return name, "/" + "/".join(parts[length:]) + mark + query
+        return None

@@ -1,0 +1,113 @@
+"""EndpointSlices read into addresses of pods. Pure.
+
+The meaning of the conditions is that of the API's own documentation (discovery.k8s.io/v1): an unknown `ready`
+counts as ready, an unknown `serving` as `ready`, an unknown `terminating` as not terminating. Only pods that
+are ready and not terminating get requests. `publishNotReadyAddresses` makes `ready` always true, so `serving`
+is asked too. The addresses of one endpoint are fungible: the first stands for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+SERVICE_LABEL = "kubernetes.io/service-name"
+SUFFIX = "-backend"
+"""A backend's Service is `<backend>-backend`."""
+DATA_PORT = 8012
+"""The sidecar's data port."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Address:
+    """Where a pod's sidecar listens.
+
+    Args:
+        host: IP address or host name.
+        port: its data port.
+        pod: name of the pod, as far as it is known.
+    """
+
+    host: str
+    port: int
+    pod: str = ""
+
+
+def backend_of(slice_: Mapping[str, Any]) -> str | None:
+    """The backend whose Service a slice belongs to, or None for a Service of somebody else."""
+    labels = (slice_.get("metadata") or {}).get("labels") or {}
+    service = labels.get(SERVICE_LABEL) or ""
+    return service.removesuffix(SUFFIX) if service.endswith(SUFFIX) and service != SUFFIX else None
+
+
+def _port(slice_: Mapping[str, Any]) -> int:
+    ports = [
+        port
+        for port in slice_.get("ports") or ()
+        if port.get("port") and (port.get("protocol") or "TCP") == "TCP"
+    ]
+    numbers = [int(port["port"]) for port in ports]
+    if not numbers or DATA_PORT in numbers:
+        return DATA_PORT
+    named = [int(port["port"]) for port in ports if port.get("name") in ("http", "data")]
+    return (named or numbers)[0]
+
+
+def _gets_requests(conditions: Mapping[str, Any]) -> bool:
+    ready = conditions.get("ready") is not False
+    serving = conditions.get("serving")
+    return ready and serving is not False and conditions.get("terminating") is not True
+
+
+def ready_addresses(slice_: Mapping[str, Any]) -> list[tuple[str, Address]]:
+    """The addresses of a slice that may get requests, each with what identifies its pod."""
+    if slice_.get("addressType") not in ("IPv4", "IPv6"):
+        return []
+    port = _port(slice_)
+    found = []
+    for endpoint in slice_.get("endpoints") or ():
+        addresses = endpoint.get("addresses") or ()
+        if not addresses or not _gets_requests(endpoint.get("conditions") or {}):
+            continue
+        target = endpoint.get("targetRef") or {}
+        pod = str(target.get("name") or "") if target.get("kind", "Pod") == "Pod" else ""
+        address = Address(host=str(addresses[0]), port=port, pod=pod)
+        found.append((str(target.get("uid") or pod or f"{address.host}:{address.port}"), address))
+    return found
+
+
+def merge(slices: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Address, ...]]:
+    """All slices of a namespace as ready addresses by backend.
+
+    A backend whose Service has slices but no ready pod has an empty entry; one without a Service has none. A
+    pod that stands in several slices (while one moves between them, or in two address families) counts once,
+    IPv4 first.
+    """
+    backends: dict[str, dict[str, Address]] = {}
+    for slice_ in slices:
+        backend = backend_of(slice_)
+        if backend is None:
+            continue
+        pods = backends.setdefault(backend, {})
+        for identity, address in ready_addresses(slice_):
+            held = pods.get(identity)
+            if held is None or (":" in held.host and ":" not in address.host):
+                pods[identity] = address
+    return {name: tuple(sorted(pods.values())) for name, pods in backends.items()}
+
+
+def parse_target(target: str) -> Address:
+    """Read `host:port` of settings (a router alone).
+
+    Raises:
+        ValueError: not of that form.
+    """
+    host, colon, port = target.rpartition(":")
+    host = host.strip("[]")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"expected a target such as 127.0.0.1:8012, found {target!r}")
+    if ":" in host:
+        ipaddress.IPv6Address(host)
+    return Address(host=host, port=int(port))
