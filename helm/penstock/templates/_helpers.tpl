@@ -1,0 +1,30 @@
+{{/* The operator's name: of its Deployment, Service, ServiceAccount, Lease and roles. It is fixed, since a
+     cluster has one Penstock: its CRDs and ClusterRoles are the cluster's. */}}
+{{- define "penstock.operator" -}}
+penstock-operator
+{{- end }}
+
+{{/* The ClusterRole of routers, the only one that the operator may bind. */}}
+{{- define "penstock.routerClusterRole" -}}
+penstock-router
+{{- end }}
+
+{{/* An image's whole reference. Takes a dict: root, the top context; name, the image's name. */}}
+{{- define "penstock.image" -}}
+{{- $whole := index .root.Values.images .name -}}
+{{- $whole | default (printf "%s/%s:%s" .root.Values.images.prefix .name (.root.Values.images.tag | default .root.Chart.AppVersion)) -}}
+{{- end }}
+
+{{/* Labels that select the operator's pods. */}}
+{{- define "penstock.operatorSelector" -}}
+app.kubernetes.io/name: penstock-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* Labels of everything. Not app.kubernetes.io/managed-by=penstock: the operator watches that one. */}}
+{{- define "penstock.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: penstock
+{{- end }}
