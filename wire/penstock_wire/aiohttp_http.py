@@ -13,6 +13,7 @@ from yarl import URL
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import REQUEST_ID, Headers, end_to_end, get, without
 from penstock_wire.http import (
+    AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
     Handler,
@@ -319,6 +320,10 @@ class AiohttpUpstream:
             raise UpstreamTimeout(f"no answer of {host}:{port} within {timeout:.3f} s") from error
         except aiohttp.ClientConnectorError as error:
             raise ConnectFailed(f"cannot connect to {host}:{port}: {error.os_error}") from error
+        except aiohttp.ClientResponseError as error:
+            raise AnswerUnreadable(
+                f"expected an HTTP/1.1 answer of {host}:{port}, found: {error.message.strip()[:200]}"
+            ) from error
         except (aiohttp.ClientError, ConnectionError, OSError) as error:
             raise ConnectionLost(
                 f"the connection to {host}:{port} ended before a complete answer: "

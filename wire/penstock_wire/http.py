@@ -8,6 +8,7 @@ Errors::
     UpstreamError
         ConnectFailed       surely not executed: no connection could be made
         ConnectionLost      sent, then lost: may or may not have been executed
+            AnswerUnreadable    sent, and what came back is no HTTP answer
         UpstreamTimeout     no complete answer in time
 """
 
@@ -63,6 +64,10 @@ class ConnectFailed(UpstreamError):
 
 class ConnectionLost(UpstreamError):
     """The connection ended before a complete answer: the request may have been executed."""
+
+
+class AnswerUnreadable(ConnectionLost):
+    """What came back is no HTTP/1.1 answer; the request may have been executed."""
 
 
 class UpstreamTimeout(UpstreamError):

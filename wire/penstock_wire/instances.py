@@ -96,6 +96,27 @@ def split(body: bytes, counts: Sequence[int]) -> list[bytes]:
     return bodies
 
 
+def merge(bodies: Sequence[bytes]) -> bytes:
+    """One answer from the answers to the parts of one request, in order; other members come from the first.
+
+    Args:
+        bodies: what `split` returned for each part; at least one.
+    """
+    predictions: list[bytes] = []
+    rest: dict[str, bytes] = {}
+    for index, body in enumerate(bodies):
+        found = members(body)
+        predictions += elements(found.pop(PREDICTIONS))
+        if index == 0:
+            rest = found
+    return _answer(predictions, rest)
+
+
+def _answer(predictions: Sequence[bytes], rest: dict[str, bytes]) -> bytes:
+    tail = b"".join(b"," + msgspec.json.encode(name) + b":" + raw for name, raw in rest.items())
+    return b'{"predictions":[' + b",".join(predictions) + b"]" + tail + b"}"
+
+
 def _shape(path: str, expected: str, found: str) -> PenstockError:
     return PenstockError(
         Reason.BAD_SHAPE,

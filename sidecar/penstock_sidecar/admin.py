@@ -1,0 +1,144 @@
+"""The admin port: health for the kubelet, metrics, the drain hook, and what a person wants to look at."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from penstock_sidecar.dispatch import Dispatcher
+from penstock_sidecar.drain import Drain
+from penstock_sidecar.metrics import Metrics
+from penstock_wire import settings as wire_settings
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import DRAIN, get
+from penstock_wire.http import Request, Response
+
+Problem = Callable[[], str]
+"""Says what is wrong, or nothing."""
+
+
+class Admin:
+    """Answers the requests of the admin port.
+
+    Args:
+        dispatcher: whose queue is shown.
+        drain: what `/drain` begins.
+        metrics: what `/metrics` shows.
+        settings: the settings in effect.
+        dead: why the process should be restarted; empty while it is well.
+        unready: why nothing should be sent here; empty while it is ready.
+        drain_secret: value that `/drain` must be sent in `x-penstock-drain`; empty = none.
+    """
+
+    def __init__(
+        self,
+        *,
+        dispatcher: Dispatcher,
+        drain: Drain,
+        metrics: Metrics,
+        settings: Callable[[], wire_settings.Settings],
+        dead: Problem,
+        unready: Problem,
+        drain_secret: str,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._drain = drain
+        self._metrics = metrics
+        self._settings = settings
+        self._dead = dead
+        self._unready = unready
+        self._drain_secret = drain_secret.encode()
+        self._routes: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            "/livez": self._livez,
+            "/readyz": self._readyz,
+            "/metrics": self._show_metrics,
+            "/drain": self._begin_drain,
+            "/settings": self._show_settings,
+            "/queue": self._show_queue,
+        }
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer one request."""
+        route = self._routes.get(request.path)
+        if route is None:
+            found = f"expected one of {', '.join(self._routes)}, found {request.path[:100]}"
+            return PenstockError(Reason.NO_ROUTE, found).response()
+        allowed = ("GET", "POST") if request.path == "/drain" else ("GET",)
+        if request.method not in allowed:
+            allow = (b"allow", ", ".join(allowed).encode())
+            return PenstockError(
+                Reason.METHOD_NOT_ALLOWED,
+                f"expected {' or '.join(allowed)}, found {request.method}",
+                headers=(allow,),
+            ).response()
+        return await route(request)
+
+    async def _livez(self, _: Request) -> Response:
+        return _health(self._dead())
+
+    async def _readyz(self, _: Request) -> Response:
+        return _health(self._dead() or self._unready())
+
+    async def _show_metrics(self, _: Request) -> Response:
+        kind = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+        return Response(status=200, headers=(kind,), body=self._metrics.text())
+
+    async def _begin_drain(self, request: Request) -> Response:
+        sent = get(request.headers, DRAIN) or b""
+        if self._drain_secret and not hmac.compare_digest(sent, self._drain_secret):
+            return PenstockError(
+                Reason.FORBIDDEN, "expected this pod's x-penstock-drain value, found another or none"
+            ).response()
+        self._drain.begin()
+        await self._drain.drained()
+        return _text(200, self._drain.phase.value)
+
+    async def _show_settings(self, _: Request) -> Response:
+        settings = self._settings()
+        document: dict[str, Any] = msgspec.to_builtins(settings)
+        document["batching"]["maxQueuedItems"] = settings.batching.queue_limit
+        return _json(document)
+
+    async def _show_queue(self, _: Request) -> Response:
+        dispatcher, now = self._dispatcher, self._dispatcher.now()
+        lines = [
+            {
+                "key": hashlib.sha256(repr(key).encode()).hexdigest()[:12],
+                "requests": len(line.by_arrival),
+                "items": line.items,
+                "bytes": line.bytes,
+                "oldestAgeMs": round((now - line.oldest) * 1000),
+            }
+            for key, line in dispatcher.queue.lines.items()
+        ]
+        return _json(
+            {
+                "queued": dispatcher.queued,
+                "ongoing": dispatcher.ongoing,
+                "oldestAgeMs": round(dispatcher.oldest_age * 1000),
+                "drain": self._drain.phase.value,
+                "lines": lines,
+            }
+        )
+
+
+def _health(problem: str) -> Response:
+    return _text(503, problem) if problem else _text(200, "ok")
+
+
+def _text(status: int, text: str) -> Response:
+    return Response(
+        status=status, headers=((b"content-type", b"text/plain; charset=utf-8"),), body=text.encode() + b"\n"
+    )
+
+
+def _json(document: Any) -> Response:
+    return Response(
+        status=200,
+        headers=((b"content-type", b"application/json"),),
+        body=msgspec.json.encode(document) + b"\n",
+    )

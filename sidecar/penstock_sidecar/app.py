@@ -1,0 +1,243 @@
+"""One sidecar process: its parts wired together, started, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from penstock_sidecar.admin import Admin
+from penstock_sidecar.config import Config
+from penstock_sidecar.dispatch import Dispatcher
+from penstock_sidecar.drain import GRACE_BEYOND_TIMEOUT, Drain
+from penstock_sidecar.exchange import PROTOCOLS
+from penstock_sidecar.handler import SidecarHandler
+from penstock_sidecar.metrics import Metrics
+from penstock_sidecar.model import Model
+from penstock_wire import process, report
+from penstock_wire import settings as wire_settings
+from penstock_wire.aiohttp_http import AiohttpFront, AiohttpUpstream
+from penstock_wire.process import log
+from penstock_wire.reporter import Reporter
+from penstock_wire.settings import Settings
+from penstock_wire.settings_source import SettingsSource
+
+LONGEST_TURN = 10.0
+"""Seconds that a turn of the event loop may last before `/livez` fails."""
+HEARTBEAT = 1.0
+CLOSE_SECONDS = 5.0
+
+
+class Sidecar:
+    """All parts of one process; made inside the running loop.
+
+    Args:
+        config: what the command line says.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._metrics = Metrics()
+        self._data = AiohttpFront()
+        self._admin = AiohttpFront(max_body_bytes=64 * 1024)
+        self._upstream = AiohttpUpstream()
+        self._model = Model(
+            host=config.model[0],
+            port=config.model[1],
+            ready_path=config.ready_path,
+            upstream=self._upstream,
+            busy=lambda: self._dispatcher.ongoing > 0,
+            changed=self._model_changed,
+        )
+        protocol = PROTOCOLS[config.protocol]
+        self._default = Settings(backend=config.backend)
+        self._dispatcher = Dispatcher(
+            send=self._model.send,
+            protocol=protocol,
+            batching=self._default.batching,
+            observer=self._metrics,
+            clock=time.monotonic,
+        )
+        self._metrics.show(self._dispatcher)
+        self._handler = SidecarHandler(
+            dispatcher=self._dispatcher,
+            protocol=protocol,
+            tally=self._metrics,
+            clock=time.monotonic,
+            backend=lambda: self.settings.backend or config.backend,
+            pod=config.pod,
+            first=self._report_now,
+        )
+        self._drain = Drain(
+            flow=self._dispatcher,
+            connections=self._data,
+            propagation_delay=config.propagation_delay,
+            timeout=config.drain_timeout,
+            changed=self._phase_changed,
+        )
+        self._source: SettingsSource[Settings] = SettingsSource(
+            path=config.settings,
+            decode=lambda data: wire_settings.decode(data, text=True),
+            apply=self._apply,
+            versioned_only=config.report_to is not None,
+        )
+        self._reporter: Reporter | None = None
+        if config.report_to is not None:
+            self._reporter = Reporter(
+                url=config.report_to,
+                kind="sidecar",
+                token_file=config.token_file,
+                upstream=self._upstream,
+                make=self._report,
+                on_settings=self._take,
+            )
+        self._beat = time.monotonic()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in effect."""
+        return self._source.current or self._default
+
+    async def run(self) -> int:
+        """Serve until a signal ends it; returns the exit code."""
+        self._source.read_file()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process.on_signal(number, self._signalled)
+        process.on_signal(signal.SIGHUP, self._source.reload_now)
+        self._spawn("dispatch", self._dispatcher.run())
+        self._spawn("heartbeat", self._heartbeat())
+        self._spawn("settings", self._source.watch())
+        self._spawn("model", self._model.watch())
+        if self._reporter is not None:
+            self._spawn("report", self._reporter.run())
+        config = self._config
+        admin = Admin(
+            dispatcher=self._dispatcher,
+            drain=self._drain,
+            metrics=self._metrics,
+            settings=lambda: self.settings,
+            dead=self._dead,
+            unready=self._unready,
+            drain_secret=config.drain_secret,
+        )
+        try:
+            data_listener = await self._data.listen(*config.listen, self._handler)
+            admin_listener = await self._admin.listen(*config.admin, admin)
+            process.ready(data=data_listener.address, admin=admin_listener.address)
+            await self._stop.wait()
+            return await self._end()
+        except OSError as error:
+            log("cannot listen", level="error", error=str(error))
+            return 1
+        finally:
+            await self._close()
+
+    async def _end(self) -> int:
+        """Drain and end; a second signal ends at once."""
+        self._drain.begin(final=True)
+        if not self._model.ready:
+            self._drain.hurry()
+        config = self._config
+        longest = config.propagation_delay + config.drain_timeout + GRACE_BEYOND_TIMEOUT
+        drained = asyncio.create_task(self._drain.drained())
+        now = asyncio.create_task(self._stop_now.wait())
+        await asyncio.wait({drained, now}, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+        finished = drained.done()
+        for task in (drained, now):
+            task.cancel()
+        left = self._dispatcher.queued + self._dispatcher.ongoing
+        log("ending", drained=finished, left=left)
+        if not finished:
+            await self._dispatcher.abort()
+        await self._data.close(CLOSE_SECONDS if finished else 0.0)
+        return 0 if finished else 1
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._data.close(0.0)
+        await self._admin.close(0.0)
+        await self._upstream.close()
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                log("task ended", level="error", task=name, error=repr(task.exception()))
+
+        task.add_done_callback(ended)
+        self._tasks.append(task)
+
+    def _signalled(self) -> None:
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._stop.set()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self._beat = time.monotonic()
+            await asyncio.sleep(HEARTBEAT)
+
+    def _dead(self) -> str:
+        for task in self._tasks:
+            if task.done():
+                return f"task {task.get_name()} has ended"
+        late = time.monotonic() - self._beat
+        return f"a turn lasted {late:.0f} s" if late > LONGEST_TURN else ""
+
+    def _unready(self) -> str:
+        if self._drain.draining:
+            return f"draining: {self._drain.phase.value}"
+        if self._state() == "starting":
+            return "no settings yet"
+        return self._model.message
+
+    def _state(self) -> report.State:
+        if self._drain.draining:
+            return "draining"
+        if self._source.current is None and self._config.report_to is not None:
+            return "starting"
+        return "ready" if self._model.ready else "loading"
+
+    def _report(self, sequence: int) -> bytes:
+        counts = self._dispatcher.counts
+        document = report.SidecarReport(
+            pod=self._config.pod,
+            uid=self._config.pod_uid,
+            seq=sequence,
+            state=self._state(),
+            settings_version=self._source.version,
+            items=report.Items(queued=self._dispatcher.queued, ongoing=self._dispatcher.ongoing),
+            oldest_age_ms=round(self._dispatcher.oldest_age * 1000),
+            totals=self._metrics.totals(batches=counts.batches, batch_items=counts.batch_items),
+            message=self._unready()[:300],
+        )
+        return report.encode(document)
+
+    def _report_now(self) -> None:
+        if self._reporter is not None:
+            self._reporter.report_now()
+
+    def _take(self, data: bytes) -> None:
+        self._source.offer(data, origin="operator")
+
+    def _apply(self, settings: Settings) -> None:
+        self._dispatcher.apply(settings.batching)
+        self._report_now()
+
+    def _model_changed(self) -> None:
+        self._drain.model_changed(ready=self._model.ready)
+        if self._stop.is_set() and not self._model.ready:
+            self._drain.hurry()
+        self._report_now()
+
+    def _phase_changed(self) -> None:
+        self._model.watch_closely(self._drain.draining)
+        self._report_now()

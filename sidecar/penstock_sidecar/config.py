@@ -1,0 +1,96 @@
+"""The sidecar's own configuration: what its command line says (each flag is also `PENSTOCK_<FLAG>`)."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from penstock_sidecar.exchange import PROTOCOLS
+from penstock_wire import process
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What does not change while the process runs; durations in seconds.
+
+    Args:
+        listen: address of the data port.
+        admin: address of the admin port.
+        model: address of the model.
+        settings: the settings file, if any.
+        protocol: how requests are joined.
+        ready_path: the model's readiness.
+        drain_timeout: until the queued are refused.
+        propagation_delay: until everybody knows that the pod is leaving.
+        report_to: base URL of the operator, if any.
+        token_file: the token that reports carry, if any.
+        log_level: debug, info, warning or error.
+        pod: name of the pod.
+        pod_uid: uid of the pod.
+        backend: name of the backend, until settings bring it.
+        drain_secret: what `/drain` must be sent; empty = nothing.
+    """
+
+    listen: tuple[str, int]
+    admin: tuple[str, int]
+    model: tuple[str, int]
+    settings: Path | None = None
+    protocol: str = "instances"
+    ready_path: str = "/"
+    drain_timeout: float = 30.0
+    propagation_delay: float = 5.0
+    report_to: str | None = None
+    token_file: Path | None = None
+    log_level: str = "info"
+    pod: str = ""
+    pod_uid: str = ""
+    backend: str = ""
+    drain_secret: str = ""
+
+
+def _model(text: str) -> tuple[str, int]:
+    parts = urlsplit(text)
+    try:
+        port = parts.port or 80
+    except ValueError:
+        port = 0
+    if parts.scheme != "http" or not parts.hostname or not port or parts.path not in ("", "/") or parts.query:
+        raise argparse.ArgumentTypeError(f"expected a URL such as http://127.0.0.1:8080, found {text!r}")
+    return parts.hostname, port
+
+
+def _path(text: str) -> str:
+    if not text.startswith("/"):
+        raise argparse.ArgumentTypeError(f"expected a path that begins with /, found {text!r}")
+    return text
+
+
+def parse(arguments: Sequence[str] | None = None) -> Config:
+    """Read the command line and the environment; ends the process with a message where they are no use."""
+    parser = process.Parser(
+        prog="penstock-sidecar", description="Gathers single requests into batches for one model server."
+    )
+    flag = parser.flag
+    flag("listen", type=process.address, default=("127.0.0.1", 8012), help="data address, HOST:PORT")
+    flag("admin", type=process.address, default=("127.0.0.1", 8013), help="admin address, HOST:PORT")
+    flag("model", type=_model, default=("127.0.0.1", 8080), help="the model server's URL")
+    flag("settings", type=Path, help="settings file, JSON or YAML; followed")
+    flag("protocol", choices=sorted(PROTOCOLS), default="instances", help="how requests are joined")
+    flag("ready-path", type=_path, default="/", help="path that the model answers 2xx when it is ready")
+    flag("drain-timeout", type=process.duration, default=30.0, help="until the queued are refused, as 30s")
+    flag("propagation-delay", type=process.duration, default=5.0, help="until all know it is leaving, as 5s")
+    flag("report-to", help="the operator's URL; without it the sidecar runs alone")
+    flag("token-file", type=Path, help="file with the token that reports carry")
+    flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="what is logged")
+    values = vars(parser.parse_args(arguments))
+    return Config(
+        **values,
+        pod=os.environ.get("PENSTOCK_POD", ""),
+        pod_uid=os.environ.get("PENSTOCK_POD_UID", ""),
+        backend=os.environ.get("PENSTOCK_BACKEND", ""),
+        drain_secret=os.environ.get("PENSTOCK_DRAIN_SECRET", ""),
+    )

@@ -1,0 +1,193 @@
+"""How a pod leaves without losing a request, and how it comes back when it stays after all.
+
+States::
+
+    SERVING ──begin──► PROPAGATING ──propagation delay──► FLUSHING ──nothing queued or ongoing──► DRAINED
+       ▲                    │                                │                                       │
+       └──── the model went away and is ready again, or grace + 5 s passed, and no SIGTERM came ─────┘
+
+PROPAGATING: not ready, but all that comes is taken, since routers and kube-proxy still learn of it; each
+answer closes its connection. FLUSHING: idle connections are closed too; what comes is still taken. When the
+drain timeout is over, the queued get 503 `draining`, marked as surely not executed, and so does what comes;
+what is with the model runs on. DRAINED: what comes gets 503 `draining`.
+
+A kubelet calls preStop also when a liveness failure restarts the model container alone: then no SIGTERM
+follows, and the pod must serve again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.process import log
+
+GRACE_BEYOND_TIMEOUT = 30.0
+"""Grace of a pod is propagation delay + drain timeout + this (the operator renders the same)."""
+COME_BACK_AFTER_GRACE = 5.0
+
+
+class Phase(enum.StrEnum):
+    """Where a drain stands; see the module's first lines."""
+
+    SERVING = "serving"
+    PROPAGATING = "propagating"
+    FLUSHING = "flushing"
+    DRAINED = "drained"
+
+
+class Flow(Protocol):
+    """What a drain needs of the dispatcher."""
+
+    async def idle(self) -> None:
+        """Wait until nothing is queued and nothing is with the model."""
+        ...
+
+    def refuse(self, error: PenstockError | None) -> None:
+        """Refuse new requests, or take them again."""
+        ...
+
+    def refuse_queued(self, error: PenstockError) -> int:
+        """Refuse what is queued."""
+        ...
+
+
+class Connections(Protocol):
+    """What a drain needs of the front."""
+
+    def close_keepalive(self, *, idle: bool = True) -> None:
+        """Close connections after their answers, and idle ones at once."""
+        ...
+
+    def open_keepalive(self) -> None:
+        """Keep connections again."""
+        ...
+
+
+class Drain:
+    """The drain of one process.
+
+    Args:
+        flow: the dispatcher.
+        connections: the front of the data port.
+        propagation_delay: seconds until everybody who sends here has learned that the pod is not ready.
+        timeout: seconds after that until the queued are refused; 0 = at once.
+        changed: called at each change of phase.
+    """
+
+    def __init__(
+        self,
+        *,
+        flow: Flow,
+        connections: Connections,
+        propagation_delay: float,
+        timeout: float,
+        changed: Callable[[], None],
+    ) -> None:
+        self._flow = flow
+        self._connections = connections
+        self._propagation_delay = propagation_delay
+        self._timeout = timeout
+        self._changed = changed
+        self._task: asyncio.Task[None] | None = None
+        self._back: asyncio.TimerHandle | None = None
+        self._done = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._model_gone = False
+        self._final = False
+        self.phase = Phase.SERVING
+
+    @property
+    def grace(self) -> float:
+        """Seconds a pod is given to end."""
+        return self._propagation_delay + self._timeout + GRACE_BEYOND_TIMEOUT
+
+    @property
+    def draining(self) -> bool:
+        """The pod is leaving."""
+        return self.phase is not Phase.SERVING
+
+    def begin(self, *, final: bool = False) -> None:
+        """Begin to drain, where that has not begun.
+
+        Args:
+            final: the process is told to end: there is no way back.
+        """
+        if final:
+            self._final = True
+            self._cancel_return()
+        if self._task is not None:
+            return
+        self._done.clear()
+        self._model_gone = False
+        if not self._final:
+            after = self.grace + COME_BACK_AFTER_GRACE
+            self._back = asyncio.get_running_loop().call_later(after, self._come_back, "no SIGTERM came")
+        self._task = asyncio.create_task(self._run())
+
+    def hurry(self) -> None:
+        """Skip what is left of the propagation delay: nobody can be served here any more."""
+        self._hurry.set()
+
+    async def drained(self) -> None:
+        """Wait until nothing is queued or ongoing and nothing more is taken, or until serving again."""
+        await self._done.wait()
+
+    def model_changed(self, *, ready: bool) -> None:
+        """Note that the model went away, or is ready again: then a drain that is not final ends."""
+        if not self.draining or self._final:
+            return
+        if not ready:
+            self._model_gone = True
+        elif self._model_gone:
+            self._come_back("the model is ready again")
+
+    async def _run(self) -> None:
+        self._enter(Phase.PROPAGATING)
+        self._connections.close_keepalive(idle=False)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), self._propagation_delay)
+        self._enter(Phase.FLUSHING)
+        self._connections.close_keepalive()
+        try:
+            await asyncio.wait_for(self._flow.idle(), self._timeout)
+        except TimeoutError:
+            self._flow.refuse(_refusal())
+            refused = self._flow.refuse_queued(_refusal())
+            log("drain timeout is over", refused=refused)
+        self._flow.refuse(_refusal())
+        # NB: a request may have been taken between the queue's last moment and the line above.
+        await self._flow.idle()
+        self._enter(Phase.DRAINED)
+        self._done.set()
+
+    def _come_back(self, why: str) -> None:
+        if self._final or self._task is None:
+            return
+        self._cancel_return()
+        self._task.cancel()
+        self._task = None
+        self._hurry.clear()
+        self._flow.refuse(None)
+        self._connections.open_keepalive()
+        log("drain ended, serving again", why=why)
+        self._enter(Phase.SERVING)
+        self._done.set()
+
+    def _cancel_return(self) -> None:
+        if self._back is not None:
+            self._back.cancel()
+            self._back = None
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        log("drain", phase=phase.value)
+        self._changed()
+
+
+def _refusal() -> PenstockError:
+    return PenstockError(Reason.DRAINING, "the pod is shutting down; try another", not_admitted=True)

@@ -1,0 +1,124 @@
+"""The model container next door: sends to it, and knows whether it is ready.
+
+Ready means that its ready path answers 2xx or 3xx (as for a kubelet's probe) and that connections are
+taken. A refused connection is believed at once, a bad answer when it came three times. A probe that times
+out counts only while nothing is with the model: one that computes on its only thread answers no probe and
+is well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock_wire.http import ConnectFailed, Request, Response, Upstream, UpstreamError, UpstreamTimeout
+from penstock_wire.process import log
+
+LOADING_PERIOD = 0.25
+READY_PERIOD = 1.0
+PROBE_SECONDS = 2.0
+FAILURES = 3
+TELL_SECONDS = 10.0
+"""A model that stays not ready is told at most this often, however its errors vary."""
+
+
+class Model:
+    """The model as one upstream.
+
+    Args:
+        host: its address.
+        port: its port.
+        ready_path: path of its readiness.
+        upstream: sends.
+        busy: whether something is with the model.
+        changed: called when `ready` changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        ready_path: str,
+        upstream: Upstream,
+        busy: Callable[[], bool],
+        changed: Callable[[], None],
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._probe = Request(method="GET", target=ready_path, headers=(), body=b"")
+        self._upstream = upstream
+        self._busy = busy
+        self._changed = changed
+        self._look = asyncio.Event()
+        self._failures = 0
+        self._watched_closely = False
+        self._told = -TELL_SECONDS
+        self.ready = False
+        self.message = f"GET {ready_path} has not been answered yet"
+
+    async def send(self, request: Request, timeout: float) -> Response:
+        """Send a request (raises UpstreamError); a refused connection makes the model not ready at once."""
+        try:
+            return await self._upstream.send(self._host, self._port, request, timeout=timeout)
+        except ConnectFailed as error:
+            self._set(ready=False, message=str(error))
+            raise
+        except UpstreamError:
+            self._look.set()
+            raise
+
+    def watch_closely(self, close: bool) -> None:  # noqa: FBT001 - a switch
+        """Probe at the shorter period: a drain waits for the model to go and come back."""
+        self._watched_closely = close
+        self._look.set()
+
+    async def watch(self) -> None:
+        """Probe until cancelled."""
+        while True:
+            await self._look_once()
+            period = READY_PERIOD if self.ready and not self._watched_closely else LOADING_PERIOD
+            try:
+                await asyncio.wait_for(self._look.wait(), period)
+            except TimeoutError:
+                continue
+            self._look.clear()
+            # What woke us may be a run of failing requests: they must not become a run of probes.
+            await asyncio.sleep(LOADING_PERIOD / 5)
+
+    async def _look_once(self) -> None:
+        path = self._probe.target
+        try:
+            answer = await self._upstream.send(self._host, self._port, self._probe, timeout=PROBE_SECONDS)
+        except ConnectFailed as error:
+            self._set(ready=False, message=str(error))
+        except UpstreamTimeout:
+            if not self._busy():
+                self._failed(f"GET {path} was not answered within {PROBE_SECONDS:.0f} s")
+        except UpstreamError as error:
+            self._failed(f"GET {path}: {error}")
+        else:
+            if 200 <= answer.status < 400:
+                self._failures = 0
+                self._set(ready=True, message="")
+            else:
+                self._failed(f"GET {path}: expected status 200 to 399, found {answer.status}")
+
+    def _failed(self, message: str) -> None:
+        self._failures += 1
+        if self._failures >= FAILURES or not self.ready:
+            self._set(ready=False, message=message)
+
+    def _set(self, *, ready: bool, message: str) -> None:
+        told = message != self.message
+        self.message = message
+        if ready != self.ready:
+            self.ready = ready
+            self._failures = 0
+            log("model is ready" if ready else "model is not ready", error=message or None)
+            self._changed()
+        elif told and not ready and asyncio.get_running_loop().time() > self._told + TELL_SECONDS:
+            log("model is not ready", error=message)
+        else:
+            return
+        self._told = asyncio.get_running_loop().time()

@@ -1,0 +1,171 @@
+"""A model server for tests, as a program of its own: it records what it ran and misbehaves on demand.
+
+`python -m tests.support.model_server [--port N] [--base-ms 1] [--item-ms 0.01]` prints `ready HOST:PORT`. Every
+POST is a prediction of the `instances` protocol; the answer to an item is `{"got": item}`. What else it does is
+said in the request's query: `status=500`, `wrong=1` (one prediction too few), `garbage=1` (no JSON), `nohttp=1` (no
+HTTP), `cut=1` (half a body, then the end), `reset=1` (the end at once), `hang=1` (no answer), `ms=50` (takes that
+long), `fields=1` (fields and members of its own). `GET /-/runs` tells what ran; `PUT /-/ready?on=0` makes it not
+ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+from typing import Any
+from urllib.parse import parse_qsl
+
+import uvloop
+
+
+class Record:
+    """What the model ran, and how it is."""
+
+    def __init__(self, *, base: float, item: float) -> None:
+        self.base = base
+        self.item = item
+        self.runs: list[dict[str, Any]] = []
+        self.running = 0
+        self.ready = True
+        self.connections = 0
+
+
+class Connection(asyncio.Protocol):
+    """One connection: bodies with a length only, one request at a time."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.buffer = b""
+        self.busy = False
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # uvloop's is no subclass of asyncio's
+        self.record.connections += 1
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        self.step()
+
+    def step(self) -> None:
+        if self.busy:
+            return
+        head, found, rest = self.buffer.partition(b"\r\n\r\n")
+        if not found:
+            return
+        lines = head.decode("latin-1").split("\r\n")
+        fields = [
+            (name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:])
+        ]
+        length = int(dict(fields).get("content-length", "0"))
+        if len(rest) < length:
+            return
+        self.buffer = rest[length:]
+        method, target, _ = lines[0].split(" ", 2)
+        self.busy = True
+        task = asyncio.ensure_future(self.handle(method, target, fields, rest[:length]))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def handle(self, method: str, target: str, fields: list[tuple[str, str]], body: bytes) -> None:
+        path, _, query = target.partition("?")
+        options = dict(parse_qsl(query))
+        if path == "/-/runs":
+            self.answer(200, {"runs": self.record.runs, "connections": self.record.connections})
+        elif path == "/-/ready":
+            self.record.ready = options["on"] == "1"
+            self.answer(200, {})
+        elif method == "POST":
+            await self.predict(target, options, fields, body)
+        elif path == "/":
+            self.answer(200 if self.record.ready else 503, {})
+        else:
+            self.record.runs.append({"target": target, "fields": fields, "method": method})
+            self.answer(200, {"path": path, "method": method})
+        self.busy = False
+        self.step()
+
+    async def predict(
+        self, target: str, options: dict[str, str], fields: list[tuple[str, str]], body: bytes
+    ) -> None:
+        record = self.record
+        document = json.loads(body)
+        items = document["instances"]
+        record.running += 1
+        run = {
+            "target": target,
+            "items": items,
+            "fields": fields,
+            "body": body.decode(),
+            "running": record.running,
+        }
+        record.runs.append(run)
+        try:
+            seconds = (
+                float(options["ms"]) / 1000 if "ms" in options else record.base + record.item * len(items)
+            )
+            await asyncio.sleep(seconds)
+            if "hang" in options:
+                await asyncio.sleep(3600)
+        finally:
+            record.running -= 1
+        if "reset" in options:
+            self.transport.abort()
+        elif "nohttp" in options:
+            self.transport.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+            self.transport.close()
+        elif "cut" in options:
+            self.transport.write(b'HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{"predictions": [1')
+            self.transport.close()
+        elif "status" in options:
+            self.answer(int(options["status"]), {"error": "the model says no"}, [("x-model", "grumpy")])
+        elif "garbage" in options:
+            self.answer(200, None)
+        else:
+            predictions = [{"got": item} for item in items]
+            if "wrong" in options:
+                predictions.pop()
+            more = {"model_version": "7"} if "fields" in options else {}
+            answer_fields = [
+                ("x-model", "m7"),
+                ("set-cookie", "a=b"),
+                ("etag", '"1"'),
+                ("x-penstock-not-admitted", "1"),
+            ]
+            self.answer(
+                200, {"predictions": predictions, **more}, answer_fields if "fields" in options else []
+            )
+
+    def answer(self, status: int, document: Any, fields: list[tuple[str, str]] | None = None) -> None:
+        body = b"this is { no JSON" if document is None else json.dumps(document).encode()
+        lines = [f"HTTP/1.1 {status} X", "content-type: application/json", f"content-length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in fields or []]
+        self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    """Serve until SIGTERM."""
+    loop = asyncio.get_running_loop()
+    record = Record(base=arguments.base_ms / 1000, item=arguments.item_ms / 1000)
+    server = await loop.create_server(lambda: Connection(record), "127.0.0.1", arguments.port)
+    host, port = server.sockets[0].getsockname()[:2]
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    print(f"ready {host}:{port}", flush=True)
+    await stop.wait()
+
+
+def main() -> None:
+    """Parse the command line and serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--base-ms", type=float, default=1.0)
+    parser.add_argument("--item-ms", type=float, default=0.01)
+    uvloop.run(serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
