@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from penstock_operator.api.base import Part
-from penstock_operator.api.fields import ANY_OBJECT, map_list
+from penstock_operator.api.fields import ANY_OBJECT, NOT_OURS, map_list, rules
 
 Quantity = Annotated[
     int
@@ -75,7 +75,15 @@ class Resources(Part):
 class VolumeMount(Part):
     """Where a volume of podTemplate.volumes appears in the container."""
 
-    name: Annotated[str, Field(min_length=1, max_length=63, description="Name of the volume.")]
+    name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=63,
+            json_schema_extra=rules(NOT_OURS),
+            description="Name of the volume.",
+        ),
+    ]
     mount_path: Annotated[
         str, Field(min_length=1, max_length=4096, description="Absolute path in the container.")
     ]

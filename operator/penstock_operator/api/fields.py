@@ -42,6 +42,15 @@ def duration_rule(least: str, most: str) -> dict[str, str]:
     )
 
 
+NOT_OURS = cel(
+    "!self.startsWith('penstock-')",
+    "expected a name that does not begin with penstock-, which is Penstock's own",
+    expression="'expected a name that does not begin with penstock-, which is Penstock\\'s own, found ' "
+    "+ self",
+)
+"""The rule that a volume is not one of those that Penstock renders."""
+
+
 def map_list(*keys: str) -> dict[str, Any]:
     """`json_schema_extra` of a list whose elements are told apart by `keys`."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}

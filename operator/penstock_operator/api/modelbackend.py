@@ -12,6 +12,7 @@ from penstock_operator.api.conditions import Status
 from penstock_operator.api.core import Env, EnvFrom, Resources, VolumeMounts, Words
 from penstock_operator.api.fields import (
     ANY_OBJECT,
+    NOT_OURS,
     Duration,
     IntOrPercent,
     Name,
@@ -261,14 +262,7 @@ class Volume(Part):
         Field(
             min_length=1,
             max_length=63,
-            json_schema_extra=rules(
-                cel(
-                    "!self.startsWith('penstock-')",
-                    "expected a name that does not begin with penstock-, which is Penstock's own",
-                    expression="'expected a name that does not begin with penstock-, which is Penstock\\'s "
-                    "own, found ' + self",
-                )
-            ),
+            json_schema_extra=rules(NOT_OURS),
             description="Name of the volume, for volumeMounts.",
         ),
     ]
