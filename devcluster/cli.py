@@ -186,6 +186,17 @@ def _rest(arguments: argparse.Namespace) -> list[str]:
     return rest[1:] if rest[:1] == ["--"] else rest
 
 
+def _guarded(argv: list[str]) -> list[str]:
+    """Put `--` behind a command that passes its arguments on, or argparse would take their options."""
+    for place, word in enumerate(argv):
+        if word in ("kubectl", "helm", "run") and (place == 0 or argv[place - 1] != "--name"):
+            rest = argv[place + 1 :]
+            return argv if rest[:1] in ([], ["--"], ["-h"], ["--help"]) else [*argv[: place + 1], "--", *rest]
+        if not word.startswith("-") and (place == 0 or argv[place - 1] != "--name"):
+            break
+    return argv
+
+
 def _become(command: Sequence[str]) -> int:
     """Replace this process: signals, streams and the exit code are the command's own."""
     sys.stdout.flush()
@@ -236,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 1 for a failed command, 2 for a machine that cannot run a cluster.
     """
-    arguments = parser().parse_args(argv)
+    arguments = parser().parse_args(_guarded(sys.argv[1:] if argv is None else list(argv)))
     try:
         code: int = arguments.act(arguments)
     except DevclusterError as error:
