@@ -1,0 +1,182 @@
+"""The httptools upstream before a server that answers byte by byte what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from penstock_wire.h1_upstream import H1Upstream
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ConnectFailed,
+    ConnectionLost,
+    Request,
+    Response,
+    UpstreamError,
+    UpstreamTimeout,
+)
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+class Peer:
+    """A server that gives each request the next of its answers; None hangs, `CLOSE` in one ends it."""
+
+    CLOSE = b"<close>"
+
+    def __init__(self) -> None:
+        self.answers: list[bytes | None] = []
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self.port = 0
+        self.hanging = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next(
+                    (int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")), 0
+                )
+                self.requests.append(head + await reader.readexactly(length))
+                answer = self.answers.pop(0)
+                if answer is None:
+                    self.hanging.set()
+                    await reader.read()
+                    return
+                writer.write(answer.replace(self.CLOSE, b""))
+                await writer.drain()
+                if answer.endswith(self.CLOSE):
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client closed
+        finally:
+            writer.close()
+
+
+@pytest_asyncio.fixture
+async def peer() -> AsyncIterator[Peer]:
+    found = Peer()
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    found.port = server.sockets[0].getsockname()[1]
+    yield found
+    server.close()
+
+
+@pytest_asyncio.fixture
+async def upstream() -> AsyncIterator[H1Upstream]:
+    found = H1Upstream()
+    yield found
+    await found.close()
+    await asyncio.sleep(0)
+
+
+async def send(upstream: H1Upstream, peer: Peer, method: str = "POST", *, timeout: float = 5) -> Response:
+    request = Request(method=method, target="/a%2Fb?c", headers=((b"x-a", b"1"),), body=b"body")
+    return await upstream.send("127.0.0.1", peer.port, request, timeout=timeout)
+
+
+async def test_a_request_goes_out_as_it_is_and_a_good_connection_is_used_again(
+    upstream: H1Upstream, peer: Peer
+) -> None:
+    """Target and fields byte for byte, a length, a host; the second request takes the same connection."""
+    peer.answers = [OK, OK]
+    assert (await send(upstream, peer)).body == b"ok"
+    assert (await send(upstream, peer)).body == b"ok"
+    assert peer.connections == 1
+    assert peer.requests[0] == (
+        b"POST /a%%2Fb?c HTTP/1.1\r\nx-a: 1\r\nhost: 127.0.0.1:%d\r\ncontent-length: 4\r\n\r\nbody"
+        % peer.port
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nok" + Peer.CLOSE, ConnectionLost),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nok" + Peer.CLOSE, ConnectionLost),
+        (b"HTTP/1.1 200 OK\r\nconte" + Peer.CLOSE, ConnectionLost),
+        (Peer.CLOSE, ConnectionLost),
+        (b"garbage\r\n\r\n", AnswerUnreadable),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n", AnswerUnreadable),
+        (b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", AnswerUnreadable),
+        (None, UpstreamTimeout),
+    ],
+)
+async def test_a_broken_exchange_fails_and_its_connection_is_never_used_again(
+    upstream: H1Upstream, peer: Peer, answer: bytes | None, error: type[UpstreamError]
+) -> None:
+    """Cut, garbage, two framings, a switch of protocols, silence: the right error; the next one is good."""
+    peer.answers = [answer, OK]
+    with pytest.raises(error):
+        await send(upstream, peer, timeout=0.3)
+    assert (await send(upstream, peer)).body == b"ok"
+    assert peer.connections == 2
+
+
+async def test_a_caller_that_leaves_does_not_poison_the_pool(upstream: H1Upstream, peer: Peer) -> None:
+    """A cancelled exchange closes its connection; the next request gets its own answer on a new one."""
+    peer.answers = [None, OK]
+    task = asyncio.ensure_future(send(upstream, peer))
+    await asyncio.wait_for(peer.hanging.wait(), 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await send(upstream, peer)).body == b"ok"
+    assert peer.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.1 200 OK\r\n\r\nto the end" + Peer.CLOSE, b"to the end"),
+        (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", b"ok"),
+        (OK + b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison", b"ok"),
+    ],
+)
+async def test_an_answer_that_ends_its_connection_is_whole_and_the_next_takes_another(
+    upstream: H1Upstream, peer: Peer, answer: bytes, body: bytes
+) -> None:
+    """`close`, a body to the end of the stream, HTTP/1.0, and bytes that nobody asked for."""
+    peer.answers = [answer, OK]
+    assert (await send(upstream, peer)).body == body
+    assert (await send(upstream, peer)).body == b"ok"
+    assert peer.connections == 2
+
+
+async def test_a_connection_that_the_peer_closed_while_idle_is_not_used(
+    upstream: H1Upstream, peer: Peer
+) -> None:
+    """A pooled connection that was closed meanwhile is dropped."""
+    peer.answers = [OK + Peer.CLOSE, OK]
+    await send(upstream, peer)
+    async with asyncio.timeout(5):
+        while upstream._open:  # noqa: ASYNC110 - the peer's close has no event here
+            await asyncio.sleep(0.01)
+    assert (await send(upstream, peer)).body == b"ok"
+    assert peer.connections == 2
+
+
+async def test_interim_answers_and_bodiless_ones_are_read(upstream: H1Upstream, peer: Peer) -> None:
+    """100 and 103 are passed over; HEAD and 204 have no body."""
+    peer.answers = [
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK,
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n",
+    ]
+    first = await send(upstream, peer)
+    assert (first.status, first.body) == (200, b"ok")
+    assert not any(name == b"link" for name, _ in first.headers)
+    assert (await send(upstream, peer)).status == 204
+    assert (await send(upstream, peer, "HEAD")).body == b""
+
+
+async def test_no_connection_is_said_to_be_surely_not_executed(upstream: H1Upstream) -> None:
+    """Nobody listens there."""
+    with pytest.raises(ConnectFailed):
+        await upstream.send("127.0.0.1", 1, Request("GET", "/", (), b""), timeout=5)
