@@ -43,7 +43,6 @@ _COLUMNS = {
         _column("Concurrent", ".spec.maxConcurrentBatches", "Batches at a time in one pod.", "integer"),
         _READY,
         _REASON,
-        _column("Backends", ".status.backends[*].name", "Who uses it.", wide=True),
         _MESSAGE,
         _AGE,
     ],
@@ -66,8 +65,7 @@ _COLUMNS = {
     "ModelEndpoint": [
         _READY,
         _column("URL", ".status.url", "Where clients in the cluster call."),
-        _column("Backends", ".status.backends[*].name", "Who serves."),
-        _column("Weights", ".status.backends[*].weight", "Their shares.", wide=True),
+        _column("Backends", ".status.shares", "Who serves how much."),
         _REASON,
         _MESSAGE,
         _AGE,
@@ -75,8 +73,7 @@ _COLUMNS = {
     "TrafficSplit": [
         _READY,
         _column("Endpoint", ".spec.endpoint", "Whose requests are shared."),
-        _column("Backends", ".spec.backends[*].name", "Who serves."),
-        _column("Weights", ".spec.backends[*].weight", "Their shares."),
+        _column("Backends", ".status.shares", "Who serves how much."),
         _REASON,
         _MESSAGE,
         _AGE,

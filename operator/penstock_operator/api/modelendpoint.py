@@ -114,6 +114,13 @@ class ModelEndpointStatus(Status):
     """What Penstock observed of a ModelEndpoint."""
 
     url: Annotated[str | None, Field(description="Where clients in the cluster call.")] = None
+    shares: Annotated[
+        str | None,
+        Field(
+            max_length=4096,
+            description="The backends and their shares of the requests, in one line: one 90%, two 10%.",
+        ),
+    ] = None
     backends: Annotated[
         tuple[ServingBackend, ...],
         Field(

@@ -66,6 +66,13 @@ class SplitWeight(Part):
 class TrafficSplitStatus(Status):
     """What Penstock observed of a TrafficSplit."""
 
+    shares: Annotated[
+        str | None,
+        Field(
+            max_length=4096,
+            description="The backends and the shares that the spec asks for, in one line: one 90%, two 10%.",
+        ),
+    ] = None
     weights: Annotated[
         tuple[SplitWeight, ...],
         Field(

@@ -64,6 +64,17 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(all_names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
+def shares(weights: Iterable[tuple[str, int]]) -> str:
+    """Names and their percentages of the sum, for people: `one 90%, two 10%`.
+
+    Args:
+        weights: names and weights.
+    """
+    pairs = list(weights)
+    total = sum(weight for _, weight in pairs)
+    return ", ".join(f"{name} {100 * weight / max(total, 1):.3g}%" for name, weight in pairs)
+
+
 def parse_failed(stored: Mapping[str, Any], error: str, *, now: str) -> dict[str, Any]:
     """The status of a stored object that does not parse: Ready=False and Stalled=True, reason Unreadable.
 

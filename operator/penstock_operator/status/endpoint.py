@@ -77,6 +77,7 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
     return ModelEndpointStatus(
         observed_generation=generation,
         url=url(endpoint) if seen.port is not None and not seen.taken else None,
+        shares=conditions.shares((share.name, share.weight) for share in seen.plan.backends),
         backends=tuple(
             ServingBackend(name=share.name, weight=share.weight, ready=seen.backends.get(share.name, False))
             for share in seen.plan.backends

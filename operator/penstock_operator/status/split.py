@@ -41,6 +41,7 @@ def split_status(
     before = {weight.name: weight.applied for weight in old.weights}
     return TrafficSplitStatus(
         observed_generation=generation,
+        shares=conditions.shares((share.name, share.weight) for share in split.spec.backends),
         weights=tuple(
             SplitWeight(
                 name=share.name,
