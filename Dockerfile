@@ -9,18 +9,14 @@ ARG BASE=python:3.13-slim
 FROM ${BASE} AS tools
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_CACHE_DIR=/root/.cache/pip
 COPY requirements/build.lock /requirements/
 RUN python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --require-hashes -r /requirements/build.lock
 
 FROM tools AS packages
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
-COPY operator operator
-COPY router router
-COPY sdk sdk
-COPY sidecar sidecar
-COPY wire wire
+# .dockerignore lets through what the wheel is built from. One COPY: each would be a layer to commit.
+COPY . .
 # --target writes scripts whose first line names this stage's Python: the entry points use `python -m`.
 RUN /opt/tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/tools/bin/pip install --quiet --no-deps --no-index --target /packages /wheels/*.whl \
@@ -64,21 +60,21 @@ WORKDIR /tmp
 USER 65532:65532
 
 FROM runtime AS operator
+ENTRYPOINT ["python", "-m", "penstock_operator"]
 COPY --from=operator-environment /opt/penstock /opt/penstock
 COPY --from=packages /packages /opt/penstock/packages
-ENTRYPOINT ["python", "-m", "penstock_operator"]
 
 FROM runtime AS router
+ENTRYPOINT ["python", "-m", "penstock_router"]
 COPY --from=router-environment /opt/penstock /opt/penstock
 COPY --from=packages /packages /opt/penstock/packages
-ENTRYPOINT ["python", "-m", "penstock_router"]
 
 FROM runtime AS sidecar
+ENTRYPOINT ["python", "-m", "penstock_sidecar"]
 COPY --from=sidecar-environment /opt/penstock /opt/penstock
 COPY --from=packages /packages /opt/penstock/packages
-ENTRYPOINT ["python", "-m", "penstock_sidecar"]
 
 FROM runtime AS python-model
+ENTRYPOINT ["python", "-m", "penstock.serve"]
 COPY --from=python-model-environment /opt/penstock /opt/penstock
 COPY --from=packages /packages /opt/penstock/packages
-ENTRYPOINT ["python", "-m", "penstock.serve"]

@@ -108,33 +108,34 @@ def content_key(
     return digest(parts)
 
 
-def _buildah(*arguments: str | Path) -> None:
-    """Run buildah on our own store; its mounts and processes end with it, however it ends.
+def _tool(program: str, *arguments: str | Path) -> None:
+    """Run buildah or skopeo on our own store; mounts and processes end with it, however it ends.
 
     Raises:
         DevclusterError: It failed; the message has the end of its output.
     """
     root = _root()
+    root.mkdir(parents=True, exist_ok=True)
+    for stale in root.glob(".run-*"):  # left by a run that was killed: we hold the store's lock
+        shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".run-") as temporary:
         run = Path(temporary)
         run.joinpath("storage.conf").write_text(
             f'[storage]\ndriver = "overlay"\ngraphroot = "{root}/storage"\nrunroot = "{run}/run"\n'
         )
         run.joinpath("policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        policy = ["--policy" if program == "skopeo" else "--signature-policy", str(run / "policy.json")]
         subcommand, *rest = map(str, arguments)
-        policy = [] if subcommand == "rmi" else ["--signature-policy", str(run / "policy.json")]
-        environment = {
-            **os.environ,
-            "CONTAINERS_STORAGE_CONF": str(run / "storage.conf"),
-            "TMPDIR": str(run),
-            "BUILDAH_ISOLATION": "chroot",
-        }
-        process = run_tethered(
-            ["buildah", subcommand, *policy, *rest], env=environment, cwd=root, output=subprocess.PIPE
+        command = (
+            [program, *policy, subcommand, *rest]
+            if program == "skopeo"
+            else [program, subcommand, *policy, *rest]
         )
+        environment = {**os.environ, "CONTAINERS_STORAGE_CONF": str(run / "storage.conf"), "TMPDIR": str(run)}
+        process = run_tethered(command, env=environment, cwd=root, output=subprocess.PIPE)
         said, _ = process.communicate()
         if process.returncode:
-            raise DevclusterError(f"buildah {subcommand} failed:\n{said.strip()[-4000:]}")
+            raise DevclusterError(f"{program} {subcommand} failed:\n{said.strip()[-4000:]}")
 
 
 def _make_base(into: Path) -> None:
@@ -182,14 +183,16 @@ def ensure_base() -> str:
         with step(f"importing {BASE_IMAGE}"), tempfile.TemporaryDirectory(dir=_root()) as temporary:
             dockerfile = Path(temporary) / "Dockerfile"
             dockerfile.write_text('FROM scratch\nADD rootfs.tar /\nCMD ["python3"]\n')
-            _buildah("build", "--format", "oci", "--tag", BASE_IMAGE, "--file", dockerfile, folder)
+            _tool("buildah", "build", "--format", "oci", "--tag", BASE_IMAGE, "--file", dockerfile, folder)
             _store(BASE_IMAGE, key)
     return BASE_IMAGE
 
 
 def _store(name: str, key: str) -> None:
     """Write the image to the layout, note its hash, drop what no image uses any more."""
-    _buildah("push", "--disable-compression", name, f"oci:{layout()}:{reference(name)}")
+    # skopeo and not `buildah push`: it leaves layers uncompressed and skips those that are in the layout.
+    source, into = f"containers-storage:{name}", f"oci:{layout()}:{reference(name)}"
+    _tool("skopeo", "copy", "--dest-oci-accept-uncompressed-layers", source, into)
     known = {**built(), name: key}
     write_atomically(_root() / "built.json", json.dumps(known, indent=1))
     ocistore.prune(layout(), {reference(one) for one in known})
@@ -245,7 +248,7 @@ def build(
         for argument, value in arguments.items():
             command += ["--build-arg", f"{argument}={value}"]
         with step(f"building {tag}"):
-            _buildah(*command, "--tag", tag, "--file", dockerfile, folder)
+            _tool("buildah", *command, "--tag", tag, "--file", dockerfile, folder)
             _store(tag, key)
     return True
 

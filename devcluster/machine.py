@@ -30,7 +30,7 @@ BUILD_NEEDS = {
     "/usr/include/stdio.h": "libc6-dev",
     "/usr/include/seccomp.h": "libseccomp-dev",
 }
-IMAGE_NEEDS = {"buildah": "buildah", "debootstrap": "debootstrap"}
+IMAGE_NEEDS = {"buildah": "buildah", "debootstrap": "debootstrap", "skopeo": "skopeo"}
 
 
 def require_runnable() -> None:
