@@ -128,7 +128,10 @@ def _own_container(container: ModelContainer) -> dict[str, Any]:
 
 
 def _own_python(backend: ModelBackend, python: ModelPython) -> dict[str, Any]:
-    command = ["python", "-m", "penstock.serve", python.target, "--port", str(backend.spec.model.port)]
+    model = backend.spec.model
+    command = ["python", "-m", "penstock.serve", python.target, "--port", str(model.port)]
+    if model.ready_path != "/":
+        command += ["--ready-path", model.ready_path]
     if python.init_kwargs:
         command += ["--init-kwargs", json.dumps(python.init_kwargs, sort_keys=True, separators=(",", ":"))]
     env = [

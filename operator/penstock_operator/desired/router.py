@@ -13,9 +13,11 @@ DATA_PORT = 8000
 ADMIN_PORT = 8001
 
 _LEAVE_S = 5
-"""Seconds that a router which goes away keeps listening, while kube-proxies learn of it."""
-_GRACE_S = 65
-"""Seconds from then until kubelet kills it: its requests under the usual 30 s timeout end well before."""
+"""Seconds that a router which goes away keeps taking requests, while kube-proxies learn of it."""
+_DRAIN_S = 60
+"""Seconds that its requests then have."""
+_SPARE_S = 10
+"""Seconds that the process has beyond both."""
 
 
 def router_objects(
@@ -97,7 +99,7 @@ def _deployment(metadata: Object, config: RenderConfig) -> Object:
                     "serviceAccountName": names.ROUTER,
                     "automountServiceAccountToken": True,
                     "enableServiceLinks": False,
-                    "terminationGracePeriodSeconds": _LEAVE_S + _GRACE_S,
+                    "terminationGracePeriodSeconds": _LEAVE_S + _DRAIN_S + _SPARE_S,
                     "securityContext": pods.pod_security(),
                     "containers": [_container(config)],
                     "volumes": [pods.settings_volume(names.ROUTER_SETTINGS), pods.token_volume(config)],
@@ -122,6 +124,8 @@ def _container(config: RenderConfig) -> Object:
         "--settings": pods.SETTINGS_FILE,
         "--report-to": config.report_url,
         "--token-file": pods.TOKEN_FILE,
+        "--propagation-delay": f"{_LEAVE_S}s",
+        "--drain-timeout": f"{_DRAIN_S}s",
     }
     return {
         "name": names.ROUTER_CONTAINER,
@@ -132,7 +136,6 @@ def _container(config: RenderConfig) -> Object:
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ],
-        "lifecycle": {"preStop": {"sleep": {"seconds": _LEAVE_S}}},
         "startupProbe": pods.probe(
             "/livez", ADMIN_PORT, periodSeconds=1, timeoutSeconds=2, failureThreshold=60
         ),

@@ -27,6 +27,7 @@ def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
         "--propagation-delay": spec.drain.propagation_delay,
         "--report-to": config.report_url,
         "--token-file": pods.TOKEN_FILE,
+        "--log-level": spec.sidecar.log_level,
     }
     return [word for pair in words.items() for word in pair]
 
@@ -47,7 +48,6 @@ def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str)
             *pods.identity_env(),
             {"name": "PENSTOCK_BACKEND", "value": backend.name},
             {"name": names.DRAIN_ENV, "value": drain_secret},
-            {"name": "PENSTOCK_LOG_LEVEL", "value": wanted.log_level},
         ],
         "ports": [
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},

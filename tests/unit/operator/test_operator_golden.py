@@ -1,0 +1,64 @@
+"""Every rendered object, as golden YAML: `pytest --update-golden` writes the files anew.
+
+`golden/NAME.in.yaml` holds resources; `golden/NAME.out.yaml` what they render to.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock_operator.api import KINDS, BatchPolicy, ModelBackend, ModelEndpoint, Resource, TrafficSplit
+from penstock_operator.desired import backend, ports, router, settings, traffic
+from penstock_operator.desired.config import RenderConfig
+
+GOLDEN = Path(__file__).parent / "golden"
+CONFIG = RenderConfig(
+    sidecar_image="penstock/sidecar:0.1.0", router_image="penstock/router:0.1.0", router_replicas=2
+)
+CASES = sorted(path.name.removesuffix(".in.yaml") for path in GOLDEN.glob("*.in.yaml"))
+
+
+def render(resources: list[Resource]) -> list[dict[str, Any]]:
+    """All objects of all resources of one namespace, as the reconcilers would ask for them."""
+    backends = [item for item in resources if isinstance(item, ModelBackend)]
+    policies = {item.name: item for item in resources if isinstance(item, BatchPolicy)}
+    endpoints = [item for item in resources if isinstance(item, ModelEndpoint)]
+    splits = [item for item in resources if isinstance(item, TrafficSplit)]
+    found: list[dict[str, Any]] = []
+    for item in backends:
+        make = settings.for_sidecar(item, policies.get(item.spec.batch_policy_ref or ""))
+        told = settings.next_version(make, recorded=None, status_version=0, reported=0)
+        found += backend.backend_objects(item, config=CONFIG, document=told.document, drain_secret="0badcafe")
+    if endpoints:
+        plan = traffic.plan(endpoints, splits, {item.name: True for item in backends})
+        given = ports.allocate([item.name for item in endpoints], [])
+        told = settings.next_version(
+            settings.for_router(traffic.router_endpoints(endpoints, plan, given)),
+            recorded=None,
+            status_version=0,
+            reported=0,
+        )
+        found += router.router_objects("demo", endpoints, config=CONFIG, document=told.document)
+        found += [router.endpoint_service(item, given[item.name]) for item in endpoints]
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str, request: pytest.FixtureRequest) -> None:
+    """What renders is what is on record, byte for byte."""
+    source = yaml.safe_load_all((GOLDEN / f"{name}.in.yaml").read_text())
+    objects = render([KINDS[raw["kind"]].parse(raw) for raw in source])
+    text = yaml.safe_dump_all(objects, sort_keys=False, width=110)
+    path = GOLDEN / f"{name}.out.yaml"
+    if request.config.getoption("--update-golden"):
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+def test_every_golden_file_has_its_pair() -> None:
+    """No output is left over from an input that is gone."""
+    assert sorted(path.name.removesuffix(".out.yaml") for path in GOLDEN.glob("*.out.yaml")) == CASES
