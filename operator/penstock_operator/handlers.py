@@ -133,7 +133,7 @@ class Watches:
         registry = kopf.OperatorRegistry()
 
         @kopf.on.login(registry=registry)
-        async def login(**_: Any) -> kopf.ConnectionInfo:
+        async def login(**_kwargs: Any) -> kopf.ConnectionInfo:
             found = await self._credentials()
             scheme, _, token = found.authorization.partition(" ")
             return kopf.ConnectionInfo(

@@ -21,6 +21,7 @@ Obj = dict[str, Any]
 Path = tuple[Any, ...]
 Watcher = Callable[[str, Obj], None]
 _MISSING = object()
+SCALERS = {"penstock-autoscaler", "hpa"}
 
 
 class MemoryCluster:
@@ -135,6 +136,15 @@ class MemoryCluster:
             paths -= gone
         return self._settle(key, live)
 
+    def scale(self, kind: Kind, namespace: str, name: str, replicas: int, manager: str = "hpa") -> Obj:
+        """What an HPA or kubectl scale writes through /scale."""
+        body = {
+            "kind": kind.kind,
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {"replicas": replicas},
+        }
+        return self._apply("scale", kind, body, manager, only=("spec",), record=False)
+
     def user_applies(self, obj: Obj) -> Obj:
         """What a user applies with kubectl (manager `user`)."""
         return self._apply("user", BY_KIND[obj["kind"]], obj, "user", record=False)
@@ -202,7 +212,7 @@ class MemoryCluster:
         owned = self._owned[key]
         mine = set(_paths(wanted))
         others: set[Path] = set().union(*(paths for who, paths in owned.items() if who != manager))
-        for path in sorted(owned.get(manager, set()) - mine, key=len, reverse=True):
+        for path in sorted(owned.get(manager, set()) - mine, key=len):
             if path not in others and not any(other[: len(path)] == path for other in others | mine):
                 _drop(merged, path)
         _merge(merged, wanted)
@@ -232,6 +242,7 @@ class MemoryCluster:
             if field in before["metadata"]:
                 changed["metadata"][field] = before["metadata"][field]
         self._default(key, changed)
+        self._managers(key, changed)
         if changed == before:
             return before
         if changed.get("spec") != before.get("spec"):
@@ -244,8 +255,26 @@ class MemoryCluster:
         if hook is not None:
             hook(obj)
 
+    def _managers(self, key: tuple[str, str, str], obj: Obj) -> None:
+        """What the autoscaler reads of managedFields: who owns spec.replicas."""
+        if key[0] != "ModelBackend":
+            return
+        owners = [who for who, paths in sorted(self._owned[key].items()) if ("spec", "replicas") in paths]
+        before = {entry["manager"]: entry for entry in obj["metadata"].get("managedFields", [])}
+        obj["metadata"]["managedFields"] = [
+            before.get(who)
+            or {
+                "manager": who,
+                "operation": "Apply",
+                "fieldsV1": {"f:spec": {"f:replicas": {}}},
+                **({"subresource": "scale"} if who in SCALERS else {}),
+            }
+            for who in owners
+        ]
+
     def _store(self, key: tuple[str, str, str], obj: Obj, *, event: str) -> None:
         self._default(key, obj)
+        self._managers(key, obj)
         obj["metadata"]["resourceVersion"] = str(next(self._versions))
         self.objects[key] = obj
         for tell in self.watchers:
@@ -319,6 +348,8 @@ def _same(old: Obj, new: Obj, path: Path) -> bool:
 
 def _drop(root: Obj, path: Path) -> None:
     parent = _at(root, path[:-1])
+    if _at(root, path) is _MISSING:
+        return  # gone with the element that held it
     last = path[-1]
     if isinstance(parent, dict):
         parent.pop(last, None)

@@ -57,8 +57,8 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         uid = backend.metadata.uid
         problems = await ctx.ensure_all(desired, owners=(uid,), looked=looked)
         await ctx.applier.prune(ctx.store.owned(uid), [key_of(child) for child in desired])
-    await _write_status(ctx, key, backend, versioned, problems)
-    return outcome(problems)
+    wait = await _write_status(ctx, key, backend, versioned, problems)
+    return wait if wait is not None else outcome(problems)
 
 
 def forget(ctx: Context, key: Key) -> None:
@@ -93,14 +93,25 @@ def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> sett
 
 async def _write_status(
     ctx: Context, key: Key, backend: ModelBackend, versioned: settings.Versioned, problems: Problems
-) -> None:
+) -> float | None:
+    """Write the status; returns seconds after which to look again, where it is too early to tell."""
     namespace, name = key.namespace, key.name
+    stored = ctx.store.get(BACKEND, namespace, name)
+    if stored is None:
+        return None
+    wait = ctx.unheard(
+        stored, ctx.view.backend_pods(namespace, name), ctx.reports.of_backend(namespace, name)
+    )
+    if wait is not None:
+        return wait
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(namespace, reference) if reference else None
     spec = batching_spec(backend, policy)
     now = ctx.clock.time()
     fresh = ctx.reports.window(namespace, name).load(now, spec.max_batch_size)
     published = ctx.load_published.get(key)
+    if published is None and backend.status.load is not None:
+        published = ctx.load_published[key] = now  # after a restart the old number stands for a while
     load = publish_load(backend.status.load, fresh, elapsed=None if published is None else now - published)
     scaled = ctx.scaled.get(key) or Scaled()
     recommendation = scaled.written or scaled.recommendation
@@ -119,9 +130,6 @@ async def _write_status(
         foreign_scaler=scaled.foreign,
         batching_note=unreachable_batch(spec),
     )
-    stored = ctx.store.get(BACKEND, namespace, name)
-    if stored is None:
-        return
     written = await write_status(ctx, stored, backend_status(backend, seen, now=ctx.now()))
     if scaled.written is seen.recommendation:
         scaled.written = None
@@ -129,3 +137,4 @@ async def _write_status(
         ctx.load_published[key] = now
     if written and reference:
         ctx.enqueue(Key(POLICY.kind, namespace, reference), 0.0)
+    return None

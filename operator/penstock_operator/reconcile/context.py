@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,7 @@ class Context:
         router_problems: by namespace, since a router has no object of its own to carry conditions.
         scaled: by backend.
         load_published: by backend, when its load was last put into its status.
+        started: when the first list was complete, monotonic seconds.
     """
 
     cluster: Cluster
@@ -85,10 +86,33 @@ class Context:
     router_problems: dict[str, Problems] = field(default_factory=dict)
     scaled: dict[Key, Scaled] = field(default_factory=dict)
     load_published: dict[Key, float] = field(default_factory=dict)
+    started: float = float("-inf")
 
     def now(self) -> str:
         """Wall time as conditions spell it."""
         return rfc3339(self.clock.now())
+
+    def unheard(self, stored: Obj, pods: Sequence[Obj], reports: Mapping[str, object]) -> float | None:
+        """Whether a status had better wait: we have just started, and ready pods had no time to report yet.
+
+        Without this every restart of the operator would write "no reports" into each status and take it back.
+
+        Args:
+            stored: whose status; one that is behind the object's own generation does not wait.
+            pods: the pods that are to report.
+            reports: by pod.
+
+        Returns:
+            Seconds after which to look again, None when there is nothing to wait for.
+        """
+        left = self.started + SETTLE_SECONDS - self.clock.time()
+        current = (stored.get("status") or {}).get("observedGeneration") == stored["metadata"].get(
+            "generation"
+        )
+        if left <= 0 or not current:
+            return None
+        silent = any(is_ready(pod) and pod["metadata"]["name"] not in reports for pod in pods)
+        return left if silent else None
 
     async def ensure_all(
         self,
@@ -123,6 +147,9 @@ class Context:
         return problems
 
 
+SETTLE_SECONDS = 8.0
+"""How long after the start a status may wait for the first reports."""
+
 SECONDS_AFTER_PROBLEM = 30.0
 """When to look again at a child that a stranger holds or the apiserver refuses: no event will tell."""
 
@@ -143,3 +170,15 @@ def conditions_of(stored: Obj) -> dict[str, dict[str, Any]]:
         stored: any object of ours.
     """
     return {entry["type"]: entry for entry in (stored.get("status") or {}).get("conditions") or ()}
+
+
+def is_ready(pod: Obj) -> bool:
+    """Whether a pod takes requests and is not going away.
+
+    Args:
+        pod: as stored.
+    """
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    found = (pod.get("status") or {}).get("conditions") or ()
+    return any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in found)

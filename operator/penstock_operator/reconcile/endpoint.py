@@ -45,9 +45,13 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     stored = ctx.store.get(ENDPOINT, namespace, name)
     if plan is None or stored is None:
         return outcome(problems)
+    routers = router.observed(ctx, namespace)
+    wait = ctx.unheard(stored, routers.pods, routers.reports)
+    if wait is not None:
+        return wait
     seen = EndpointObserved(
         plan=plan,
-        router=router.observed(ctx, namespace),
+        router=routers,
         backends=ctx.view.backends_ready(namespace),
         port=port,
         taken=bool(problems.taken),

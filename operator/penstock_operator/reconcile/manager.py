@@ -207,6 +207,7 @@ class Manager:
         for kind in (*PARENTS, *WATCHED_CHILDREN):
             for obj in await self.ctx.cluster.list(kind, self._namespace, labels=_selector(kind)):
                 self.ctx.store.put(obj)
+        self.ctx.started = self.ctx.clock.time()
         self.enqueue_all()
 
     async def relist(self) -> int:

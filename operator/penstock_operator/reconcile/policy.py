@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock_operator.api import BatchPolicy, ModelBackend, ResourceError
 from penstock_operator.desired import names, settings
 from penstock_operator.kinds import CONFIG_MAP, POLICY
-from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.context import Context, is_ready
 from penstock_operator.reconcile.writing import write_status
 from penstock_operator.status import PolicyUse, parse_failed, policy_status
 from penstock_operator.store import Key
@@ -29,6 +29,17 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         return None
     if not isinstance(policy, BatchPolicy) or policy.deleting:
         return None
+    waits = [
+        ctx.unheard(
+            stored,
+            ctx.view.backend_pods(key.namespace, backend.name),
+            ctx.reports.of_backend(key.namespace, backend.name),
+        )
+        for backend in ctx.view.backends(key.namespace)
+        if backend.spec.batch_policy_ref == key.name
+    ]
+    if any(waits):
+        return max(wait for wait in waits if wait is not None)
     uses = [
         _use(ctx, policy, backend)
         for backend in ctx.view.backends(key.namespace)
@@ -50,18 +61,3 @@ def _use(ctx: Context, policy: BatchPolicy, backend: ModelBackend) -> PolicyUse:
             if pod in ready
         )
     return PolicyUse(name=name, ready_pods=len(ready), applied_pods=applied)
-
-
-def is_ready(pod: dict[str, object]) -> bool:
-    """Whether a pod takes requests and is not going away.
-
-    Args:
-        pod: as stored.
-    """
-    metadata, status = pod.get("metadata"), pod.get("status")
-    if not isinstance(metadata, dict) or metadata.get("deletionTimestamp") or not isinstance(status, dict):
-        return False
-    return any(
-        entry.get("type") == "Ready" and entry.get("status") == "True"
-        for entry in status.get("conditions") or ()
-    )

@@ -9,8 +9,7 @@ from penstock_operator.clock import parse_time
 from penstock_operator.cluster import SCALE_MANAGER, Obj
 from penstock_operator.control.reports import KEEP
 from penstock_operator.kinds import BACKEND
-from penstock_operator.reconcile.context import Context, Scaled
-from penstock_operator.reconcile.policy import is_ready
+from penstock_operator.reconcile.context import Context, Scaled, is_ready
 from penstock_operator.store import Key
 
 INTERVAL = 2.0

@@ -32,10 +32,14 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     plan = ctx.view.plan(key.namespace).splits.get(key.name)
     if plan is None:
         return None
+    seen = router.observed(ctx, key.namespace)
+    wait = ctx.unheard(stored, seen.pods, seen.reports)
+    if wait is not None:
+        return wait
     status = split_status(
         split,
         plan,
-        router.observed(ctx, key.namespace),
+        seen,
         ctx.view.backends_ready(key.namespace),
         now=ctx.now(),
     )

@@ -32,7 +32,7 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
     Raises:
         ClusterError: the apiserver refused.
     """
-    if status == (stored.get("status") or {}):
+    if _unordered(status) == _unordered(stored.get("status") or {}):
         return False
     kind, metadata = kind_of(stored), stored["metadata"]
     body: Obj = {
@@ -48,12 +48,26 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
         return False  # deleted meanwhile; the watch will say so
     ctx.observer.wrote("status", kind.kind)
     ctx.store.put(answer)
+    underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
     for old, new in transitions(stored, status):
         fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
         ctx.log("condition changed", **fields, reason=new.get("reason"), text=new.get("message"))
         if worth_an_event(old, new):
-            await _emit(ctx, stored, new, failing=_failing(new))
+            await _emit(ctx, stored, new, failing=_failing(new) and not underway)
     return True
+
+
+def _unordered(value: Any) -> Any:
+    """The status with keyed lists and sets in one order: the apiserver merges them into its own."""
+    if isinstance(value, dict):
+        return {name: _unordered(member) for name, member in value.items()}
+    if isinstance(value, list):
+        members = [_unordered(member) for member in value]
+        for key in ("type", "name"):
+            if all(isinstance(member, dict) and key in member for member in members):
+                return sorted(members, key=lambda member: str(member[key]))
+        return sorted(members) if all(isinstance(member, str) for member in members) else members
+    return value
 
 
 def transitions(stored: Obj, status: dict[str, Any]) -> list[tuple[dict[str, Any] | None, dict[str, Any]]]:
@@ -84,7 +98,7 @@ def worth_an_event(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
         old: the condition before, None if there was none.
         new: the condition now.
     """
-    return old is not None or new["type"] == "Ready" or _failing(new)
+    return old is not None or new["type"] in ("Ready", "Stalled")
 
 
 def _failing(condition: dict[str, Any]) -> bool:

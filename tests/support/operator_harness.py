@@ -1,0 +1,255 @@
+"""A whole operator on a Kubernetes in memory: everything but kopf, HTTP and time."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from penstock_operator.apply import Applier
+from penstock_operator.control.reports import Reports
+from penstock_operator.desired.config import RenderConfig
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD, Kind
+from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.manager import Manager, build_queues
+from penstock_operator.reconcile.view import View
+from penstock_operator.store import Key, Store
+from penstock_wire.report import EndpointReport, Items, RouterReport, SidecarReport, Totals
+from tests.support.hand_clock import HandClock
+from tests.support.memory_cluster import MemoryCluster
+
+Obj = dict[str, Any]
+API = "penstock.dev/v1alpha1"
+RENDER = RenderConfig(sidecar_image="sidecar:1", router_image="router:1")
+
+
+class _Ignore:
+    def wrote(self, verb: str, kind: str) -> None:
+        pass
+
+
+class Harness:
+    """Events flow into the manager as a watch would bring them; `run` works until nothing is left to do.
+
+    Args:
+        cluster: a cluster that outlives this operator; None for a fresh one.
+        clock: likewise.
+    """
+
+    def __init__(self, cluster: MemoryCluster | None = None, clock: HandClock | None = None) -> None:
+        self.cluster = cluster or MemoryCluster()
+        self.clock = clock or HandClock()
+        self.log: list[tuple[str, dict[str, Any]]] = []
+        self.errors: list[tuple[str, str]] = []
+        store = Store()
+        queue, scale_queue = build_queues(self.clock)
+        self.ctx = Context(
+            cluster=self.cluster,
+            store=store,
+            view=View(store),
+            applier=Applier(self.cluster, store),
+            reports=Reports(self.clock),
+            render=RENDER,
+            clock=self.clock,
+            log=lambda message, **fields: self.log.append((message, fields)),
+            observer=_Ignore(),
+            enqueue=queue.add_after,
+        )
+        self.manager = Manager(self.ctx, queue, scale_queue)
+        self.events = True
+        self.cluster.watchers.append(self._event)
+        self._seq = 0
+
+    def _event(self, kind: str, obj: Obj) -> None:
+        if not self.events or obj["kind"] in ("Event", "Lease"):
+            return
+        own = obj["metadata"].get("labels") or {}
+        ours = obj["apiVersion"] == API or own.get("app.kubernetes.io/managed-by") == "penstock"
+        if not ours and self.ctx.store.get(_kind(obj), obj["metadata"]["namespace"], obj["metadata"]["name"]):
+            kind, ours = "DELETED", True  # what a watch with a label selector says
+        if ours:
+            (self.manager.remove if kind == "DELETED" else self.manager.put)(obj)
+
+    def stop(self) -> None:
+        """The process is gone: no events reach it any more."""
+        self.events = False
+        self.cluster.watchers.remove(self._event)
+
+    async def run(self, limit: int = 2000) -> None:
+        """Reconcile until both queues are empty; delayed keys stay delayed."""
+        for queue, handle in (
+            (self.manager.queue, self.manager.reconcile),
+            (self.manager.scale_queue, self.manager.scale),
+        ) * 3:
+            while len(queue):
+                limit -= 1
+                assert limit > 0, "a hot loop"
+                key = await queue.get()
+                try:
+                    again = await handle(key)
+                except Exception as error:
+                    self.errors.append((str(key), f"{type(error).__name__}: {error}"))
+                    queue.add_failed(key)
+                else:
+                    queue.forget(key)
+                    if again is not None:
+                        queue.add_after(key, again)
+                finally:
+                    queue.done(key)
+
+    async def turn(self, seconds: float) -> None:
+        """Let time pass and do what falls due."""
+        self.clock.turn(seconds)
+        await self.run()
+
+    async def restart(self) -> Harness:
+        """A new operator process on the same cluster: it lists, and looks at everything."""
+        self.stop()
+        fresh = Harness(self.cluster, self.clock)
+        await fresh.manager.sync()
+        await fresh.run()
+        return fresh
+
+    # -- users ---------------------------------------------------------------------------------------------
+
+    def apply(self, obj: Obj) -> Obj:
+        """Kubectl apply."""
+        return self.cluster.user_applies(copy.deepcopy(obj))
+
+    def condition(
+        self, kind: Kind, name: str, condition: str, namespace: str = "n"
+    ) -> tuple[str, str] | None:
+        """Status and reason of a condition, None if there is none."""
+        status = self.cluster.find(kind, namespace, name).get("status") or {}
+        for entry in status.get("conditions") or ():
+            if entry["type"] == condition:
+                return entry["status"], entry["reason"]
+        return None
+
+    # -- kubelet and the Deployment controller -------------------------------------------------------------
+
+    def pods_ready(self, deployment: str, count: int, namespace: str = "n") -> list[str]:
+        """Give a Deployment so many ready pods (pods beyond that go)."""
+        live = self.cluster.find(DEPLOYMENT, namespace, deployment)
+        labels = live["spec"]["template"]["metadata"]["labels"]
+        names = [f"{deployment}-{number}" for number in range(count)]
+        for name in self.cluster.names(POD, namespace):
+            if name.startswith(f"{deployment}-") and name not in names:
+                self.cluster.remove(POD, namespace, name)
+        for number, name in enumerate(names):
+            if (POD.kind, namespace, name) not in self.cluster.objects:
+                self.cluster.user_applies(
+                    {
+                        "apiVersion": "v1",
+                        "kind": "Pod",
+                        "metadata": {"namespace": namespace, "name": name, "labels": dict(labels)},
+                        "spec": {"nodeName": "one"},
+                    }
+                )
+            self.cluster.edit(
+                POD, namespace, name, lambda pod, number=number: pod.update(status=_ready(number))
+            )  # type: ignore[misc]
+        self.cluster.edit(
+            DEPLOYMENT,
+            namespace,
+            deployment,
+            lambda obj: obj.update(
+                status={
+                    "observedGeneration": obj["metadata"]["generation"],
+                    "replicas": count,
+                    "readyReplicas": count,
+                    "updatedReplicas": count,
+                    "availableReplicas": count,
+                }
+            ),
+        )
+        return names
+
+    def uid(self, kind: Kind, name: str, namespace: str = "n") -> str:
+        """The uid of a live object."""
+        return str(self.cluster.find(kind, namespace, name)["metadata"]["uid"])
+
+    def report(
+        self, backend: str, pod: str, *, version: int = 0, load: int = 0, namespace: str = "n"
+    ) -> None:
+        """A sidecar's report arrives."""
+        self._seq += 1
+        report = SidecarReport(
+            pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
+            settings_version=version,
+            items=Items(queued=load), totals=Totals(),
+        )  # fmt: skip
+        news = self.ctx.reports.sidecar(namespace, backend, report)
+        self.manager.reported(namespace, backend, notable=news.notable)
+
+    def router_report(self, pod: str, endpoints: list[str], *, version: int, namespace: str = "n") -> None:
+        """A router's report arrives."""
+        self._seq += 1
+        report = RouterReport(
+            pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
+            settings_version=version,
+            endpoints={name: EndpointReport(listening=True) for name in endpoints},
+        )  # fmt: skip
+        news = self.ctx.reports.router(namespace, report)
+        self.manager.reported(namespace, "", notable=news.notable)
+
+
+def _kind(obj: Obj) -> Kind:
+    from penstock_operator.kinds import kind_of
+
+    return kind_of(obj)
+
+
+def _ready(number: int) -> Obj:
+    return {
+        "phase": "Running",
+        "podIP": f"10.0.0.{number + 1}",
+        "podIPs": [{"ip": f"10.0.0.{number + 1}"}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+
+
+def backend(name: str = "m", **spec: Any) -> Obj:
+    """A ModelBackend as the apiserver stores it."""
+    model = {"container": {"image": "model:1"}, "protocol": "instances", "port": 8080, "readyPath": "/"}
+    return {
+        "apiVersion": API,
+        "kind": "ModelBackend",
+        "metadata": {"namespace": "n", "name": name},
+        "spec": {"model": model} | spec,
+    }
+
+
+def endpoint(name: str = "e", **spec: Any) -> Obj:
+    """A ModelEndpoint."""
+    return {
+        "apiVersion": API,
+        "kind": "ModelEndpoint",
+        "metadata": {"namespace": "n", "name": name},
+        "spec": {"backend": "m"} | spec,
+    }
+
+
+def split(name: str = "s", endpoint_name: str = "e", **weights: int) -> Obj:
+    """A TrafficSplit."""
+    backends = [{"name": backend_name, "weight": weight} for backend_name, weight in weights.items()]
+    return {
+        "apiVersion": API,
+        "kind": "TrafficSplit",
+        "metadata": {"namespace": "n", "name": name},
+        "spec": {"endpoint": endpoint_name, "backends": backends},
+    }
+
+
+def policy(name: str = "p", **spec: Any) -> Obj:
+    """A BatchPolicy."""
+    return {
+        "apiVersion": API,
+        "kind": "BatchPolicy",
+        "metadata": {"namespace": "n", "name": name},
+        "spec": spec,
+    }
+
+
+def backend_key(name: str = "m") -> Key:
+    """The key of a backend in namespace n."""
+    return Key(BACKEND.kind, "n", name)

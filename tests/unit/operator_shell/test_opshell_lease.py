@@ -1,0 +1,129 @@
+"""Leader election: one leader at a time, taken over when silent, lost in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock_operator.errors import LeaseLost, Unavailable
+from penstock_operator.kinds import LEASE
+from penstock_operator.lease import Elector, LeaseTimes
+from tests.support.hand_clock import HandClock, settle
+from tests.support.memory_cluster import MemoryCluster
+
+TIMES = LeaseTimes(duration=12, renew_within=8, retry=2)
+
+
+def elector(cluster: MemoryCluster, clock: HandClock, identity: str) -> Elector:
+    return Elector(cluster, namespace="n", name="l", identity=identity, clock=clock, times=TIMES)
+
+
+async def test_the_first_leads_at_once_and_the_second_waits() -> None:
+    """A fresh Lease is taken without a pause; nobody else leads beside its holder."""
+    cluster, clock = MemoryCluster(), HandClock()
+    one, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
+    await one.acquire()
+    holding = asyncio.create_task(one.hold())
+    waiting = asyncio.create_task(two.acquire())
+    for _ in range(30):
+        await clock.advance(2)
+        assert one.leads
+        assert not two.leads
+    assert cluster.find(LEASE, "n", "l")["spec"]["leaseTransitions"] == 0
+    holding.cancel()
+    waiting.cancel()
+    await asyncio.gather(holding, waiting, return_exceptions=True)
+
+
+async def test_a_silent_leader_is_replaced_after_the_lease_and_no_sooner() -> None:
+    """By the time the second leads, the first has known for a while that it does not."""
+    cluster, clock = MemoryCluster(), HandClock()
+    one, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
+    await one.acquire()
+    waiting = asyncio.create_task(two.acquire())
+    waited = 0.0
+    while not waiting.done():
+        await clock.advance(0.5)
+        waited += 0.5
+        assert not (one.leads and two.leads)
+        assert waited <= 15
+    assert waited >= TIMES.duration
+    assert cluster.find(LEASE, "n", "l")["spec"]["holderIdentity"] == "two"
+    assert cluster.find(LEASE, "n", "l")["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_released_lease_is_taken_at_the_next_try() -> None:
+    """A planned end does not cost the lease's duration."""
+    cluster, clock = MemoryCluster(), HandClock()
+    one, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
+    await one.acquire()
+    waiting = asyncio.create_task(two.acquire())
+    await clock.advance(1)
+    await one.release()
+    assert not one.leads
+    await clock.advance(2)
+    assert waiting.done()
+    assert two.leads
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["fails", "hangs"])
+async def test_a_leader_that_cannot_renew_stops_before_anybody_takes_over(hangs: bool) -> None:
+    """Errors and calls that never return both end in LeaseLost within renew_within."""
+    cluster, clock = MemoryCluster(), HandClock()
+    one = elector(cluster, clock, "one")
+    await one.acquire()
+    if hangs:
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def hang(*_: object, **__: object) -> None:
+            await never
+
+        cluster.get = hang  # type: ignore[method-assign,assignment]
+    else:
+
+        def fail(*_: str) -> None:
+            raise Unavailable(500, "induced")
+
+        cluster.fail = fail
+    holding = asyncio.create_task(one.hold())
+    passed = 0.0
+    while not holding.done():
+        await clock.advance(0.5)
+        passed += 0.5
+        assert passed < TIMES.duration
+    with pytest.raises(LeaseLost, match="could not be renewed"):
+        await holding
+    assert not one.leads
+
+
+async def test_a_leader_that_finds_another_holder_stops_at_once() -> None:
+    """Whoever took the Lease, by hand even, has it."""
+    cluster, clock = MemoryCluster(), HandClock()
+    one = elector(cluster, clock, "one")
+    await one.acquire()
+
+    def take(live: dict[str, object]) -> None:
+        live["spec"]["holderIdentity"] = "other"  # type: ignore[index]
+
+    cluster.edit(LEASE, "n", "l", take)
+    holding = asyncio.create_task(one.hold())
+    await clock.advance(2.1)
+    await settle()
+    with pytest.raises(LeaseLost, match="held by other"):
+        await asyncio.wait_for(holding, 5)
+
+
+async def test_of_two_candidates_for_a_free_lease_one_wins() -> None:
+    """The write carries the version that was read."""
+    cluster, clock = MemoryCluster(), HandClock()
+    zero = elector(cluster, clock, "zero")
+    await zero.acquire()
+    await zero.release()
+    one, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
+    tasks = [asyncio.create_task(one.acquire()), asyncio.create_task(two.acquire())]
+    await settle()
+    assert [one.leads, two.leads].count(True) == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

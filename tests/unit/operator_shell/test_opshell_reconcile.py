@@ -1,0 +1,624 @@
+"""Reconcile on a Kubernetes in memory: what is applied appears, and a second run writes nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from penstock_operator.errors import ClusterError, Conflict, Rejected, Unavailable
+from penstock_operator.kinds import (
+    BACKEND,
+    CHILDREN,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    ENDPOINT,
+    POLICY,
+    ROLE_BINDING,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    SPLIT,
+)
+from tests.support.operator_harness import Harness, backend, endpoint, policy, split
+
+
+def settings(harness: Harness, name: str = "m-backend-settings") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(harness.cluster.find(CONFIG_MAP, "n", name)["data"]["settings.json"])
+    return found
+
+
+def children(harness: Harness) -> list[tuple[str, str]]:
+    kinds = {kind.kind for kind in CHILDREN}
+    return sorted((key[0], key[2]) for key in harness.cluster.objects if key[0] in kinds)
+
+
+async def serving() -> Harness:
+    """A backend with a policy, an endpoint and a split, all ready and reported."""
+    harness = Harness()
+    harness.apply(policy(maxBatchSize=8))
+    harness.apply(backend(batchPolicyRef="p"))
+    harness.apply(endpoint())
+    harness.apply(split(m=100))
+    await harness.run()
+    for pod in harness.pods_ready("m-backend", 1):
+        harness.report("m", pod, version=settings(harness)["version"])
+    routers = harness.pods_ready("penstock-router", 1)
+    await harness.run()
+    harness.router_report(routers[0], ["e"], version=settings(harness, "penstock-router-settings")["version"])
+    await harness.run()
+    return harness
+
+
+async def test_a_backend_gets_its_children_in_one_run() -> None:
+    """Deployment, Service, ServiceAccount and settings, owned by the backend, with our label."""
+    harness = Harness()
+    harness.apply(backend())
+    await harness.run()
+    assert children(harness) == [
+        ("ConfigMap", "m-backend-settings"),
+        ("Deployment", "m-backend"),
+        ("Service", "m-backend"),
+        ("ServiceAccount", "m-backend"),
+    ]
+    uid = harness.uid(BACKEND, "m")
+    for kind in (DEPLOYMENT, SERVICE, SERVICE_ACCOUNT):
+        metadata = harness.cluster.find(kind, "n", "m-backend")["metadata"]
+        assert [ref["uid"] for ref in metadata["ownerReferences"]] == [uid]
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "penstock"
+    assert settings(harness)["version"] == 1
+    assert harness.errors == []
+
+
+async def test_everything_becomes_ready_and_says_so() -> None:
+    """All four kinds end with Ready=True for their own generation."""
+    harness = await serving()
+    for kind, name in ((BACKEND, "m"), (ENDPOINT, "e"), (SPLIT, "s"), (POLICY, "p")):
+        assert (harness.condition(kind, name, "Ready") or ("", ""))[0] == "True", kind.kind
+        status = harness.cluster.find(kind, "n", name)["status"]
+        assert status["observedGeneration"] == harness.cluster.find(kind, "n", name)["metadata"]["generation"]
+    assert harness.errors == []
+
+
+async def test_a_second_run_writes_nothing() -> None:
+    """Looking at everything again changes nothing, here and in a new process."""
+    harness = await serving()
+    harness.cluster.writes.clear()
+    harness.manager.enqueue_all()
+    await harness.run()
+    assert harness.cluster.writes == []
+    fresh = await harness.restart()
+    assert fresh.cluster.writes == []
+    routers = [key[2] for key in fresh.cluster.objects if key[0] == "Pod" and "router" in key[2]]
+    fresh.report("m", "m-backend-0", version=settings(fresh)["version"])
+    fresh.router_report(routers[0], ["e"], version=settings(fresh, "penstock-router-settings")["version"])
+    await fresh.turn(9)
+    assert fresh.cluster.writes == []
+    assert fresh.errors == []
+
+
+async def test_our_own_status_writes_wake_nobody() -> None:
+    """A run whose only write is a status ends there."""
+    harness = await serving()
+    harness.cluster.edit(BACKEND, "n", "m", lambda live: live["status"].update(replicas=9))
+    assert len(harness.manager.queue) == 0
+
+
+async def test_hand_edited_children_are_mended() -> None:
+    """Drift of any child wakes its owner, which puts it right; what others added stays."""
+    harness = await serving()
+
+    def scale_by_hand(live: dict[str, Any]) -> None:
+        live["spec"]["replicas"] = 9
+        live["metadata"].setdefault("annotations", {})["note"] = "mine"
+
+    harness.cluster.edit(DEPLOYMENT, "n", "m-backend", scale_by_hand)
+    harness.cluster.edit(SERVICE, "n", "e", lambda live: live["spec"]["ports"][0].update(targetPort=1))
+    harness.cluster.edit(
+        CONFIG_MAP, "n", "m-backend-settings", lambda live: live.update(data={"settings.json": "x"})
+    )
+    await harness.run()
+    live = harness.cluster.find(DEPLOYMENT, "n", "m-backend")
+    assert live["spec"]["replicas"] == 1
+    assert live["metadata"]["annotations"]["note"] == "mine"
+    assert harness.cluster.find(SERVICE, "n", "e")["spec"]["ports"][0]["targetPort"] >= 20000
+    assert settings(harness)["batching"]["maxBatchSize"] == 8
+
+
+async def test_a_deleted_child_comes_back() -> None:
+    """Whoever deletes a child gets it again; the endpoint keeps its port."""
+    harness = await serving()
+    port = harness.cluster.find(SERVICE, "n", "e")["spec"]["ports"][0]["targetPort"]
+    for kind, name in ((DEPLOYMENT, "m-backend"), (SERVICE, "e"), (ROLE_BINDING, "penstock-router")):
+        harness.cluster.remove(kind, "n", name)
+    await harness.run()
+    assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")
+    assert harness.cluster.find(ROLE_BINDING, "n", "penstock-router")
+    assert harness.cluster.find(SERVICE, "n", "e")["spec"]["ports"][0]["targetPort"] == port
+
+
+async def test_a_field_taken_out_of_the_spec_leaves_the_child() -> None:
+    """An environment variable that is removed from the backend is removed from the container."""
+    harness = Harness()
+    wanted = backend()
+    wanted["spec"]["model"]["container"]["env"] = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
+    harness.apply(wanted)
+    await harness.run()
+
+    def env() -> list[str]:
+        containers = harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"]["spec"][
+            "containers"
+        ]
+        model = next(one for one in containers if one["name"] == "model")
+        return [entry["name"] for entry in model.get("env", [])]
+
+    assert {"A", "B"} <= set(env())
+    del wanted["spec"]["model"]["container"]["env"][1]
+    harness.apply(wanted)
+    await harness.run()
+    assert "A" in env()
+    assert "B" not in env()
+
+
+async def test_the_disruption_budget_goes_with_the_second_replica() -> None:
+    """What is no longer desired is pruned, by owner uid."""
+    harness = Harness()
+    harness.apply(backend(replicas=2))
+    await harness.run()
+    assert harness.cluster.names(DISRUPTION_BUDGET, "n") == ["m-backend"]
+    harness.apply(backend(replicas=1))
+    await harness.run()
+    assert harness.cluster.names(DISRUPTION_BUDGET, "n") == []
+
+
+async def test_a_strangers_service_is_left_alone_and_told() -> None:
+    """NameTaken, with the name; the stranger's object is as it was; the rest is rendered."""
+    harness = Harness()
+    foreign = {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "n", "name": "m-backend"},
+        "spec": {"ports": [{"port": 1}]},
+    }  # fmt: skip
+    harness.apply(foreign)
+    before = copy.deepcopy(harness.cluster.find(SERVICE, "n", "m-backend"))
+    harness.apply(backend())
+    await harness.run()
+    assert harness.cluster.find(SERVICE, "n", "m-backend") == before
+    assert harness.condition(BACKEND, "m", "Ready") == ("False", "NameTaken")
+    assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")
+    harness.cluster.remove(SERVICE, "n", "m-backend")
+    await harness.turn(31)
+    assert harness.condition(BACKEND, "m", "Ready") != ("False", "NameTaken")
+    assert harness.cluster.find(SERVICE, "n", "m-backend")["spec"]["ports"][0]["port"] != 1
+
+
+async def test_a_strangers_service_of_an_endpoints_name_stops_that_endpoint_only() -> None:
+    """The other endpoint of the namespace serves on."""
+    harness = await serving()
+    harness.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "n", "name": "taken"},
+                   "spec": {"ports": [{"port": 1}]}})  # fmt: skip
+    harness.apply(endpoint("taken"))
+    await harness.run()
+    assert "NameTaken" in str(harness.cluster.find(ENDPOINT, "n", "taken")["status"])
+    routers = [key[2] for key in harness.cluster.objects if key[0] == "Pod" and "router" in key[2]]
+    version = settings(harness, "penstock-router-settings")["version"]
+    harness.router_report(routers[0], ["e", "taken"], version=version)
+    await harness.run()
+    assert (harness.condition(ENDPOINT, "e", "Ready") or ("",))[0] == "True"
+
+
+async def test_a_missing_policy_is_told_and_the_last_settings_stay() -> None:
+    """The pods keep what they had; with the policy back all is well again, under a higher version."""
+    harness = await serving()
+    version = settings(harness)["version"]
+    harness.cluster.remove(POLICY, "n", "p")
+    await harness.run()
+    assert settings(harness)["version"] == version
+    assert settings(harness)["batching"]["maxBatchSize"] == 8
+    assert harness.condition(BACKEND, "m", "Ready") == ("False", "BatchPolicyMissing")
+    harness.apply(policy(maxBatchSize=16))
+    await harness.run()
+    assert settings(harness)["version"] == version + 1
+    assert settings(harness)["batching"]["maxBatchSize"] == 16
+
+
+async def test_a_policy_that_was_never_there_leaves_the_defaults() -> None:
+    """The pods start; the condition says what is missing."""
+    harness = Harness()
+    harness.apply(backend(batchPolicyRef="nope"))
+    await harness.run()
+    assert settings(harness)["batching"]["maxBatchSize"] == 32
+    assert harness.condition(BACKEND, "m", "Ready") == ("False", "BatchPolicyMissing")
+
+
+async def test_a_missing_backend_is_told_by_the_endpoint_and_mended_by_its_arrival() -> None:
+    """BackendMissing on the endpoint and on the split, until the backend is there."""
+    harness = Harness()
+    harness.apply(endpoint())
+    harness.apply(split(m=1, other=1))
+    await harness.run()
+    assert "BackendMissing" in str(harness.cluster.find(ENDPOINT, "n", "e")["status"])
+    assert "BackendMissing" in str(harness.cluster.find(SPLIT, "n", "s")["status"])
+    harness.apply(backend("m"))
+    harness.apply(backend("other"))
+    await harness.run()
+    assert "BackendMissing" not in str(harness.cluster.find(ENDPOINT, "n", "e")["status"])
+    assert "BackendMissing" not in str(harness.cluster.find(SPLIT, "n", "s")["status"])
+
+
+async def test_a_split_changes_the_routers_settings_and_not_its_pods() -> None:
+    """Weights are hot: a higher version, the same Deployment."""
+    harness = await serving()
+    harness.apply(backend("other"))
+    await harness.run()
+    version = settings(harness, "penstock-router-settings")["version"]
+    generation = harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["generation"]
+    harness.apply(split(m=90, other=10))
+    await harness.run()
+    told = settings(harness, "penstock-router-settings")
+    assert told["version"] == version + 1
+    assert {one["name"]: one["weight"] for one in told["endpoints"][0]["backends"]} == {"m": 90, "other": 10}
+    assert harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["generation"] == generation
+    status = harness.cluster.find(BACKEND, "n", "other")["status"]
+    assert "TrafficSplit/s" in status["usedBy"]
+
+
+async def test_every_endpoint_owns_the_router_and_the_last_one_takes_it_along() -> None:
+    """Deletion is by owner references alone."""
+    harness = Harness()
+    harness.apply(endpoint("a"))
+    harness.apply(endpoint("b"))
+    await harness.run()
+    refs = harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["ownerReferences"]
+    assert [ref["name"] for ref in refs] == ["a", "b"]
+    harness.cluster.remove(ENDPOINT, "n", "a")
+    await harness.run()
+    refs = harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["ownerReferences"]
+    assert [ref["name"] for ref in refs] == ["b"]
+    assert harness.cluster.names(SERVICE, "n") == ["b", "penstock-router"]
+    harness.cluster.remove(ENDPOINT, "n", "b")
+    await harness.run()
+    assert children(harness) == []
+
+
+async def test_deleting_an_endpoint_leaves_the_backend() -> None:
+    """References run only from a resource to what was rendered for it."""
+    harness = await serving()
+    harness.cluster.remove(ENDPOINT, "n", "e")
+    await harness.run()
+    assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")
+    assert harness.cluster.find(BACKEND, "n", "m")
+    harness.cluster.remove(BACKEND, "n", "m")
+    await harness.run()
+    assert children(harness) == []
+    assert harness.errors == []
+
+
+async def test_the_drain_secret_survives_and_the_pods_are_not_rolled() -> None:
+    """A new process takes the secret from the live Deployment."""
+    harness = await serving()
+    template = copy.deepcopy(harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"])
+    harness.apply(policy(maxBatchSize=4))
+    await harness.run()
+    fresh = await harness.restart()
+    assert fresh.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"] == template
+    assert "PENSTOCK_DRAIN_SECRET" in json.dumps(template)
+
+
+async def test_a_suspended_backend_is_left_as_it_is() -> None:
+    """Neither drift nor changes of the spec are acted on, until it is resumed."""
+    harness = await serving()
+    harness.apply(backend(batchPolicyRef="p", suspend=True, replicas=3))
+    await harness.run()
+    harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["spec"].update(replicas=5))
+    await harness.run()
+    assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 5
+    harness.apply(backend(batchPolicyRef="p", replicas=3))
+    await harness.run()
+    assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 3
+
+
+async def test_an_unreadable_resource_is_told_and_stops_nobody() -> None:
+    """A stored object that the schema would refuse has Ready=False with the path."""
+    harness = await serving()
+    harness.apply({**backend("bad"), "spec": {"model": {"port": "many"}}})
+    harness.apply(endpoint("e2"))
+    await harness.run()
+    assert harness.condition(BACKEND, "bad", "Ready") == ("False", "Unreadable")
+    assert harness.cluster.find(SERVICE, "n", "e2")
+    assert harness.errors == []
+
+
+async def test_a_refused_child_is_told_in_the_servers_words_and_tried_again() -> None:
+    """Quota, policy and webhook rejections are conditions."""
+    harness = Harness()
+
+    def refuse(verb: str, kind: str, namespace: str, name: str) -> None:
+        if (verb, kind) == ("apply", "Deployment"):
+            raise Rejected(403, "exceeded quota: pods=10")
+
+    harness.cluster.fail = refuse
+    harness.apply(backend())
+    await harness.run()
+    assert harness.condition(BACKEND, "m", "Ready") == ("False", "ApplyRefused")
+    assert "exceeded quota: pods=10" in str(harness.cluster.find(BACKEND, "n", "m")["status"])
+    harness.cluster.fail = lambda *_: None
+    await harness.turn(31)
+    assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")
+
+
+# -- settings version rule ---------------------------------------------------------------------------------
+
+
+async def test_the_settings_version_rises_only_when_the_bytes_change() -> None:
+    """Rolling changes and re-runs leave it."""
+    harness = await serving()
+    version = settings(harness)["version"]
+    changed = backend(batchPolicyRef="p")
+    changed["spec"]["model"]["container"]["image"] = "model:2"
+    harness.apply(changed)
+    await harness.run()
+    assert settings(harness)["version"] == version
+    harness.apply(policy(maxBatchSize=9))
+    await harness.run()
+    assert settings(harness)["version"] == version + 1
+    assert harness.cluster.find(BACKEND, "n", "m")["status"]["settingsVersion"] == version + 1
+
+
+async def test_a_lost_record_goes_on_above_the_status() -> None:
+    """The ConfigMap deleted: the next version is above what status remembers, so that pods take it."""
+    harness = await serving()
+    for size in (9, 10, 11):
+        harness.apply(policy(maxBatchSize=size))
+        await harness.run()
+    version = settings(harness)["version"]
+    harness.cluster.remove(CONFIG_MAP, "n", "m-backend-settings")
+    await harness.run()
+    assert settings(harness)["version"] == version + 1
+
+
+async def test_a_pod_that_knows_a_higher_version_raises_it() -> None:
+    """After a restore of the cluster's store the pods still hear us."""
+    harness = await serving()
+    harness.report("m", "m-backend-0", version=40)
+    await harness.run()
+    assert settings(harness)["version"] == 41
+
+
+async def test_settings_applied_follows_the_reports() -> None:
+    """True only when every ready pod has reported the current version."""
+    harness = await serving()
+    assert (harness.condition(BACKEND, "m", "SettingsApplied") or ("",))[0] == "True"
+    harness.apply(policy(maxBatchSize=9))
+    await harness.run()
+    assert (harness.condition(BACKEND, "m", "SettingsApplied") or ("",))[0] == "False"
+    harness.report("m", "m-backend-0", version=settings(harness)["version"])
+    await harness.run()
+    assert (harness.condition(BACKEND, "m", "SettingsApplied") or ("",))[0] == "True"
+
+
+# -- replicas -----------------------------------------------------------------------------------------
+
+
+async def test_replicas_written_through_scale_reach_the_deployment() -> None:
+    """Kubectl scale and an HPA have one path."""
+    harness = await serving()
+    harness.cluster.scale(BACKEND, "n", "m", 4)
+    await harness.run()
+    assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 4
+
+
+async def test_the_autoscaler_follows_the_load_up_and_later_down() -> None:
+    """Up at once, down after the delay; each change is in status.scaling with its reason."""
+    harness = Harness()
+    scaling = {
+        "minReplicas": 1,
+        "maxReplicas": 4,
+        "targetLoad": 10,
+        "stableWindow": "10s",
+        "downscaleDelay": "30s",
+    }
+    harness.apply(backend(autoscaling=scaling))
+    await harness.run()
+
+    async def live_for(seconds: int, load: int) -> int:
+        for _ in range(seconds):
+            replicas = harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"]
+            pods = harness.pods_ready("m-backend", replicas)
+            for pod in pods:
+                harness.report("m", pod, version=settings(harness)["version"], load=load // len(pods))
+            await harness.turn(1)
+        return int(harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"])
+
+    assert await live_for(20, 30) == 3
+    assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 3
+    assert await live_for(90, 0) == 1
+    changes = harness.cluster.find(BACKEND, "n", "m")["status"]["scaling"]
+    assert changes[0]["to"] == 1
+    assert any(entry["to"] == 3 for entry in changes)
+    assert all(entry["reason"] for entry in changes)
+    assert harness.errors == []
+
+
+async def test_the_autoscaler_adopts_the_current_number_on_its_first_look() -> None:
+    """Taking replicas out of Git afterwards does not drop the backend to one."""
+    harness = Harness()
+    wanted = backend(replicas=3, autoscaling={"targetLoad": 10, "maxReplicas": 5})
+    harness.apply(wanted)
+    await harness.run()
+    assert ("scale", "ModelBackend", "n", "m") in harness.cluster.writes
+    del wanted["spec"]["replicas"]
+    harness.apply(wanted)
+    await harness.run()
+    assert harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"] == 3
+    harness.cluster.writes.clear()
+    await harness.turn(2)
+    assert [write for write in harness.cluster.writes if write[0] == "scale"] == []
+
+
+async def test_another_scaler_is_told_and_not_fought() -> None:
+    """ForeignScaler: somebody else writes /scale too."""
+    harness = Harness()
+    harness.apply(backend(autoscaling={"targetLoad": 10, "maxReplicas": 5}))
+    await harness.run()
+    harness.cluster.scale(BACKEND, "n", "m", 4)
+    await harness.turn(4)
+    assert harness.condition(BACKEND, "m", "ScalingActive") == ("False", "ForeignScaler")
+    assert harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"] == 4
+
+
+# -- failures -----------------------------------------------------------------------------------------
+
+
+def world() -> list[dict[str, Any]]:
+    return [policy(maxBatchSize=8), backend(batchPolicyRef="p", replicas=2), backend("other"), endpoint(),
+            endpoint("e2", backend="other"), split(m=90, other=10)]  # fmt: skip
+
+
+def shape(harness: Harness) -> dict[tuple[str, str, str], Any]:
+    """What the world looks like, without what differs from run to run."""
+
+    def clean(obj: dict[str, Any]) -> Any:
+        text = json.dumps(
+            {"spec": obj.get("spec"), "data": obj.get("data"), "labels": obj["metadata"].get("labels")}
+        )
+        return json.loads(text)
+
+    found = {}
+    for key, live in harness.cluster.objects.items():
+        if key[0] == "Event":
+            continue
+        cleaned = clean(live)
+        if key[0] == "Deployment":  # its drain secret is drawn at random
+            cleaned = {"replicas": live["spec"]["replicas"], "labels": live["metadata"]["labels"]}
+        if key[0] == "ConfigMap":  # versions count the changes on the way
+            cleaned = {**json.loads(live["data"]["settings.json"]), "version": None}
+        found[key] = cleaned
+    return found
+
+
+async def converge(harness: Harness) -> None:
+    for _ in range(40):
+        await harness.turn(5)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable(500, "induced"),
+        Unavailable(0, "no answer"),
+        Conflict(409, "induced"),
+        Rejected(403, "induced"),
+    ],
+    ids=["500", "silence", "409", "403"],
+)
+async def test_every_call_may_fail_once_and_the_end_is_the_same(error: ClusterError) -> None:
+    """Induced failure on every call, one run each: converged, nothing twice, no trace left."""
+    calm = Harness()
+    for obj in world():
+        calm.apply(obj)
+    await converge(calm)
+    wanted = shape(calm)
+    calls = len(calm.cluster.writes) + calm.cluster.reads
+    assert calls > 20
+    for failing in range(1, calls + 1):
+        harness = Harness()
+        count = 0
+
+        def fail(*_call: str, at: int = failing) -> None:
+            nonlocal count
+            count += 1
+            if count == at:
+                raise error
+
+        harness.cluster.fail = fail
+        for obj in world():
+            harness.apply(obj)
+        await converge(harness)
+        assert shape(harness) == wanted, failing
+        stalled = [
+            key for key, live in harness.cluster.objects.items() if "induced" in str(live.get("status"))
+        ]
+        assert stalled == [], failing
+
+
+async def test_an_operator_that_dies_between_two_writes_leaves_nothing_undone() -> None:
+    """Killed after each write in turn; a fresh process ends where an undisturbed one does."""
+    calm = Harness()
+    for obj in world():
+        calm.apply(obj)
+    await converge(calm)
+    wanted, writes = shape(calm), len(calm.cluster.writes)
+    for last in range(1, writes, 3):
+        harness = Harness()
+
+        class Killed(BaseException):
+            pass
+
+        count = 0
+
+        def kill(verb: str, *_call: str, at: int = last, died: type[BaseException] = Killed) -> None:
+            nonlocal count
+            count += verb not in ("get", "list")
+            if count > at:
+                raise died
+
+        harness.cluster.fail = kill
+        for obj in world():
+            harness.apply(obj)
+        with pytest.raises(Killed):
+            await converge(harness)
+        harness.cluster.fail = lambda *_: None
+        fresh = await harness.restart()
+        await converge(fresh)
+        assert shape(fresh) == wanted, last
+
+
+async def test_what_was_deleted_while_nobody_watched_is_found_by_the_re_list() -> None:
+    """A deletion that no event told of: the store drops it and its dependents look again."""
+    harness = await serving()
+    harness.events = False
+    harness.cluster.remove(BACKEND, "n", "m")
+    harness.events = True
+    assert harness.ctx.store.get(BACKEND, "n", "m") is not None
+    dropped = await harness.manager.relist()
+    await harness.run()
+    assert dropped >= 4
+    assert harness.ctx.store.get(BACKEND, "n", "m") is None
+    assert "BackendMissing" in str(harness.cluster.find(ENDPOINT, "n", "e")["status"])
+
+
+async def test_events_tell_of_transitions_only() -> None:
+    """A healthy start is told once; a failure and its end once each; re-runs are silent."""
+    harness = await serving()
+
+    def events() -> list[tuple[str, str]]:
+        return [(live["reason"], live["type"]) for key, live in harness.cluster.objects.items()
+                if key[0] == "Event" and live["regarding"]["name"] == "m"]  # fmt: skip
+
+    before = len(events())
+    harness.manager.enqueue_all()
+    await harness.run()
+    assert len(events()) == before
+    harness.cluster.remove(POLICY, "n", "p")
+    await harness.run()
+    assert ("BatchPolicyMissing", "Warning") in events()
+    count = len(events())
+    harness.manager.enqueue_all()
+    await harness.run()
+    assert len(events()) == count
+
+
+async def test_a_new_load_is_published_at_most_every_fifteen_seconds() -> None:
+    """A report a second does not make a status write a second."""
+    harness = await serving()
+    harness.cluster.writes.clear()
+    version = settings(harness)["version"]
+    for second in range(60):
+        harness.report("m", "m-backend-0", version=version, load=second * 3)
+        await harness.turn(1)
+    statuses = [
+        write for write in harness.cluster.writes if write[0] == "status" and write[1] == "ModelBackend"
+    ]
+    assert 1 <= len(statuses) <= 5

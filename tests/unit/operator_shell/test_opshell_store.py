@@ -1,0 +1,122 @@
+"""The store keeps the newest version, whatever the order of arrival, and forgets what is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD
+from penstock_operator.store import Change, Key, Store, child_changed, parent_changed
+
+
+def obj(
+    kind: str = "Deployment", version: int = 1, uid: str = "u", name: str = "d", **more: Any
+) -> dict[str, Any]:
+    metadata = {"namespace": "n", "name": name, "uid": uid, "resourceVersion": str(version), **more}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": {"v": version}}
+
+
+@given(st.permutations([1, 2, 3, 4, 5]))
+def test_the_newest_version_wins_in_any_order(order: list[int]) -> None:
+    """A late event does not undo what an answer to a write of ours has told."""
+    store = Store()
+    for version in order:
+        store.put(obj(version=version))
+    found = store.get(DEPLOYMENT, "n", "d")
+    assert found is not None
+    assert found["spec"] == {"v": 5}
+
+
+def test_versions_compare_as_numbers() -> None:
+    """Ten is newer than nine, though not as text."""
+    store = Store()
+    store.put(obj(version=10))
+    assert not store.put(obj(version=9)).happened
+
+
+def test_the_dead_do_not_come_back() -> None:
+    """An answer to a write that arrives after the deletion is no ghost."""
+    store = Store()
+    store.put(obj(version=1))
+    store.remove(obj(version=5))
+    assert not store.put(obj(version=4)).happened
+    assert store.get(DEPLOYMENT, "n", "d") is None
+    assert len(store) == 0
+
+
+def test_an_object_whose_label_came_back_is_alive() -> None:
+    """A watch with a selector tells of a lost label as of a deletion."""
+    store = Store()
+    store.put(obj(version=1))
+    store.remove(obj(version=5))
+    assert store.put(obj(version=6)).happened
+
+
+def test_the_deletion_of_a_namesake_leaves_the_new_one() -> None:
+    """Deletions are by uid."""
+    store = Store()
+    store.put(obj(version=1, uid="old"))
+    store.put(obj(version=5, uid="new"))
+    assert not store.remove(obj(version=4, uid="old")).happened
+    found = store.get(DEPLOYMENT, "n", "d")
+    assert found is not None
+    assert found["metadata"]["uid"] == "new"
+
+
+def test_owners_and_labels_are_indexed_and_unindexed() -> None:
+    """The indexes follow changes and deletions."""
+    store = Store()
+    labels = {"penstock.dev/backend": "m"}
+    store.put(obj("Pod", 1, name="p", labels=labels, ownerReferences=[{"uid": "a"}]))
+    assert [found["metadata"]["name"] for found in store.selected(POD, "n", "penstock.dev/backend", "m")] == [
+        "p"
+    ]
+    store.put(obj("Pod", 2, name="p", labels={}, ownerReferences=[{"uid": "b"}]))
+    assert store.selected(POD, "n", "penstock.dev/backend", "m") == []
+    assert store.owned("a") == []
+    assert len(store.owned("b")) == 1
+    store.forget(Key("Pod", "n", "p"), "u")
+    assert store.owned("b") == []
+
+
+def test_a_pod_is_kept_without_its_spec_and_a_parent_with_its_managers() -> None:
+    """Memory goes to what is read."""
+    store = Store()
+    pod = obj("Pod", 1, name="p", managedFields=[{"manager": "x"}])
+    store.put(pod)
+    kept = store.get(POD, "n", "p")
+    assert kept is not None
+    assert kept["spec"] == {"nodeName": ""}
+    assert "managedFields" not in kept["metadata"]
+    assert "managedFields" in pod["metadata"]
+    store.put(obj("ModelBackend", 1, name="b", managedFields=[{"manager": "x"}]))
+    parent = store.get(BACKEND, "n", "b")
+    assert parent is not None
+    assert parent["metadata"]["managedFields"]
+
+
+@pytest.mark.parametrize(
+    ("change", "wakes"),
+    [
+        ({}, False), ({"generation": 2}, True), ({"labels": {"a": "b"}}, True),
+        ({"annotations": {"a": "b"}}, True),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, True), ({"managedFields": [{}]}, False),
+    ],
+)  # fmt: skip
+def test_a_parents_event_matters_only_for_these(change: dict[str, Any], wakes: bool) -> None:
+    """Our own status writes wake nobody."""
+    old = obj("ModelBackend", 1, generation=1)
+    new = obj("ModelBackend", 2, **({"generation": 1} | change)) | {"status": {"new": True}}
+    assert parent_changed(Change(old, new)) is wakes
+
+
+def test_a_childs_event_matters_when_anything_but_bookkeeping_changed() -> None:
+    """A new resourceVersion alone is no news."""
+    old, same = obj(version=1), obj(version=2)
+    same["spec"] = old["spec"]
+    assert not child_changed(Change(old, same))
+    assert child_changed(Change(old, {**same, "status": {"readyReplicas": 1}}))
+    assert child_changed(Change(old, None))
