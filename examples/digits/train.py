@@ -1,7 +1,7 @@
 """Trains the two classifiers, when the image is built: `python train.py FOLDER`.
 
 `forest` is the good one: 200 randomized trees, whose call costs milliseconds however few images it has.
-`logistic` is the cheap one: a linear model that sees the image at a quarter of its resolution.
+`logistic` is the cheap one: a linear model that sees an eighth of the resolution.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_both_classifiers_load_and_differ_in_quality(models: Path, modules: tupl
         answers = model.Digits(str(models / f"{name}.joblib")).predict(images)
         accuracy[name] = sum(a == b for a, b in zip(answers, labels, strict=True)) / len(labels)
     assert accuracy["forest"] > 0.97
-    assert 0.85 < accuracy["logistic"] < 0.93
+    assert 0.75 < accuracy["logistic"] < 0.87
 
 
 def test_a_batch_answers_as_each_image_alone(models: Path, modules: tuple[Any, Any]) -> None:
