@@ -1,0 +1,181 @@
+"""Reading resources as the apiserver stores them, and the defaults that a schema cannot fill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock_operator.api import (
+    BatchPolicy,
+    BatchPolicySpec,
+    ModelBackend,
+    ModelEndpoint,
+    ResourceError,
+    TrafficSplit,
+    defaults,
+)
+from penstock_operator.api.modelbackend import Drain
+
+CONTAINER = {"container": {"image": "i"}}
+
+
+def backend(**spec: Any) -> ModelBackend:
+    return ModelBackend.parse(
+        {"metadata": {"name": "b", "namespace": "n"}, "spec": {"model": CONTAINER} | spec}
+    )
+
+
+def endpoint(**spec: Any) -> ModelEndpoint:
+    return ModelEndpoint.parse({"metadata": {"name": "e", "namespace": "n"}, "spec": {"backend": "b"} | spec})
+
+
+def test_reads_what_is_stored() -> None:
+    """The API's spelling in, ours out; metadata that decides things is there."""
+    stored = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "ModelBackend",
+        "metadata": {
+            "name": "b",
+            "namespace": "n",
+            "uid": "u",
+            "generation": 3,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "deletionTimestamp": "2026-01-02T00:00:00Z",
+            "managedFields": [{}],
+        },
+        "spec": {
+            "model": {"container": {"image": "i", "envFrom": [{"secretRef": {"name": "s"}}]}},
+            "batchPolicyRef": "p",
+            "podTemplate": {"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]},
+            "inventedLater": {"and": "ignored"},
+        },
+        "status": {"scaling": [{"time": "2026-01-01T00:00:00Z", "from": 1, "to": 2, "reason": "r"}]},
+    }
+    found = ModelBackend.parse(stored)
+    assert (found.name, found.namespace, found.metadata.generation, found.deleting) == ("b", "n", 3, True)
+    assert found.spec.batch_policy_ref == "p"
+    assert found.spec.pod_template is not None
+    assert found.spec.pod_template.document()["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
+    assert found.status.scaling[0].from_ == 1
+    assert found.status.scaling[0].document()["from"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "told"),
+    [
+        (ModelBackend, {}, "spec.model: Field required, found nothing"),
+        (
+            ModelBackend,
+            {"model": {"container": {"image": "i"}}, "replicas": -2},
+            "spec.replicas: Input should be greater than or equal to 0, found -2",
+        ),
+        (
+            ModelBackend,
+            {"model": {"container": {"image": "i"}, "protocol": "v2"}},
+            "spec.model.protocol: Input should be 'instances', found 'v2'",
+        ),
+        (
+            TrafficSplit,
+            {"endpoint": "e", "backends": [{"name": "a", "weight": "x"}]},
+            "spec.backends.0.weight: Input should be a valid integer",
+        ),
+        (BatchPolicy, {"batchWaitTimeout": "soon"}, "spec.batchWaitTimeout: String should match pattern"),
+        (ModelEndpoint, {"backend": "B"}, "spec.backend: String should match pattern"),
+        (ModelEndpoint, None, "spec: Input should be a valid dictionary"),
+    ],
+)
+def test_what_does_not_fit_is_named(kind: type[Any], spec: Any, told: str) -> None:
+    """An object that an older schema let through: the object, each path, what was expected, what was found."""
+    with pytest.raises(ResourceError) as caught:
+        kind.parse({"metadata": {"name": "x", "namespace": "n"}, "spec": spec})
+    assert str(caught.value).startswith(f"{kind.__name__} n/x: ")
+    assert told in str(caught.value)
+
+
+def test_a_strange_status_is_taken_as_empty() -> None:
+    """What another version wrote into the status never keeps a resource from being served."""
+    stored = {"metadata": {"name": "b"}, "spec": {"model": CONTAINER}, "status": {"replicas": "many"}}
+    assert ModelBackend.parse(stored).status.replicas == 0
+
+
+@pytest.mark.parametrize(
+    ("quantity", "found"),
+    [
+        (1024, 1024),
+        ("1024", 1024),
+        ("1k", 1000),
+        ("1Ki", 1024),
+        ("32Mi", 33554432),
+        ("2M", 2000000),
+        ("1Gi", 2**30),
+    ],
+)
+def test_bytes(quantity: int | str, found: int) -> None:
+    """Quantities as the schema lets them through."""
+    assert defaults.bytes_of(quantity) == found
+
+
+@pytest.mark.parametrize("quantity", ["", "Mi", "1.5Mi", "1KiKi", "-1", "1T"])
+def test_bytes_that_are_none(quantity: str) -> None:
+    """Anything else says what was expected."""
+    with pytest.raises(ValueError, match="expected a number of bytes such as 32Mi"):
+        defaults.bytes_of(quantity)
+
+
+def test_batching_comes_from_one_source() -> None:
+    """The backend's own, else its policy's, else the defaults; a policy that is not named has no say."""
+    policy = BatchPolicy.parse({"metadata": {"name": "p"}, "spec": {"maxBatchSize": 4}})
+    assert defaults.batching_spec(backend(), policy) == BatchPolicySpec()
+    assert defaults.batching_spec(backend(batchPolicyRef="p"), policy).max_batch_size == 4
+    assert defaults.batching_spec(backend(batchPolicyRef="p"), None) == BatchPolicySpec()
+    assert defaults.batching_spec(backend(batching={"maxBatchSize": 2}), policy).max_batch_size == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "queue"),
+    [
+        ({}, 256),
+        ({"maxBatchSize": 4}, 32),
+        ({"maxBatchSize": 4, "maxConcurrentBatches": 3}, 96),
+        ({"maxQueuedItems": 0}, 0),
+        ({"maxQueuedItems": 7}, 7),
+    ],
+)
+def test_queue(spec: dict[str, int], queue: int) -> None:
+    """`maxQueuedItems` is derived where it is absent, and 0 is not absent."""
+    told = defaults.batching(BatchPolicySpec.model_validate(spec))
+    assert told.max_queued_items == queue
+
+
+def test_a_batch_that_can_never_be_full() -> None:
+    """Both numbers are told; no queue at all is a choice of its own."""
+    small = BatchPolicySpec(max_batch_size=32, max_queued_items=8)
+    assert (
+        defaults.unreachable_batch(small) == "maxBatchSize is 32, but maxQueuedItems lets no more than 8 wait"
+    )
+    assert defaults.unreachable_batch(BatchPolicySpec(max_queued_items=0)) is None
+    assert defaults.unreachable_batch(BatchPolicySpec()) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [(None, "/e"), ("", ""), ("/", "/"), ("/v1", "/v1"), ("/v1/", "/v1"), ("/v1/digits/", "/v1/digits")],
+)
+def test_route(given: str | None, found: str) -> None:
+    """`/<name>` by default; a trailing slash says nothing."""
+    assert defaults.route(endpoint(**({} if given is None else {"route": given}))) == found
+
+
+def test_url() -> None:
+    """The endpoint's Service in the cluster's DNS."""
+    assert defaults.url(endpoint()) == "http://e.n.svc"
+
+
+@pytest.mark.parametrize(
+    ("delay", "timeout", "grace"),
+    [("5s", "30s", 65), ("0s", "0s", 30), ("1500ms", "1m", 92), ("1ms", "0s", 31)],
+)
+def test_grace(delay: str, timeout: str, grace: int) -> None:
+    """Grace is what is written in the spec and 30 s, in whole seconds."""
+    assert defaults.grace_seconds(Drain(propagation_delay=delay, timeout=timeout)) == grace

@@ -1,0 +1,364 @@
+"""What golden files do not show: versions, ports, who serves what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_operator.api import BatchPolicy, ModelBackend, ModelEndpoint, TrafficSplit
+from penstock_operator.desired import backend as backends
+from penstock_operator.desired import deployment, labels, objects, ports, settings, traffic
+from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.traffic import Weight
+
+CONFIG = RenderConfig(sidecar_image="s", router_image="r")
+
+
+def backend(name: str = "b", **spec: Any) -> ModelBackend:
+    return ModelBackend.parse(
+        {"metadata": {"name": name, "uid": name}, "spec": {"model": {"container": {"image": "i"}}} | spec}
+    )
+
+
+def endpoint(
+    name: str, day: int = 1, status: Any = None, deleted: bool = False, **spec: Any
+) -> ModelEndpoint:
+    stamp = f"2026-01-{day:02}T00:00:00Z"
+    metadata = {"name": name, "uid": name, "creationTimestamp": stamp}
+    if deleted:
+        metadata["deletionTimestamp"] = stamp
+    return ModelEndpoint.parse(
+        {"metadata": metadata, "spec": {"backend": "a"} | spec, "status": status or {}}
+    )
+
+
+def split(name: str, to: str, day: int = 1, **weights: int) -> TrafficSplit:
+    metadata = {"name": name, "uid": name, "creationTimestamp": f"2026-01-{day:02}T00:00:00Z"}
+    shares = [{"name": key, "weight": value} for key, value in weights.items()]
+    return TrafficSplit.parse({"metadata": metadata, "spec": {"endpoint": to, "backends": shares}})
+
+
+# --- settings and their version --------------------------------------------------------------------------
+
+
+def recorded(told: settings.Versioned) -> dict[str, Any]:
+    return settings.configmap({"name": "c"}, told.document)
+
+
+def test_version_begins_at_one_and_stays() -> None:
+    """Equal settings are told under the same version, byte for byte."""
+    make = settings.for_sidecar(backend(), None)
+    first = settings.next_version(make, recorded=None, status_version=0, reported=0)
+    assert (first.version, first.changed) == (1, True)
+    again = settings.next_version(make, recorded=recorded(first), status_version=1, reported=1)
+    assert (again.version, again.changed, again.document) == (1, False, first.document)
+
+
+@pytest.mark.parametrize(
+    ("status_version", "reported", "version"), [(0, 0, 2), (1, 1, 2), (5, 1, 6), (1, 9, 10), (7, 9, 10)]
+)
+def test_a_change_raises_the_version_above_all_that_is_known(
+    status_version: int, reported: int, version: int
+) -> None:
+    """1 + max(ConfigMap, status, reported): no pod that remembers more will refuse it."""
+    first = settings.next_version(
+        settings.for_sidecar(backend(), None), recorded=None, status_version=0, reported=0
+    )
+    changed = settings.next_version(
+        settings.for_sidecar(backend(batching={"maxBatchSize": 2}), None),
+        recorded=recorded(first),
+        status_version=status_version,
+        reported=reported,
+    )
+    assert (changed.version, changed.changed) == (version, True)
+
+
+def test_a_lost_configmap_is_made_anew_above_what_pods_know() -> None:
+    """Pods that obey version 4 obey the new record too."""
+    make = settings.for_sidecar(backend(), None)
+    assert settings.next_version(make, recorded=None, status_version=4, reported=4).version == 5
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {},
+        {"settings.json": "no json"},
+        {"settings.json": "[1]"},
+        {"settings.json": "{}"},
+        {"settings.json": '{"version": "1"}'},
+        {"settings.json": '{"version": true}'},
+        {"settings.json": '{"version": -1}'},
+    ],
+)
+def test_a_record_that_cannot_be_read_is_none(data: Any) -> None:
+    """Somebody's edit of the ConfigMap is overwritten, not obeyed."""
+    assert settings.recorded_version({"data": data}) is None
+    assert settings.recorded_version(None) is None
+
+
+def test_a_hand_edited_record_is_mended() -> None:
+    """Other bytes under the same version get the next version."""
+    make = settings.for_sidecar(backend(), None)
+    first = settings.next_version(make, recorded=None, status_version=0, reported=0)
+    edited = {"data": {"settings.json": first.document.decode().replace("32", "16")}}
+    mended = settings.next_version(make, recorded=edited, status_version=1, reported=1)
+    assert (mended.version, mended.changed) == (2, True)
+
+
+def test_settings_follow_the_policy() -> None:
+    """A policy's change reaches the document; its metadata does not."""
+    policy = BatchPolicy.parse({"metadata": {"name": "p", "generation": 9}, "spec": {"maxBatchSize": 4}})
+    named = backend(batchPolicyRef="p")
+    assert settings.for_sidecar(named, policy)(1) != settings.for_sidecar(named, None)(1)
+    assert b'"maxBatchSize":4' in settings.for_sidecar(named, policy)(1)
+
+
+# --- objects ---------------------------------------------------------------------------------------------
+
+
+def rendered(**spec: Any) -> dict[str, dict[str, Any]]:
+    found = backends.backend_objects(backend(**spec), config=CONFIG, document=b"{}", drain_secret="s")
+    return {item["kind"]: item for item in found}
+
+
+def test_replicas_decide_only_number_and_budget() -> None:
+    """Scaling rolls nothing: the pod template stays, byte for byte."""
+    one, three = rendered(replicas=1), rendered(replicas=3)
+    assert "PodDisruptionBudget" not in one
+    assert "PodDisruptionBudget" in three
+    template = [found["Deployment"]["spec"]["template"] for found in (one, three, rendered(replicas=0))]
+    assert template[0] == template[1] == template[2]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"batching": {"maxBatchSize": 2}},
+        {"batchPolicyRef": "p"},
+        {"autoscaling": {"targetLoad": 3}},
+        {"suspend": True},
+    ],
+)
+def test_what_is_hot_rolls_nothing(spec: dict[str, Any]) -> None:
+    """Batching, the policy and scaling never enter the pod template."""
+    assert rendered(**spec)["Deployment"] == rendered()["Deployment"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"model": {"container": {"image": "j"}}},
+        {"drain": {"timeout": "1s"}},
+        {"podTemplate": {"annotations": {"a": "b"}}},
+        {"sidecar": {"logLevel": "debug"}},
+    ],
+)
+def test_what_rolls_changes_the_template(spec: dict[str, Any]) -> None:
+    """Model, drain, podTemplate and sidecar do."""
+    assert rendered(**spec)["Deployment"]["spec"]["template"] != rendered()["Deployment"]["spec"]["template"]
+
+
+def test_our_labels_win() -> None:
+    """A label of the user's that a stored object smuggled in never takes a pod out of its selector."""
+    template = rendered(podTemplate={"labels": {labels.BACKEND: "other", "a": "b"}})["Deployment"]["spec"][
+        "template"
+    ]
+    assert template["metadata"]["labels"] == labels.of_backend("b") | {"a": "b"}
+
+
+def test_the_drain_secret_is_kept() -> None:
+    """The secret of a live Deployment is read back; anything else has none."""
+    assert deployment.drain_secret_of(rendered()["Deployment"]) == "s"
+    assert deployment.drain_secret_of(None) is None
+    assert deployment.drain_secret_of({"spec": {"template": {"spec": {"containers": []}}}}) is None
+
+
+def test_only_the_sidecar_sees_the_token() -> None:
+    """No container of the user's mounts a token of any audience."""
+    spec = rendered()["Deployment"]["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert [mount["name"] for mount in spec["containers"][0]["volumeMounts"]] == ["penstock-tmp"]
+    assert "penstock-token" in [mount["name"] for mount in spec["initContainers"][0]["volumeMounts"]]
+
+
+def test_the_hash_tells_what_was_desired() -> None:
+    """The stamp does not change the hash it holds; a changed or dropped field does."""
+    found = rendered()["Deployment"]
+    stamped = objects.stamped(found)
+    assert labels.DESIRED_HASH not in found["metadata"].get("annotations", {})
+    assert stamped["metadata"]["annotations"][labels.DESIRED_HASH] == objects.desired_hash(found)
+    assert objects.desired_hash(stamped) == objects.desired_hash(found)
+    assert objects.stamped(stamped) == stamped
+    assert objects.desired_hash(rendered(replicas=2)["Deployment"]) != objects.desired_hash(found)
+    noted = found | {"metadata": found["metadata"] | {"annotations": {"a": "b"}}}
+    assert objects.desired_hash(objects.stamped(noted)) == objects.desired_hash(noted)
+    assert objects.desired_hash(noted) != objects.desired_hash(found)
+
+
+# --- ports -----------------------------------------------------------------------------------------------
+
+
+def service(name: str, port: int, day: int = 1) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {labels.ENDPOINT: name},
+            "creationTimestamp": f"2026-01-{day:02}T00:00:00Z",
+        },
+        "spec": {"ports": [{"port": 80, "targetPort": port}]},
+    }
+
+
+names = st.sets(st.text("abcdef", min_size=1, max_size=3), max_size=30)
+
+
+@given(wanted=names, others=names)
+def test_ports_are_unique_stable_and_independent_of_order(wanted: set[str], others: set[str]) -> None:
+    """A port once given stays when endpoints come and go; no two share one."""
+    first = ports.allocate(wanted, [])
+    assert sorted(first) == sorted(wanted)
+    assert len(set(first.values())) == len(first)
+    assert all(ports.FIRST <= port <= ports.LAST for port in first.values())
+    assert ports.allocate(sorted(wanted, reverse=True), []) == first
+    live = [service(name, port) for name, port in first.items()]
+    after = ports.allocate(wanted | others, live)
+    assert {name: after[name] for name in wanted} == first
+    assert len(set(after.values())) == len(after)
+
+
+def test_the_older_of_two_services_keeps_a_port() -> None:
+    """A copied Service does not take its original's port away."""
+    found = ports.allocate(["a", "b"], [service("b", 20005, day=2), service("a", 20005, day=1)])
+    assert found["a"] == 20005
+    assert found["b"] != 20005
+
+
+def test_the_port_of_a_service_on_its_way_out_is_not_given_away() -> None:
+    """Routers may still listen there for the endpoint that is gone."""
+    taken = ports.allocate(["a"], [])["a"]
+    assert ports.allocate(["a"], [service("gone", taken)])["a"] != taken
+
+
+def test_a_service_that_records_no_port_of_ours_gets_one() -> None:
+    """A hand-edited targetPort is mended."""
+    edited = service("a", 8080)
+    named = service("b", 0) | {"spec": {"ports": [{"port": 80, "targetPort": "http"}]}}
+    found = ports.allocate(["a", "b"], [edited, named])
+    assert all(ports.FIRST <= port <= ports.LAST for port in found.values())
+
+
+def test_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes when all ports are taken has none; who has one keeps it."""
+    monkeypatch.setattr(ports, "_COUNT", 2)
+    found = ports.allocate(["c", "d", "e"], [service("e", 20001)])
+    assert found["e"] == 20001
+    assert len(found) == 2
+
+
+# --- traffic ---------------------------------------------------------------------------------------------
+
+
+def test_an_endpoint_alone() -> None:
+    """Its backend has all the weight."""
+    found = traffic.plan([endpoint("e")], [], {"a": True})
+    assert found.endpoints["e"].backends == (Weight(name="a", weight=1),)
+    assert found.endpoints["e"].route == "/e"
+    assert found.used_by == {"a": ("ModelEndpoint/e",)}
+
+
+def test_a_split_overrides() -> None:
+    """The split's weights hold, and it is the one that uses the backends."""
+    found = traffic.plan([endpoint("e")], [split("s", "e", b=9, c=1)], {"a": True, "b": True, "c": False})
+    assert found.endpoints["e"].backends == (Weight(name="b", weight=9), Weight(name="c", weight=1))
+    assert found.endpoints["e"].split == "s"
+    assert found.splits["s"].accepted
+    assert found.used_by == {"b": ("TrafficSplit/s",), "c": ("TrafficSplit/s",)}
+
+
+def test_the_oldest_split_stands() -> None:
+    """The younger one is told whom it lost to."""
+    found = traffic.plan([endpoint("e")], [split("new", "e", 2, b=1), split("old", "e", 1, a=1)], {"a": True})
+    assert found.endpoints["e"].split == "old"
+    assert found.splits["old"].accepted
+    assert (found.splits["new"].accepted, found.splits["new"].conflict_with) == (False, "old")
+
+
+def test_a_split_of_no_endpoint() -> None:
+    """It is not accepted, and uses nothing."""
+    found = traffic.plan([], [split("s", "e", a=1)], {"a": True})
+    assert found.splits["s"].endpoint_missing
+    assert not found.splits["s"].accepted
+    assert found.used_by == {}
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ({"a", "b"}, {"a": 9, "b": 1}),
+        ({"a"}, {"a": 9}),
+        ({"b"}, {"b": 1}),
+        (set(), {"a": 9, "b": 1}),
+    ],
+)
+def test_missing_backends_share_their_weight(there: set[str], told: dict[str, int]) -> None:
+    """The router hears of those that exist; of all when none does, and holds."""
+    found = traffic.plan([endpoint("e")], [split("s", "e", a=9, b=1)], dict.fromkeys(there, True))
+    assert {share.name: share.weight for share in found.endpoints["e"].backends} == told
+    assert set(found.endpoints["e"].missing) == {"a", "b"} - there
+    assert set(found.splits["s"].missing) == {"a", "b"} - there
+
+
+def test_only_one_of_weight_0_is_left() -> None:
+    """Weight 0 gets nothing, not even when it alone exists."""
+    found = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=0)], {"b": True})
+    assert {share.name: share.weight for share in found.endpoints["e"].backends} == {"a": 1, "b": 0}
+
+
+@pytest.mark.parametrize(
+    ("backends", "told"),
+    [
+        ({"a": False, "x": True, "y": True}, {"x": 9, "y": 1}),
+        ({"a": True, "x": True, "y": True}, {"a": 1}),
+        ({"a": False, "y": True}, {"y": 1}),
+        ({"a": False, "x": False, "y": False}, {"a": 1}),
+        ({"x": True}, {"x": 9}),
+        ({}, {"a": 1}),
+    ],
+)
+def test_the_last_weights_stay_until_the_backend_is_ready(
+    backends: dict[str, bool], told: dict[str, int]
+) -> None:
+    """When a split is deleted, requests stay with who served them as long as `backend` cannot."""
+    last = {"backends": [{"name": "x", "weight": 9, "ready": True}, {"name": "y", "weight": 1}]}
+    found = traffic.plan([endpoint("e", status=last)], [], backends)
+    assert {share.name: share.weight for share in found.endpoints["e"].backends} == told
+
+
+def test_the_oldest_endpoint_has_the_route() -> None:
+    """The other keeps its own Service and says so; an endpoint that is being deleted has no claim."""
+    plan = traffic.plan([endpoint("new", 2, route="/r"), endpoint("old", 1, route="/r/")], [], {"a": True})
+    assert (plan.endpoints["old"].route, plan.endpoints["new"].route) == ("/r", "")
+    assert plan.endpoints["new"].route_taken_by == "old"
+    plan = traffic.plan(
+        [endpoint("new", 2, route="/r"), endpoint("old", 1, deleted=True, route="/r")], [], {"a": True}
+    )
+    assert list(plan.endpoints) == ["new"]
+    assert plan.endpoints["new"].route == "/r"
+
+
+def test_no_route_conflicts_with_no_route() -> None:
+    """Any number of endpoints may stay away from the front door."""
+    plan = traffic.plan([endpoint("a", route=""), endpoint("b", route="")], [], {})
+    assert [plan.endpoints[name].route_taken_by for name in "ab"] == [None, None]
+
+
+def test_the_router_is_told_of_endpoints_with_a_port() -> None:
+    """One that found no port fails alone."""
+    both = [endpoint("b"), endpoint("a", timeout="1m")]
+    found = traffic.router_endpoints(both, traffic.plan(both, [], {"a": True}), {"a": 20000})
+    assert [(item.name, item.port, item.timeout_ms) for item in found] == [("a", 20000, 60000)]
