@@ -27,7 +27,9 @@ def digest(parts: Iterable[bytes | str | Path]) -> str:
     """
     total = hashlib.sha256()
     for part in parts:
-        raw = part.read_bytes() if isinstance(part, Path) else part.encode() if isinstance(part, str) else part
+        raw = (
+            part.read_bytes() if isinstance(part, Path) else part.encode() if isinstance(part, str) else part
+        )
         total.update(len(raw).to_bytes(8, "big"))
         total.update(raw)
     return total.hexdigest()[:16]

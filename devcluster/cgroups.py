@@ -129,7 +129,9 @@ def remove(trees: Hierarchies, cluster: str, *, timeout: float) -> None:
                     break
                 except OSError as error:
                     if time.monotonic() > deadline:
-                        raise DevclusterError(f"cgroup {folder} cannot be removed: {error.strerror}") from error
+                        raise DevclusterError(
+                            f"cgroup {folder} cannot be removed: {error.strerror}"
+                        ) from error
                     time.sleep(0.01)
                 else:
                     break

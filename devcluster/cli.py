@@ -14,7 +14,7 @@ from devcluster import images, programs, relay
 from devcluster.cluster import Cluster
 from devcluster.console import say
 from devcluster.errors import DevclusterError
-from devcluster.paths import DEFAULT_NAME, cache_dir, state_root
+from devcluster.paths import DEFAULT_NAME, REPOSITORY, cache_dir, state_root
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,12 +73,11 @@ def _up(arguments: argparse.Namespace) -> int:
     cluster = _cluster(arguments)
     cluster.up()
     name = "" if cluster.name == DEFAULT_NAME else f" --name {cluster.name}"
-    status = cluster.status()
     version = programs.COMPONENTS["kubernetes"].version
     print(
         f"""
 cluster {cluster.name} is ready ({time.monotonic() - begin:.1f} s): Kubernetes {version}, one node
-  on this machine     KUBECONFIG={cluster.host_kubeconfig}  (127.0.0.1:{status.record.api_port if status.record else 0})
+  on this machine     KUBECONFIG={cluster.host_kubeconfig}
   in its network      {cluster.kubeconfig}
   logs                python -m devcluster{name} logs [COMPONENT]    in {cluster.state.logs}
   caches              {cache_dir()}
@@ -111,7 +110,9 @@ def _status(arguments: argparse.Namespace) -> int:
         restarts = f", restarted {component['restarts']} times" if component["restarts"] else ""
         print(f"  {name:20} {state}{restarts}")
     missing = ", ".join(component.name for component in programs.missing())
-    others = sorted(path.name for path in state_root().glob("*") if path.is_dir() and path.name != cluster.name)
+    others = sorted(
+        path.name for path in state_root().glob("*") if path.is_dir() and path.name != cluster.name
+    )
     print(f"  {'programs':20} {'not built: ' + missing if missing else 'built'}, in {cache_dir()}/programs")
     print(f"  {'images':20} {', '.join(sorted(images.built())) or 'none built'}")
     if others:
@@ -148,7 +149,7 @@ def _images(arguments: argparse.Namespace) -> int:
         raise DevclusterError("--file needs --tag: what shall the image be called?")
     if arguments.tag and len(arguments.target or ()) > 1:
         raise DevclusterError("--tag names one image, so give one --target")
-    dockerfile = arguments.file or images.REPOSITORY / "Dockerfile"
+    dockerfile = arguments.file or REPOSITORY / "Dockerfile"
     targets = arguments.target or ([None] if arguments.file else images.TARGETS)
     if arguments.tag and not arguments.file and not arguments.target:
         raise DevclusterError("--tag names one image, so give a --target")

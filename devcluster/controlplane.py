@@ -48,11 +48,12 @@ def write_pki(state: State, node: Node) -> None:
         state.pki,
         "apiserver",
         common_name="kube-apiserver",
-        hosts=[*(f"DNS:{name}" for name in [*names, "localhost"]), *(f"IP:{address}" for address in addresses)],
+        hosts=[
+            *(f"DNS:{name}" for name in [*names, "localhost"]),
+            *(f"IP:{address}" for address in addresses),
+        ],
     )
-    pki.certificate(
-        state.pki, "front-proxy", common_name="front-proxy-client", ca="front-proxy-ca"
-    )
+    pki.certificate(state.pki, "front-proxy", common_name="front-proxy-client", ca="front-proxy-ca")
     for file, (user, group) in _CLIENTS.items():
         pki.certificate(state.pki, file, common_name=user, organization=group)
         write_kubeconfig(state, file, node)
@@ -214,7 +215,11 @@ def bootstrap_objects(node: Node) -> list[tuple[str, dict[str, Any]]]:
                 "ClusterRole",
                 "system:coredns",
                 rules=[
-                    {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": ["list", "watch"]},
+                    {
+                        "apiGroups": [""],
+                        "resources": ["services", "pods", "namespaces"],
+                        "verbs": ["list", "watch"],
+                    },
                     {"apiGroups": [discovery], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
                 ],
             ),
@@ -231,7 +236,9 @@ def bootstrap_objects(node: Node) -> list[tuple[str, dict[str, Any]]]:
         ),
         (
             "/api/v1/namespaces/kube-system/services",
-            _object("v1", "Service", "kube-dns", "kube-system", spec={"clusterIP": DNS_ADDRESS, "ports": ports}),
+            _object(
+                "v1", "Service", "kube-dns", "kube-system", spec={"clusterIP": DNS_ADDRESS, "ports": ports}
+            ),
         ),
         (
             f"/apis/{discovery}/v1/namespaces/kube-system/endpointslices",

@@ -142,11 +142,11 @@ def _make_base(into: Path) -> None:
     rootfs = into / "rootfs"
     mirror = os.environ.get("PENSTOCK_DEBIAN_MIRROR")
     with step(f"making the base image's files: debootstrap {BASE_SUITE} (first time about 2 minutes)"):
+        command: list[str | Path] = ["debootstrap", "--variant=minbase"]
+        command += [f"--include={','.join(_BASE_PACKAGES)}", BASE_SUITE, rootfs]
+        command += [mirror] if mirror else []
         process = run_tethered(
-            [
-                *("debootstrap", "--variant=minbase", f"--include={','.join(_BASE_PACKAGES)}"),
-                *(BASE_SUITE, rootfs, *([mirror] if mirror else [])),
-            ],
+            command,
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
             cwd=into,
             output=subprocess.PIPE,
@@ -159,7 +159,16 @@ def _make_base(into: Path) -> None:
             if folder.is_dir():
                 shutil.rmtree(folder)
                 folder.mkdir()
-        tar = ["tar", "--numeric-owner", "--exclude=./dev/*", "-C", rootfs, "-cf", into / "rootfs.tar", "."]
+        tar: list[str | Path] = [
+            "tar",
+            "--numeric-owner",
+            "--exclude=./dev/*",
+            "-C",
+            rootfs,
+            "-cf",
+            into / "rootfs.tar",
+            ".",
+        ]
         subprocess.run(tar, check=True)
         shutil.rmtree(rootfs)
 

@@ -34,9 +34,7 @@ class Node:
 
 def node(index: int) -> Node:
     """Return the node with this number, from 0; node 0 has the control plane."""
-    return Node(
-        name=f"node{index}", address=f"192.168.77.{index + 1}", pod_network=f"10.244.{index}.0/24"
-    )
+    return Node(name=f"node{index}", address=f"192.168.77.{index + 1}", pod_network=f"10.244.{index}.0/24")
 
 
 def ip_commands(first: Node) -> str:
@@ -85,7 +83,5 @@ def wire(first: Node) -> None:
 def resolv_conf(namespace: str = "default") -> str:
     """Return a resolv.conf that asks the cluster's DNS the way a pod of `namespace` does."""
     return (
-        f"nameserver {DNS_ADDRESS}\n"
-        f"search {namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}\n"
-        "options ndots:5\n"
+        f"nameserver {DNS_ADDRESS}\nsearch {namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}\noptions ndots:5\n"
     )

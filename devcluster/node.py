@@ -101,7 +101,10 @@ def write_configuration(state: State, node: Node, *, cgroup_root: str, cgroup_ve
 def containerd_config() -> str:
     """Return containerd's configuration but for the CNI paths: overlayfs, runc with seccomp, cgroupfs."""
     disabled = [
-        *(f"io.containerd.snapshotter.v1.{name}" for name in ("btrfs", "zfs", "devmapper", "blockfile", "erofs")),
+        *(
+            f"io.containerd.snapshotter.v1.{name}"
+            for name in ("btrfs", "zfs", "devmapper", "blockfile", "erofs")
+        ),
         "io.containerd.differ.v1.erofs",
         "io.containerd.nri.v1.nri",
         "io.containerd.tracing.processor.v1.otlp",
@@ -239,3 +242,12 @@ def kubelet(state: State, node: Node) -> list[str]:
 def kube_proxy(state: State) -> list[str]:
     """Return kube-proxy's command."""
     return [str(program("kubernetes", "kube-proxy")), f"--config={state.conf}/kube-proxy.json"]
+
+
+def ctr(address: str = CONTAINERD_SOCKET) -> list[str]:
+    """Return the start of a command of containerd's client, on the images that the kubelet sees.
+
+    Args:
+        address: The path of containerd's socket.
+    """
+    return [str(program("containerd", "ctr")), "--address", address, "--namespace", "k8s.io"]

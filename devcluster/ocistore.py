@@ -70,7 +70,11 @@ def program_archive(program: Path, name: str) -> bytes:
     result = io.BytesIO()
     with tarfile.open(fileobj=result, mode="w") as archive:
         _add(archive, "oci-layout", _LAYOUT)
-        _add(archive, "index.json", json.dumps({"schemaVersion": 2, "manifests": [manifest_descriptor]}).encode())
+        _add(
+            archive,
+            "index.json",
+            json.dumps({"schemaVersion": 2, "manifests": [manifest_descriptor]}).encode(),
+        )
         blobs = ((layer_descriptor, layer), (config_descriptor, config), (manifest_descriptor, manifest))
         for descriptor, data in blobs:
             _add(archive, _blob_name(descriptor["digest"]), data)
@@ -144,9 +148,7 @@ def prune(layout: Path, references: Collection[str]) -> None:
     """
     index_file = layout / "index.json"
     index = json.loads(index_file.read_text())
-    kept = {
-        name: entry for name, entry in manifests(layout).items() if name in references
-    }
+    kept = {name: entry for name, entry in manifests(layout).items() if name in references}
     index["manifests"] = list(kept.values())
     used = {blob["digest"] for entry in kept.values() for blob in _blobs(layout, entry)}
     index_file.write_text(json.dumps(index))

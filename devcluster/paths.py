@@ -29,7 +29,7 @@ def cache_dir() -> Path:
 
 
 def state_root() -> Path:
-    """Return the folder of all clusters' states: `$PENSTOCK_STATE`, else `penstock` in the XDG state folder."""
+    """Return the folder of all states: `$PENSTOCK_STATE`, else `penstock` in the XDG state folder."""
     return _base("PENSTOCK_STATE", "XDG_STATE_HOME", ".local/state")
 
 

@@ -84,6 +84,7 @@ def kubeconfig(folder: Path, name: str, *, server: str, cluster: str) -> str:
     Returns:
         JSON, which every reader of kubeconfigs takes: it is YAML too.
     """
+
     def data(file: str) -> str:
         return base64.b64encode(folder.joinpath(file).read_bytes()).decode()
 

@@ -52,7 +52,9 @@ class Component:
     @property
     def version(self) -> str:
         """The pinned version, such as `v3.6.16`."""
-        found = re.search(rf"^(?:require )?\s*{re.escape(self.module)} (v\S+)", self.pins[0].read_text(), re.MULTILINE)
+        found = re.search(
+            rf"^(?:require )?\s*{re.escape(self.module)} (v\S+)", self.pins[0].read_text(), re.MULTILINE
+        )
         if not found:
             raise DevclusterError(f"{self.pins[0]} does not require {self.module}")
         return found[1]
@@ -81,13 +83,21 @@ COMPONENTS = {
             name="kubernetes",
             module="k8s.io/kubernetes",
             binaries=_same(
-                "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet"
+                "kube-apiserver",
+                "kube-controller-manager",
+                "kube-proxy",
+                "kube-scheduler",
+                "kubectl",
+                "kubelet",
             ),
             about="5 minutes",
             stamp=_KUBERNETES_STAMPS,
         ),
         Component(
-            name="etcd", module="go.etcd.io/etcd/server/v3", binaries={"etcd": "server"}, about="half a minute"
+            name="etcd",
+            module="go.etcd.io/etcd/server/v3",
+            binaries={"etcd": "server"},
+            about="half a minute",
         ),
         Component(
             name="containerd",
@@ -111,7 +121,10 @@ COMPONENTS = {
             about="10 seconds",
         ),
         Component(
-            name="coredns", module="github.com/coredns/coredns", binaries=_same("coredns"), about="100 seconds"
+            name="coredns",
+            module="github.com/coredns/coredns",
+            binaries=_same("coredns"),
+            about="100 seconds",
         ),
         Component(name="helm", module="helm.sh/helm/v4", binaries=_same("helm"), about="90 seconds"),
     )
@@ -173,7 +186,16 @@ def build(component: Component, into: Path) -> None:
     go = machine.require_go()
     environment = _environment(component, into)
     flags = " ".join(["-s -w", *(f"-X {variable}={component.version}" for variable in component.stamp)])
-    command = [go, "install", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", flags]
+    command: list[str | Path] = [
+        go,
+        "install",
+        "-v",
+        "-trimpath",
+        "-buildvcs=false",
+        "-mod=readonly",
+        "-ldflags",
+        flags,
+    ]
     command += ["-tags", component.tags] if component.tags else []
     lines: list[str] = []
     what = f"building {component.name} {component.version} ({', '.join(component.binaries)}; first time about"

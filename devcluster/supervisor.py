@@ -22,7 +22,7 @@ from devcluster.api import Api
 from devcluster.errors import DevclusterError
 from devcluster.paths import REPOSITORY, State
 from devcluster.processes import write_atomically
-from devcluster.programs import COMPONENTS, pause, program
+from devcluster.programs import COMPONENTS, pause
 
 START_SECONDS = 120.0
 _RESTART_SECONDS = 1.0
@@ -148,7 +148,9 @@ class Supervisor:
         self._start("etcd", controlplane.etcd())
         self._start("containerd", node.containerd(state))
         forward = [sys.executable, "-m", "devcluster.relay", "--fd", str(self._api_socket)]
-        self._start("forwarder", [*forward, "--to", f"{first.address}:{network.API_PORT}"], (self._api_socket,))
+        self._start(
+            "forwarder", [*forward, "--to", f"{first.address}:{network.API_PORT}"], (self._api_socket,)
+        )
         self._wait("etcd", lambda: _connects("127.0.0.1", controlplane.ETCD_PORT), "etcd")
         self._start("apiserver", controlplane.apiserver(state, first))
         self._wait("containerd", lambda: Path(node.CONTAINERD_SOCKET).exists(), "containerd")
@@ -173,8 +175,7 @@ class Supervisor:
         archive = program_archive(pause() / "pause", node.PAUSE_IMAGE)
         begin = time.monotonic()
         done = subprocess.run(
-            [program("containerd", "ctr"), "--address", node.CONTAINERD_SOCKET, "-n", "k8s.io"]
-            + ["images", "import", "-"],
+            [*node.ctr(), "images", "import", "-"],
             input=archive,
             capture_output=True,
             check=False,
