@@ -32,6 +32,9 @@ from penstock_wire.process import log, on_signal, ready, set_log_level
 RELIST_SECONDS = (300.0, 600.0)
 """Time between two re-lists: a random one in this range, so that replicas do not list together."""
 
+LISTED_SECONDS = 10.0
+"""After this time watches that were started have listed what is there."""
+
 STOP_SECONDS = 8.0
 
 
@@ -195,32 +198,27 @@ class Operator:
         self._relist_now.set()
 
     async def _relist(self) -> None:
-        """List again from time to time, and whenever the watches were started anew."""
-        first = True
+        """List again from time to time, and a while after the watches were started anew."""
         while True:
+            restarted = True
             try:
                 async with asyncio.timeout(random.uniform(*RELIST_SECONDS)):  # noqa: S311 - jitter
                     await self._relist_now.wait()
+                # NB: what is deleted before a watch has listed is in our store and in no event of the watch.
+                await asyncio.sleep(LISTED_SECONDS)
             except TimeoutError:
-                pass
-            again = self._relist_now.is_set()
+                restarted = False
             self._relist_now.clear()
-            if first and again:
-                first = False  # the first start follows `sync` at once
-                continue
             try:
                 dropped = await self._manager.relist()
             except ClusterError as error:
                 log("re-list failed", level="warning", error=str(error))
                 self._relist_now.set()
-                await asyncio.sleep(5.0)
-            else:
-                log(
-                    "re-listed",
-                    level="info" if dropped else "debug",
-                    dropped=dropped,
-                    objects=len(self._store),
-                )
+                continue
+            if not restarted:
+                self._manager.enqueue_all()
+            level = "info" if dropped else "debug"
+            log("re-listed", level=level, dropped=dropped, objects=len(self._store))
 
     def _what_is_wrong(self) -> str | None:
         if self._acting and self._watches is not None and not self._watches.alive:

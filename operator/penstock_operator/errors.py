@@ -11,10 +11,8 @@
         ├── NotFound           404
         ├── Conflict           409
         ├── Rejected           400, 403, 405, 413, 415, 422: the same call will fail again
-        └── Unavailable        429, 5xx, or no answer: try again
+        └── Unavailable        401, 429, 5xx, or no answer: try again
 """
-
-
 
 from __future__ import annotations
 
@@ -111,6 +109,6 @@ def cluster_error(status: int, message: str, retry_after: float | None = None) -
         return NotFound(status, message)
     if status == 409:
         return Conflict(status, message)
-    if status in (400, 401, 403, 405, 413, 415, 422):
+    if status in (400, 403, 405, 413, 415, 422):
         return Rejected(status, message)
     return Unavailable(status, message, retry_after=retry_after)

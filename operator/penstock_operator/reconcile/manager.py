@@ -211,7 +211,7 @@ class Manager:
         self.enqueue_all()
 
     async def relist(self) -> int:
-        """List metadata, drop what was deleted while nobody watched, and look at everything again.
+        """List metadata and drop what was deleted while nobody watched; who depended on it looks again.
 
         Returns:
             How many objects were dropped.
@@ -224,7 +224,6 @@ class Manager:
             dropped += await relist_kind(
                 self.ctx.cluster, self.ctx.store, kind, self._changed, namespace=self._namespace
             )
-        self.enqueue_all()
         return dropped
 
     def enqueue_all(self) -> None:

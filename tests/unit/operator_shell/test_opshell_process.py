@@ -1,0 +1,291 @@
+"""The operator as a process, on an apiserver on loopback: REST, kopf, Lease, restart, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from penstock_operator.cluster import KubernetesCluster
+from penstock_operator.errors import ConfigError, Conflict, NotFound, Rejected, Unavailable
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE, LEASE, POLICY
+from tests.support.operator_harness import backend, endpoint, policy
+from tests.support.tiny_apiserver import TinyApiserver
+
+
+async def until(check: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
+    """Wait for a condition, with a deadline."""
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, f"never came true: {what}"
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TinyApiserver]:
+    async with TinyApiserver() as running:
+        yield running
+
+
+@pytest.fixture
+async def cluster(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[KubernetesCluster]:
+    config = tmp_path / "kubeconfig"
+    config.write_text(server.kubeconfig())
+    connected = await KubernetesCluster.connect(str(config), timeout=5)
+    yield connected
+    await connected.close()
+
+
+def config_map(name: str = "c") -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n", "name": name,
+            "labels": {"a": name}}, "data": {"x": "1"}}  # fmt: skip
+
+
+async def test_the_client_reads_and_writes(server: TinyApiserver, cluster: KubernetesCluster) -> None:
+    """Apply, status, scale, get, list with paging and selector, create, delete: as REST has them."""
+    server.page = 2
+    for name in "abcde":
+        await cluster.apply(CONFIG_MAP, config_map(name))
+    listed = await cluster.list(CONFIG_MAP, "n")
+    assert [obj["metadata"]["name"] for obj in listed] == list("abcde")
+    assert listed[0]["kind"] == "ConfigMap"
+    assert listed[0]["apiVersion"] == "v1"
+    assert len(await cluster.list(CONFIG_MAP, labels="a=b")) == 1
+    assert "data" not in (await cluster.list(CONFIG_MAP, metadata_only=True))[0]
+    assert await cluster.get(CONFIG_MAP, "n", "zzz") is None
+    server.cluster.user_applies(backend())
+    body = {"metadata": {"namespace": "n", "name": "m"}, "status": {"replicas": 2}}
+    assert (await cluster.apply_status(BACKEND, body))["status"] == {"replicas": 2}
+    assert (await cluster.apply_scale(BACKEND, "n", "m", 3))["spec"] == {"replicas": 3}
+    with pytest.raises(Conflict, match="already exists"):
+        await cluster.create(CONFIG_MAP, config_map("a"))
+    assert not await cluster.delete(CONFIG_MAP, "n", "a", uid="other")
+    assert await cluster.delete(CONFIG_MAP, "n", "a")
+    assert not await cluster.delete(CONFIG_MAP, "n", "a")
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (404, NotFound), (409, Conflict), (422, Rejected), (403, Rejected), (500, Unavailable),
+        (503, Unavailable), (429, Unavailable), (401, Unavailable),
+    ],
+)  # fmt: skip
+async def test_the_client_tells_errors_apart(
+    server: TinyApiserver, cluster: KubernetesCluster, status: int, error: type[Exception]
+) -> None:
+    """The class says whether to try again; the message is the server's."""
+    server.fail[("PATCH", "configmaps")] = [status]
+    with pytest.raises(error, match="induced") as caught:
+        await cluster.apply(CONFIG_MAP, config_map())
+    assert getattr(caught.value, "retry_after", None) == (3.0 if status == 429 else None)
+
+
+async def test_no_answer_is_unavailable(tmp_path: Path) -> None:
+    """A closed port is an error of ours, not of aiohttp."""
+    async with TinyApiserver() as gone:
+        config = tmp_path / "kubeconfig"
+        config.write_text(gone.kubeconfig())
+    cluster = await KubernetesCluster.connect(str(config), timeout=5)
+    with pytest.raises(Unavailable):
+        await cluster.get(CONFIG_MAP, "n", "c")
+    await cluster.close()
+
+
+async def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """One sentence that names the file."""
+    with pytest.raises(ConfigError, match="nowhere"):
+        await KubernetesCluster.connect(str(tmp_path / "nowhere"))
+
+
+class Process:
+    """A running `penstock-operator`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.address = ""
+        self.lines: list[dict[str, Any]] = []
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, server: TinyApiserver, folder: Path, pod: str = "op-1") -> Process:
+        config = folder / f"kubeconfig-{pod}"
+        config.write_text(server.kubeconfig())
+        started = cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "penstock_operator", "--kubeconfig", str(config),
+                "--listen", "127.0.0.1:0", "--pod", pod, "--pod-ip", "10.9.9.9",
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ},
+            )
+        )  # fmt: skip
+        assert started.process.stdout is not None
+        first = (await asyncio.wait_for(started.process.stdout.readline(), 40)).decode()
+        match = re.match(r"ready data=(\S+) admin=(\S+)", first)
+        assert match is not None, first
+        started.address = f"http://{match[1]}"
+        return started
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            try:
+                self.lines.append(json.loads(line))
+            except ValueError:
+                self.lines.append({"message": "not JSON", "text": line.decode()})
+
+    def said(self, message: str) -> int:
+        return sum(line["message"] == message for line in self.lines)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session, session.get(self.address + path) as answer:
+            return answer.status, await answer.text()
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        code = await asyncio.wait_for(self.process.wait(), 20)
+        await self._reader
+        return code
+
+
+@pytest.fixture
+async def operators(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[Callable[[str], Any]]:
+    running: list[Process] = []
+
+    async def start(pod: str = "op-1") -> Process:
+        running.append(await Process.start(server, tmp_path, pod))
+        return running[-1]
+
+    yield start
+    for process in running:
+        if process.process.returncode is None:
+            await process.end(signal.SIGKILL)
+
+
+def has(server: TinyApiserver, kind: str, name: str) -> bool:
+    return (kind, "n", name) in server.cluster.objects
+
+
+async def test_from_apply_to_deletion(server: TinyApiserver, operators: Any) -> None:
+    """Events through kopf, children through REST, a broken watch in between, a clean end."""
+    server.cluster.user_applies(policy(maxBatchSize=8))
+    process = await operators()
+    await until(lambda: "status" in server.cluster.find(POLICY, "n", "p"), "the policy has a status")
+    server.cluster.user_applies(backend(batchPolicyRef="p"))
+    server.cluster.user_applies(endpoint())
+    await until(lambda: has(server, "Deployment", "m-backend"), "a backend of a watch gets its Deployment")
+    await until(lambda: has(server, "Deployment", "penstock-router"), "an endpoint gets its router")
+    assert server.cluster.find(ENDPOINT_SLICE, "penstock-system", "penstock-operator")["endpoints"] == [
+        {"addresses": ["10.9.9.9"], "conditions": {"ready": True}}
+    ]
+    opened = server.watches
+    server.break_watches()
+    await until(lambda: server.watches >= opened + 5, "the watches come back")
+    server.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["spec"].update(replicas=7))
+    await until(
+        lambda: server.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 1, "drift is mended"
+    )
+    status, text = await process.get("/metrics")
+    assert status == 200
+    assert "penstock_operator_leader 1.0" in text
+    assert await process.get("/livez") == (200, "ok\n")
+    server.cluster.remove(BACKEND, "n", "m")
+    await until(
+        lambda: "BackendMissing" in str(server.cluster.objects[("ModelEndpoint", "n", "e")].get("status")),
+        "the endpoint tells of the deletion",
+    )
+    assert await process.end() == 0
+    assert server.cluster.find(LEASE, "penstock-system", "penstock-operator")["spec"]["holderIdentity"] == ""
+    assert process.said("not JSON") == 0, process.lines
+    assert process.said("reconcile failed") == 0, process.lines
+
+
+async def test_a_restart_writes_nothing(server: TinyApiserver, operators: Any) -> None:
+    """A killed operator is replaced by the next, which finds all as it should be."""
+    for obj in (policy(), backend(batchPolicyRef="p"), endpoint()):
+        server.cluster.user_applies(obj)
+    first = await operators()
+
+    def settled() -> bool:
+        statuses = [
+            live.get("status") for key, live in server.cluster.objects.items() if key[0].startswith("Model")
+        ]
+        return has(server, "Deployment", "penstock-router") and all(statuses)
+
+    await until(settled, "everything has a status")
+    await first.end()
+    server.cluster.writes.clear()
+    second = await operators("op-2")
+    await until(lambda: second.said("synced") == 1, "the second leads")
+    await until(lambda: server.watches >= 22, "the second watches")
+    server.cluster.user_applies(policy("other"))
+    await until(lambda: "status" in server.cluster.find(POLICY, "n", "other"), "the second works")
+    ours = [write for write in server.cluster.writes if write[1] not in ("Lease", "EndpointSlice", "Event")]
+    assert [write for write in ours if write[3] != "other"] == []
+
+
+async def test_a_standby_waits_is_ready_and_takes_no_reports(server: TinyApiserver, operators: Any) -> None:
+    """Two processes: one leads; when it ends, the other goes on within moments."""
+    first = await operators("op-1")
+    await until(lambda: first.said("leading") == 1, "the first leads")
+    second = await operators("op-2")
+    assert (await second.get("/readyz"))[0] == 200
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{second.address}/reports/sidecar") as answer,
+    ):
+        assert answer.status == 503
+    assert second.said("leading") == 0
+    assert await first.end() == 0
+    await until(lambda: second.said("leading") == 1, "the second leads")
+
+
+async def test_a_lost_lease_ends_the_process(server: TinyApiserver, operators: Any) -> None:
+    """Nobody acts without the Lease."""
+    process = await operators()
+    await until(lambda: process.said("leading") == 1, "it leads")
+    server.cluster.edit(
+        LEASE,
+        "penstock-system",
+        "penstock-operator",
+        lambda live: live["spec"].update(holderIdentity="other"),
+    )
+    code = await asyncio.wait_for(process.process.wait(), 20)
+    assert code == 1
+    await process.end()
+    assert "held by other" in str(process.lines)
+
+
+async def test_missing_crds_are_waited_for(server: TinyApiserver, operators: Any) -> None:
+    """An operator that comes before its CRDs starts when they are there."""
+    server.fail[("GET", "modelbackends")] = [404, 404]
+    process = await operators()
+    await until(lambda: process.said("start-up call failed") >= 1, "it tells")
+    await until(lambda: process.said("synced") == 1, "it goes on")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--listen", "nonsense"], "--listen"), (["--workers", "0"], "--workers"),
+        (["--log-level", "loud"], "--log-level"), (["--namespace", "No_Name"], "--namespace"),
+    ],
+)  # fmt: skip
+async def test_nonsense_flags_are_refused_by_name(flags: list[str], told: str) -> None:
+    """Before anything is started, with a non-zero exit."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "penstock_operator", *flags, stderr=asyncio.subprocess.PIPE
+    )
+    _, text = await asyncio.wait_for(process.communicate(), 40)
+    assert process.returncode == 2
+    assert told in text.decode()
