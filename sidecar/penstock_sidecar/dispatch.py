@@ -32,6 +32,8 @@ MAX_QUEUED_BYTES = 256 * 1024 * 1024
 MAX_PASSING = 100
 """Requests without items (GET and the like) that may be with the model at once, beside the slots."""
 MIN_RUN_SECONDS = 0.001
+WAIT_MARGIN = 2.0
+"""A part-full batch waits no longer than this many mean batch times before its earliest deadline."""
 
 Send = Callable[[Request, float], Awaitable[Response]]
 """Sends a request to the model within so many seconds; raises UpstreamError."""
@@ -63,6 +65,7 @@ class _Batch:
     items: int
     limit: int
     in_model: bool = True
+    begun: bool = False
 
 
 class Dispatcher:
@@ -309,7 +312,7 @@ class Dispatcher:
         again = None if work is None else work.deadline
         limits = self._limits
         if limits.wait:
-            limits = dataclasses.replace(limits, service=self.pace.seconds)
+            limits = dataclasses.replace(limits, service=WAIT_MARGIN * self.pace.seconds)
         while self._free() > 0 and self._queue.items:
             choice = self._queue.choose(now, limits)
             if choice.key is None:
@@ -355,10 +358,11 @@ class Dispatcher:
         self._runs.add(run)
 
         def ended(run: asyncio.Task[None]) -> None:
-            # NB: a task that is cancelled before its first step never reaches a `finally` of its own.
             self._runs.discard(run)
-            self._release(batch)
-            self._fail(parts, PenstockError(Reason.INTERNAL, "the batch ended without an answer"))
+            if not batch.begun:
+                # NB: a task that is cancelled before its first step never reaches a `finally` of its own.
+                self._release(batch)
+                self._fail(parts, _stopped())
 
         run.add_done_callback(ended)
 
@@ -372,6 +376,7 @@ class Dispatcher:
 
     async def _run(self, batch: _Batch) -> None:
         """Send one batch and give each of its parts an outcome."""
+        batch.begun = True
         parts = batch.parts
         begun = self._clock()
         try:
@@ -396,7 +401,7 @@ class Dispatcher:
             for part in parts:
                 self._fail([part], failure(error, executed=part.work.parts > 1))
         except asyncio.CancelledError:
-            self._fail(parts, PenstockError(Reason.MODEL_UNREACHABLE, "the sidecar was stopped at once"))
+            self._fail(parts, _stopped())
             raise
         except Exception as error:
             log("batch failed", level="error", error=repr(error))
@@ -424,3 +429,7 @@ class Dispatcher:
                 self._queue.leave(part.work)
                 self._settle(part.work, error)
         self._check_idle()
+
+
+def _stopped() -> PenstockError:
+    return PenstockError(Reason.MODEL_UNREACHABLE, "the sidecar was stopped at once")

@@ -91,7 +91,7 @@ class Limits:
         size: items at most.
         bytes: bytes of items at most; one larger item goes alone.
         wait: seconds from the arrival of a line's oldest request.
-        service: seconds a batch takes, as a guess: a part-full batch waits no longer than deadlines allow.
+        service: seconds before the earliest deadline beyond which a part-full batch waits no longer.
     """
 
     size: int

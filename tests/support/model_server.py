@@ -1,11 +1,11 @@
 """A model server for tests, as a program of its own: it records what it ran and misbehaves on demand.
 
-`python -m tests.support.model_server [--port N] [--base-ms 1] [--item-ms 0.01]` prints `ready HOST:PORT`. Every
-POST is a prediction of the `instances` protocol; the answer to an item is `{"got": item}`. What else it does is
-said in the request's query: `status=500`, `wrong=1` (one prediction too few), `garbage=1` (no JSON), `nohttp=1` (no
-HTTP), `cut=1` (half a body, then the end), `reset=1` (the end at once), `hang=1` (no answer), `ms=50` (takes that
-long), `fields=1` (fields and members of its own). `GET /-/runs` tells what ran; `PUT /-/ready?on=0` makes it not
-ready.
+`python -m tests.support.model_server [--port N] [--base-ms 1] [--item-ms 0.01]` prints `ready HOST:PORT`.
+Every POST is a prediction of the `instances` protocol; the answer to an item is `{"got": item}`. What else
+it does is said in the request's query: `status=500`, `wrong=1` (one prediction too few), `garbage=1` (no
+JSON), `nohttp=1` (no HTTP), `cut=1` (half a body, then the end), `reset=1` (the end at once), `hang=1` (no
+answer), `ms=50` (takes that long), `fields=1` (fields and members of its own). `GET /-/runs` tells what
+ran; `PUT /-/ready?on=0` makes it not ready.
 """
 
 from __future__ import annotations

@@ -1,0 +1,127 @@
+"""A dispatcher before a model made of a function: for tests on the fake loop."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from penstock_sidecar.dispatch import Dispatcher
+from penstock_sidecar.keys import sort_fields
+from penstock_sidecar.metrics import Metrics
+from penstock_sidecar.work import Key, Outcome, Work
+from penstock_wire import instances
+from penstock_wire.http import Request, Response
+from penstock_wire.settings import Batching
+
+_lone = itertools.count(1)
+Behaviour = Callable[["Run"], Response | Exception | None]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Run:
+    """One request that the model got."""
+
+    request: Request
+    items: list[Any]
+    begun: float
+    running: int
+    timeout: float
+
+    @property
+    def fields(self) -> dict[bytes, bytes]:
+        return dict(self.request.headers)
+
+
+class Scripted:
+    """A dispatcher and its model.
+
+    Args:
+        base: seconds a batch takes.
+        item: seconds that each item adds.
+        behaviour: what a run ends with, None for the right answer (`{"got": item}` for each item).
+        batching: fields of the policy.
+    """
+
+    def __init__(
+        self, *, base: float = 1.0, item: float = 0.0, behaviour: Behaviour | None = None, **batching: Any
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.base, self.item, self.behaviour = base, item, behaviour
+        self.runs: list[Run] = []
+        self.running = 0
+        self.metrics = Metrics()
+        self.dispatcher = Dispatcher(
+            send=self.send,
+            protocol=instances,
+            batching=Batching(**batching),
+            observer=self.metrics,
+            clock=self.loop.time,
+        )
+        self.task = asyncio.create_task(self.dispatcher.run())
+        self.asked: list[asyncio.Task[Outcome]] = []
+
+    async def send(self, request: Request, timeout: float) -> Response:
+        items = json.loads(request.body)["instances"] if request.method == "POST" else []
+        self.running += 1
+        run = Run(request=request, items=items, begun=self.loop.time(), running=self.running, timeout=timeout)
+        self.runs.append(run)
+        try:
+            await asyncio.sleep(self.base + self.item * len(items))
+        finally:
+            self.running -= 1
+        answer = None if self.behaviour is None else self.behaviour(run)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is not None:
+            return answer
+        predictions = [{"got": item} for item in items]
+        return Response(
+            status=200,
+            headers=((b"content-type", b"application/json"),),
+            body=json.dumps({"predictions": predictions}).encode(),
+        )
+
+    def work(self, *items: Any, timeout: float = 30.0, target: str = "/p", **fields: str) -> Work:
+        """A request for these items; further arguments are header fields, `_` for `-`."""
+        headers = tuple((name.replace("_", "-").encode(), value.encode()) for name, value in fields.items())
+        body = json.dumps({"instances": items}).encode()
+        parsed = instances.parse(body)
+        key_fields, shared = sort_fields(headers, self.dispatcher.key_names)
+        now = self.loop.time()
+        return Work(
+            key=Key("POST", target, key_fields, parsed.parameters, 0 if parsed.items else next(_lone)),
+            request=Request(method="POST", target=target, headers=headers, body=body),
+            request_id=f"id-{items}".replace(",", "."),
+            items=parsed.items,
+            shared=shared,
+            arrived=now,
+            deadline=now + timeout,
+            future=self.loop.create_future(),
+        )
+
+    def ask(self, *items: Any, **options: Any) -> asyncio.Task[Outcome]:
+        """Send a request; its outcome is the task's result."""
+        task = asyncio.create_task(self.dispatcher.answer(self.work(*items, **options)))
+        self.asked.append(task)
+        return task
+
+    def batches(self) -> list[list[Any]]:
+        """The items of each run."""
+        return [run.items for run in self.runs]
+
+    async def close(self) -> None:
+        """End the dispatcher."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.dispatcher.abort()
+
+
+def got(outcome: Outcome) -> list[Any]:
+    """The items that an answer is about."""
+    assert isinstance(outcome, Response), outcome
+    assert outcome.status == 200, outcome
+    return [prediction["got"] for prediction in json.loads(outcome.body)["predictions"]]
