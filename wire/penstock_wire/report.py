@@ -132,17 +132,27 @@ def decode_router(data: bytes) -> RouterReport:
     return documents.decode(RouterReport, data, what="router report")
 
 
+class _ReadAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A `ReportAnswer` as it is read: msgspec takes no object for `Raw | None`, and null for `Raw`."""
+
+    v: int
+    next_report_ms: int = 1000
+    settings: msgspec.Raw = msgspec.Raw(b"null")
+
+
 def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
     """Decode the operator's answer (raises DocumentError); the settings document's bytes stand beside it."""
-    answer: ReportAnswer
     try:
-        answer = msgspec.json.decode(data, type=ReportAnswer)
+        read = msgspec.json.decode(data, type=_ReadAnswer)
     except (msgspec.DecodeError, RecursionError) as error:
         raise DocumentError(f"report answer: {error}") from error
-    if answer.v != documents.VERSION:
-        raise DocumentError(f"report answer: expected v: {documents.VERSION}, found v: {answer.v}")
-    settings = (
-        None if answer.settings is None or bytes(answer.settings) == b"null" else bytes(answer.settings)
+    if read.v != documents.VERSION:
+        raise DocumentError(f"report answer: expected v: {documents.VERSION}, found v: {read.v}")
+    settings = None if bytes(read.settings) == b"null" else bytes(read.settings)
+    answer = ReportAnswer(
+        v=read.v,
+        next_report_ms=read.next_report_ms,
+        settings=None if settings is None else msgspec.Raw(settings),
     )
     return answer, settings
 
