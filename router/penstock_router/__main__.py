@@ -172,7 +172,7 @@ def main() -> int:
     """Run the router; returns its exit code."""
     arguments = parser().parse_args()
     set_log_level(arguments.log_level)
-    disable_created_metrics()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
 
     async def serve() -> int:
         return await Process(arguments).serve()

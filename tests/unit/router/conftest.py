@@ -1,0 +1,44 @@
+"""Servers in pods' places, and routers, that end with their test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.router_process import RouterProcess
+from tests.support.router_upstream import Behave, UpstreamServer, echo
+
+MakeUpstream = Callable[..., Awaitable[UpstreamServer]]
+MakeRouter = Callable[..., RouterProcess]
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[MakeUpstream]:
+    """Start servers."""
+    servers: list[UpstreamServer] = []
+
+    async def make(behave: Behave = echo, port: int = 0) -> UpstreamServer:
+        servers.append(await UpstreamServer(behave).start(port))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        await server.stop()
+
+
+@pytest.fixture
+async def router(tmp_path: Path) -> AsyncIterator[MakeRouter]:
+    """Make routers (not started)."""
+    routers: list[RouterProcess] = []
+
+    def make(*flags: str, env: dict[str, str] | None = None) -> RouterProcess:
+        folder = tmp_path / f"router-{len(routers)}"
+        folder.mkdir()
+        routers.append(RouterProcess(folder, *flags, env=env))
+        return routers[-1]
+
+    yield make
+    for process in routers:
+        await process.stop()

@@ -1,0 +1,264 @@
+"""A real router in front of real servers: routes, methods, headers, errors, splits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+from tests.support.router_process import backend, endpoint, free_port, until
+from tests.support.router_upstream import Answer, Seen, hang
+
+
+async def test_a_request_goes_through_whole_and_its_answer_comes_back_untouched(
+    upstream: Any, router: Any
+) -> None:
+    async def answer(seen: Seen) -> Answer:
+        return Answer(
+            status=218,
+            body=b'{"predictions": [1e400, 12345678901234567890]}',
+            headers=b"x-model: a\r\nx-model: b\r\n",
+        )
+
+    server = await upstream(answer)
+    process = await router().start(endpoint("e", backend("b", server.target)))
+    body = b'{"instances": [ 1.0, NaN ]}'
+    reply = await process.ask("/e/v1/x%2Fy?a=%20&b", data=body, headers={"content-type": "application/json"})
+    assert (reply.status, reply.body) == (218, b'{"predictions": [1e400, 12345678901234567890]}')
+    assert reply.headers.getall("x-model") == ["a", "b"]
+    assert reply.headers["x-penstock-backend"] == "b"
+    (seen,) = server.seen
+    assert (seen.method, seen.target, seen.body) == ("POST", "/v1/x%2Fy?a=%20&b", body)
+    assert seen.header("content-type") == "application/json"
+
+
+async def test_the_request_id_is_made_or_kept_echoed_and_sent_on(upstream: Any, router: Any) -> None:
+    server = await upstream()
+    process = await router().start(endpoint("e", backend("b", server.target)))
+    made = await process.ask()
+    kept = await process.ask(headers={"x-request-id": "my-id"})
+    replaced = await process.ask(headers={"x-request-id": "x" * 200})
+    assert made.headers["x-request-id"] == server.seen[0].identity
+    assert len(made.headers["x-request-id"]) == 32
+    assert kept.headers["x-request-id"] == server.seen[1].identity == "my-id"
+    assert replaced.headers["x-request-id"] == server.seen[2].identity
+    assert len(server.seen[2].identity) == 32
+    missing = await process.ask("/nobody", headers={"x-request-id": "my-id"})
+    assert missing.document["request_id"] == missing.headers["x-request-id"] == "my-id"
+
+
+async def test_fields_of_ours_are_dropped_at_the_edge_both_ways(upstream: Any, router: Any) -> None:
+    async def answer(seen: Seen) -> Answer:
+        return Answer(
+            headers=b"x-penstock-queue: 3\r\nx-penstock-what: 1\r\nx-request-id: forged\r\nkeep: 1\r\n"
+        )
+
+    server = await upstream(answer)
+    process = await router().start(endpoint("e", backend("b", server.target)))
+    sent = {
+        "x-penstock-not-admitted": "1",
+        "x-penstock-attempt": "4",
+        "x-penstock-drain": "secret",
+        "x-penstock-mirror": "1",
+        "x-penstock-method": "predict",
+        "x-penstock-shard-key": "k",
+        "x-penstock-priority": "1",
+        "te": "trailers",
+        "connection": "keep-alive, x-hop",
+        "x-hop": "1",
+        "x-own": "1",
+    }
+    reply = await process.ask(headers=sent)
+    names = {name for name, _ in server.seen[0].headers}
+    assert {name for name in names if name.startswith("x-penstock-")} == {
+        "x-penstock-method",
+        "x-penstock-shard-key",
+        "x-penstock-priority",
+        "x-penstock-timeout-ms",
+    }
+    assert "x-own" in names
+    assert not names & {"te", "x-hop"}
+    ours = {name.lower() for name in reply.headers if name.lower().startswith("x-penstock-")}
+    assert ours == {"x-penstock-backend"}
+    assert reply.headers["keep"] == "1"
+    assert reply.headers.getall("x-request-id") == [server.seen[0].identity]
+
+
+async def test_time_is_the_smaller_of_the_clients_and_the_endpoints_and_is_counted_down(
+    upstream: Any, router: Any
+) -> None:
+    server = await upstream()
+    process = await router().start(endpoint("e", backend("b", server.target), timeoutMs=5000))
+    for sent in ("2000", "60000", "nonsense", None):
+        await process.ask(headers={} if sent is None else {"x-penstock-timeout-ms": sent})
+    told = [int(seen.header("x-penstock-timeout-ms") or 0) for seen in server.seen]
+    assert 1000 < told[0] < 2001
+    assert all(3000 < milliseconds < 5001 for milliseconds in told[1:])
+
+
+async def test_a_pod_that_does_not_answer_in_time_is_504(upstream: Any, router: Any) -> None:
+    server = await upstream(hang)
+    process = await router().start(endpoint("e", backend("b", server.target)))
+    reply = await process.ask(headers={"x-penstock-timeout-ms": "150"})
+    assert (reply.status, reply.document["reason"], reply.document["backend"]) == (504, "deadline", "b")
+    assert reply.headers["x-penstock-reason"] == "deadline"
+
+
+async def test_no_endpoint_wrong_method_too_large(upstream: Any, router: Any) -> None:
+    server = await upstream()
+    process = await router().start(
+        endpoint("e", backend("b", server.target), methods=["POST", "PUT"]),
+        endpoint("hidden", backend("b", server.target), route=""),
+    )
+    missing = await process.ask("/hidden")
+    assert (missing.status, missing.document["reason"]) == (404, "no_route")
+    wrong = await process.ask(method="DELETE")
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST, PUT")
+    assert wrong.document["reason"] == "method_not_allowed"
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(process.data.rpartition(":")[2]))
+    writer.write(b"POST /e HTTP/1.1\r\nhost: x\r\ncontent-length: 70000000\r\n\r\n")
+    answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"reason":"too_large"' in answer
+    writer.close()
+    assert server.seen == []
+    assert (await process.ask(method="PUT")).status == 200
+
+
+async def test_routes_are_listed(upstream: Any, router: Any) -> None:
+    server = await upstream()
+    port = free_port()
+    process = await router().start(
+        endpoint(
+            "b", backend("m", server.target, weight=9), backend("n", weight=0), port=port, methods=["POST"]
+        ),
+        endpoint("a", route="/a/x"),
+        endpoint("c", route="/a/x"),
+    )
+    assert await process.routes() == [
+        {"route": "/a/x", "methods": [], "endpoint": "a", "port": None, "backends": []},
+        {
+            "route": "/b",
+            "methods": ["POST"],
+            "endpoint": "b",
+            "port": port,
+            "backends": [
+                {"name": "m", "weight": 9, "readyPods": 1},
+                {"name": "n", "weight": 0, "readyPods": 0},
+            ],
+        },
+        {
+            "route": None,
+            "methods": [],
+            "endpoint": "c",
+            "port": None,
+            "backends": [],
+            "error": "route '/a/x' is taken by endpoint a",
+        },
+    ]
+    assert (await process.ask("/-/routes")).headers["allow"] == "GET, HEAD"
+
+
+async def test_an_endpoints_own_port_takes_any_host_and_any_path_unstripped(
+    upstream: Any, router: Any
+) -> None:
+    server = await upstream()
+    port = free_port()
+    process = await router().start(endpoint("e", backend("b", server.target), port=port))
+    own = f"http://127.0.0.1:{port}"
+    for path in ("/", "/e/x", "/-/routes", "/what?ever"):
+        assert (await process.ask(path, base=own, headers={"host": "any.example.com"})).status == 200
+    assert [seen.target for seen in server.seen] == ["/", "/e/x", "/-/routes", "/what?ever"]
+
+
+async def test_of_ten_thousand_requests_each_backend_has_its_share_within_two(
+    upstream: Any, router: Any
+) -> None:
+    weights = {"a": 90, "b": 10, "zero": 0}
+    servers = {name: await upstream() for name in weights}
+    process = await router().start(
+        endpoint(
+            "e", *(backend(name, servers[name].target, weight=weight) for name, weight in weights.items())
+        )
+    )
+    told: Counter[str] = Counter()
+
+    async def client() -> None:
+        for _ in range(250):
+            reply = await process.ask()
+            assert reply.status == 200
+            told[reply.headers["x-penstock-backend"]] += 1
+
+    await asyncio.gather(*(client() for _ in range(40)))
+    for name, weight in weights.items():
+        assert abs(len(servers[name].seen) - 10_000 * weight / sum(weights.values())) <= 2
+        assert told[name] == len(servers[name].seen)
+
+
+async def test_a_backend_that_does_not_exist_shares_its_weight_among_the_others(
+    upstream: Any, router: Any
+) -> None:
+    first, second = await upstream(), await upstream()
+    process = await router().start(
+        endpoint(
+            "e", backend("a", first.target, weight=3), backend("b", second.target), backend("gone", weight=96)
+        )
+    )
+    replies = await asyncio.gather(*(process.ask() for _ in range(400)))
+    assert {reply.status for reply in replies} == {200}
+    assert abs(len(first.seen) - 300) <= 2
+
+
+async def test_pods_share_and_a_pod_that_tells_of_a_queue_gets_less(upstream: Any, router: Any) -> None:
+    async def busy(seen: Seen) -> Answer:
+        return Answer(headers=b"x-penstock-queue: 50\r\n")
+
+    first, second = await upstream(), await upstream(busy)
+    process = await router().start(endpoint("e", backend("b", first.target, second.target)))
+    for _ in range(100):
+        assert (await process.ask()).status == 200
+    assert len(second.seen) < 10
+    assert len(first.seen) > 90
+
+
+async def test_garbage_settings_change_nothing_and_are_told(upstream: Any, router: Any) -> None:
+    server = await upstream()
+    process = await router().start(endpoint("e", backend("b", server.target)))
+    for garbage in (
+        "{",
+        "[]",
+        '{"v": 2}',
+        '{"v": 1, "endpoints": [{"name": "e", "backends": [{"name": "b", "weight": -1}]}]}',
+    ):
+        process.path.write_text(garbage)
+        process.log.clear()
+        await until(lambda: any("settings refused" in line for line in process.log))
+    assert (await process.ask()).status == 200
+    process.path.write_text(
+        "endpoints: [{name: y, backends: [{name: b, targets: ['" + server.target + "']}]}]\n"
+    )
+    await process.until_routes(lambda routes: [route["endpoint"] for route in routes] == ["y"])
+    settings = json.loads((await process.ask("/settings", method="GET", base=process.admin)).body)
+    assert settings["endpoints"][0]["coldStart"] == {"timeoutMs": 120_000, "maxPending": 1000}
+
+
+async def test_admin_port(upstream: Any, router: Any) -> None:
+    server = await upstream()
+    process = await router().start(endpoint("e", backend("b", server.target)))
+    await process.ask()
+    await process.ask("/nobody")
+    for path in ("/livez", "/readyz"):
+        assert (await process.ask(path, method="GET", base=process.admin)).status == 200
+    assert (await process.ask("/what", method="GET", base=process.admin)).status == 404
+    assert (await process.ask("/livez", base=process.admin)).status == 405
+    text = await process.metrics()
+    assert (
+        'penstock_router_requests_total{backend="b",code="200",endpoint="e",mirror="false",reason=""} 1.0'
+        in text
+    )
+    assert 'requests_total{backend="",code="404",endpoint="",mirror="false",reason="no_route"} 1.0' in text
+    assert 'penstock_router_duration_seconds_count{backend="b",endpoint="e"} 1.0' in text
+    process.settle()
+    await process.until_routes(lambda routes: routes == [])
+    assert 'endpoint="e"' not in await process.metrics()

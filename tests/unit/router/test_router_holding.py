@@ -1,0 +1,131 @@
+"""Requests wait for a pod: how long, how many, who goes first, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from tests.support.router_process import RouterProcess, backend, endpoint
+from tests.support.router_upstream import Answer, Seen, echo, refuse
+
+
+async def held(process: RouterProcess, count: int) -> None:
+    """Wait until so many requests are held."""
+    deadline = asyncio.get_running_loop().time() + 20
+    while True:
+        found = re.findall(r"penstock_router_held_requests\{.*?\} ([0-9.]+)", await process.metrics())
+        if sum(map(float, found)) == count:
+            return
+        assert asyncio.get_running_loop().time() < deadline, found
+
+
+async def test_held_requests_are_answered_in_order_when_a_pod_appears(upstream: Any, router: Any) -> None:
+    server = await upstream()
+    process = await router().start(endpoint("e", backend("b")))
+    asking = []
+    for index in range(20):
+        asking.append(asyncio.create_task(process.ask(headers={"x-request-id": f"id-{index}"})))
+        await held(process, index + 1)
+    process.settle(endpoint("e", backend("b", server.target)))
+    replies = await asyncio.gather(*asking)
+    assert {reply.status for reply in replies} == {200}
+    assert {reply.headers["x-penstock-backend"] for reply in replies} == {"b"}
+    assert sorted(server.executed) == sorted(f"id-{index}" for index in range(20))
+    # The first window goes at once, so only beyond it is an order certain.
+    first = {seen.identity for seen in server.seen[:8]}
+    assert first == {f"id-{index}" for index in range(8)}
+
+
+async def test_the_first_pod_is_not_buried(upstream: Any, router: Any) -> None:
+    """A pod that bears four at a time gets no more from the hold than it bears, and none is lost."""
+    slots = 4
+    running = 0
+
+    async def behave(seen: Seen) -> Answer:
+        nonlocal running
+        if running >= slots:
+            return await refuse("queue_full")(seen)
+        running += 1
+        try:
+            await asyncio.sleep(0.01)
+            return await echo(seen)
+        finally:
+            running -= 1
+
+    server = await upstream(behave)
+    process = await router().start(endpoint("e", backend("b"), retries=0))
+    asking = [asyncio.create_task(process.ask()) for _ in range(60)]
+    await held(process, 60)
+    process.settle(endpoint("e", backend("b", server.target), retries=0))
+    replies = await asyncio.gather(*asking)
+    assert {reply.status for reply in replies} == {200}
+    assert set(server.executed.values()) == {1}
+    assert server.most_running <= 16
+    await held(process, 0)
+
+
+async def test_more_than_may_wait_are_refused_with_retry_after(router: Any) -> None:
+    process = await router().start(
+        endpoint("e", backend("b"), coldStart={"timeoutMs": 60_000, "maxPending": 3})
+    )
+    asking = [asyncio.create_task(process.ask()) for _ in range(3)]
+    await held(process, 3)
+    refused = await process.ask()
+    assert (refused.status, refused.document["reason"]) == (503, "cold_start_full")
+    assert int(refused.headers["retry-after"]) >= 1
+    for task in asking:
+        task.cancel()
+    await held(process, 0)
+
+
+async def test_nobody_waits_longer_than_the_cold_start_timeout_or_the_clients_own(router: Any) -> None:
+    process = await router().start(endpoint("e", backend("b"), coldStart={"timeoutMs": 300}))
+    missing, late = await asyncio.gather(process.ask(), process.ask(headers={"x-penstock-timeout-ms": "100"}))
+    assert (missing.status, missing.document["reason"]) == (503, "backend_missing")
+    assert "retry-after" in missing.headers
+    assert (late.status, late.document["reason"]) == (504, "deadline")
+    await held(process, 0)
+
+
+async def test_a_deleted_endpoints_requests_get_404_at_once(router: Any) -> None:
+    process = await router().start(endpoint("e", backend("b")), endpoint("f", backend("b")))
+    asking = [asyncio.create_task(process.ask()) for _ in range(5)]
+    other = asyncio.create_task(process.ask("/f"))
+    await held(process, 6)
+    process.settle(endpoint("f", backend("b")))
+    for reply in await asyncio.gather(*asking):
+        assert (reply.status, reply.document["reason"]) == (404, "no_route")
+    await held(process, 1)
+    other.cancel()
+
+
+async def test_held_requests_move_to_the_backend_that_a_new_split_names(upstream: Any, router: Any) -> None:
+    server = await upstream()
+    process = await router().start(endpoint("e", backend("old")))
+    asking = [asyncio.create_task(process.ask()) for _ in range(5)]
+    await held(process, 5)
+    process.settle(endpoint("e", backend("old", weight=0), backend("new", server.target)))
+    for reply in await asyncio.gather(*asking):
+        assert (reply.status, reply.headers["x-penstock-backend"]) == (200, "new")
+
+
+async def test_the_endpoints_time_begins_when_a_request_leaves_the_hold(upstream: Any, router: Any) -> None:
+    server = await upstream()
+    process = await router().start(endpoint("e", backend("b"), timeoutMs=1000))
+    asking = asyncio.create_task(process.ask())
+    timed = asyncio.create_task(process.ask(headers={"x-penstock-timeout-ms": "30000"}))
+    await held(process, 2)
+    process.settle(endpoint("e", backend("b", server.target), timeoutMs=1000))
+    assert {reply.status for reply in await asyncio.gather(asking, timed)} == {200}
+    assert all(800 < int(seen.header("x-penstock-timeout-ms") or 0) <= 1000 for seen in server.seen)
+
+
+async def test_a_draining_only_pod_holds_requests_until_another_appears(upstream: Any, router: Any) -> None:
+    draining, fresh = await upstream(refuse("draining")), await upstream()
+    process = await router().start(endpoint("e", backend("b", draining.target)))
+    asking = asyncio.create_task(process.ask())
+    await held(process, 1)
+    process.settle(endpoint("e", backend("b", draining.target, fresh.target)))
+    assert (await asking).status == 200
+    assert (len(draining.seen), len(fresh.seen)) == (1, 1)

@@ -1,0 +1,155 @@
+"""Another pod is tried only where nothing was executed; the servers' ledgers are the judges."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.support.router_process import backend, endpoint, free_port, until
+from tests.support.router_upstream import Answer, Seen, UpstreamServer, cut, echo, hang, refuse
+
+
+def executed(*servers: UpstreamServer) -> Counter[str]:
+    return sum((server.executed for server in servers), Counter())
+
+
+@pytest.mark.parametrize("reason", ["draining", "queue_full", "deadline"])
+async def test_a_refusal_that_was_not_admitted_is_tried_on_another_pod(
+    upstream: Any, router: Any, reason: str
+) -> None:
+    refusing, well = await upstream(refuse(reason)), await upstream()
+    process = await router().start(endpoint("e", backend("b", refusing.target, well.target)))
+    replies = await asyncio.gather(*(process.ask() for _ in range(50)))
+    assert {reply.status for reply in replies} == {200}
+    assert len(well.seen) == 50
+    assert set(executed(refusing, well).values()) == {1}
+    assert len(refusing.seen) >= 1
+    assert f'penstock_router_retries_total{{reason="{reason}"}}' in await process.metrics()
+
+
+async def test_a_pod_that_drains_is_left_alone_at_once(upstream: Any, router: Any) -> None:
+    refusing, well = await upstream(refuse("draining")), await upstream()
+    process = await router().start(endpoint("e", backend("b", refusing.target, well.target)))
+    for _ in range(60):
+        assert (await process.ask()).status == 200
+    assert len(refusing.seen) == 1
+
+
+async def test_a_pod_that_cannot_be_reached_is_passed_over(upstream: Any, router: Any) -> None:
+    nobody, well = free_port(), await upstream()
+    process = await router().start(endpoint("e", backend("b", f"127.0.0.1:{nobody}", well.target)))
+    replies = await asyncio.gather(*(process.ask() for _ in range(50)))
+    assert {reply.status for reply in replies} == {200}
+    assert 'reason="connect_failed"' in await process.metrics()
+
+
+@pytest.mark.parametrize(
+    ("behave", "status", "reason"), [(cut, 502, "model_unreachable"), (hang, 504, "deadline")]
+)
+async def test_what_may_have_been_executed_is_never_sent_again(
+    upstream: Any, router: Any, behave: Any, status: int, reason: str
+) -> None:
+    first, second = await upstream(behave), await upstream(behave)
+    process = await router().start(
+        endpoint("e", backend("b", first.target, second.target), retries=5, timeoutMs=400)
+    )
+    replies = await asyncio.gather(*(process.ask() for _ in range(20)))
+    assert {reply.status for reply in replies} == {status}
+    assert {reply.document["reason"] for reply in replies} == {reason}
+    await until(lambda: len(executed(first, second)) == 20)
+    assert set(executed(first, second).values()) == {1}
+
+
+async def test_an_error_of_the_model_is_an_answer(upstream: Any, router: Any) -> None:
+    async def error(seen: Seen) -> Answer:
+        return Answer(status=503, body=b"busy", headers=b"retry-after: 3\r\ncontent-type: text/x\r\n")
+
+    first, second = await upstream(error), await upstream(error)
+    process = await router().start(endpoint("e", backend("b", first.target, second.target), retries=3))
+    reply = await process.ask()
+    assert (reply.status, reply.body, reply.headers["retry-after"]) == (503, b"busy", "3")
+    assert reply.headers["content-type"] == "text/x"
+    assert len(first.seen) + len(second.seen) == 1
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+async def test_tries_are_counted_and_the_last_refusal_is_the_answer(
+    upstream: Any, router: Any, retries: int
+) -> None:
+    servers = [await upstream(refuse("queue_full", status=429)) for _ in range(4)]
+    process = await router().start(
+        endpoint("e", backend("b", *(server.target for server in servers)), retries=retries)
+    )
+    reply = await process.ask()
+    assert (reply.status, reply.document, reply.headers["retry-after"]) == (
+        429,
+        {"reason": "queue_full"},
+        "7",
+    )
+    assert reply.headers["x-penstock-reason"] == "queue_full"
+    assert sum(len(server.seen) for server in servers) == retries + 1
+    assert max(len(server.seen) for server in servers) == 1
+
+
+async def test_the_only_pods_full_queue_is_told_at_once(upstream: Any, router: Any) -> None:
+    server = await upstream(refuse("queue_full"))
+    process = await router().start(endpoint("e", backend("b", server.target), retries=5))
+    reply = await process.ask()
+    assert (reply.status, reply.document["reason"]) == (503, "queue_full")
+    assert len(server.seen) == 1
+
+
+async def test_the_only_pod_is_tried_again_when_it_could_not_be_reached(upstream: Any, router: Any) -> None:
+    port = free_port()
+    process = await router().start(endpoint("e", backend("b", f"127.0.0.1:{port}"), retries=1))
+    failed = await process.ask()
+    assert (failed.status, failed.document["reason"]) == (502, "model_unreachable")
+    server = await upstream(port=port)
+    assert (await process.ask()).status == 200
+    assert len(server.seen) == 1
+
+
+async def test_a_client_that_leaves_takes_its_request_back(upstream: Any, router: Any) -> None:
+    server = await upstream(hang)
+    process = await router().start(endpoint("e", backend("b", server.target)))
+    asking = asyncio.create_task(process.ask())
+    await until(lambda: server.running)
+    asking.cancel()
+    await until(lambda: server.abandoned == 1)
+    server.behave = echo
+    assert (await process.ask()).status == 200
+    assert 'code="499",endpoint="e"' in await process.metrics()
+
+
+async def test_no_request_is_executed_twice_in_a_storm_of_refusals_cuts_and_errors(
+    upstream: Any, router: Any
+) -> None:
+    def storm(offset: int) -> Any:
+        turns = itertools.count(offset)
+        kinds = [echo, refuse("queue_full"), cut, echo, refuse("draining"), echo, echo]
+
+        async def behave(seen: Seen) -> Answer:
+            return await kinds[next(turns) % len(kinds)](seen)
+
+        return behave
+
+    servers = [await upstream(storm(index)) for index in range(3)]
+    process = await router().start(
+        endpoint("e", backend("b", *(server.target for server in servers)), retries=2)
+    )
+
+    async def one(index: int) -> tuple[str, int]:
+        identity = f"id-{index}"
+        return identity, (await process.ask(headers={"x-request-id": identity})).status
+
+    results = dict(await asyncio.gather(*(one(index) for index in range(400))))
+    ledger = executed(*servers)
+    assert max(ledger.values()) == 1
+    assert set(results.values()) <= {200, 502, 503}
+    for identity, status in results.items():
+        # 200 and 502 (cut) were executed; a refusal never was.
+        assert ledger[identity] == (0 if status == 503 else 1), (identity, status)

@@ -1,0 +1,88 @@
+"""The front door's table: longest prefix on whole segments, stripped."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_router.routes import RouteTable
+from penstock_wire.router_settings import Endpoint
+
+
+def table(**routes: str | None) -> RouteTable:
+    return RouteTable.of(Endpoint(name=name, route=route) for name, route in routes.items())
+
+
+ROUTES = table(root="/", digits="/digits", deep="/digits/v2", odd="/a b", none="", named=None)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("/digits", ("digits", "/")),
+        ("/digits/", ("digits", "/")),
+        ("/digits/predict", ("digits", "/predict")),
+        ("/digits/predict?x=1&y=%2F", ("digits", "/predict?x=1&y=%2F")),
+        ("/digits?x", ("digits", "/?x")),
+        ("/digits?", ("digits", "/?")),
+        ("/digits/v2", ("deep", "/")),
+        ("/digits/v2/x", ("deep", "/x")),
+        ("/digits/v20", ("digits", "/v20")),
+        ("/digitsx", ("root", "/digitsx")),
+        ("/Digits", ("root", "/Digits")),
+        ("/%64igits/x", ("digits", "/x")),
+        ("/digits%2Fv2", ("root", "/digits%2Fv2")),
+        ("/a%20b/c%20d", ("odd", "/c%20d")),
+        ("/digits//x", ("digits", "//x")),
+        ("/", ("root", "/")),
+        ("/?q", ("root", "/?q")),
+        ("//", ("root", "//")),
+        ("/named/x", ("named", "/x")),
+        ("*", None),
+    ],
+)
+def test_the_longest_route_of_whole_segments_wins_and_is_stripped(
+    target: str, expected: tuple[str, str] | None
+) -> None:
+    assert ROUTES.match(target) == expected
+
+
+def test_without_a_root_route_the_rest_has_no_endpoint() -> None:
+    assert table(digits="/digits").match("/other") is None
+    assert table(digits="/digits").match("/") is None
+    assert table().match("/") is None
+
+
+def test_of_two_endpoints_with_one_route_the_first_stands_and_the_other_is_told() -> None:
+    found = table(first="/x", second="/x/", third="/%78")
+    assert found.match("/x/y") == ("first", "/y")
+    assert found.conflicts == {
+        "second": "route '/x/' is taken by endpoint first",
+        "third": "route '/%78' is taken by endpoint first",
+    }
+
+
+def test_a_route_without_a_slash_in_front_is_told() -> None:
+    assert table(bad="x").conflicts == {"bad": "expected a route that begins with /, found 'x'"}
+
+
+PART = st.text(alphabet="ab", min_size=1, max_size=2)
+PATHS = st.lists(PART, max_size=4)
+
+
+@given(routes=st.lists(PATHS, min_size=1, max_size=6), path=PATHS, query=st.sampled_from(["", "?", "?a=/b"]))
+def test_a_match_is_the_longest_prefix_and_nothing_is_lost(
+    routes: list[list[str]], path: list[str], query: str
+) -> None:
+    endpoints = {f"e{index}": "/" + "/".join(route) for index, route in enumerate(routes)}
+    found = table(**endpoints).match("/" + "/".join(path) + query)
+    prefixes = [route for route in routes if path[: len(route)] == route]
+    if not prefixes:
+        assert found is None
+        return
+    longest = max(prefixes, key=len)
+    assert found is not None
+    name, rest = found
+    assert endpoints[name] == "/" + "/".join(longest)
+    assert rest == "/" + "/".join(path[len(longest) :]) + query
