@@ -155,6 +155,9 @@ def _ready(
         return condition("Ready", "False", "BatchPolicyMissing", _policy_text(backend)), False, True
     if rolling is not None and overdue is not None:
         return condition("Ready", "False", overdue.reason, overdue.message), False, True
+    if rolling is not None and backend.spec.suspend:
+        text = f"spec.suspend is true, so all is left as it is: {rolling}"
+        return condition("Ready", "False", "Suspended", text), False, False
     if rolling is not None:
         return condition("Ready", "False", "RollingOut", rolling), True, False
     if backend.spec.replicas == 0:

@@ -86,7 +86,7 @@ def test_reads_what_is_stored() -> None:
     ],
 )
 def test_what_does_not_fit_is_named(kind: type[Any], spec: Any, told: str) -> None:
-    """An object that an older schema let through: the object, each path, what was expected, what was found."""
+    """An object that an older schema let through: which, each path, what was expected, what was found."""
     with pytest.raises(ResourceError) as caught:
         kind.parse({"metadata": {"name": "x", "namespace": "n"}, "spec": spec})
     assert str(caught.value).startswith(f"{kind.__name__} n/x: ")

@@ -1,0 +1,448 @@
+"""How many replicas a load asks for: tables, a simulated backend, and what holds for every load."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock_operator.api import ModelBackend
+from penstock_operator.autoscaling import (
+    LoadWindow,
+    PodLoad,
+    Recommendation,
+    Sample,
+    ScalerState,
+    Target,
+    recommend,
+    target_of,
+)
+from penstock_wire.report import Items, SidecarReport, State, Totals
+
+FIRST_LOOK = "not lowered before one stable window has been watched"
+TARGET = Target(min_replicas=1, max_replicas=10, target_load=10, stable_window=60, downscale_delay=300)
+
+
+def report(pod: str = "p", seq: int = 1, state: State = "ready", load: int = 0, **more: Any) -> SidecarReport:
+    totals = Totals(**{key: more.pop(key) for key in ("arrived", "batches", "batch_items") if key in more})
+    return SidecarReport(
+        pod=pod,
+        uid=more.pop("uid", "u"),
+        seq=seq,
+        state=state,
+        items=Items(queued=load),
+        totals=totals,
+        **more,
+    )
+
+
+def pod(
+    name: str, *loads: tuple[float, int], ready: bool = True, was: bool = True, left: bool = False
+) -> PodLoad:
+    samples = tuple(Sample(at=at, load=load) for at, load in loads)
+    return PodLoad(name=name, ready=ready, was_ready=was, left=left, samples=samples)
+
+
+def steady(name: str, load: int, *, until: float, seconds: int = 60, **more: Any) -> PodLoad:
+    return pod(name, *((until - seconds + second, load) for second in range(seconds + 1)), **more)
+
+
+class Backend:
+    """A backend of which every pod reports each second, scaled as recommended at once.
+
+    Args:
+        target: the limits.
+        replicas: how many to begin with.
+    """
+
+    def __init__(self, target: Target, replicas: int) -> None:
+        self.target, self.replicas, self.now = target, replicas, 1000.0
+        self.window, self.state, self.seq = LoadWindow(target.stable_window), ScalerState(), 0
+        self.history: list[int] = []
+        self.last: Recommendation | None = None
+
+    def run(self, seconds: int, load: int) -> None:
+        """Share a load among the pods for some seconds."""
+        for _ in range(seconds):
+            self.now += 1
+            self.seq += 1
+            for index in range(self.replicas):
+                share = load // self.replicas + (index < load % self.replicas)
+                self.window.record(report(f"p{index}", self.seq, load=share), self.now)
+            pods = {f"p{index}": True for index in range(self.replicas)}
+            self.last, self.state = recommend(
+                self.target,
+                current=self.replicas,
+                pods=self.window.view(pods, self.now),
+                state=self.state,
+                now=self.now,
+            )
+            self.replicas = self.last.replicas
+            self.history.append(self.replicas)
+
+
+# --- one look -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("load", "wanted", "replicas"),
+    [
+        (0, 0, 1),
+        (1, 1, 1),
+        (10, 1, 1),
+        (11, 2, 2),
+        (19, 2, 2),
+        (95, 10, 10),
+        (101, 11, 10),
+        (10_000, 1000, 10),
+    ],
+)
+def test_ceil_of_load_over_target(load: int, wanted: int, replicas: int) -> None:
+    """N = ceil(load / target), clamped; up at once, also on the first look."""
+    found, _ = recommend(TARGET, current=1, pods=[steady("a", load, until=100)], state=ScalerState(), now=100)
+    assert (found.inputs.wanted, found.replicas) == (wanted, replicas)
+    assert found.inputs.load == load
+    assert found.metrics_available
+
+
+@pytest.mark.parametrize(
+    ("current", "load", "verdict", "message"),
+    [
+        (1, 35, "Scale", "load 35 / targetLoad 10 = 4"),
+        (4, 35, "Steady", "load 35 / targetLoad 10 = 4"),
+        (10, 120, "Limited", "load 120 / targetLoad 10 = 12, limited to maxReplicas 10"),
+        (1, 0, "Steady", "load 0 / targetLoad 10 = 0, limited to minReplicas 1"),
+        (
+            5,
+            0,
+            "FirstLook",
+            f"load 0 / targetLoad 10 = 0, limited to minReplicas 1; {FIRST_LOOK}",
+        ),
+    ],
+)
+def test_the_reason_has_the_numbers(current: int, load: int, verdict: str, message: str) -> None:
+    """What `status.scaling` and a person read."""
+    pods = [steady("a", load, until=100)]
+    found, _ = recommend(TARGET, current=current, pods=pods, state=ScalerState(), now=100)
+    assert (found.verdict, found.message) == (verdict, message)
+
+
+@pytest.mark.parametrize(("current", "replicas"), [(0, 1), (1, 1), (10, 10), (12, 10), (500, 10)])
+def test_the_limits_hold_at_once(current: int, replicas: int) -> None:
+    """A lowered maxReplicas or a raised minReplicas waits for nothing, not even for reports."""
+    found, _ = recommend(TARGET, current=current, pods=[], state=ScalerState(), now=0)
+    assert (found.replicas, found.verdict, found.metrics_available) == (replicas, "NoReports", False)
+
+
+def test_the_average_is_over_time() -> None:
+    """Half the window at 40 and half at 0 is a load of 20."""
+    samples = [(at, 40 if at < 70 else 0) for at in range(40, 101)]
+    found, _ = recommend(TARGET, current=1, pods=[pod("a", *samples)], state=ScalerState(), now=100)
+    assert found.inputs.load == 20
+
+
+def test_a_sample_counts_as_long_as_it_stood() -> None:
+    """Reports do not come at an even pace; a load of 60 for 10 of 60 s is 10."""
+    pods = [pod("a", (40, 60), (50, 0), (99, 0))]
+    found, _ = recommend(TARGET, current=1, pods=pods, state=ScalerState(), now=100)
+    assert found.inputs.load == 10
+
+
+def test_a_pod_that_left_counts_up_to_its_end() -> None:
+    """Its past load was real; it has none now."""
+    pods = [steady("here", 0, until=100), replace(steady("gone", 30, until=70, seconds=30), left=True)]
+    found, _ = recommend(TARGET, current=1, pods=pods, state=ScalerState(), now=100)
+    assert found.inputs.load == 15
+    assert found.inputs.silent_pods == 0
+
+
+def test_pods_that_never_were_ready_are_coming_capacity() -> None:
+    """They have no load, are not silent, and do not breed more."""
+    pods = [steady("a", 25, until=100), *(pod(f"new{index}", ready=False, was=False) for index in range(9))]
+    found, _ = recommend(TARGET, current=10, pods=pods, state=ScalerState(), now=100)
+    assert (found.inputs.wanted, found.inputs.ready_pods, found.inputs.silent_pods) == (3, 1, 0)
+
+
+# --- silence --------------------------------------------------------------------------------------------
+
+
+def test_a_silent_pod_counts_as_its_last_load() -> None:
+    """Its queue did not go away with its voice."""
+    pods = [
+        steady("a", 5, until=100),
+        steady("b", 5, until=100),
+        steady("mute", 30, until=80, seconds=60),
+    ]
+    found, _ = recommend(TARGET, current=3, pods=pods, state=ScalerState(), now=100)
+    assert (found.inputs.load, found.inputs.silent_pods, found.inputs.ready_pods) == (40, 1, 2)
+
+
+@pytest.mark.parametrize("samples", [((10.0, 300),), ()])
+def test_long_silence_counts_as_a_usual_load(samples: tuple[tuple[float, int], ...]) -> None:
+    """After a stable window, and for a ready pod that never spoke: targetLoad."""
+    pods = [steady("a", 5, until=100), steady("b", 5, until=100), pod("mute", *samples)]
+    found, _ = recommend(TARGET, current=3, pods=pods, state=ScalerState(), now=100)
+    assert found.inputs.load == 20
+
+
+@pytest.mark.parametrize(
+    ("talking", "silent", "held"), [(1, 0, False), (1, 1, False), (1, 2, True), (2, 2, False), (0, 1, True)]
+)
+def test_held_while_more_than_half_are_unknown(talking: int, silent: int, held: bool) -> None:
+    """The little that is known is no ground to go up or down."""
+    pods = [steady(f"t{index}", 100, until=100) for index in range(talking)]
+    pods += [pod(f"s{index}", (20.0, 100)) for index in range(silent)]
+    found, _ = recommend(TARGET, current=2, pods=pods, state=ScalerState(), now=100)
+    assert (found.verdict == "TooManyUnknown") == held
+    assert (found.replicas == 2) == held
+    assert found.metrics_available != held
+    if held:
+        assert found.message == f"held at 2: {silent} of {talking + silent} pods are silent"
+
+
+# --- over time ------------------------------------------------------------------------------------------
+
+
+def test_up_at_once_down_after_the_delay() -> None:
+    """A burst is met within seconds; the replicas stay for `downscaleDelay` after it, then go at once."""
+    target = replace(TARGET, stable_window=10, downscale_delay=30)
+    backend = Backend(target, 1)
+    backend.run(20, 5)
+    assert backend.history == [1] * 20
+    backend.run(3, 40)
+    assert backend.replicas == 4
+    backend.run(20, 40)
+    assert backend.replicas == 4
+    backend.history.clear()
+    backend.run(60, 5)
+    last_four = max(index for index, count in enumerate(backend.history) if count == 4)
+    assert 29 <= last_four <= 40
+    assert backend.history[-1] == 1
+
+
+def test_down_only_to_the_most_that_was_wanted_within_the_delay() -> None:
+    """A second, smaller peak keeps what it needs."""
+    target = replace(TARGET, stable_window=5, downscale_delay=60)
+    backend = Backend(target, 1)
+    backend.run(20, 80)
+    backend.run(40, 5)
+    backend.run(10, 30)
+    backend.run(35, 5)
+    assert backend.replicas == 3
+    assert backend.last is not None
+    assert (backend.last.verdict, backend.last.message) == (
+        "Delayed",
+        "load 5 / targetLoad 10 = 1; 3 were wanted within the last 60s",
+    )
+    backend.run(40, 5)
+    assert backend.replicas == 1
+
+
+def test_a_short_peak_within_reach_is_averaged_away() -> None:
+    """Less than twice what is ready, for a moment, changes nothing."""
+    backend = Backend(replace(TARGET, stable_window=60), 2)
+    backend.run(120, 18)
+    backend.run(2, 28)
+    backend.run(120, 18)
+    assert set(backend.history) == {2}
+
+
+def test_a_burst_of_twice_the_capacity_counts_at_once() -> None:
+    """The short window decides (and holds): the stable one alone would take most of a minute."""
+    backend = Backend(TARGET, 2)
+    backend.run(120, 15)
+    backend.run(7, 80)
+    assert backend.replicas == 8
+
+
+def test_a_new_leader_never_lowers_on_its_first_look() -> None:
+    """What it has not seen may have been busy; without any delay it still watches one stable window."""
+    target = replace(TARGET, stable_window=20, downscale_delay=0)
+    backend = Backend(target, 6)
+    backend.run(19, 5)
+    assert set(backend.history) == {6}
+    backend.run(5, 5)
+    assert backend.replicas == 1
+
+
+def test_a_new_leader_takes_what_it_finds_for_wanted() -> None:
+    """The replicas that are there count as wanted at the first look: for the whole `downscaleDelay`."""
+    backend = Backend(replace(TARGET, stable_window=5, downscale_delay=50), 6)
+    backend.run(50, 5)
+    assert set(backend.history) == {6}
+    backend.run(3, 5)
+    assert backend.replicas == 1
+
+
+def test_no_delay() -> None:
+    """`downscaleDelay: 0s` follows the average down."""
+    backend = Backend(replace(TARGET, stable_window=5, downscale_delay=0), 1)
+    backend.run(10, 25)
+    assert backend.replicas == 3
+    backend.run(12, 5)
+    assert backend.replicas == 1
+
+
+loads = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 200)), min_size=1, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    loads=loads,
+    begin=st.integers(0, 20),
+    limits=st.tuples(st.integers(1, 6), st.integers(0, 10)),
+    stable=st.integers(1, 20),
+    delay=st.integers(0, 40),
+)
+def test_what_holds_for_every_load(
+    loads: list[tuple[int, int]], begin: int, limits: tuple[int, int], stable: int, delay: int
+) -> None:
+    """Always within the limits, never below what the load asks for, never down in the first window."""
+    target = Target(
+        min_replicas=limits[0],
+        max_replicas=limits[0] + limits[1],
+        target_load=10,
+        stable_window=stable,
+        downscale_delay=delay,
+    )
+    backend = Backend(target, target.clamp(begin))
+    for seconds, load in loads:
+        for _ in range(seconds):
+            before, began = backend.replicas, backend.state.first_look
+            backend.run(1, load)
+            found = backend.last
+            assert found is not None
+            assert target.min_replicas <= found.replicas <= target.max_replicas
+            assert found.replicas >= target.clamp(found.inputs.wanted)
+            if began is None or backend.now - began < stable:
+                assert found.replicas >= before
+            assert found.replicas <= max(before, target.clamp(found.inputs.wanted))
+            assert len(backend.state.wanted) <= target.max_replicas
+    backend.run(stable * 2 + delay + 3, 10 * target.min_replicas)
+    assert backend.replicas == target.min_replicas
+
+
+# --- the window -----------------------------------------------------------------------------------------
+
+
+def test_a_pod_of_another_uid_starts_afresh() -> None:
+    """A StatefulSet-like reuse of a name does not inherit a queue."""
+    window = LoadWindow()
+    window.record(report(uid="old", seq=9, load=50), 1)
+    window.record(report(uid="new", seq=1, load=2), 2)
+    (found,) = window.view({"p": True}, 3)
+    assert [sample.load for sample in found.samples] == [2]
+
+
+def test_a_report_that_comes_twice_counts_once() -> None:
+    """The sender tries again when an answer is lost."""
+    window = LoadWindow()
+    window.record(report(seq=1, load=5), 1)
+    window.record(report(seq=1, load=5), 2)
+    (found,) = window.view({"p": True}, 3)
+    assert len(found.samples) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "arrived"),
+    [
+        ({"seq": 1, "arrived": 4}, {"seq": 2, "arrived": 10}, 10),
+        ({"seq": 70, "arrived": 400}, {"seq": 71, "arrived": 410}, 10),
+        ({"seq": 70, "arrived": 400}, {"seq": 73, "arrived": 430}, 30),
+        ({"seq": 70, "arrived": 400}, {"seq": 1, "arrived": 3}, 3),
+    ],
+)
+def test_totals_become_rates(first: dict[str, int], second: dict[str, int], arrived: int) -> None:
+    """Lost reports lose nothing; what came before we listened is not now; a restart counts from zero."""
+    window = LoadWindow()
+    window.record(report(**first), 0)
+    window.record(report(**second), 60)
+    assert window.load(60, 32).arrivals_per_minute == arrived
+
+
+def test_load_status() -> None:
+    """Sums over the pods that talk, the oldest of all, arrivals and fill over a minute."""
+    window = LoadWindow()
+    for second in range(61):
+        for name, share in (("a", 1), ("b", 3)):
+            window.record(
+                report(
+                    name,
+                    second + 1,
+                    load=share,
+                    oldest_age_ms=share * 100,
+                    arrived=share * second,
+                    batches=second,
+                    batch_items=second * 4 * share,
+                ),
+                second,
+            )
+    found = window.load(60, 16)
+    assert found.document() == {
+        "queued": 4,
+        "ongoing": 0,
+        "oldestAgeMs": 300,
+        "arrivalsPerMinute": 240,
+        "batchFillPercent": 50,
+    }
+    assert window.load(75, 16).queued == 0
+    assert window.load(1000, 16).document() == LoadWindow().load(0, 16).document()
+
+
+def test_memory_is_bounded() -> None:
+    """Samples older than `keep` go, but for the one in force when the window began; so do pods that left."""
+    window = LoadWindow(60)
+    for second in range(500):
+        window.record(report("a", second + 1), second)
+        window.record(report("b", second + 1), second)
+        window.view({"a": True}, second)
+    (a, b) = window.view({"a": True}, 499)
+    assert 60 <= len(a.samples) <= 63
+    assert b.left
+    assert [found.name for found in window.view({"a": True}, 600)] == ["a"]
+    assert len(window.view({"a": True}, 9999)[0].samples) == 1
+    assert list(window.latest()) == ["a"]
+
+
+def test_readiness_is_remembered() -> None:
+    """A pod that was ready once is unknown when it falls silent, not coming capacity."""
+    window = LoadWindow()
+    window.record(report("a", state="loading"), 0)
+    assert [found.was_ready for found in window.view({"a": False, "b": False}, 1)] == [False, False]
+    window.view({"a": True, "b": False}, 2)
+    assert [found.was_ready for found in window.view({"a": False, "b": False}, 3)] == [True, False]
+
+
+def test_keep_is_never_less_than_a_minute() -> None:
+    """The rates need that much."""
+    window = LoadWindow(5)
+    assert window.keep == 60
+    window.keep = 600
+    assert window.keep == 600
+
+
+# --- the target -----------------------------------------------------------------------------------------
+
+
+def backend(**spec: Any) -> ModelBackend:
+    model = {"container": {"image": "i"}}
+    return ModelBackend.parse({"metadata": {"name": "b"}, "spec": {"model": model} | spec})
+
+
+def test_target_of() -> None:
+    """Seconds and numbers out of the spec; none without autoscaling, none while suspended."""
+    scaling = {"targetLoad": 7, "stableWindow": "1m30s", "downscaleDelay": "500ms"}
+    assert target_of(backend(autoscaling=scaling)) == Target(
+        min_replicas=1, max_replicas=10, target_load=7, stable_window=90, downscale_delay=0.5
+    )
+    assert target_of(backend()) is None
+    assert target_of(backend(autoscaling=scaling, suspend=True)) is None
+
+
+def test_a_fresh_state_says_nothing() -> None:
+    """No memory is no reason to hold."""
+    assert ScalerState() == ScalerState(first_look=None, wanted=(), panic_until=-math.inf)
