@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ _MODELS: dict[str, type[Resource]] = {
 @dataclass(frozen=True, slots=True)
 class _Planned:
     signature: tuple[Any, ...]
+    ready: Mapping[str, bool]
     plan: traffic.TrafficPlan
     endpoints: tuple[ModelEndpoint, ...]
     ports: dict[str, int]
@@ -47,6 +49,7 @@ class View:
         self.store = store
         self._parsed: dict[Key, tuple[Obj, Resource | ResourceError]] = {}
         self._plans: dict[str, _Planned] = {}
+        self._ready: dict[str, tuple[tuple[int, int], dict[str, bool]]] = {}
 
     def read(self, stored: Obj) -> Resource:
         """An object of ours as its resource.
@@ -126,11 +129,18 @@ class View:
         Args:
             namespace: where.
         """
-        return {
-            stored["metadata"]["name"]: self.ready_pods(namespace, stored["metadata"]["name"]) > 0
-            for stored in self.store.all(BACKEND, namespace)
-            if not stored["metadata"].get("deletionTimestamp")
-        }
+        epochs = (self.store.epoch(BACKEND, namespace), self.store.epoch(DEPLOYMENT, namespace))
+        known = self._ready.get(namespace)
+        if known is None or known[0] != epochs:
+            ready = {
+                stored["metadata"]["name"]: self.ready_pods(namespace, stored["metadata"]["name"]) > 0
+                for stored in self.store.all(BACKEND, namespace)
+                if not stored["metadata"].get("deletionTimestamp")
+            }
+            # NB: an equal picture keeps its identity, by which the plan is cached.
+            known = (epochs, known[1] if known is not None and known[1] == ready else ready)
+            self._ready[namespace] = known
+        return known[1]
 
     def ready_pods(self, namespace: str, backend: str) -> int:
         """How many pods of a backend are ready, as its Deployment says.
@@ -181,7 +191,7 @@ class View:
             self.store.epoch(ENDPOINT, namespace),
             self.store.epoch(SPLIT, namespace),
             self.store.epoch(SERVICE, namespace),
-            tuple(sorted(ready.items())),
+            id(ready),
         )
         known = self._plans.get(namespace)
         if known is None or known.signature != signature:
@@ -193,6 +203,7 @@ class View:
             ]
             known = _Planned(
                 signature,
+                ready,  # held, so that no other picture gets its id
                 traffic.plan(endpoints, self.splits(namespace), ready),
                 tuple(endpoints),
                 ports.allocate([endpoint.name for endpoint in endpoints], services),

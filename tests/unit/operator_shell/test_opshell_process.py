@@ -18,9 +18,21 @@ import pytest
 
 from penstock_operator.cluster import KubernetesCluster
 from penstock_operator.errors import ConfigError, Conflict, NotFound, Rejected, Unavailable
-from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE, LEASE, POLICY
+from penstock_operator.kinds import (
+    BACKEND,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    ENDPOINT_SLICE,
+    LEASE,
+    PARENTS,
+    POLICY,
+    WATCHED_CHILDREN,
+)
 from tests.support.operator_harness import backend, endpoint, policy
 from tests.support.tiny_apiserver import TinyApiserver
+
+KINDS = len(PARENTS) + len(WATCHED_CHILDREN)
+"""Watches of one operator."""
 
 
 async def until(check: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
@@ -172,6 +184,18 @@ async def operators(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[Call
             await process.end(signal.SIGKILL)
 
 
+async def quiet(process: Process) -> None:
+    """Wait until every key that was added has been worked on."""
+    end = time.monotonic() + 40
+    while True:
+        _, text = await process.get("/metrics")
+        pattern = r'^workqueue_(adds_total|work_duration_seconds_count)\{name="reconcile"} (\S+)$'
+        counts = dict(re.findall(pattern, text, re.MULTILINE))
+        if counts["adds_total"] == counts["work_duration_seconds_count"]:
+            return
+        assert time.monotonic() < end, counts
+
+
 def has(server: TinyApiserver, kind: str, name: str) -> bool:
     return (kind, "n", name) in server.cluster.objects
 
@@ -223,11 +247,14 @@ async def test_a_restart_writes_nothing(server: TinyApiserver, operators: Any) -
         return has(server, "Deployment", "penstock-router") and all(statuses)
 
     await until(settled, "everything has a status")
+    await until(lambda: server.watches >= KINDS, "the first watches")
+    await quiet(first)
     await first.end()
     server.cluster.writes.clear()
+    watched = server.watches
     second = await operators("op-2")
     await until(lambda: second.said("synced") == 1, "the second leads")
-    await until(lambda: server.watches >= 22, "the second watches")
+    await until(lambda: server.watches >= watched + KINDS, "the second watches")
     server.cluster.user_applies(policy("other"))
     await until(lambda: "status" in server.cluster.find(POLICY, "n", "other"), "the second works")
     ours = [write for write in server.cluster.writes if write[1] not in ("Lease", "EndpointSlice", "Event")]
