@@ -1,0 +1,189 @@
+"""A state machine against the dispatcher: whatever arrives, leaves, fails or changes, its promises hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock_sidecar.work import Outcome
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamTimeout
+from penstock_wire.settings import Batching
+from tests.support.fake_loop import FakeLoop, settle
+from tests.support.scripted_model import Run, Scripted
+
+FAULTS = ("ok", "refused", "lost", "timeout", "status", "short", "garbage", "defect")
+POLICIES = st.builds(
+    Batching,
+    max_batch_size=st.integers(1, 6),
+    max_batch_bytes=st.sampled_from([12, 50, 10_000]),
+    batch_wait_timeout_ms=st.sampled_from([0, 0, 300, 2000]),
+    max_concurrent_batches=st.integers(1, 3),
+    max_queued_items=st.sampled_from([None, 0, 5, 20]),
+    batch_key_headers=st.sampled_from([(), ("x-tenant",)]),
+)
+
+
+class Watched(Scripted):
+    """A model that checks each run against what may be sent at that moment."""
+
+    def __init__(self, batching: Batching) -> None:
+        super().__init__(base=0.7, item=0.05)
+        self.dispatcher.apply(batching)
+        self.fault = "ok"
+        self.broken: list[str] = []
+        self.sent: list[int] = []
+        self.deadlines: dict[int, float] = {}
+        self.like: dict[int, tuple[str, str]] = {}
+        self.behaviour = self.behave
+
+    async def send(self, request: Any, timeout: float) -> Response:
+        # NB: collected, not raised: whatever a run raises is an answer to the dispatcher.
+        self.broken += list(self.violations(json.loads(request.body)["instances"]))
+        return await super().send(request, timeout)
+
+    def violations(self, items: list[Any]) -> Iterator[str]:
+        batching = self.dispatcher.batching
+        if len(items) > batching.max_batch_size:
+            yield "over size"
+        if self.running >= batching.max_concurrent_batches:
+            yield "over concurrency"
+        keys = {self.like[item["of"]] for item in items}
+        if len(keys if batching.batch_key_headers else {path for path, _ in keys}) != 1:
+            yield "unlike requests in one batch"
+        sizes = [len(json.dumps(item)) for item in items]
+        if len(items) > 1 and sum(sizes) > batching.max_batch_bytes:
+            yield "over bytes"
+        for item in items:
+            if item["n"] in self.sent:
+                yield "sent twice"
+            if self.deadlines[item["of"]] <= self.loop.time():
+                yield "sent after its deadline"
+            self.sent.append(item["n"])
+
+    def behave(self, run: Run) -> Response | Exception | None:
+        right = [{"got": item} for item in run.items]
+        return {
+            "ok": None,
+            "refused": ConnectFailed("refused"),
+            "lost": ConnectionLost("lost"),
+            "timeout": UpstreamTimeout("slow"),
+            "status": Response(status=429, body=b"no"),
+            "short": Response(status=200, body=json.dumps({"predictions": right[1:]}).encode()),
+            "garbage": Response(status=200, body=b"<html>"),
+            "defect": RuntimeError("a defect"),
+        }[self.fault]
+
+
+class Machine(RuleBasedStateMachine):
+    """Requests come and go before a model that now and then fails."""
+
+    @initialize(batching=POLICIES)
+    def begin(self, batching: Batching) -> None:
+        self.loop = FakeLoop()
+        self.run = self.loop.run_until_complete
+        self.model: Watched = self.run(self.make(batching))
+        self.asked: list[tuple[int, list[int], asyncio.Task[Outcome]]] = []
+        self.numbers = 0
+        self.cancelled: set[int] = set()
+
+    async def make(self, batching: Batching) -> Watched:
+        return Watched(batching)
+
+    @rule(
+        count=st.integers(1, 9),
+        path=st.sampled_from(["/a", "/b"]),
+        tenant=st.sampled_from(["1", "2"]),
+        timeout=st.sampled_from([0.4, 1.0, 3.0, 30.0]),
+        times=st.integers(1, 4),
+    )
+    def ask(self, count: int, path: str, tenant: str, timeout: float, times: int) -> None:
+        async def send() -> None:
+            for _ in range(times):
+                of = len(self.asked)
+                numbers = list(range(self.numbers, self.numbers + count))
+                self.numbers += count
+                items = [{"of": of, "n": number} for number in numbers]
+                self.model.deadlines[of] = self.loop.time() + timeout
+                self.model.like[of] = (path, tenant)
+                task = self.model.ask(*items, timeout=timeout, target=path, x_tenant=tenant)
+                self.asked.append((of, numbers, task))
+            await settle()
+
+        self.run(send())
+
+    @rule(seconds=st.sampled_from([0.01, 0.3, 0.8, 5.0]))
+    def wait(self, seconds: float) -> None:
+        self.run(asyncio.sleep(seconds))
+
+    @rule(batching=POLICIES)
+    def change(self, batching: Batching) -> None:
+        self.model.dispatcher.apply(batching)
+        self.run(settle())
+
+    @rule(fault=st.sampled_from(FAULTS))
+    def break_or_mend(self, fault: str) -> None:
+        self.model.fault = fault
+
+    @precondition(lambda self: bool(self.asked))
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        of, _, task = data.draw(st.sampled_from(self.asked))
+        if not task.done():
+            self.cancelled.add(of)
+        task.cancel()
+        self.run(settle())
+
+    @rule()
+    def refuse_queued(self) -> None:
+        self.model.dispatcher.refuse_queued(PenstockError(Reason.DRAINING, "leaving", not_admitted=True))
+        self.run(settle())
+
+    @invariant()
+    def counts_are_what_they_say(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        dispatcher = self.model.dispatcher
+        works = list(dispatcher.queue)
+        assert dispatcher.queued == sum(work.left for work in works)
+        assert dispatcher.queue.bytes == sum(work.bytes_left for work in works)
+        assert all(work.queued and not work.done for work in works)
+        assert dispatcher.alive
+        assert self.model.broken == []
+
+    def teardown(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        self.model.fault = "ok"
+        # The last deadline is 30 s away: by then each request was answered and the queue is empty.
+        self.run(asyncio.sleep(31))
+        dispatcher = self.model.dispatcher
+        assert (dispatcher.queued, dispatcher.ongoing, len(dispatcher.queue.lines)) == (0, 0, 0)
+        for of, numbers, task in self.asked:
+            assert task.done(), "not answered"
+            if task.cancelled():
+                assert of in self.cancelled
+            elif task.exception() is not None:
+                assert isinstance(task.exception(), PenstockError)
+                assert not set(numbers) & set(self.model.sent), "refused and sent all the same"
+            else:
+                outcome = task.result()
+                if isinstance(outcome, Response) and outcome.status == 200:
+                    got = [each["got"] for each in json.loads(outcome.body)["predictions"]]
+                    assert got == [{"of": of, "n": number} for number in numbers], "somebody else's answer"
+                elif isinstance(outcome, PenstockError):
+                    assert outcome.reason is not Reason.INTERNAL or outcome.detail
+                    if outcome.not_admitted and outcome.reason is Reason.DRAINING:
+                        assert not set(numbers) & set(self.model.sent), "called unexecuted and sent"
+        self.run(self.model.close())
+        self.loop.close()
+
+
+Machine.TestCase.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+TestMachine = Machine.TestCase
