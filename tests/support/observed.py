@@ -1,0 +1,57 @@
+"""What a cluster shows of pods and Deployments, for the tests of statuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
+
+
+def pod(
+    name: str = "p1", ready: bool = True, phase: str = "Running", deleting: bool = False, **more: Any
+) -> Any:
+    metadata = {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    if deleting:
+        metadata["deletionTimestamp"] = NOW
+    found = [{"type": "Ready", "status": "True" if ready else "False"}, *more.pop("conditions", ())]
+    return {"metadata": metadata, "status": {"phase": phase, "conditions": found} | more}
+
+
+def container(name: str = "model", **state: Any) -> dict[str, Any]:
+    last = state.pop("last", None)
+    restarts = state.pop("restarts", 0)
+    image = "example/model:1"
+    found = {"name": name, "image": image, "ready": False, "restartCount": restarts, "state": state}
+    return found | ({"lastState": {"terminated": last}} if last else {})
+
+
+def deployment(replicas: int = 1, ready: int = 1, updated: int | None = None, **more: Any) -> dict[str, Any]:
+    counts = {
+        "observedGeneration": more.pop("seen", 1),
+        "replicas": replicas,
+        "readyReplicas": ready,
+        "updatedReplicas": replicas if updated is None else updated,
+    }
+    return {"metadata": {"name": "b-backend", "generation": 1}, "status": counts | more}
+
+
+def by_type(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {item["type"]: (item["status"], item["reason"]) for item in found["conditions"]}
+
+
+def message(found: dict[str, Any], kind: str) -> str:
+    return next(item["message"] for item in found["conditions"] if item["type"] == kind)
+
+
+PULL = container(waiting={"reason": "ImagePullBackOff", "message": "Back-off pulling image"})
+CRASH = container(
+    waiting={"reason": "CrashLoopBackOff"},
+    last={"exitCode": 1, "reason": "Error", "message": "no such file\n"},
+    restarts=3,
+)
+BETWEEN = container(running={}, last={"exitCode": 137, "reason": "OOMKilled"}, restarts=1)
+ENDED = container(terminated={"exitCode": 0, "reason": "Completed"})
+CONFIG = container(
+    "penstock-sidecar", waiting={"reason": "CreateContainerConfigError", "message": "no secret"}
+)
+HOMELESS = [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}]

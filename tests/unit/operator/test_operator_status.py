@@ -1,0 +1,491 @@
+"""What is observed becomes conditions: a table a kind, and that nothing changes where nothing happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock_operator import status
+from penstock_operator.api import Condition, ModelBackend
+from penstock_operator.api.modelbackend import LoadStatus, ScalingInputs
+from penstock_operator.autoscaling import Recommendation
+from penstock_operator.status import BackendObserved, conditions
+from penstock_wire.report import SidecarReport, State
+from tests.support.observed import (
+    BETWEEN,
+    CONFIG,
+    CRASH,
+    ENDED,
+    HOMELESS,
+    LATER,
+    NOW,
+    PULL,
+    by_type,
+    deployment,
+    message,
+    pod,
+)
+
+
+def backend(**spec: Any) -> ModelBackend:
+    return ModelBackend.parse(
+        {
+            "metadata": {"name": "b", "namespace": "n", "generation": 4},
+            "spec": {"model": {"container": {"image": "i"}}} | spec,
+        }
+    )
+
+
+def report(name: str = "p1", version: int = 3, state: State = "ready", message: str = "") -> SidecarReport:
+    return SidecarReport(pod=name, uid="u", seq=1, state=state, settings_version=version, message=message)
+
+
+MISSING_POLICY = "BatchPolicy p does not exist in namespace n; the last settings stay in force, or the defaults if there were none"
+WELL = BackendObserved(
+    deployment=deployment(),
+    pods=[pod()],
+    reports={"p1": report()},
+    settings_version=3,
+    used_by=["ModelEndpoint/e"],
+)
+
+
+# --- conditions -----------------------------------------------------------------------------------------
+
+
+def test_a_condition_that_stays_keeps_its_time() -> None:
+    """Only a change of status is a transition; reason, message and generation follow at once."""
+    old = [
+        Condition(type="A", status="True", reason="R", last_transition_time=NOW),
+        Condition(type="B", status="True", reason="R", last_transition_time=NOW),
+        Condition(type="Gone", status="True", reason="R", last_transition_time=NOW),
+    ]
+    new = [
+        conditions.condition("B", "False", "S", "why"),
+        conditions.condition("Ready", "True", "R"),
+        conditions.condition("A", "True", "T"),
+    ]
+    assert conditions.merge(old, new, generation=2, now=LATER) == [
+        {"type": "Ready", "status": "True", "reason": "R", "message": "",
+         "observedGeneration": 2, "lastTransitionTime": LATER},
+        {"type": "A", "status": "True", "reason": "T", "message": "",
+         "observedGeneration": 2, "lastTransitionTime": NOW},
+        {"type": "B", "status": "False", "reason": "S", "message": "why",
+         "observedGeneration": 2, "lastTransitionTime": LATER},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [([], ""), (["b", "a"], "a, b"), (["c", "b", "a"], "a, b, c"), (list("fedcba"), "a, b, c and 3 more")],
+)
+def test_some_names(names: Sequence[str], told: str) -> None:
+    """Up to three names, and a count."""
+    assert conditions.some(names) == told
+
+
+def test_shares() -> None:
+    """Percentages of the sum; weights of nothing are nothing."""
+    assert conditions.shares([("one", 90), ("two", 10)]) == "one 90%, two 10%"
+    assert conditions.shares([("a", 1), ("b", 2)]) == "a 33.3%, b 66.7%"
+    assert conditions.shares([("a", 0)]) == "a 0%"
+    assert conditions.shares([]) == ""
+
+
+def test_a_long_message_is_cut() -> None:
+    """A model's last words may be a book; the status is not."""
+    assert len(conditions.condition("A", "True", "R", "x" * 10_000).message) == 2048
+
+
+def test_what_does_not_parse_says_so() -> None:
+    """Unreadable, for people and for kstatus, with the time of the first such look."""
+    stored: dict[str, Any] = {"metadata": {"generation": 7}, "spec": {}}
+    found = status.parse_failed(stored, "spec.model: Field required, found nothing", now=NOW)
+    assert by_type(found) == {"Ready": ("False", "Unreadable"), "Stalled": ("True", "Unreadable")}
+    assert message(found, "Ready") == "spec.model: Field required, found nothing"
+    assert found["observedGeneration"] == 7
+    assert status.parse_failed(stored | {"status": found}, message(found, "Ready"), now=LATER) == found
+
+
+# --- ModelBackend ---------------------------------------------------------------------------------------
+
+
+def test_a_backend_that_is_well() -> None:
+    """Everything that a user wants to see, and no flag of trouble."""
+    found = status.backend_status(backend(), WELL, now=NOW)
+    assert by_type(found) == {
+        "Ready": ("True", "Serving"),
+        "Available": ("True", "PodsReady"),
+        "ModelLoaded": ("True", "Loaded"),
+        "SettingsApplied": ("True", "Applied"),
+    }
+    assert message(found, "SettingsApplied") == "version 3: 1 of 1 ready pods"
+    del found["conditions"]
+    assert found == {
+        "observedGeneration": 4,
+        "replicas": 1,
+        "readyReplicas": 1,
+        "updatedReplicas": 1,
+        "selector": "app.kubernetes.io/name=penstock-backend,penstock.dev/backend=b",
+        "desiredReplicas": 1,
+        "model": {"state": "Loaded"},
+        "scaling": [],
+        "usedBy": ["ModelEndpoint/e"],
+        "settingsVersion": 3,
+    }
+
+
+def test_a_second_look_writes_nothing() -> None:
+    """The status of an unchanged backend is the same an hour later."""
+    first = status.backend_status(backend(), WELL, now=NOW)
+    again = backend().model_copy(update={"status": type(backend().status).model_validate(first)})
+    assert status.backend_status(again, WELL, now=LATER) == first
+
+
+@pytest.mark.parametrize(
+    ("seen", "ready", "flag", "told"),
+    [
+        (BackendObserved(), "RollingOut", "Reconciling", "its Deployment is not there yet"),
+        (
+            replace(WELL, deployment=deployment(seen=0)),
+            "RollingOut",
+            "Reconciling",
+            "its Deployment has a change that is not taken up yet",
+        ),
+        (
+            replace(WELL, deployment=deployment(replicas=3, updated=1, ready=3)),
+            "RollingOut",
+            "Reconciling",
+            "2 of 3 pods are of an old template",
+        ),
+        (
+            replace(WELL, deployment=deployment(ready=0), pods=[pod(ready=False)]),
+            "RollingOut",
+            "Reconciling",
+            "0 of 1 pods are ready",
+        ),
+        (
+            replace(WELL, deployment=deployment(ready=0), pods=[pod(ready=False, containerStatuses=[PULL])]),
+            "ImagePullFailed",
+            "Stalled",
+            "pod p1: container model: image example/model:1: Back-off pulling image",
+        ),
+        (
+            replace(WELL, deployment=deployment(ready=0), pods=[pod(ready=False, containerStatuses=[CRASH])]),
+            "ContainerCrashed",
+            "Stalled",
+            "pod p1: container model exited with code 1 (Error), restarts: 3; its last words: no such file",
+        ),
+        (
+            replace(
+                WELL, deployment=deployment(ready=0), pods=[pod(ready=False, containerStatuses=[BETWEEN])]
+            ),
+            "ContainerCrashed",
+            "Stalled",
+            "pod p1: container model exited with code 137 (OOMKilled), restarts: 1",
+        ),
+        (
+            replace(WELL, deployment=deployment(ready=0), pods=[pod(ready=False, containerStatuses=[ENDED])]),
+            "ContainerCrashed",
+            "Stalled",
+            "pod p1: container model exited with code 0 (Completed), restarts: 0",
+        ),
+        (
+            replace(
+                WELL, deployment=deployment(ready=0), pods=[pod(ready=False, initContainerStatuses=[CONFIG])]
+            ),
+            "ContainerNotCreated",
+            "Stalled",
+            "pod p1: container penstock-sidecar: CreateContainerConfigError: no secret",
+        ),
+        (
+            replace(
+                WELL,
+                deployment=deployment(ready=0),
+                pods=[pod(ready=False, phase="Pending", conditions=HOMELESS)],
+            ),
+            "Unschedulable",
+            "Stalled",
+            "pod p1: 0/1 nodes are available",
+        ),
+        (
+            replace(
+                WELL,
+                deployment=deployment(
+                    replicas=0,
+                    ready=0,
+                    conditions=[{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}],
+                ),
+                pods=[],
+            ),
+            "PodsRefused",
+            "Stalled",
+            "exceeded quota",
+        ),
+        (
+            replace(
+                WELL,
+                deployment=deployment(
+                    ready=0,
+                    conditions=[
+                        {"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
+                    ],
+                ),
+                pods=[pod(ready=False)],
+            ),
+            "ProgressDeadlineExceeded",
+            "Stalled",
+            "timed out",
+        ),
+        (
+            replace(WELL, taken=["Service/b-backend"]),
+            "NameTaken",
+            "Stalled",
+            "not ours, so not touched: Service/b-backend; choose another name or delete it",
+        ),
+        (
+            replace(WELL, apply_error="Deployment b-backend: image is bad"),
+            "ApplyRefused",
+            "Stalled",
+            "Deployment b-backend: image is bad",
+        ),
+        (
+            replace(WELL, policy_missing=True),
+            "BatchPolicyMissing",
+            "Stalled",
+            MISSING_POLICY,
+        ),
+    ],
+)
+def test_a_backend_that_is_not(seen: BackendObserved, ready: str, flag: str, told: str) -> None:
+    """Each cause has its word and its sentence; what goes on by itself is Reconciling, the rest Stalled."""
+    found = status.backend_status(backend(batchPolicyRef="p"), seen, now=NOW)
+    summary = by_type(found)
+    assert summary["Ready"] == ("False", ready)
+    assert message(found, "Ready") == told
+    assert {kind: summary[kind] for kind in ("Reconciling", "Stalled") if kind in summary} == {
+        flag: ("True", ready)
+    }
+
+
+def test_a_broken_update_leaves_the_old_pods_available() -> None:
+    """A new image that does not start is told, while the old pod serves."""
+    seen = replace(
+        WELL,
+        deployment=deployment(replicas=2, ready=1, updated=1),
+        pods=[pod("old"), pod("new", ready=False, containerStatuses=[PULL])],
+        reports={"old": report("old")},
+    )
+    found = by_type(status.backend_status(backend(), seen, now=NOW))
+    assert (found["Ready"], found["Available"]) == (("False", "ImagePullFailed"), ("True", "PodsReady"))
+
+
+def test_pods_that_go_away_trouble_nobody() -> None:
+    """A crash of a pod that is being deleted, or an evicted one, is no news."""
+    gone = [
+        pod("a", ready=False, deleting=True, containerStatuses=[CRASH]),
+        pod("b", ready=False, phase="Failed", containerStatuses=[CRASH]),
+    ]
+    assert status.backend_status(backend(), replace(WELL, pods=[pod(), *gone]), now=NOW) == (
+        status.backend_status(backend(), WELL, now=NOW)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "reason", "told"),
+    [
+        (BackendObserved(), "Pending", "NoPod", "no pod runs"),
+        (
+            BackendObserved(pods=[pod(ready=False)]),
+            "Loading",
+            "Loading",
+            "the model does not answer readyPath yet",
+        ),
+        (
+            BackendObserved(
+                pods=[pod(ready=False)],
+                reports={"p1": report(state="loading", message="/ready answered 503")},
+            ),
+            "Loading",
+            "Loading",
+            "/ready answered 503",
+        ),
+        (
+            BackendObserved(pods=[pod(ready=False, containerStatuses=[PULL])]),
+            "FailedToLoad",
+            "ImagePullFailed",
+            "pod p1: container model: image example/model:1: Back-off pulling image",
+        ),
+        (
+            BackendObserved(pods=[pod(ready=False, phase="Pending", conditions=HOMELESS)]),
+            "Pending",
+            "Unschedulable",
+            "pod p1: 0/1 nodes are available",
+        ),
+    ],
+)
+def test_loading(seen: BackendObserved, state: str, reason: str, told: str) -> None:
+    """`status.model.state` and ModelLoaded tell one story."""
+    found = status.backend_status(backend(), seen, now=NOW)
+    assert found["model"]["state"] == state
+    assert by_type(found)["ModelLoaded"] == ("False", reason)
+    assert message(found, "ModelLoaded") == told
+
+
+def test_the_last_failure_stays_until_all_is_well() -> None:
+    """Between two crashes the reason is still there; when the backend is Ready it has gone."""
+    crashed = [pod(ready=False, containerStatuses=[CRASH])]
+    broken = replace(WELL, deployment=deployment(ready=0), pods=crashed, reports={})
+    first = status.backend_status(backend(), broken, now=NOW)
+    assert "no such file" in first["model"]["lastFailure"]
+    then = backend().model_copy(update={"status": type(backend().status).model_validate(first)})
+    waiting = replace(broken, pods=[pod(ready=False)])
+    assert status.backend_status(then, waiting, now=NOW)["model"] == {
+        "state": "Loading",
+        "lastFailure": first["model"]["lastFailure"],
+    }
+    assert status.backend_status(then, WELL, now=NOW)["model"] == {"state": "Loaded"}
+
+
+@pytest.mark.parametrize(
+    ("versions", "truth", "reason", "told"),
+    [
+        ({"a": 3, "b": 3}, "True", "Applied", "version 3: 2 of 2 ready pods"),
+        ({"a": 3, "b": 4}, "True", "Applied", "version 3: 2 of 2 ready pods"),
+        ({"a": 3, "b": 2}, "False", "Waiting", "version 3: 1 of 2 ready pods; behind: b"),
+        ({"a": 3, "b": None}, "Unknown", "NoReports", "version 3: 1 of 2 ready pods; silent: b"),
+        (
+            dict.fromkeys("abcde", 1),
+            "False",
+            "Waiting",
+            "version 3: 0 of 5 ready pods; behind: a, b, c and 2 more",
+        ),
+        ({}, "Unknown", "NoReadyPod", "version 3: no pod is ready"),
+    ],
+)
+def test_settings_applied(versions: dict[str, int | None], truth: str, reason: str, told: str) -> None:
+    """True only when every ready pod reported the version; the message counts and names."""
+    seen = replace(
+        WELL,
+        pods=[*(pod(name) for name in versions), pod("starting", ready=False)],
+        reports={name: report(name, version) for name, version in versions.items() if version is not None},
+    )
+    found = status.backend_status(backend(), seen, now=NOW)
+    assert by_type(found)["SettingsApplied"] == (truth, reason)
+    assert message(found, "SettingsApplied") == told
+    assert by_type(found)["Ready"] == ("True", "Serving")
+
+
+def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int = 4) -> Recommendation:
+    return Recommendation(
+        replicas=replicas,
+        current=1,
+        verdict=verdict,
+        message="load 35 / targetLoad 10 = 4",
+        inputs=ScalingInputs(load=35, target_load=10, wanted=4, ready_pods=1),
+        metrics_available=available,
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "seen", "active", "metrics"),
+    [
+        ({}, {"recommendation": None}, ("True", "FollowingLoad"), ("Unknown", "NotLookedYet")),
+        ({}, {}, ("True", "FollowingLoad"), ("True", "ReportsReceived")),
+        ({}, {"recommendation": recommendation("Limited")}, ("True", "Limited"), ("True", "ReportsReceived")),
+        (
+            {},
+            {"recommendation": recommendation("TooManyUnknown", available=False)},
+            ("True", "FollowingLoad"),
+            ("False", "TooManyUnknown"),
+        ),
+        ({}, {"foreign_scaler": "hpa"}, ("False", "ForeignScaler"), ("True", "ReportsReceived")),
+        ({"suspend": True}, {}, ("False", "Suspended"), None),
+    ],
+)
+def test_scaling_conditions(
+    spec: dict[str, Any], seen: dict[str, Any], active: tuple[str, str], metrics: tuple[str, str] | None
+) -> None:
+    """Whether it scales, and whether it knows enough to."""
+    scaled = backend(autoscaling={"targetLoad": 10}, **spec)
+    observed = replace(WELL, **({"recommendation": recommendation()} | seen))
+    found = by_type(status.backend_status(scaled, observed, now=NOW))
+    assert found["ScalingActive"] == active
+    assert found.get("MetricsAvailable") == metrics
+
+
+def test_scaling_history() -> None:
+    """Newest first, at most ten, one entry for one change; its inputs are integers."""
+    scaled = backend(autoscaling={"targetLoad": 10})
+    for step in range(12):
+        done = replace(recommendation(replicas=2 + step), current=1 + step)
+        found = status.backend_status(scaled, replace(WELL, recommendation=done, scaled=True), now=NOW)
+        scaled = scaled.model_copy(update={"status": type(scaled.status).model_validate(found)})
+    assert [entry["to"] for entry in found["scaling"]] == list(range(13, 3, -1))
+    assert found["scaling"][0] == {
+        "time": NOW,
+        "from": 12,
+        "to": 13,
+        "reason": "load 35 / targetLoad 10 = 4",
+        "inputs": {"load": 35, "targetLoad": 10, "wanted": 4, "readyPods": 1, "silentPods": 0},
+    }
+    assert found["desiredReplicas"] == 13
+    again = status.backend_status(scaled, replace(WELL, recommendation=done, scaled=True), now=LATER)
+    assert again["scaling"] == found["scaling"]
+    quiet = status.backend_status(scaled, replace(WELL, recommendation=done), now=LATER)
+    assert quiet["scaling"] == found["scaling"]
+
+
+def test_ready_while_it_scales_itself_up() -> None:
+    """The autoscaler's coming pods are no reason to call a backend unwell; asked-for ones are."""
+    seen = replace(WELL, deployment=deployment(replicas=3, ready=1), pods=[pod(), pod("new", ready=False)])
+    own = backend(replicas=3, autoscaling={"targetLoad": 1})
+    assert by_type(status.backend_status(own, seen, now=NOW))["Ready"] == ("True", "Serving")
+    assert by_type(status.backend_status(backend(replicas=3), seen, now=NOW))["Ready"] == (
+        "False",
+        "RollingOut",
+    )
+
+
+def test_scaled_to_zero() -> None:
+    """Asked for, so well; but nothing serves."""
+    seen = BackendObserved(deployment=deployment(replicas=0, ready=0), settings_version=1)
+    found = by_type(status.backend_status(backend(replicas=0), seen, now=NOW))
+    assert (found["Ready"], found["Available"]) == (("True", "ScaledToZero"), ("False", "ScaledToZero"))
+
+
+def test_suspended_in_the_middle() -> None:
+    """Nothing is under way while nothing is reconciled."""
+    seen = replace(WELL, deployment=deployment(replicas=1, ready=1))
+    found = by_type(status.backend_status(backend(replicas=2, suspend=True), seen, now=NOW))
+    assert found["Ready"] == ("False", "Suspended")
+    assert not {"Reconciling", "Stalled"} & found.keys()
+
+
+def test_a_batch_that_can_never_be_full_is_told() -> None:
+    """The backend is well; its reason says that it could be better."""
+    found = status.backend_status(backend(), replace(WELL, batching_note="8 of 32"), now=NOW)
+    assert by_type(found)["Ready"] == ("True", "BatchUnreachable")
+    assert message(found, "Ready") == "8 of 32"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "elapsed", "shown"),
+    [
+        (None, 5, None, 5),
+        (5, 50, None, 50),
+        (5, 50, 14.9, 5),
+        (5, 50, 15.0, 50),
+        (100, 109, 60.0, 100),
+        (100, 111, 60.0, 111),
+        (100, 0, 60.0, 0),
+        (0, 1, 60.0, 1),
+    ],
+)
+def test_the_load_is_shown_seldom(old: int | None, new: int, elapsed: float | None, shown: int) -> None:
+    """At most every 15 s, and on a change of more than a tenth."""
+    before = None if old is None else LoadStatus(queued=old)
+    assert status.publish_load(before, LoadStatus(queued=new), elapsed=elapsed).queued == shown

@@ -1,0 +1,275 @@
+"""What is observed of routers and policies becomes conditions of endpoints, splits and policies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock_operator import status
+from penstock_operator.api import BatchPolicy, ModelEndpoint, TrafficSplit
+from penstock_operator.desired.traffic import EndpointPlan, SplitPlan, Weight
+from penstock_operator.status import EndpointObserved, PolicyUse, RouterObserved
+from penstock_wire.report import EndpointReport, RouterReport
+from tests.support.observed import LATER, NOW, PULL, by_type, message, pod
+
+# --- ModelEndpoint --------------------------------------------------------------------------------------
+
+
+def router_report(name: str = "r1", version: int = 5, **endpoints: EndpointReport) -> RouterReport:
+    return RouterReport(
+        pod=name, uid="u", seq=1, state="ready", settings_version=version, endpoints=endpoints
+    )
+
+
+LISTENS = EndpointReport(listening=True)
+ROUTER = RouterObserved(pods=[pod("r1")], reports={"r1": router_report(e=LISTENS)}, settings_version=5)
+SEEN = EndpointObserved(
+    plan=EndpointPlan(route="/e", backends=(Weight(name="a", weight=1),)),
+    router=ROUTER,
+    backends={"a": True},
+    port=20001,
+)
+
+
+def endpoint(**old: Any) -> ModelEndpoint:
+    metadata = {"name": "e", "namespace": "n", "generation": 2}
+    return ModelEndpoint.parse({"metadata": metadata, "spec": {"backend": "a"}, "status": old})
+
+
+def test_an_endpoint_that_is_well() -> None:
+    """URL, backends, shares; and no change on a second look."""
+    found = status.endpoint_status(endpoint(), SEEN, now=NOW)
+    assert by_type(found) == {
+        "Ready": ("True", "Serving"),
+        "Accepted": ("True", "Accepted"),
+        "BackendsReady": ("True", "PodsReady"),
+        "RouterReady": ("True", "Listening"),
+    }
+    assert status.endpoint_status(endpoint(**found), SEEN, now=LATER) == found
+    del found["conditions"]
+    assert found == {
+        "observedGeneration": 2,
+        "url": "http://e.n.svc",
+        "shares": "a 100%",
+        "backends": [{"name": "a", "weight": 1, "ready": True}],
+    }
+
+
+def routers(**more: Any) -> dict[str, Any]:
+    return {"router": replace(ROUTER, **more)}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "reason", "told"),
+    [
+        (
+            {"taken": True},
+            "Accepted",
+            "NameTaken",
+            "Service e is not ours, so not touched; choose another name or delete it",
+        ),
+        ({"apply_error": "Service e: no"}, "Accepted", "ApplyRefused", "Service e: no"),
+        ({"port": None}, "Accepted", "NoPort", "all 10000 ports of the namespace's router are taken"),
+        (
+            {"plan": replace(SEEN.plan, route="", route_taken_by="old")},
+            "Accepted",
+            "RouteConflict",
+            "route /e is served for the older ModelEndpoint old; Service e serves this one",
+        ),
+        (
+            {"plan": replace(SEEN.plan, missing=("b", "c"))},
+            "BackendsReady",
+            "BackendMissing",
+            "no such ModelBackend: b, c",
+        ),
+        ({"backends": {"a": False}}, "BackendsReady", "BackendNotReady", "no pod is ready of: a"),
+        (
+            routers(taken=["Service/penstock-router"]),
+            "RouterReady",
+            "NameTaken",
+            "not ours, so not touched: Service/penstock-router; delete it",
+        ),
+        (routers(apply_error="no"), "RouterReady", "ApplyRefused", "no"),
+        (routers(pods=[]), "RouterReady", "RouterStarting", "no router pod is ready"),
+        (
+            routers(pods=[pod("r1", ready=False, containerStatuses=[PULL])]),
+            "RouterReady",
+            "ImagePullFailed",
+            "pod r1: container model: image example/model:1: Back-off pulling image",
+        ),
+        (
+            routers(settings_version=6),
+            "RouterReady",
+            "Waiting",
+            "version 6: 0 of 1 ready routers; behind: r1",
+        ),
+        (
+            routers(reports={"r1": router_report(e=EndpointReport(error="address in use"))}),
+            "RouterReady",
+            "PortFailed",
+            "r1 cannot listen for it: address in use",
+        ),
+        (
+            routers(reports={"r1": router_report()}),
+            "RouterReady",
+            "PortFailed",
+            "r1 cannot listen for it: no error given",
+        ),
+    ],
+)
+def test_an_endpoint_that_is_not(change: dict[str, Any], kind: str, reason: str, told: str) -> None:
+    """Each cause stands in its own condition and in the summary."""
+    found = status.endpoint_status(endpoint(), replace(SEEN, **change), now=NOW)
+    for which in (kind, "Ready"):
+        assert by_type(found)[which] == ("False", reason)
+        assert message(found, which) == told
+    waits = reason in ("BackendNotReady", "RouterStarting", "Waiting")
+    assert ("Reconciling" in by_type(found)) == waits
+    assert ("Stalled" in by_type(found)) == (not waits)
+
+
+def test_silent_routers_leave_the_summary_as_it_was() -> None:
+    """A restart of the operator makes no endpoint unready; a new one has to be heard of first."""
+    silent = replace(SEEN, router=replace(ROUTER, reports={}))
+    new = by_type(status.endpoint_status(endpoint(), silent, now=NOW))
+    assert (new["RouterReady"], new["Ready"]) == (("Unknown", "NoReports"), ("Unknown", "NoReports"))
+    known = endpoint(**status.endpoint_status(endpoint(), SEEN, now=NOW))
+    old = by_type(status.endpoint_status(known, silent, now=LATER))
+    assert (old["RouterReady"], old["Ready"]) == (("Unknown", "NoReports"), ("True", "Serving"))
+
+
+def test_a_backend_of_weight_0_need_not_be_ready() -> None:
+    """It gets nothing."""
+    plan = replace(SEEN.plan, backends=(Weight(name="a", weight=1), Weight(name="b", weight=0)))
+    seen = replace(SEEN, plan=plan, backends={"a": True, "b": False})
+    found = status.endpoint_status(endpoint(), seen, now=NOW)
+    assert by_type(found)["Ready"] == ("True", "Serving")
+    assert found["backends"][1] == {"name": "b", "weight": 0, "ready": False}
+
+
+# --- TrafficSplit ---------------------------------------------------------------------------------------
+
+
+def split(**old: Any) -> TrafficSplit:
+    shares = [{"name": "a", "weight": 9}, {"name": "b", "weight": 1}]
+    metadata = {"name": "s", "namespace": "n", "generation": 2}
+    return TrafficSplit.parse(
+        {"metadata": metadata, "spec": {"endpoint": "e", "backends": shares}, "status": old}
+    )
+
+
+BOTH = {"a": True, "b": True}
+
+
+def test_a_split_that_is_taken_up() -> None:
+    """`applied` follows when every ready router has reported the settings."""
+    found = status.split_status(split(), SplitPlan(accepted=True), ROUTER, BOTH, now=NOW)
+    assert by_type(found) == {"Ready": ("True", "Applied"), "Accepted": ("True", "Accepted")}
+    assert found["shares"] == "a 90%, b 10%"
+    assert found["weights"] == [
+        {"name": "a", "desired": 9, "applied": 9},
+        {"name": "b", "desired": 1, "applied": 1},
+    ]
+    again = status.split_status(split(**found), SplitPlan(accepted=True), ROUTER, BOTH, now=LATER)
+    assert again == found
+
+
+def test_a_split_on_its_way() -> None:
+    """Until then the weights that were applied before stand, and the first time none."""
+    behind = replace(ROUTER, settings_version=6)
+    found = status.split_status(split(), SplitPlan(accepted=True), behind, BOTH, now=NOW)
+    assert by_type(found)["Ready"] == ("False", "Waiting")
+    assert "Reconciling" in by_type(found)
+    assert found["weights"][0] == {"name": "a", "desired": 9}
+    old = split(weights=[{"name": "a", "desired": 5, "applied": 5}])
+    found = status.split_status(old, SplitPlan(accepted=True), behind, BOTH, now=NOW)
+    assert found["weights"] == [{"name": "a", "desired": 9, "applied": 5}, {"name": "b", "desired": 1}]
+
+
+@pytest.mark.parametrize(
+    ("plan", "kind", "reason", "told"),
+    [
+        (
+            SplitPlan(accepted=False, conflict_with="old"),
+            "Accepted",
+            "Conflict",
+            "the older TrafficSplit old splits ModelEndpoint e already",
+        ),
+        (
+            SplitPlan(accepted=False, endpoint_missing=True),
+            "Accepted",
+            "EndpointMissing",
+            "no such ModelEndpoint: e",
+        ),
+        (
+            SplitPlan(accepted=True, missing=("b",)),
+            "Ready",
+            "BackendMissing",
+            "no such ModelBackend: b; the others share its weight",
+        ),
+    ],
+)
+def test_a_split_that_cannot_be(plan: SplitPlan, kind: str, reason: str, told: str) -> None:
+    """The cause, and Stalled: only a person can mend it."""
+    found = status.split_status(split(), plan, ROUTER, {"a": True}, now=NOW)
+    for which in (kind, "Ready"):
+        assert by_type(found)[which] == ("False", reason)
+        assert message(found, which) == told
+    assert by_type(found)["Stalled"] == ("True", reason)
+    if plan.missing:
+        assert found["weights"][1] == {"name": "b", "desired": 1, "applied": 0}
+
+
+def test_a_split_of_silent_routers() -> None:
+    """As with endpoints: unknown at first, kept later."""
+    silent = replace(ROUTER, reports={})
+    plan = SplitPlan(accepted=True)
+    first = status.split_status(split(), plan, silent, BOTH, now=NOW)
+    assert by_type(first)["Ready"] == ("Unknown", "NoReports")
+    well = split(**status.split_status(split(), plan, ROUTER, BOTH, now=NOW))
+    assert by_type(status.split_status(well, plan, silent, BOTH, now=NOW))["Ready"] == ("True", "Applied")
+
+
+# --- BatchPolicy ----------------------------------------------------------------------------------------
+
+
+def policy(**old: Any) -> BatchPolicy:
+    spec = old.pop("spec", {})
+    return BatchPolicy.parse({"metadata": {"name": "p", "generation": 8}, "spec": spec, "status": old})
+
+
+@pytest.mark.parametrize(
+    ("uses", "truth", "reason", "told"),
+    [
+        ([], "True", "Unused", "no ModelBackend names it"),
+        ([("b", 2, 2)], "True", "Applied", ""),
+        ([("b", 0, 0)], "True", "Applied", ""),
+        ([("b", 2, 1), ("c", 1, 1)], "False", "Applying", "2 of 3 ready pods; behind: b"),
+    ],
+)
+def test_policy(uses: list[tuple[str, int, int]], truth: str, reason: str, told: str) -> None:
+    """Whether all ready pods of all its users obey it."""
+    seen = [PolicyUse(name=name, ready_pods=ready, applied_pods=done) for name, ready, done in uses]
+    found = status.policy_status(policy(), seen, now=NOW)
+    assert by_type(found)["Ready"] == (truth, reason)
+    assert message(found, "Ready") == told
+    assert ("Reconciling" in by_type(found)) == (truth == "False")
+    assert status.policy_status(policy(**found), seen, now=LATER) == found
+
+
+def test_applied_generation() -> None:
+    """It moves when all ready pods of a backend have taken the policy up, and not before."""
+    old = policy(backends=[{"name": "b", "appliedGeneration": 7, "pods": 2}, {"name": "gone", "pods": 1}])
+    half = status.policy_status(old, [PolicyUse(name="b", ready_pods=2, applied_pods=1)], now=NOW)
+    assert half["backends"] == [{"name": "b", "appliedGeneration": 7, "pods": 1}]
+    full = status.policy_status(old, [PolicyUse(name="b", ready_pods=2, applied_pods=2)], now=NOW)
+    assert full["backends"] == [{"name": "b", "appliedGeneration": 8, "pods": 2}]
+
+
+def test_policy_of_unreachable_size() -> None:
+    """Ready, with both numbers."""
+    found = status.policy_status(policy(spec={"maxBatchSize": 32, "maxQueuedItems": 8}), [], now=NOW)
+    assert by_type(found)["Ready"] == ("True", "BatchUnreachable")
+    assert message(found, "Ready") == "maxBatchSize is 32, but maxQueuedItems lets no more than 8 wait"
