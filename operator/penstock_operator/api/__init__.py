@@ -1,8 +1,8 @@
 """The custom resources as pydantic models, their derived defaults, and the CRDs generated from them.
 
-Read in this order: `base` (what all share), the four kinds (`batchpolicy`, `modelbackend`, `modelendpoint`,
-`trafficsplit`) on `core` (the parts taken from core/v1), `defaults` (what a schema cannot fill), then
-`schema` and `crds` (the YAML).
+Read in this order: `base`, `fields` and `conditions` (what all share), the four kinds: `batchpolicy`,
+`modelbackend` (with `model`, `podtemplate`, `backendstatus`, and `core` for what is taken from core/v1),
+`modelendpoint`, `trafficsplit`; `defaults` (what a schema cannot fill), then `schema` and `crds` (the YAML).
 """
 
 from penstock_operator.api.base import API_VERSION, GROUP, VERSION, Resource, ResourceError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock_operator.api import ModelBackend
-from penstock_operator.api.modelbackend import ScalingInputs
+from penstock_operator.api.backendstatus import ScalingInputs
 from penstock_operator.autoscaling.window import SILENT_S, PodLoad
 from penstock_wire import durations
 

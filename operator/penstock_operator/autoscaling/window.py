@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock_operator.api.modelbackend import LoadStatus
+from penstock_operator.api.backendstatus import LoadStatus
 from penstock_wire.report import SidecarReport
 
 SILENT_S = 10.0

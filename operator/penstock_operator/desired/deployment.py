@@ -7,7 +7,8 @@ from typing import Any
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.defaults import grace_seconds
-from penstock_operator.api.modelbackend import ModelContainer, ModelPython, PodTemplate
+from penstock_operator.api.model import ModelContainer, ModelPython
+from penstock_operator.api.podtemplate import PodTemplate
 from penstock_operator.desired import labels, names, objects, pods, sidecar
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from penstock_operator.api import Condition, ModelBackend
-from penstock_operator.api.modelbackend import (
+from penstock_operator.api.backendstatus import (
     LoadStatus,
     ModelBackendStatus,
     ModelStatus,

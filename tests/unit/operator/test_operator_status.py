@@ -10,7 +10,7 @@ import pytest
 
 from penstock_operator import status
 from penstock_operator.api import Condition, ModelBackend
-from penstock_operator.api.modelbackend import LoadStatus, ScalingInputs
+from penstock_operator.api.backendstatus import LoadStatus, ScalingInputs
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.status import BackendObserved, conditions
 from penstock_wire.report import SidecarReport, State
@@ -43,7 +43,10 @@ def report(name: str = "p1", version: int = 3, state: State = "ready", message: 
     return SidecarReport(pod=name, uid="u", seq=1, state=state, settings_version=version, message=message)
 
 
-MISSING_POLICY = "BatchPolicy p does not exist in namespace n; the last settings stay in force, or the defaults if there were none"
+MISSING_POLICY = (
+    "BatchPolicy p does not exist in namespace n; the last settings stay in force, "
+    "or the defaults if there were none"
+)
 WELL = BackendObserved(
     deployment=deployment(),
     pods=[pod()],

@@ -1,0 +1,87 @@
+"""`status` of a ModelBackend: what Penstock observed of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from penstock_operator.api.base import Part
+from penstock_operator.api.conditions import Status
+
+
+class LoadStatus(Part):
+    """The load of all pods of a backend, refreshed at most every 15 seconds."""
+
+    queued: Annotated[int, Field(description="Items that wait.")] = 0
+    ongoing: Annotated[int, Field(description="Items that are with the model.")] = 0
+    oldest_age_ms: Annotated[int, Field(description="How long the oldest waiting item has waited.")] = 0
+    arrivals_per_minute: Annotated[int, Field(description="Items that arrived in a minute.")] = 0
+    batch_fill_percent: Annotated[
+        int, Field(description="How full the batches of the last minute were, in percent of maxBatchSize.")
+    ] = 0
+
+
+class ModelStatus(Part):
+    """How the loading of the model stands."""
+
+    state: Annotated[
+        Literal["Pending", "Loading", "Loaded", "FailedToLoad"],
+        Field(description="Pending: no pod runs. Loading: none answers readyPath yet. Loaded: one does."),
+    ] = "Pending"
+    last_failure: Annotated[
+        str | None,
+        Field(max_length=4096, description="Why the model did not start last time, with its last words."),
+    ] = None
+
+
+class ScalingInputs(Part):
+    """What a decision of the autoscaler was made from."""
+
+    load: Annotated[int, Field(description="Items, waiting and in the model, averaged, rounded up.")] = 0
+    target_load: Annotated[int, Field(description="autoscaling.targetLoad.")] = 0
+    wanted: Annotated[int, Field(description="load / targetLoad, rounded up, before any limit.")] = 0
+    ready_pods: Annotated[int, Field(description="Pods whose reports were counted.")] = 0
+    silent_pods: Annotated[
+        int, Field(description="Pods that stopped reporting, counted with their last load.")
+    ] = 0
+
+
+class ScalingEntry(Part):
+    """One change of the replicas."""
+
+    time: Annotated[str, Field(json_schema_extra={"format": "date-time"}, description="When.")]
+    from_: Annotated[int, Field(alias="from", description="Replicas before.")]
+    to: Annotated[int, Field(description="Replicas after.")]
+    reason: Annotated[str, Field(max_length=1024, description="Why, in words.")]
+    inputs: Annotated[ScalingInputs, Field(description="What the decision was made from.")] = ScalingInputs()
+
+
+class ModelBackendStatus(Status):
+    """What Penstock observed of a ModelBackend."""
+
+    replicas: Annotated[int, Field(description="Pods that there are.")] = 0
+    ready_replicas: Annotated[int, Field(description="Pods that take requests.")] = 0
+    updated_replicas: Annotated[int, Field(description="Pods of the current template.")] = 0
+    selector: Annotated[
+        str | None, Field(description="Label selector of the pods, for the scale subresource.")
+    ] = None
+    desired_replicas: Annotated[
+        int | None, Field(description="What the autoscaler recommends; without it, spec.replicas.")
+    ] = None
+    load: Annotated[LoadStatus | None, Field(description="The load of all pods.")] = None
+    model: Annotated[ModelStatus | None, Field(description="How the loading of the model stands.")] = None
+    scaling: Annotated[
+        tuple[ScalingEntry, ...],
+        Field(max_length=10, description="The last changes of the replicas by the autoscaler, newest first."),
+    ] = ()
+    used_by: Annotated[
+        tuple[Annotated[str, Field(max_length=128)], ...],
+        Field(
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+            description="What sends requests here: ModelEndpoint/NAME or TrafficSplit/NAME.",
+        ),
+    ] = ()
+    settings_version: Annotated[
+        int | None, Field(description="Version of the settings that the sidecars are told.")
+    ] = None

@@ -1,0 +1,154 @@
+"""`spec.model` of a ModelBackend: how the model is run and how it is spoken to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from penstock_operator.api.base import Part
+from penstock_operator.api.core import Env, EnvFrom, Resources, VolumeMounts, Words
+from penstock_operator.api.fields import (
+    ANY_OBJECT,
+    cel,
+    rules,
+)
+
+Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
+PullPolicy = Annotated[
+    Literal["Always", "IfNotPresent", "Never"] | None,
+    Field(
+        description="When kubelet pulls the image: Always, IfNotPresent or Never. Default: Kubernetes' own."
+    ),
+]
+Env_ = Annotated[Env, Field(description="Environment variables of the model container.")]
+Resources_ = Annotated[Resources | None, Field(description="Compute resources of the model container.")]
+VolumeMounts_ = Annotated[
+    VolumeMounts, Field(description="Volumes of podTemplate.volumes that the model container sees.")
+]
+
+
+class ModelContainer(Part):
+    """A container that serves the model over HTTP, a part of core/v1 Container; `lifecycle` is Penstock's."""
+
+    image: Annotated[Image, Field(description="The image that serves the model.")]
+    image_pull_policy: PullPolicy = None
+    command: Annotated[Words, Field(description="Replaces the image's entrypoint.")] = ()
+    args: Annotated[Words, Field(description="Arguments of the entrypoint.")] = ()
+    env: Env_ = ()
+    env_from: Annotated[
+        tuple[EnvFrom, ...], Field(max_length=64, description="ConfigMaps and Secrets taken as environment.")
+    ] = ()
+    resources: Resources_ = None
+    volume_mounts: VolumeMounts_ = ()
+    security_context: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="The container's securityContext, as in core/v1; its fields replace Penstock's one "
+            "by one. Default: restricted (non-root, read-only root with a writable /tmp, no capabilities, "
+            "RuntimeDefault seccomp).",
+        ),
+    ] = None
+    startup_probe: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="When the model counts as started, as in core/v1. Default none.",
+        ),
+    ] = None
+    liveness_probe: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="When the model container is restarted, as in core/v1. Default none.",
+        ),
+    ] = None
+    readiness_probe: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="A further condition of the pod's readiness, as in core/v1; the sidecar asks "
+            "model.readyPath in any case. Default none.",
+        ),
+    ] = None
+
+
+class ModelPython(Part):
+    """A Python class that Penstock's SDK serves."""
+
+    target: Annotated[
+        str,
+        Field(
+            max_length=256,
+            pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+            description="What to serve, as module:Class.",
+        ),
+    ]
+    image: Annotated[Image, Field(description="The image that holds the code and penstock[sdk].")]
+    image_pull_policy: PullPolicy = None
+    init_kwargs: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="Keyword arguments of the class, any JSON. Default none.",
+        ),
+    ] = None
+    env: Env_ = ()
+    resources: Resources_ = None
+    volume_mounts: VolumeMounts_ = ()
+
+
+class Model(Part):
+    """The model: how it is run and how it is spoken to."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "has(self.container) != has(self.python)",
+                "expected exactly one of container and python",
+                expression="'expected exactly one of container and python, found ' + "
+                "(has(self.container) ? 'both' : 'neither')",
+            )
+        )
+    )
+
+    container: Annotated[
+        ModelContainer | None,
+        Field(description="Serve from a container of your own. Exactly one of container and python."),
+    ] = None
+    python: Annotated[
+        ModelPython | None,
+        Field(description="Serve a Python class. Exactly one of container and python."),
+    ] = None
+    protocol: Annotated[
+        Literal["instances"],
+        Field(
+            description='What the model speaks. instances, the default: POST {"instances": [...]} is '
+            'answered {"predictions": [...]}, one for each instance, in order.'
+        ),
+    ] = "instances"
+    port: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=65535,
+            json_schema_extra=rules(
+                cel(
+                    "self != 8012 && self != 8013",
+                    "expected a port other than 8012 and 8013, which are the sidecar's",
+                    expression="'expected a port other than 8012 and 8013, which are the sidecar\\'s, found "
+                    "' + (self == 8012 ? '8012' : '8013')",
+                )
+            ),
+            description="The port the model listens on. Default 8080.",
+        ),
+    ] = 8080
+    ready_path: Annotated[
+        str,
+        Field(
+            max_length=1024,
+            pattern=r"^/\S*$",
+            description="Path that answers GET with 2xx once the model is loaded. Default /.",
+        ),
+    ] = "/"

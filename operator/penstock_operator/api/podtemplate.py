@@ -1,0 +1,108 @@
+"""`spec.podTemplate` of a ModelBackend: what its pods get beside the model and the sidecar."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from penstock_operator.api.base import Part
+from penstock_operator.api.fields import (
+    ANY_OBJECT,
+    NOT_OURS,
+    cel,
+    map_list,
+    rules,
+)
+
+Raw = Annotated[dict[str, Any], Field(json_schema_extra=ANY_OBJECT, description="One entry, as in core/v1.")]
+"""An entry of a list taken from core/v1 as it is."""
+
+
+class Volume(Part):
+    """A volume of the pods, as in core/v1."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=63,
+            json_schema_extra=rules(NOT_OURS),
+            description="Name of the volume, for volumeMounts.",
+        ),
+    ]
+
+
+class PodTemplate(Part):
+    """What the pods get beside the model and the sidecar."""
+
+    labels: Annotated[
+        dict[str, Annotated[str, Field(max_length=63)]],
+        Field(
+            max_length=64,
+            json_schema_extra=rules(
+                cel(
+                    "self.all(k, !k.startsWith('penstock.dev/') && k != 'app.kubernetes.io/name' && "
+                    "k != 'app.kubernetes.io/managed-by')",
+                    "expected no label penstock.dev/..., app.kubernetes.io/name or "
+                    "app.kubernetes.io/managed-by: they are Penstock's",
+                )
+            ),
+            description="Labels of the pods.",
+        ),
+    ] = Field(default_factory=dict)
+    annotations: Annotated[
+        dict[str, Annotated[str, Field(max_length=262_144)]],
+        Field(max_length=64, description="Annotations of the pods."),
+    ] = Field(default_factory=dict)
+    volumes: Annotated[
+        tuple[Volume, ...],
+        Field(
+            max_length=64,
+            json_schema_extra=map_list("name"),
+            description="Volumes of the pods, as in core/v1. Names that begin with penstock- are Penstock's.",
+        ),
+    ] = ()
+    node_selector: Annotated[
+        dict[str, Annotated[str, Field(max_length=63)]],
+        Field(max_length=64, description="Labels that a node must have."),
+    ] = Field(default_factory=dict)
+    affinity: Annotated[
+        dict[str, Any] | None,
+        Field(json_schema_extra=ANY_OBJECT, description="Affinity to nodes and pods, as in core/v1."),
+    ] = None
+    tolerations: Annotated[
+        tuple[Raw, ...], Field(max_length=64, description="Taints that the pods tolerate, as in core/v1.")
+    ] = ()
+    topology_spread_constraints: Annotated[
+        tuple[Raw, ...],
+        Field(max_length=64, description="How the pods spread over the cluster, as in core/v1."),
+    ] = ()
+    priority_class_name: Annotated[
+        str | None, Field(max_length=253, description="PriorityClass of the pods.")
+    ] = None
+    runtime_class_name: Annotated[
+        str | None, Field(max_length=253, description="RuntimeClass of the pods.")
+    ] = None
+    image_pull_secrets: Annotated[
+        tuple[Raw, ...],
+        Field(max_length=16, description="Secrets to pull images with, each {name: ...}, as in core/v1."),
+    ] = ()
+    service_account_name: Annotated[
+        str | None,
+        Field(
+            max_length=253,
+            description="ServiceAccount of the pods. Its token is never mounted into the model container. "
+            "Default, when absent: <name>-backend, made by Penstock, without any right.",
+        ),
+    ] = None
+    security_context: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="securityContext of the pods, as in core/v1; its fields replace Penstock's one by "
+            "one. Default: non-root, group 65532 for volumes, RuntimeDefault seccomp.",
+        ),
+    ] = None
