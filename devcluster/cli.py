@@ -251,6 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(_guarded(sys.argv[1:] if argv is None else list(argv)))
     try:
         code: int = arguments.act(arguments)
+        sys.stdout.flush()
     except DevclusterError as error:
         print(f"devcluster: {error}", file=sys.stderr)
         return error.exit_code
@@ -260,4 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("devcluster: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read our answer has read enough, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return code

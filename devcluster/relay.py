@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import socket
+import struct
 import sys
 from pathlib import Path
 
@@ -67,22 +68,43 @@ async def relay(
         port: Its port.
         until: Ends the serving when it is done; None for never.
     """
+    connections: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker
+        connections.add(task)
         try:
-            there_reader, there_writer = await asyncio.open_connection(host, port)
-        except OSError:
-            writer.transport.abort()  # what the client would see without us: a connection refused
-            return
-        try:
-            await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
+            await _join(reader, writer, host, port)
         finally:
-            for one in (there_writer, writer):
-                one.close()
+            connections.discard(task)
 
     server = await asyncio.start_server(serve, sock=listener)
     async with server:
         await (until if until is not None else asyncio.get_running_loop().create_future())
+    for task in connections:
+        task.cancel()
+    await asyncio.gather(*connections, return_exceptions=True)
+
+
+async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    """Connect one client to the target until both have said all, or one is lost."""
+    try:
+        there_reader, there_writer = await asyncio.open_connection(host, port)
+    except OSError:
+        # A reset, as near as we come to a refusal: closed in order, it would look like an empty answer.
+        client: socket.socket = writer.get_extra_info("socket")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+        return
+    try:
+        await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
+    finally:
+        for one in (there_writer, writer):
+            one.close()
+        for one in (there_writer, writer):
+            with contextlib.suppress(OSError):
+                await one.wait_closed()
 
 
 def watch_process(pid: int) -> asyncio.Future[None]:
