@@ -11,7 +11,7 @@ from typing import Any
 from penstock_sidecar.admin import Admin
 from penstock_sidecar.config import Config
 from penstock_sidecar.dispatch import Dispatcher
-from penstock_sidecar.drain import GRACE_BEYOND_TIMEOUT, Drain
+from penstock_sidecar.drain import GRACE_BEYOND_TIMEOUT, Drain, refusal
 from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
@@ -28,6 +28,8 @@ LONGEST_TURN = 10.0
 """Seconds that a turn of the event loop may last before `/livez` fails."""
 HEARTBEAT = 1.0
 CLOSE_SECONDS = 5.0
+CLOSE_NOW_SECONDS = 0.5
+"""How long answers may take to leave, at a regular end and at one that was asked for twice."""
 
 
 class Sidecar:
@@ -153,8 +155,10 @@ class Sidecar:
         left = self._dispatcher.queued + self._dispatcher.ongoing
         log("ending", drained=finished, left=left)
         if not finished:
+            self._dispatcher.refuse(refusal())
+            self._dispatcher.refuse_queued(refusal())
             await self._dispatcher.abort()
-        await self._data.close(CLOSE_SECONDS if finished else 0.0)
+        await self._data.close(CLOSE_SECONDS if finished else CLOSE_NOW_SECONDS)
         return 0 if finished else 1
 
     async def _close(self) -> None:

@@ -156,10 +156,10 @@ class Drain:
         try:
             await asyncio.wait_for(self._flow.idle(), self._timeout)
         except TimeoutError:
-            self._flow.refuse(_refusal())
-            refused = self._flow.refuse_queued(_refusal())
+            self._flow.refuse(refusal())
+            refused = self._flow.refuse_queued(refusal())
             log("drain timeout is over", refused=refused)
-        self._flow.refuse(_refusal())
+        self._flow.refuse(refusal())
         # NB: a request may have been taken between the queue's last moment and the line above.
         await self._flow.idle()
         self._enter(Phase.DRAINED)
@@ -189,5 +189,6 @@ class Drain:
         self._changed()
 
 
-def _refusal() -> PenstockError:
+def refusal() -> PenstockError:
+    """What a request is told that is not taken any more."""
     return PenstockError(Reason.DRAINING, "the pod is shutting down; try another", not_admitted=True)

@@ -32,6 +32,8 @@ KEEPALIVE_SECONDS = 75.0
 IDLE_UPSTREAM_SECONDS = 4.0
 """How long an idle upstream connection is kept: less than the 5 s after which uvicorn closes its own, or a
 request would meet a closing connection and be lost."""
+LINGER_SECONDS = 2.0
+"""How long the rest of a refused body is read away, so that its sender gets to read the refusal."""
 BODY_SECONDS = 60.0
 """How long a client may take to send a body once its header is there."""
 CONNECT_SECONDS = 2.0
@@ -135,6 +137,7 @@ class AiohttpFront:
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=KEEPALIVE_SECONDS,
+            lingering_time=LINGER_SECONDS,
             auto_decompress=False,
             max_line_size=MAX_FIELD_BYTES,
             max_field_size=MAX_FIELD_BYTES,
@@ -249,7 +252,8 @@ class _AiohttpListener:
         self._asyncio_server.close()
         self.close_keepalive(idle=True)
         try:
-            await self._server.shutdown(grace)
+            # NB: to aiohttp 0 means without end.
+            await self._server.shutdown(None if grace is None else max(grace, 0.001))
         finally:
             self._open_ones.discard(self)
 

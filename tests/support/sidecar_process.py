@@ -1,0 +1,228 @@
+"""A real sidecar process before a real model process, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+
+async def until(look: Callable[[], Awaitable[Any]], *, seconds: float = 20) -> Any:
+    """Wait until `look` returns something true, and return it."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not (found := await look()):
+        assert asyncio.get_running_loop().time() < deadline, f"did not come within {seconds} s"
+        await asyncio.sleep(0.02)
+    return found
+
+
+class Program:
+    """A child process whose first line of output says that it is ready.
+
+    Args:
+        arguments: behind `python -m`.
+        env: more environment.
+    """
+
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        self._arguments = arguments
+        self._env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")},
+            **(env or {}),
+        }
+        self.process: asyncio.subprocess.Process
+        self.log: list[str] = []
+
+    async def start(self) -> str:
+        """Start it; returns its first line."""
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            *self._arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._env,
+        )
+        self._reader = asyncio.create_task(self._read())
+        assert self.process.stdout is not None
+        line = (await asyncio.wait_for(self.process.stdout.readline(), 30)).decode()
+        assert line.startswith("ready "), (line, self.log)
+        return line.removeprefix("ready ").strip()
+
+    async def ended(self) -> int:
+        """Wait for its end; returns the exit code."""
+        return await asyncio.wait_for(self.process.wait(), 60)
+
+    async def stop(self) -> None:
+        """End it, however it is."""
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+        await self._reader
+        # NB: asyncio closes a child's pipes only in the next turns of the loop.
+        self.process._transport.close()  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.log.append(line.decode().rstrip())
+
+
+class Reply:
+    """An answer."""
+
+    def __init__(self, status: int, headers: Any, body: bytes) -> None:
+        self.status, self.headers, self.body = status, headers, body
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def reason(self) -> str:
+        """The reason word of a problem document, checked against the rest of the answer."""
+        assert self.headers["content-type"] == "application/problem+json"
+        document = self.document
+        assert document["status"] == self.status
+        assert document["request_id"] == self.headers["x-request-id"]
+        assert self.headers["x-penstock-reason"] == document["reason"]
+        if self.status in (429, 503):
+            assert int(self.headers["retry-after"]) >= 1
+        return str(document["reason"])
+
+
+class Pair:
+    """A model and its sidecar.
+
+    Args:
+        folder: where the settings file lies.
+        flags: more flags of the sidecar.
+        model_flags: flags of the model.
+        env: more environment of the sidecar.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        model_flags: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.settings_path = folder / "settings.json"
+        self._flags = flags
+        self._model_flags = model_flags
+        self._env = env
+        self.data = self.admin = self.model_url = ""
+        self.session: aiohttp.ClientSession
+
+    async def start(self, *, ready: bool = True, **batching: Any) -> Pair:
+        """Start both and wait until the sidecar is ready."""
+        await self.start_model()
+        self.settle(**batching)
+        self.sidecar = Program(
+            "penstock_sidecar",
+            "--listen=127.0.0.1:0",
+            "--admin=127.0.0.1:0",
+            f"--model={self.model_url}",
+            f"--settings={self.settings_path}",
+            "--propagation-delay=0s",
+            *self._flags,
+            env=self._env,
+        )
+        line = await self.sidecar.start()
+        fields = dict(part.split("=", 1) for part in line.split())
+        self.data, self.admin = f"http://{fields['data']}", f"http://{fields['admin']}"
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        if ready:
+            await self.until_ready()
+        return self
+
+    async def start_model(self) -> None:
+        """Start the model, again at the same address if it ran before."""
+        port = self.model_url.rpartition(":")[2] or "0"
+        self.model = Program("tests.support.model_server", f"--port={port}", *self._model_flags)
+        self.model_url = f"http://{await self.model.start()}"
+
+    async def stop(self) -> None:
+        """End both."""
+        await self.session.close()
+        await self.sidecar.stop()
+        await self.model.stop()
+
+    def settle(self, *, version: int | None = None, **batching: Any) -> None:
+        """Write the settings file as an editor does: whole, by rename."""
+        fresh = self.settings_path.with_suffix(".new")
+        document: dict[str, Any] = {"v": 1, "backend": "digits", "batching": batching}
+        if version is not None:
+            document["version"] = version
+        fresh.write_text(json.dumps(document))
+        fresh.replace(self.settings_path)
+
+    async def ask(
+        self, path: str = "/v1/models/m:predict", *, method: str = "POST", base: str = "", **more: Any
+    ) -> Reply:
+        """Send one request and read its answer."""
+        # NB: encoded, or the client would change what it is told to send.
+        url = URL((base or self.data) + path, encoded=True)
+        async with self.session.request(method, url, **more) as answer:
+            return Reply(answer.status, answer.headers, await answer.read())
+
+    async def predict(self, *items: Any, path: str = "/v1/models/m:predict", **more: Any) -> Reply:
+        """Ask for predictions."""
+        return await self.ask(path, json={"instances": items}, **more)
+
+    async def admin_get(self, path: str, **more: Any) -> Reply:
+        """Ask the admin port."""
+        return await self.ask(path, method="GET", base=self.admin, **more)
+
+    async def until_ready(self, *, ready: bool = True) -> None:
+        """Wait for readiness, or for its loss."""
+
+        async def look() -> bool:
+            return ((await self.admin_get("/readyz")).status == 200) == ready
+
+        await until(look)
+
+    async def until_state(self, **expected: Any) -> None:
+        """Wait until `/queue` shows these values."""
+
+        async def look() -> bool:
+            found = (await self.admin_get("/queue")).document
+            return all(found[name] == value for name, value in expected.items())
+
+        await until(look)
+
+    async def until_load(self, items: int) -> None:
+        """Wait until so many items are queued or ongoing."""
+
+        async def look() -> bool:
+            found = (await self.admin_get("/queue")).document
+            return bool(found["queued"] + found["ongoing"] == items)
+
+        await until(look)
+
+    async def runs(self) -> list[dict[str, Any]]:
+        """What the model ran."""
+        found: list[dict[str, Any]] = (await self.ask("/-/runs", method="GET", base=self.model_url)).document[
+            "runs"
+        ]
+        return found
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Signal the sidecar."""
+        self.sidecar.process.send_signal(number)
+
+
+def got(reply: Reply) -> list[Any]:
+    """The items that an answer is about."""
+    assert reply.status == 200, (reply.status, reply.body)
+    return [prediction["got"] for prediction in reply.document["predictions"]]

@@ -1,0 +1,308 @@
+"""The real sidecar process before a real model: batching, bad input, settings, drains, a dying model."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sidecar_process import Pair, Program, Reply, got, until
+
+JSON = {"content-type": "application/json"}
+Start = Callable[..., Awaitable[Pair]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    pairs: list[Pair] = []
+
+    async def begin(*flags: str, env: dict[str, str] | None = None, model: tuple[str, ...] = (), **more: Any):
+        pair = Pair(tmp_path, *flags, env=env, model_flags=model)
+        pairs.append(pair)
+        return await pair.start(**more)
+
+    yield begin
+    for pair in pairs:
+        await pair.stop()
+
+
+async def test_concurrent_requests_share_batches_and_each_gets_its_own_answer(start: Start):
+    pair = await start(model=("--base-ms=20",), maxBatchSize=8, maxQueuedItems=500)
+    replies = await asyncio.gather(*(pair.predict({"id": i}, [i]) for i in range(100)))
+    assert [got(reply) for reply in replies] == [[{"id": i}, [i]] for i in range(100)]
+    runs = await pair.runs()
+    assert max(len(run["items"]) for run in runs) == 8
+    assert len(runs) < 40
+    assert max(run["running"] for run in runs) == 1
+    metrics = (await pair.admin_get("/metrics")).body.decode()
+    assert 'penstock_sidecar_requests_total{code="200",reason=""} 100.0' in metrics
+    assert "penstock_sidecar_batch_items_sum 200.0" in metrics
+
+
+async def test_a_request_alone_passes_byte_for_byte_both_ways(start: Start):
+    pair = await start()
+    body = b' {"instances": [ 9007199254740993, 1E400, "\\u00fc" ], "b": {"y":1,"x":2}}'
+    path = "/v1/models/m:predict?fields=1&q=%2F"
+    reply = await pair.ask(path, data=body, headers={**JSON, "x-request-id": "mine", "x-tenant": "t"})
+    assert (reply.status, reply.headers["x-request-id"]) == (200, "mine")
+    assert reply.document["model_version"] == "7"
+    assert reply.headers["x-model"] == "m7"
+    assert reply.headers["set-cookie"] == "a=b"
+    # What only Penstock may say is not taken from a model.
+    assert "x-penstock-not-admitted" not in reply.headers
+    assert reply.headers["x-penstock-queue"] == "0"
+    (run,) = await pair.runs()
+    assert (run["body"].encode(), run["target"]) == (body, path)
+    fields = dict(run["fields"])
+    assert (fields["x-request-id"], fields["x-tenant"]) == ("mine", "t")
+
+
+async def test_requests_without_items_of_their_own_pass_through(start: Start):
+    pair = await start()
+    reply = await pair.ask("/v1/models/m", method="GET")
+    assert (reply.status, reply.document) == (200, {"path": "/v1/models/m", "method": "GET"})
+
+
+async def send_raw(pair: Pair, data: bytes, *, end: bool = False) -> bytes:
+    host, port = pair.data.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    if end:
+        writer.close()
+        await writer.wait_closed()
+        return b""
+    answer = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+BAD_BODIES = [
+    (b"not json", 400, "bad_json"),
+    (b"", 400, "bad_json"),
+    (b"[1, 2]", 400, "bad_json"),
+    (b'{"instances": [1]', 400, "bad_json"),
+    (b'{"instances": [1], "instances": [2]}', 400, "bad_json"),
+    (b'{"instances": ["\xff"]}', 400, "bad_json"),
+    (b'{"instances": ' + b"[" * 600 + b"]" * 600 + b"}", 400, "bad_json"),
+    (b"{}", 422, "bad_shape"),
+    (b'{"inputs": [1]}', 422, "bad_shape"),
+    (b'{"instances": {"a": 1}}', 422, "bad_shape"),
+    (b'{"instances": null}', 422, "bad_shape"),
+]
+BAD_ANSWERS = [
+    ("wrong=1", 502, "bad_answer"),
+    ("garbage=1", 502, "bad_answer"),
+    ("nohttp=1", 502, "bad_answer"),
+    ("cut=1", 502, "model_unreachable"),
+    ("reset=1", 502, "model_unreachable"),
+]
+
+
+async def test_bad_input_and_bad_answers_concern_nobody_else(start: Start):
+    pair = await start(model=("--base-ms=5",))
+    stop = asyncio.Event()
+    served: list[Reply] = []
+
+    async def neighbour(number: int) -> None:
+        while not stop.is_set():
+            served.append(await pair.predict(number))
+            assert got(served[-1]) == [number]
+
+    neighbours = [asyncio.create_task(neighbour(number)) for number in range(4)]
+    for body, status, reason in BAD_BODIES:
+        reply = await pair.ask(data=body, headers=JSON)
+        assert (reply.status, reply.reason) == (status, reason), body[:40]
+    for query, status, reason in BAD_ANSWERS:
+        # Two requests to one path: the protocol's checks are for batches of several.
+        path = f"/v1/models/bad:predict?{query}"
+        for reply in await asyncio.gather(*(pair.predict(number, path=path) for number in range(6))):
+            if query not in ("wrong=1", "garbage=1") or reply.status != 200:
+                assert (reply.status, reply.reason) == (status, reason), query
+                assert "x-penstock-not-admitted" not in reply.headers
+    for reply in await asyncio.gather(
+        *(pair.predict(n, path="/v1/models/bad:predict?status=500") for n in range(4))
+    ):
+        assert (reply.status, reply.document) == (500, {"error": "the model says no"})
+        assert reply.headers["x-model"] == "grumpy"
+    reply = await pair.ask(data=b"x", headers={"content-type": "image/png"})
+    assert (reply.status, reply.reason) == (415, "bad_media_type")
+    reply = await pair.ask(data=b"x", headers={**JSON, "content-encoding": "gzip"})
+    assert (reply.status, reply.reason) == (415, "bad_media_type")
+    # Cut in the middle, larger than announced sizes allow, no HTTP at all.
+    await send_raw(pair, b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{", end=True)
+    huge = await send_raw(pair, b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n{")
+    assert huge.startswith(b"HTTP/1.1 413")
+    assert b"too_large" in huge
+    none = await send_raw(pair, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+    assert b" 400 " in none.split(b"\r\n")[0]
+    before = len(served)
+
+    async def more() -> bool:
+        return len(served) > before + 8
+
+    await until(more)
+    stop.set()
+    await asyncio.gather(*neighbours)
+    await pair.until_state(queued=0, ongoing=0)
+    assert (await pair.admin_get("/livez")).status == 200
+
+
+async def test_a_model_that_hangs_is_answered_at_the_deadline_and_the_next_is_served(start: Start):
+    pair = await start(maxBatchSize=4)
+    slow = await pair.predict(1, path="/p?hang=1", headers={"x-penstock-timeout-ms": "300"})
+    assert (slow.status, slow.reason) == (504, "deadline")
+    assert got(await pair.predict(2)) == [2]
+
+
+async def test_a_full_queue_refuses_at_once_and_marks_it_unexecuted(start: Start):
+    pair = await start(maxBatchSize=1, maxQueuedItems=1, overflowStatus=429)
+    slow = [asyncio.create_task(pair.predict(n, path="/p?ms=700")) for n in range(2)]
+    await pair.until_state(queued=1, ongoing=1)
+    refused = await pair.predict(3)
+    assert (refused.status, refused.reason) == (429, "queue_full")
+    assert refused.headers["x-penstock-not-admitted"] == "1"
+    assert [got(await task) for task in slow] == [[0], [1]]
+
+
+async def test_a_client_that_left_is_never_sent(start: Start):
+    pair = await start(maxBatchSize=1)
+    slow = asyncio.create_task(pair.predict(0, path="/p?ms=500"))
+    await pair.until_state(ongoing=1)
+    gone = asyncio.create_task(pair.predict(1))
+    await pair.until_state(queued=1)
+    gone.cancel()
+    await pair.until_state(queued=0, ongoing=1)
+    await slow
+    assert got(await pair.predict(2)) == [2]
+    assert [run["items"] for run in await pair.runs()] == [[0], [2]]
+
+
+async def test_a_changed_file_is_taken_up_without_restart_and_a_bad_one_changes_nothing(start: Start):
+    pair = await start(maxBatchSize=1)
+    assert (await pair.admin_get("/settings")).document["batching"]["maxBatchSize"] == 1
+    slow = asyncio.create_task(pair.predict(0, path="/p?ms=1500"))
+    await pair.until_state(ongoing=1)
+    pair.settle(maxBatchSize=16)
+
+    async def size() -> bool:
+        document = (await pair.admin_get("/settings")).document
+        return bool(
+            document["batching"]["maxBatchSize"] == 16 and document["batching"]["maxQueuedItems"] == 128
+        )
+
+    await until(size, seconds=5)
+    assert not slow.done()
+    assert got(await slow) == [0]
+    pair.settings_path.write_text("{ this is: [neither")
+
+    async def told() -> bool:
+        return any("settings refused" in line for line in pair.sidecar.log)
+
+    await until(told)
+    await asyncio.gather(*(pair.predict(n) for n in range(8)))
+    assert await size()
+
+
+async def test_drain_by_http_needs_the_secret_and_loses_nothing(start: Start):
+    pair = await start("--drain-timeout=20s", env={"PENSTOCK_DRAIN_SECRET": "s3cret"}, maxBatchSize=2)
+    for headers in ({}, {"x-penstock-drain": "wrong"}):
+        assert (await pair.admin_get("/drain", headers=headers)).status == 403
+    assert (await pair.admin_get("/readyz")).status == 200
+    asked = [asyncio.create_task(pair.predict(n, path="/p?ms=300")) for n in range(7)]
+    await pair.until_load(7)
+    drained = await pair.admin_get("/drain", headers={"x-penstock-drain": "s3cret"})
+    assert (drained.status, drained.body) == (200, b"drained\n")
+    assert [got(await task) for task in asked] == [[n] for n in range(7)]
+    late = await pair.predict(9)
+    assert (late.status, late.reason) == (503, "draining")
+    assert late.headers["x-penstock-not-admitted"] == "1"
+    assert (await pair.admin_get("/readyz")).status == 503
+    pair.signal()
+    assert await pair.sidecar.ended() == 0
+
+
+async def test_what_is_queued_at_the_drain_timeout_is_refused_and_what_runs_is_answered(start: Start):
+    pair = await start("--drain-timeout=0s", maxBatchSize=1)
+    runs = asyncio.create_task(pair.predict(0, path="/p?ms=800"))
+    await pair.until_state(ongoing=1)
+    waits = asyncio.create_task(pair.predict(1))
+    await pair.until_state(queued=1)
+    drain = asyncio.create_task(pair.admin_get("/drain"))
+    refused = await waits
+    assert (refused.status, refused.reason) == (503, "draining")
+    assert not drain.done()
+    assert got(await runs) == [0]
+    assert (await drain).status == 200
+
+
+async def test_a_drain_ends_when_the_model_went_away_and_is_ready_again(start: Start):
+    pair = await start()
+    assert (await pair.admin_get("/drain")).status == 200
+    assert (await pair.predict(1)).reason == "draining"
+    await pair.model.stop()
+    await pair.start_model()
+    await pair.until_ready()
+    assert got(await pair.predict(2)) == [2]
+
+
+async def test_sigterm_finishes_what_was_accepted(start: Start):
+    pair = await start(maxBatchSize=2)
+    asked = [asyncio.create_task(pair.predict(n, path="/p?ms=400")) for n in range(6)]
+    await pair.until_load(6)
+    pair.signal()
+    assert [got(await task) for task in asked] == [[n] for n in range(6)]
+    assert await pair.sidecar.ended() == 0
+
+
+async def test_sigterm_with_the_model_gone_ends_soon_and_says_so_to_each(start: Start):
+    pair = await start("--propagation-delay=60s")
+    await pair.model.stop()
+    await pair.until_ready(ready=False)
+    reply = await pair.predict(1)
+    assert (reply.status, reply.reason) == (502, "model_unreachable")
+    assert reply.headers["x-penstock-not-admitted"] == "1"
+    pair.signal()
+    assert await pair.sidecar.ended() == 0
+
+
+async def test_a_second_sigterm_ends_at_once_with_an_answer_to_each(start: Start):
+    pair = await start("--propagation-delay=60s", maxBatchSize=1)
+    asked = [asyncio.create_task(pair.predict(n, path="/p?hang=1")) for n in range(2)]
+    await pair.until_state(queued=1, ongoing=1)
+    pair.signal()
+    await pair.until_state(drain="propagating")
+    pair.signal(signal.SIGTERM)
+    assert await pair.sidecar.ended() == 1
+    for outcome in await asyncio.gather(*asked, return_exceptions=True):
+        assert isinstance(outcome, Exception) or outcome.status in (502, 503)
+
+
+async def test_a_model_that_is_not_ready_makes_the_pod_not_ready_and_back(start: Start):
+    pair = await start()
+    await pair.ask("/-/ready?on=0", method="PUT", base=pair.model_url)
+    await pair.until_ready(ready=False)
+    assert "found 503" in (await pair.admin_get("/readyz")).body.decode()
+    await pair.ask("/-/ready?on=1", method="PUT", base=pair.model_url)
+    await pair.until_ready()
+
+
+async def test_every_flag_is_also_an_environment_variable_and_bad_ones_are_told(start: Start, tmp_path: Path):
+    pair = await start(env={"PENSTOCK_READY_PATH": "/v1/models/m", "PENSTOCK_LOG_LEVEL": "debug"})
+    assert next(run["target"] for run in await pair.runs()) == "/v1/models/m"
+    for flags, message in [
+        (["--model", "ftp://x"], "expected a URL such as http://127.0.0.1:8080, found 'ftp://x'"),
+        (["--listen", "8012"], "expected HOST:PORT"),
+        (["--drain-timeout", "30"], "expected a duration such as"),
+        (["--protocol", "none"], "invalid choice"),
+    ]:
+        program = Program("penstock_sidecar", *flags)
+        with pytest.raises(AssertionError):
+            await program.start()
+        assert await program.ended() == 2
+        await program.stop()
+        assert any(message in line for line in program.log), program.log
