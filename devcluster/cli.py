@@ -16,6 +16,8 @@ from devcluster.console import say
 from devcluster.errors import DevclusterError
 from devcluster.paths import DEFAULT_NAME, REPOSITORY, cache_dir, state_root
 
+_OTHER_PROGRAMS = ("kubectl", "helm", "run")
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
@@ -55,12 +57,9 @@ def parser() -> argparse.ArgumentParser:
     build.add_argument("--tag", help="the image's name (default: localhost/penstock/TARGET:dev)")
     build.add_argument("--build-arg", action="append", default=[], metavar="KEY=VALUE")
     build.add_argument("--load", action="store_true", help="and give them to the cluster")
-    for name, act, text in (
-        ("kubectl", _kubectl, "run kubectl on the cluster"),
-        ("helm", _helm, "run helm on the cluster"),
-        ("run", _run, "run any command in the cluster's network, with its DNS: run -- CMD …"),
-    ):
-        add(name, act, text).add_argument("arguments", nargs=argparse.REMAINDER)
+    add("kubectl", _kubectl, "run kubectl on the cluster")
+    add("helm", _helm, "run helm on the cluster")
+    add("run", _run, "run any command in the cluster's network, with its DNS: run -- CMD …")
     return top
 
 
@@ -182,20 +181,20 @@ def _logs(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divide a command line into ours and what is another program's own, flags and all."""
+    before = list(argv)
+    index = 0
+    while index < len(before) and before[index].startswith("--name"):
+        index += 1 if "=" in before[index] else 2
+    if before[index : index + 1] and before[index] in _OTHER_PROGRAMS:
+        return before[: index + 1], before[index + 1 :]
+    return before, []
+
+
 def _rest(arguments: argparse.Namespace) -> list[str]:
-    rest: list[str] = arguments.arguments
+    rest: list[str] = arguments.rest
     return rest[1:] if rest[:1] == ["--"] else rest
-
-
-def _guarded(argv: list[str]) -> list[str]:
-    """Put `--` behind a command that passes its arguments on, or argparse would take their options."""
-    for place, word in enumerate(argv):
-        if word in ("kubectl", "helm", "run") and (place == 0 or argv[place - 1] != "--name"):
-            rest = argv[place + 1 :]
-            return argv if rest[:1] in ([], ["--"], ["-h"], ["--help"]) else [*argv[: place + 1], "--", *rest]
-        if not word.startswith("-") and (place == 0 or argv[place - 1] != "--name"):
-            break
-    return argv
 
 
 def _become(command: Sequence[str]) -> int:
@@ -248,7 +247,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 1 for a failed command, 2 for a machine that cannot run a cluster.
     """
-    arguments = parser().parse_args(_guarded(sys.argv[1:] if argv is None else list(argv)))
+    ours, rest = _split(sys.argv[1:] if argv is None else argv)
+    arguments = parser().parse_args(ours, argparse.Namespace(rest=rest))
     try:
         code: int = arguments.act(arguments)
         sys.stdout.flush()

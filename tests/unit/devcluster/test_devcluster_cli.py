@@ -38,6 +38,8 @@ def test_without_a_name_the_default_cluster_is_meant() -> None:
         (["kubectl", "exec", "p", "--", "ls", "-l"], ["exec", "p", "--", "ls", "-l"]),
         (["run", "--", "curl", "-s", "http://x"], ["curl", "-s", "http://x"]),
         (["helm", "--help"], ["--help"]),
+        (["--name", "x", "kubectl", "-n", "y", "get", "pods"], ["-n", "y", "get", "pods"]),
+        (["--name=x", "helm", "--name", "z"], ["--name", "z"]),
     ],
 )
 def test_another_program_s_arguments_are_its_own(

@@ -20,7 +20,7 @@ def test_pins_are_there_and_agree(component: Component) -> None:
     text = mod.read_text()
     blocks = re.findall(r"^tool \(\n(.*?)^\)", text, re.MULTILINE | re.DOTALL)
     tools = [line.strip() for block in blocks for line in block.splitlines()]
-    tools += re.findall(r"^tool (\S+)$", text, re.MULTILINE)
+    tools += re.findall(r"^tool ([^\s(]+)$", text, re.MULTILINE)
     names = {re.sub(r"/v\d+$", "", tool).rpartition("/")[2] for tool in tools}
     assert names == set(component.binaries.values())
 
