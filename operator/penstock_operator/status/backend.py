@@ -150,7 +150,9 @@ def _ready(
     if seen.apply_error is not None:
         return condition("Ready", "False", "ApplyRefused", seen.apply_error), False, True
     if rolling is not None and wrong is not None:
-        return condition("Ready", "False", wrong.reason, wrong.message), False, True
+        # A node may still come, or be freed: that a pod has none is no dead end.
+        waits = wrong.reason == "Unschedulable"
+        return condition("Ready", "False", wrong.reason, wrong.message), waits, not waits
     if seen.policy_missing:
         return condition("Ready", "False", "BatchPolicyMissing", _policy_text(backend)), False, True
     if rolling is not None and overdue is not None:
@@ -186,7 +188,7 @@ def _available(backend: ModelBackend, seen: BackendObserved) -> Condition:
 def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelStatus:
     here = pods.living(seen.pods)
     loaded = pods.ready(here) or any(report.state == "ready" for report in seen.reports.values())
-    failed = wrong is not None and wrong.reason != "Unschedulable"
+    failed = wrong is not None and wrong.reason not in ("Unschedulable", "PodsRefused")
     running = any(pod.get("status", {}).get("phase") == "Running" for pod in here)
     state: ModelState = "Pending"
     if loaded:

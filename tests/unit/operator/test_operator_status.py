@@ -211,7 +211,7 @@ def test_a_second_look_writes_nothing() -> None:
                 pods=[pod(ready=False, phase="Pending", conditions=HOMELESS)],
             ),
             "Unschedulable",
-            "Stalled",
+            "Reconciling",
             "pod p1: 0/1 nodes are available",
         ),
         (
