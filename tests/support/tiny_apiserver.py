@@ -130,6 +130,9 @@ class TinyApiserver:
             if live is None:
                 raise ClusterError(404, f"{kind.plural} {name!r} not found")
             return live
+        if request.method == "PATCH" and request.content_type == "application/merge-patch+json":
+            assert (sub, query["fieldManager"]) == ("scale", _MANAGERS["scale"])
+            return await cluster.apply_scale(kind, namespace, name, body["spec"]["replicas"])
         if request.method == "PATCH":
             assert request.content_type == "application/apply-patch+yaml"
             assert query["force"] == "true"
@@ -137,6 +140,10 @@ class TinyApiserver:
             if sub == "status":
                 return await cluster.apply_status(kind, body)
             if sub == "scale":
+                live = await cluster.get(kind, namespace, name)
+                if live is None or live["spec"].get("replicas") != body["spec"]["replicas"]:
+                    # As the real one does, with a custom resource.
+                    raise ClusterError(500, "request to convert CR to an invalid group/version")
                 return await cluster.apply_scale(kind, namespace, name, body["spec"]["replicas"])
             return await cluster.apply(kind, body)
         if request.method == "POST":

@@ -29,6 +29,7 @@ class Scaler:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._states: dict[Key, ScalerState] = {}
+        self._foreign: dict[Key, tuple[tuple[str, int], float]] = {}
 
     async def look(self, key: Key) -> float | None:
         """Scale one backend if its load asks for it.
@@ -48,6 +49,7 @@ class Scaler:
         target = target_of(backend) if backend is not None and not backend.deleting else None
         if stored is None or backend is None or target is None:
             self._states.pop(key, None)
+            self._foreign.pop(key, None)
             if ctx.scaled.pop(key, None) is not None:
                 ctx.enqueue(key, 0.0)
             return None
@@ -71,7 +73,7 @@ class Scaler:
         scaled = ctx.scaled.setdefault(key, Scaled())
         before = (scaled.recommendation, scaled.foreign)
         scaled.recommendation = recommendation
-        scaled.foreign = foreign_scaler(stored, ctx.clock.now().timestamp())
+        scaled.foreign = self._yields_to(key, stored, current)
         if scaled.foreign is None and (recommendation.replicas != current or not owns_replicas(stored)):
             # The first write of the current value makes us a co-owner: who then takes `replicas` out of what
             # he applies does not throw the backend back to the default.
@@ -91,6 +93,22 @@ class Scaler:
         elif before[0] is None or _face(before) != _face((recommendation, scaled.foreign)):
             ctx.enqueue(key, 0.0)
         return INTERVAL
+
+    def _yields_to(self, key: Key, stored: Obj, current: int) -> str | None:
+        """Who else wrote ``/scale`` so lately that his number stands."""
+        found = foreign_scaler(stored)
+        if found is None:
+            self._foreign.pop(key, None)
+            return None
+        manager, written = found
+        now, mark = self._ctx.clock.time(), (manager, current)
+        known = self._foreign.get(key)
+        if known is None or known[0] != mark:
+            known = self._foreign[key] = (mark, now)
+        age = now - known[1]
+        if written is not None:
+            age = max(age, self._ctx.clock.now().timestamp() - written)
+        return manager if age < YIELD else None
 
 
 def _face(seen: tuple[object, object]) -> tuple[object, ...]:
@@ -112,18 +130,20 @@ def owns_replicas(stored: Obj) -> bool:
     return any(entry.get("manager") == SCALE_MANAGER for entry in _owners_of_replicas(stored))
 
 
-def foreign_scaler(stored: Obj, now: float) -> str | None:
-    """Who else wrote ``/scale`` of late, beside the autoscaler.
+def foreign_scaler(stored: Obj) -> tuple[str, float | None] | None:
+    """Who owns ``spec.replicas`` through ``/scale`` where the autoscaler does not, and since when.
 
     Args:
         stored: the backend.
-        now: wall time, seconds since the epoch.
+
+    Returns:
+        The manager and when it wrote, seconds since the epoch (the apiserver drops the time now and then).
     """
+    if owns_replicas(stored):
+        return None
     for entry in _owners_of_replicas(stored):
-        if entry.get("subresource") == "scale" and entry.get("manager") != SCALE_MANAGER:
-            written = parse_time(entry.get("time"))
-            if written is None or now - written < YIELD:
-                return str(entry.get("manager") or "unknown")
+        if entry.get("subresource") == "scale":
+            return str(entry.get("manager") or "unknown"), parse_time(entry.get("time"))
     return None
 
 

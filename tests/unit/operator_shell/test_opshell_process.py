@@ -78,7 +78,8 @@ async def test_the_client_reads_and_writes(server: TinyApiserver, cluster: Kuber
     server.cluster.user_applies(backend())
     body = {"metadata": {"namespace": "n", "name": "m"}, "status": {"replicas": 2}}
     assert (await cluster.apply_status(BACKEND, body))["status"] == {"replicas": 2}
-    assert (await cluster.apply_scale(BACKEND, "n", "m", 3))["spec"] == {"replicas": 3}
+    for replicas in (3, 3, 0):  # one that changes the scale, one that only owns it
+        assert (await cluster.apply_scale(BACKEND, "n", "m", replicas))["spec"] == {"replicas": replicas}
     with pytest.raises(Conflict, match="already exists"):
         await cluster.create(CONFIG_MAP, config_map("a"))
     assert not await cluster.delete(CONFIG_MAP, "n", "a", uid="other")

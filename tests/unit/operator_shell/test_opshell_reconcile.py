@@ -466,6 +466,10 @@ async def test_another_scaler_is_told_and_not_fought() -> None:
     await harness.turn(4)
     assert harness.condition(BACKEND, "m", "ScalingActive") == ("False", "ForeignScaler")
     assert harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"] == 4
+    for _ in range(160):
+        await harness.turn(2)
+    assert (harness.condition(BACKEND, "m", "ScalingActive") or ("",))[0] == "True"
+    assert harness.errors == []
 
 
 # -- failures -----------------------------------------------------------------------------------------
