@@ -40,6 +40,7 @@ class TinyApiserver:
         self.url = ""
         self.watches = 0
         self._streams: dict[asyncio.Queue[bytes | None], tuple[str, dict[str, str]]] = {}
+        self._events: list[tuple[int, str, Obj]] = []
         self.cluster.watchers.append(self._event)
         self._runner: web.AppRunner | None = None
         self._kinds = {(kind.group, kind.version, kind.plural): kind for kind in BY_KIND.values()}
@@ -81,10 +82,16 @@ class TinyApiserver:
             queue.put_nowait(None)
 
     def _event(self, kind: str, obj: Obj) -> None:
+        self._events.append((int(obj["metadata"]["resourceVersion"]), kind, obj))
         for queue, (wanted, labels) in self._streams.items():
-            own = obj["metadata"].get("labels") or {}
-            if obj["kind"] == wanted and all(own.get(name) == value for name, value in labels.items()):
-                queue.put_nowait(json.dumps({"type": kind, "object": obj}).encode() + b"\n")
+            self._offer(queue, wanted, labels, kind, obj)
+
+    def _offer(
+        self, queue: asyncio.Queue[bytes | None], wanted: str, labels: dict[str, str], kind: str, obj: Obj
+    ) -> None:
+        own = obj["metadata"].get("labels") or {}
+        if obj["kind"] == wanted and all(own.get(name) == value for name, value in labels.items()):
+            queue.put_nowait(json.dumps({"type": kind, "object": obj}).encode() + b"\n")
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         path, query = request.path, dict(request.query)
@@ -112,6 +119,7 @@ class TinyApiserver:
     ) -> Obj:
         cluster, query = self.cluster, request.query
         if request.method == "GET" and not name:
+            version = str(max((version for version, _, _ in self._events), default=1))
             labels = query.get("labelSelector")
             only = "PartialObjectMetadataList" in request.headers.get("Accept", "")
             items = await cluster.list(kind, namespace or None, labels=labels, metadata_only=only)
@@ -122,7 +130,7 @@ class TinyApiserver:
             more = {"continue": str(end)} if end < len(items) else {}
             return {
                 "kind": f"{kind.kind}List",
-                "metadata": {"resourceVersion": "1", **more},
+                "metadata": {"resourceVersion": version, **more},
                 "items": items[start:end],
             }
         if request.method == "GET":
@@ -162,6 +170,10 @@ class TinyApiserver:
         selector = request.query.get("labelSelector", "")
         labels = dict(pair.split("=", 1) for pair in selector.split(",")) if selector else {}
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        since = int(request.query.get("resourceVersion") or 0)
+        for version, event, obj in self._events:
+            if version > since:
+                self._offer(queue, kind.kind, labels, event, obj)
         self._streams[queue] = (kind.kind, labels)
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         try:

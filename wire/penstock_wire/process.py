@@ -40,7 +40,9 @@ def log(message: str, *, level: str = "info", **fields: object) -> None:
         return
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     line = json.dumps({"time": now, "level": level, "message": message, **fields}, default=str)
-    print(line, file=sys.stderr, flush=True)
+    # NB: one write, so that lines of two threads never mix; print writes the line's end by itself.
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 def address(text: str) -> tuple[str, int]:

@@ -105,7 +105,9 @@ class Context:
         Returns:
             Seconds after which to look again, None when there is nothing to wait for.
         """
-        left = self.started + SETTLE_SECONDS - self.clock.time()
+        left = self.started + _TERMINATING = "because it is being terminated"
+
+SETTLE_SECONDS - self.clock.time()
         current = (stored.get("status") or {}).get("observedGeneration") == stored["metadata"].get(
             "generation"
         )
@@ -141,6 +143,8 @@ class Context:
                 problems.taken.append(f"{error.kind}/{error.name}")
                 self.log("name taken", level="warning", child=str(key_of(child)), error=str(error))
             except Rejected as error:
+                if error.status == 403 and _TERMINATING in error.message:
+                    break  # the namespace goes, and everything in it
                 text = f"{child['kind']} {child['metadata']['name']}: {error.message}"
                 problems.refused = problems.refused or text
                 self.log("child refused", level="warning", child=str(key_of(child)), error=error.message)

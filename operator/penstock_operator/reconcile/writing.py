@@ -134,6 +134,6 @@ async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing
     try:
         await ctx.cluster.create(EVENT, event)
     except ClusterError as error:
-        ctx.log("event not written", level="warning", key=str(key_of(stored)), error=str(error))
+        ctx.log("event not written", level="debug", key=str(key_of(stored)), error=str(error))
     else:
         ctx.observer.wrote("create", EVENT.kind)

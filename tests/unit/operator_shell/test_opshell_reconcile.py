@@ -348,6 +348,23 @@ async def test_a_refused_child_is_told_in_the_servers_words_and_tried_again() ->
     assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")
 
 
+async def test_a_namespace_that_goes_away_is_left_in_peace() -> None:
+    """Nothing can be created there any more; that is no fault to tell of."""
+    harness = Harness()
+
+    def refuse(verb: str, *_call: str) -> None:
+        if verb == "apply":
+            raise Rejected(403, 'services "e" is forbidden: unable to create new content in namespace n '
+                                "because it is being terminated")  # fmt: skip
+
+    harness.cluster.fail = refuse
+    harness.apply(backend())
+    harness.apply(endpoint())
+    await harness.run()
+    assert harness.errors == []
+    assert [message for message, _ in harness.log if message == "child refused"] == []
+
+
 # -- settings version rule ---------------------------------------------------------------------------------
 
 
