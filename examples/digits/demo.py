@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from devcluster import images
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 
@@ -65,12 +66,10 @@ class Target:
         if self.cluster is None:
             say(f"using {self.digits} and its siblings")
             return
-        self.cluster.images()
-        self.cluster.images(
-            file=HERE / "Dockerfile",
-            tag=DEV_DIGITS,
-            build_args={"BASE": "localhost/penstock/python-model:dev"},
-        )
+        names = images.build_targets()
+        base = {"BASE": images.image_name("python-model")}
+        images.build(dockerfile=HERE / "Dockerfile", tag=DEV_DIGITS, build_args=base)
+        self.cluster.load(*names, DEV_DIGITS)
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
         """Run kubectl and return what it printed."""

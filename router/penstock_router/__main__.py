@@ -16,7 +16,8 @@ from prometheus_client import disable_created_metrics
 from penstock_router.admin import Admin
 from penstock_router.router import Router, decode_settings
 from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
-from penstock_wire.aiohttp_http import AiohttpFront, AiohttpUpstream
+from penstock_wire.h1_front import H1Front
+from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.process import Parser, address, duration, log, on_signal, ready, run, set_log_level
 from penstock_wire.reporter import Reporter
 from penstock_wire.settings_source import SettingsSource
@@ -50,9 +51,9 @@ class Process:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        self._front = AiohttpFront()
-        self._admin_front = AiohttpFront()
-        self._upstream = AiohttpUpstream()
+        self._front = H1Front()
+        self._admin_front = H1Front()
+        self._upstream = H1Upstream()
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
         self._reporter: Reporter | None = None

@@ -23,7 +23,7 @@ from penstock.errors import LoadError
 from penstock.model import Model
 from penstock.server import ModelServer
 from penstock.target import Served, Target, find
-from penstock_wire.aiohttp_http import AiohttpFront
+from penstock_wire.h1_front import H1Front
 from penstock_wire.process import log, on_signal, run
 
 THREADS = 64
@@ -85,7 +85,7 @@ async def _serve(target: Target, options: argparse.Namespace) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         on_signal(number, stopping.set)
-    front, server = AiohttpFront(max_body_bytes=MAX_BODY_BYTES), ModelServer(options.ready_path)
+    front, server = H1Front(max_body_bytes=MAX_BODY_BYTES), ModelServer(options.ready_path)
     try:
         listener = await front.listen(options.host, options.port, server.handle)
     except OSError as error:

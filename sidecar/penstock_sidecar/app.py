@@ -18,7 +18,8 @@ from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.model import Model
 from penstock_wire import process, report
 from penstock_wire import settings as wire_settings
-from penstock_wire.aiohttp_http import AiohttpFront, AiohttpUpstream
+from penstock_wire.h1_front import H1Front
+from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.process import log
 from penstock_wire.reporter import Reporter
 from penstock_wire.settings import Settings
@@ -42,9 +43,9 @@ class Sidecar:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._metrics = Metrics()
-        self._data = AiohttpFront()
-        self._admin = AiohttpFront(max_body_bytes=64 * 1024)
-        self._upstream = AiohttpUpstream()
+        self._data = H1Front()
+        self._admin = H1Front(max_body_bytes=64 * 1024)
+        self._upstream = H1Upstream()
         self._model = Model(
             host=config.model[0],
             port=config.model[1],

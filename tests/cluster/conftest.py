@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from devcluster import images
 from devcluster.cluster import Cluster
 from tests.support.k8s import ROOT, Load, Namespace, wait_for
 
@@ -35,15 +36,21 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with capture.global_and_fixture_disabled():
         print()
         found.up()
-        found.images()
-        found.images(
-            file=ROOT / "examples/digits/Dockerfile",
-            tag=DIGITS_IMAGE,
-            build_args={"BASE": "localhost/penstock/python-model:dev"},
-        )
+        load_images(found)
     yield found
     if not request.config.getoption("--keep-cluster"):
         found.down()
+
+
+def load_images(cluster: Cluster) -> None:
+    """Build the four images and the digits example's, where their inputs changed, and load them."""
+    names = images.build_targets()
+    images.build(
+        dockerfile=ROOT / "examples/digits/Dockerfile",
+        tag=DIGITS_IMAGE,
+        build_args={"BASE": images.image_name("python-model")},
+    )
+    cluster.load(*names, DIGITS_IMAGE)
 
 
 @pytest.fixture(scope="session")

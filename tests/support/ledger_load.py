@@ -41,9 +41,11 @@ class Ledger:
         self.batch_items = 0
         self.latencies: list[float] = []
         self.late = 0
+        self.writers: set[asyncio.StreamWriter] = set()
 
     async def collect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take one model's records until it goes away."""
+        self.writers.add(writer)
         try:
             while line := await reader.readline():
                 record = json.loads(line)
@@ -54,6 +56,7 @@ class Ledger:
         except ConnectionError:
             pass  # a pod that was killed; what it recorded stands
         finally:
+            self.writers.discard(writer)
             writer.close()
 
     async def send(self, session: aiohttp.ClientSession, url: str, identity: int, due: float) -> None:
@@ -138,6 +141,9 @@ async def run(listen: int) -> dict[str, Any]:
     await asyncio.sleep(0.3)  # records are sent before answers, but on another connection
     stop.cancel()
     server.close()
+    for writer in list(ledger.writers):
+        writer.close()
+    await asyncio.sleep(0.1)  # their tasks end with them
     return ledger.summary()
 
 

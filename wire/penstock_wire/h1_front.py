@@ -33,6 +33,9 @@ HEAD_SECONDS = 15.0
 BODY_SECONDS = 60.0
 IDLE_SECONDS = 75.0
 WRITE_SECONDS = 60.0
+LINGER_SECONDS = 2.0
+"""How long a client that was refused may go on sending: closed at once, it would be reset before it read why
+(RFC 9112 section 9.6)."""
 
 _PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -78,11 +81,16 @@ class H1Front:
             self._sweeper = loop.create_task(self._sweep())
         return listener
 
-    def close_keepalive(self) -> None:
+    def close_keepalive(self, *, idle: bool = True) -> None:
         """See `Front.close_keepalive`."""
         self.closing = True
-        for connection in list(self.connections):
-            connection.close_if_idle()
+        if idle:
+            for connection in list(self.connections):
+                connection.close_if_idle()
+
+    def open_keepalive(self) -> None:
+        """See `Front.open_keepalive`."""
+        self.closing = False
 
     async def close(self, grace: float) -> None:
         """See `Front.close`."""
@@ -157,6 +165,7 @@ class _Connection(asyncio.Protocol):
         self._writable: asyncio.Event | None = None
         self._reading = True
         self._last = False  # no further request is read
+        self._lingering = False  # refused; what still comes is dropped
         self._head_bytes = 0  # received since the head under way began, what is behind it included
         self._field_bytes = 0
         self._body_bytes = 0
@@ -347,7 +356,7 @@ class _Connection(asyncio.Protocol):
             while self._waiting and not self._transport.is_closing():
                 entry = self._waiting.popleft()
                 if isinstance(entry, PenstockError):
-                    self._write(entry.response(), keep=False, head=False)
+                    self._write(entry.response(), keep=False, head=False, linger=True)
                     return
                 request, keep = entry
                 answer = await self._listener.handler(request)
@@ -368,10 +377,10 @@ class _Connection(asyncio.Protocol):
             if not self._reading and not self._transport.is_closing():
                 self._reading = True
                 self._transport.resume_reading()
-            if self._last and not self._waiting:
+            if self._last and not self._waiting and not self._lingering:
                 self._transport.close()
 
-    def _write(self, answer: Response, *, keep: bool, head: bool) -> None:
+    def _write(self, answer: Response, *, keep: bool, head: bool, linger: bool = False) -> None:
         lines = [b"HTTP/1.1 %d %b\r\n" % (answer.status, _PHRASES.get(answer.status, b"Unknown"))]
         for name, value in answer.headers:
             if name not in _DROPPED:
@@ -386,9 +395,15 @@ class _Connection(asyncio.Protocol):
         if not head and answer.status not in _NO_BODY_STATUS:
             lines.append(answer.body)
         self._transport.write(b"".join(lines))
-        if not keep:
-            self._last = True
-            self._waiting.clear()
+        if keep:
+            return
+        self._last = True
+        self._waiting.clear()
+        if linger:
+            self._lingering = True
+            self._deadline = self._loop.time() + LINGER_SECONDS
+            self._transport.write_eof()
+        else:
             self._transport.close()
 
     def _refuse(self, error: PenstockError) -> None:
@@ -425,7 +440,7 @@ class _Connection(asyncio.Protocol):
 
     def expire(self) -> None:
         """The peer kept us waiting too long: tell it if it was in the middle of a request, and close."""
-        if self._stuck:
+        if self._stuck or self._lingering:
             self._transport.abort()
         elif self._phase == _PLAIN:
             self._transport.close()

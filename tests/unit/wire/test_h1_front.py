@@ -361,6 +361,28 @@ async def test_many_idle_connections_are_held_and_one_too_many_is_closed(server:
         one.close()
 
 
+async def test_who_is_refused_while_sending_still_reads_why(server: Server) -> None:
+    """A body that goes on behind its refusal does not reset the connection before the answer was read."""
+    reader, writer = await server.connect()
+    writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5000000\r\n\r\n")
+    for _ in range(50):
+        writer.write(b"x" * 100_000)
+        await writer.drain()
+    assert (await answer(reader))[0] == 413
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
+
+
+async def test_closing_can_be_taken_back(server: Server) -> None:
+    """A drain that ends keeps connections again."""
+    server.front.close_keepalive(idle=False)
+    reader, writer = await server.connect()
+    server.front.open_keepalive()
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert b"connection" not in (await answer(reader))[1]
+    writer.close()
+
+
 async def test_a_handler_that_raises_is_500_and_the_server_lives(server: Server) -> None:
     """No exception of a handler ends the front."""
 
