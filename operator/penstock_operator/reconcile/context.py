@@ -105,9 +105,7 @@ class Context:
         Returns:
             Seconds after which to look again, None when there is nothing to wait for.
         """
-        left = self.started + _TERMINATING = "because it is being terminated"
-
-SETTLE_SECONDS - self.clock.time()
+        left = self.started + SETTLE_SECONDS - self.clock.time()
         current = (stored.get("status") or {}).get("observedGeneration") == stored["metadata"].get(
             "generation"
         )
@@ -150,6 +148,8 @@ SETTLE_SECONDS - self.clock.time()
                 self.log("child refused", level="warning", child=str(key_of(child)), error=error.message)
         return problems
 
+
+_TERMINATING = "because it is being terminated"
 
 SETTLE_SECONDS = 8.0
 """How long after the start a status may wait for the first reports."""
