@@ -1,0 +1,249 @@
+"""Documents, headers, durations, errors, flags: what each takes, refuses and says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_wire import headers, process, report, router_settings, settings
+from penstock_wire.durations import format_ms, parse_ms
+from penstock_wire.errors import STATUS, TITLE, DocumentError, PenstockError, Reason
+from penstock_wire.settings_source import SettingsSource
+
+
+class TestSettings:
+    def test_defaults_are_those_of_the_policy(self):
+        batching = settings.decode(b'{"v": 1}').batching
+        assert (batching.max_batch_size, batching.max_concurrent_batches, batching.queue_limit) == (
+            32,
+            1,
+            256,
+        )
+        assert settings.Batching(max_queued_items=0).queue_limit == 0
+        assert settings.Batching(max_batch_size=10, max_concurrent_batches=3).queue_limit == 240
+
+    def test_a_document_survives_its_own_bytes_and_unknown_fields(self):
+        batching = settings.Batching(max_batch_size=7, batch_key_headers=("x-a",), overflow_status=429)
+        document = settings.Settings(version=3, backend="b", batching=batching)
+        assert settings.decode(settings.encode(document)) == document
+        more = json.loads(settings.encode(document)) | {"later": {"a": 1}}
+        assert settings.decode(json.dumps(more).encode()) == document
+
+    def test_people_may_write_yaml_and_leave_everything_out(self):
+        found = settings.decode(b"batching:\n  maxBatchSize: 4\n", text=True)
+        assert found.batching.max_batch_size == 4
+        assert settings.decode(b"", text=True) == settings.Settings()
+
+    @pytest.mark.parametrize(
+        ("data", "message"),
+        [
+            (b"{", "expected JSON"),
+            (b"[]", "expected an object, found list"),
+            (b"{}", "expected v: 1, found v: None"),
+            (b'{"v":2}', "expected v: 1, found v: 2"),
+            (b'{"v":1,"batching":{"maxBatchSize":0}}', r"\$\.batching\.maxBatchSize"),
+            (b'{"v":1,"batching":{"maxBatchSize":"4"}}', r"\$\.batching\.maxBatchSize"),
+            (b'{"v":1,"batching":{"overflowStatus":500}}', r"\$\.batching\.overflowStatus"),
+        ],
+    )
+    def test_a_document_that_cannot_be_used_says_where(self, data: bytes, message: str):
+        with pytest.raises(DocumentError, match=message):
+            settings.decode(data)
+
+    def test_router_settings_keep_the_same_rules(self):
+        document = router_settings.RouterSettings(endpoints=(router_settings.Endpoint(name="e", port=20000),))
+        assert router_settings.decode(router_settings.encode(document)) == document
+        assert document.endpoints[0].effective_route == "/e"
+
+
+class TestReports:
+    def test_a_report_survives_its_own_bytes(self):
+        document = report.SidecarReport(
+            pod="p", uid="u", seq=1, state="ready", totals=report.Totals(refused={"queue_full": 2})
+        )
+        assert report.decode_sidecar(report.encode(document)) == document
+        router = report.RouterReport(
+            pod="p", uid="u", seq=1, state="ready", endpoints={"e": report.EndpointReport(listening=True)}
+        )
+        assert report.decode_router(report.encode(router)) == router
+
+    @pytest.mark.parametrize(
+        "data", [b"", b"[]", b"{}", b'{"v":1,"pod":"p","uid":"u","seq":1,"state":"odd"}']
+    )
+    def test_a_report_that_cannot_be_used_is_refused(self, data: bytes):
+        with pytest.raises(DocumentError):
+            report.decode_sidecar(data)
+
+    def test_settings_in_an_answer_are_the_documents_own_bytes(self):
+        found, raw = report.decode_answer(b'{"v":1,"nextReportMs":500,"settings":{"v":1, "version":2}}')
+        assert (found.next_report_ms, raw) == (500, b'{"v":1, "version":2}')
+        assert report.decode_answer(b'{"v":1}')[1] is None
+        assert report.decode_answer(b'{"v":1,"settings":null}')[1] is None
+        with pytest.raises(DocumentError, match="found v: 9"):
+            report.decode_answer(b'{"v":9}')
+
+
+class TestHeaders:
+    def test_hop_by_hop_fields_and_those_that_connection_names_go(self):
+        fields = (
+            (b"connection", b"close, X-Private"),
+            (b"x-private", b"1"),
+            (b"transfer-encoding", b"chunked"),
+            (b"content-length", b"5"),
+            (b"x-kept", b"1"),
+            (b"x-kept", b"2"),
+        )
+        assert headers.end_to_end(fields) == ((b"x-kept", b"1"), (b"x-kept", b"2"))
+        assert headers.get(fields, b"x-kept") == b"1"
+        assert headers.get(fields, b"x-none") is None
+        assert headers.without(fields, [b"x-kept", b"connection"]) == fields[1:4]
+
+    @pytest.mark.parametrize(
+        ("sent", "expected"),
+        [
+            (b"250", 250),
+            (b"0", 0),
+            (b"-1", None),
+            (b"1.5", None),
+            (b"", None),
+            (b"9" * 13, None),
+            (b"1s", None),
+        ],
+    )
+    def test_a_timeout_that_cannot_be_read_is_none(self, sent: bytes, expected: int | None):
+        assert headers.timeout_ms(((headers.TIMEOUT_MS, sent),)) == expected
+
+
+class TestDurations:
+    @given(st.integers(0, 10**9))
+    def test_every_duration_reads_back(self, milliseconds: int):
+        assert parse_ms(format_ms(milliseconds)) == milliseconds
+
+    @pytest.mark.parametrize(
+        ("text", "expected"), [("1m30s", 90_000), ("0s", 0), ("250ms", 250), ("1h", 3_600_000)]
+    )
+    def test_they_are_written_as_users_write_them(self, text: str, expected: int):
+        assert parse_ms(text) == expected
+
+    @pytest.mark.parametrize("text", ["", "5", "s", "1.5s", "-1s", "1 s", "1d"])
+    def test_others_are_refused(self, text: str):
+        with pytest.raises(ValueError, match="expected a duration"):
+            parse_ms(text)
+
+
+class TestErrors:
+    def test_every_reason_has_a_status_and_a_title(self):
+        assert set(STATUS) == set(TITLE) == set(Reason)
+
+    @pytest.mark.parametrize("reason", list(Reason))
+    def test_an_answer_says_the_same_in_each_place(self, reason: Reason):
+        answer = PenstockError(reason, "expected x, found y").response(request_id="r", backend="b", pod="p")
+        document = json.loads(answer.body)
+        assert document == {
+            "type": f"https://penstock.dev/errors/{reason}",
+            "title": TITLE[reason],
+            "status": STATUS[reason],
+            "detail": "expected x, found y",
+            "reason": reason.value,
+            "request_id": "r",
+            "backend": "b",
+            "pod": "p",
+        }
+        assert answer.status == STATUS[reason]
+        assert headers.get(answer.headers, headers.REASON) == reason.encode()
+        assert (headers.get(answer.headers, b"retry-after") is not None) == (answer.status in (429, 503))
+
+    @pytest.mark.parametrize(("seconds", "expected"), [(None, b"1"), (0.2, b"1"), (1.2, b"2"), (30.0, b"30")])
+    def test_retry_after_is_whole_seconds_rounded_up(self, seconds: float | None, expected: bytes):
+        error = PenstockError(Reason.QUEUE_FULL, "full", status=429, retry_after=seconds)
+        assert headers.get(error.response().headers, b"retry-after") == expected
+
+
+class TestFlags:
+    def test_addresses(self):
+        assert process.address("127.0.0.1:80") == ("127.0.0.1", 80)
+        assert process.address("[::1]:80") == ("::1", 80)
+        for text in ("80", "a:", "a:99999", "::1:80"):
+            with pytest.raises(argparse.ArgumentTypeError):
+                process.address(text)
+
+    def test_the_environment_stands_in_for_a_flag_and_the_flag_wins(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("PENSTOCK_SOME_FLAG", "5s")
+        parser = process.Parser()
+        parser.flag("some-flag", type=process.duration, required=True)
+        assert parser.parse_args([]).some_flag == 5.0
+        assert parser.parse_args(["--some-flag", "1s"]).some_flag == 1.0
+
+
+class TestSettingsSource:
+    """One rule for both channels: the higher version wins; without one, each change is new."""
+
+    @staticmethod
+    def source(
+        path: Path | None, *, versioned_only: bool = False
+    ) -> tuple[SettingsSource[settings.Settings], list[int]]:
+        applied: list[int] = []
+        source = SettingsSource(
+            path=path,
+            decode=lambda data: settings.decode(data, text=True),
+            apply=lambda found: applied.append(found.batching.max_batch_size),
+            versioned_only=versioned_only,
+        )
+        return source, applied
+
+    @staticmethod
+    def document(size: int, version: int | None = None) -> bytes:
+        return settings.encode(
+            settings.Settings(version=version, batching=settings.Batching(max_batch_size=size))
+        )
+
+    def test_the_higher_version_wins_from_whichever_channel(self, tmp_path: Path):
+        path = tmp_path / "settings.json"
+        source, applied = self.source(path)
+        path.write_bytes(self.document(1, 5))
+        assert source.read_file()
+        assert source.offer(self.document(2, 7), origin="operator")
+        path.write_bytes(self.document(3, 6))
+        assert not source.read_file()
+        assert not source.offer(self.document(4, 7), origin="operator")
+        path.write_bytes(self.document(5, 8))
+        assert source.read_file()
+        assert (applied, source.version) == ([1, 2, 5], 8)
+
+    def test_without_versions_each_change_is_new(self, tmp_path: Path):
+        path = tmp_path / "settings.json"
+        source, applied = self.source(path)
+        for size in (1, 2, 1):
+            path.write_bytes(self.document(size))
+            assert source.read_file()
+            assert not source.read_file()
+        assert (applied, source.version) == ([1, 2, 1], 0)
+
+    def test_a_process_that_reports_takes_versioned_documents_only(self, tmp_path: Path):
+        path = tmp_path / "settings.json"
+        path.write_bytes(self.document(1))
+        source, applied = self.source(path, versioned_only=True)
+        assert not source.read_file()
+        assert source.offer(self.document(2, 1), origin="operator")
+        assert applied == [2]
+
+    def test_what_cannot_be_used_is_told_once_and_changes_nothing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ):
+        path = tmp_path / "settings.json"
+        source, applied = self.source(path)
+        assert not source.read_file()
+        assert not source.read_file()
+        path.write_bytes(self.document(1, 1))
+        assert source.read_file()
+        path.write_bytes(b"{ broken")
+        assert not source.read_file()
+        assert not source.read_file()
+        assert (applied, source.version) == ([1], 1)
+        told = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+        assert told == ["settings file cannot be read", "settings applied", "settings refused"]

@@ -1,0 +1,381 @@
+"""What both Protocols of `wire.http` promise, on each implementation, over real loopback connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Self
+
+import pytest
+
+from penstock_wire.aiohttp_http import AiohttpFront, AiohttpUpstream
+from penstock_wire.h1_front import H1Front
+from penstock_wire.h1_upstream import H1Upstream
+from penstock_wire.headers import get
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ConnectFailed,
+    ConnectionLost,
+    Front,
+    Request,
+    Response,
+    Upstream,
+    UpstreamTimeout,
+)
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+class Echo:
+    """A handler that keeps what it saw; `gate` holds its answers back."""
+
+    def __init__(self) -> None:
+        self.seen: list[Request] = []
+        self.cancelled = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, request: Request) -> Response:
+        self.seen.append(request)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return Response(
+            status=200,
+            headers=((b"x-one", b"1"), (b"x-one", b"2"), (b"x-name", "ü".encode())),
+            body=request.target.encode() + b"|" + request.body,
+        )
+
+
+@pytest.fixture
+async def echo() -> Echo:
+    return Echo()
+
+
+@pytest.fixture(params=["aiohttp", "h1"])
+async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
+    made: Front = (AiohttpFront if request.param == "aiohttp" else H1Front)(max_body_bytes=100_000)
+    yield made
+    await made.close(0.5)
+
+
+@pytest.fixture(params=["aiohttp", "h1"])
+async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Upstream]:
+    made: Upstream = AiohttpUpstream() if request.param == "aiohttp" else H1Upstream()
+    yield made
+    await made.close()
+
+
+class Client:
+    """A raw connection to a front."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, address: tuple[str, int]) -> Client:
+        return cls(*await asyncio.open_connection(*address))
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def answer(self) -> tuple[bytes, bytes]:
+        """Head and body of the next answer."""
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length")
+        )
+        return head, await asyncio.wait_for(self.reader.readexactly(length), 10)
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes."""
+        return await asyncio.wait_for(self.reader.read(), 10)
+
+    async def close(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+async def until(look: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 10
+    while not look():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.01)
+
+
+def post(target: str = "/p", body: bytes = b"abc", *fields: bytes) -> bytes:
+    head = [f"POST {target} HTTP/1.1".encode(), b"Host: x", b"Content-Length: %d" % len(body), *fields]
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
+
+
+class TestFront:
+    async def test_a_request_arrives_as_sent_and_its_answer_too(self, front: Front, echo: Echo):
+        listener = await front.listen("127.0.0.1", 0, echo)
+        client = await Client.to(listener.address)
+        client.send(
+            post(
+                "/a%2Fb//c?x=%20&y",
+                b"\x00\xff",
+                b"X-Two: 1",
+                b"X-Two: 2",
+                b"Connection: x-gone",
+                b"X-Gone: 1",
+            )
+        )
+        head, body = await client.answer()
+        assert head.startswith(OK)
+        assert body == b"/a%2Fb//c?x=%20&y|\x00\xff"
+        lower = head.lower()
+        assert lower.count(b"x-one: ") == 2
+        assert "x-name: ü".encode() in head.replace(b"X-Name", b"x-name")
+        (seen,) = echo.seen
+        assert [value for name, value in seen.headers if name == b"x-two"] == [b"1", b"2"]
+        assert {b"x-gone", b"connection", b"content-length"}.isdisjoint({name for name, _ in seen.headers})
+        await client.close()
+
+    async def test_a_chunked_body_comes_whole(self, front: Front, echo: Echo):
+        listener = await front.listen("127.0.0.1", 0, echo)
+        client = await Client.to(listener.address)
+        client.send(b"POST /p HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        await until(lambda: True)
+        client.send(b"2\r\nde\r\n0\r\n\r\n")
+        assert (await client.answer())[1] == b"/p|abcde"
+        await client.close()
+
+    async def test_connections_are_kept_and_pipelined_requests_answered_in_order(
+        self, front: Front, echo: Echo
+    ):
+        listener = await front.listen("127.0.0.1", 0, echo)
+        client = await Client.to(listener.address)
+        client.send(post("/1") + post("/2") + post("/3"))
+        assert [(await client.answer())[1] for _ in range(3)] == [b"/1|abc", b"/2|abc", b"/3|abc"]
+        await client.close()
+
+    async def test_the_handler_is_cancelled_when_its_client_goes_away(self, front: Front, echo: Echo):
+        listener = await front.listen("127.0.0.1", 0, echo)
+        echo.gate.clear()
+        client = await Client.to(listener.address)
+        client.send(post())
+        await until(lambda: len(echo.seen) == 1)
+        await client.close()
+        await until(lambda: echo.cancelled == 1)
+
+    async def test_a_body_cut_in_the_middle_reaches_no_handler(self, front: Front, echo: Echo):
+        listener = await front.listen("127.0.0.1", 0, echo)
+        client = await Client.to(listener.address)
+        client.send(b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nabc")
+        await client.close()
+        other = await Client.to(listener.address)
+        other.send(post())
+        await other.answer()
+        assert len(echo.seen) == 1
+        await other.close()
+
+    @pytest.mark.parametrize(
+        ("sent", "status", "reason"),
+        [
+            (b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 100001\r\n\r\n", b"413", b"too_large"),
+            (b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: x\r\n\r\n", b"400", b"bad_request"),
+            (b"GET /p HTTP/1.1\r\nhost: x\r\nbad header\r\n\r\n", b"400", b"bad_request"),
+            (b"\x16\x03\x01\x02\x00\r\n\r\n", b"400", b"bad_request"),
+            (
+                b"POST /p HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+                b"400",
+                b"bad_request",
+            ),
+            (b"GET /p HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000 + b"\r\n\r\n", b"4", b"problem+json"),
+        ],
+    )
+    async def test_what_cannot_be_read_is_told_as_a_problem_and_closes(
+        self, front: Front, echo: Echo, sent: bytes, status: bytes, reason: bytes
+    ):
+        listener = await front.listen("127.0.0.1", 0, echo)
+        client = await Client.to(listener.address)
+        client.send(sent)
+        answer = await client.rest()
+        assert answer.split(b" ")[1].startswith(status)
+        assert b"application/problem+json" in answer
+        assert reason in answer
+        assert echo.seen == []
+        await client.close()
+
+    async def test_a_client_that_expects_to_be_told_to_go_on_is_told(self, front: Front, echo: Echo):
+        listener = await front.listen("127.0.0.1", 0, echo)
+        client = await Client.to(listener.address)
+        client.send(b"POST /p HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n")
+        interim = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), 10)
+        assert interim.startswith(b"HTTP/1.1 100 ")
+        client.send(b"abc")
+        assert (await client.answer())[1] == b"/p|abc"
+        assert get(echo.seen[0].headers, b"expect") is None
+        await client.close()
+
+    async def test_closing_keepalive_ends_connections_after_their_answers_and_can_be_taken_back(
+        self, front: Front, echo: Echo
+    ):
+        listener = await front.listen("127.0.0.1", 0, echo)
+        idle, busy = await Client.to(listener.address), await Client.to(listener.address)
+        idle.send(post())
+        await idle.answer()
+        echo.gate.clear()
+        busy.send(post())
+        await until(lambda: len(echo.seen) == 2)
+        front.close_keepalive(idle=False)
+        echo.gate.set()
+        head, _ = await busy.answer()
+        assert b"connection: close" in head.lower()
+        assert await busy.rest() == b""
+        # The idle one was left alone: a client may be sending on it just now.
+        idle.send(post())
+        head, _ = await idle.answer()
+        assert b"connection: close" in head.lower()
+        assert await idle.rest() == b""
+        front.open_keepalive()
+        again = await Client.to(listener.address)
+        for _ in range(2):
+            again.send(post())
+            head, _ = await again.answer()
+            assert b"connection: close" not in head.lower()
+        front.close_keepalive()
+        assert await again.rest() == b""
+        for client in (idle, busy, again):
+            await client.close()
+
+    async def test_close_waits_for_the_answer_under_way_and_refuses_new_connections(
+        self, front: Front, echo: Echo
+    ):
+        listener = await front.listen("127.0.0.1", 0, echo)
+        echo.gate.clear()
+        client = await Client.to(listener.address)
+        client.send(post())
+        await until(lambda: len(echo.seen) == 1)
+        closing = asyncio.create_task(front.close(10))
+        await asyncio.sleep(0)
+        with pytest.raises(OSError):
+            await Client.to(listener.address)
+        echo.gate.set()
+        assert (await client.answer())[1] == b"/p|abc"
+        await closing
+        await client.close()
+
+    async def test_close_without_grace_does_not_wait(self, front: Front, echo: Echo):
+        listener = await front.listen("127.0.0.1", 0, echo)
+        echo.gate.clear()
+        client = await Client.to(listener.address)
+        client.send(post())
+        await until(lambda: len(echo.seen) == 1)
+        await asyncio.wait_for(front.close(0), 5)
+        await until(lambda: echo.cancelled == 1)
+        await client.close()
+
+
+class Peer:
+    """A server that answers each request with the next of its scripted bytes."""
+
+    def __init__(self, *script: bytes | None) -> None:
+        self.script = list(script)
+        self.heads: list[bytes] = []
+        self.connections = 0
+
+    async def __aenter__(self) -> Self:
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.address = self.server.sockets[0].getsockname()[:2]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+        await self.server.wait_closed()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while self.script:
+                head = await reader.readuntil(b"\r\n\r\n")
+                for line in head.lower().split(b"\r\n"):
+                    if line.startswith(b"content-length:"):
+                        await reader.readexactly(int(line.split(b":")[1]))
+                self.heads.append(head)
+                answer = self.script.pop(0)
+                if answer is None:
+                    await reader.read()
+                    return
+                writer.write(answer)
+                await writer.drain()
+                if b"content-length: 2" not in answer:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+GOOD = OK + b"content-length: 2\r\nx-a: 1\r\nconnection: keep-alive\r\n\r\nok"
+
+
+def request(target: str = "/p?x=%2F", body: bytes = b"abc") -> Request:
+    return Request(method="POST", target=target, headers=((b"x-b", b"2"), (b"host", b"me")), body=body)
+
+
+class TestUpstream:
+    async def test_a_request_goes_out_as_it_is_and_the_connection_is_used_again(self, upstream: Upstream):
+        async with Peer(GOOD, GOOD) as peer:
+            for target in ("/a%2Fb//c?x=%20&y", "/q?"):
+                answer = await upstream.send(*peer.address, request(target), timeout=5)
+                assert (answer.status, answer.body) == (200, b"ok")
+                assert get(answer.headers, b"x-a") == b"1"
+                assert get(answer.headers, b"connection") is None
+            assert peer.connections == 1
+            assert [head.split(b" ")[1] for head in peer.heads] == [b"/a%2Fb//c?x=%20&y", b"/q?"]
+            assert peer.heads[0].lower().count(b"host: ") == 1
+            assert b"host: me" in peer.heads[0].lower()
+
+    async def test_a_refused_connection_is_surely_not_executed(self, upstream: Upstream):
+        async with Peer() as peer:
+            address = peer.address
+        with pytest.raises(ConnectFailed):
+            await upstream.send(*address, request(), timeout=5)
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            (b"", ConnectionLost),
+            (OK + b"content-length: 10\r\n\r\nabc", ConnectionLost),
+            (OK + b"transfer-encoding: chunked\r\n\r\n5\r\nab", ConnectionLost),
+            (b"\x16\x03\x01 no http\r\n\r\n", AnswerUnreadable),
+            (OK + b"content-le", ConnectionLost),
+        ],
+    )
+    async def test_a_broken_answer_is_never_asked_again_and_its_connection_never_used(
+        self, upstream: Upstream, answer: bytes, error: type[Exception]
+    ):
+        async with Peer(GOOD, answer, GOOD) as peer:
+            await upstream.send(*peer.address, request(), timeout=5)
+            with pytest.raises(error):
+                await upstream.send(*peer.address, request(), timeout=5)
+            # Not sent a second time behind our back: that is for the caller to say.
+            assert len(peer.heads) == 2
+            assert (await upstream.send(*peer.address, request(), timeout=5)).body == b"ok"
+            assert peer.connections == 2
+
+    async def test_a_timed_out_or_abandoned_connection_is_never_used_again(self, upstream: Upstream):
+        async with Peer(None, None, GOOD) as peer:
+            with pytest.raises(UpstreamTimeout):
+                await upstream.send(*peer.address, request(), timeout=0.1)
+            abandoned = asyncio.create_task(upstream.send(*peer.address, request(), timeout=5))
+            await until(lambda: len(peer.heads) == 2)
+            abandoned.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await abandoned
+            assert (await upstream.send(*peer.address, request(), timeout=5)).body == b"ok"
+            assert peer.connections == 3
+
+    async def test_errors_and_redirects_come_back_as_they_are(self, upstream: Upstream):
+        moved = b"HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 2\r\n\r\nno"
+        async with Peer(moved) as peer:
+            answer = await upstream.send(*peer.address, request(), timeout=5)
+            assert (answer.status, answer.body) == (302, b"no")
+            assert get(answer.headers, b"location") == b"/x"

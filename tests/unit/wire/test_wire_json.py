@@ -1,0 +1,195 @@
+"""JSON as raw slices, and the protocol on it.
+
+Nothing is refused or taken that `json.loads` would not, no byte of an item changes, and each item's answer
+goes where the item came from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from penstock_wire import instances
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.json_slices import MAX_DEPTH, NotJSON, elements, members
+
+NUMBERS = st.one_of(st.integers(), st.floats(), st.just(2**70))
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), NUMBERS, st.text(st.characters(), max_size=8)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+# Texts near to JSON: pieces of it in any order.
+NEARLY = st.lists(
+    st.sampled_from(
+        ['{', '}', '[', ']', ',', ':', '"a"', '"\\u12"', '"\\ud800"', "1", "-", "NaN", "Infinity",
+         "1e5", "01", "null", "nul", " ", "\n", "\t", "\x00", '"', "\\", '"a\tb"', "ü", '"ü"', "1.", ".5"]
+    ),
+    max_size=9,
+).map("".join)  # fmt: skip
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
+        return math.isnan(right)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return list(left) == list(right) and all(same(left[name], right[name]) for name in left)
+    return type(left) is type(right) and bool(left == right)
+
+
+def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise LookupError
+    return dict(pairs)
+
+
+def plain(text: str) -> Any:
+    """What json.loads says, or None where that is no object or no JSON; LookupError for a name twice."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=5), st.sampled_from([None, 1]), st.booleans())
+def test_members_are_cut_where_json_loads_cuts_them(
+    document: dict[str, Any], indent: int | None, ascii_: bool
+):
+    text = json.dumps(document, indent=indent, ensure_ascii=ascii_)
+    try:
+        body = text.encode()
+    except UnicodeEncodeError:
+        return  # a lone surrogate has no UTF-8
+    found = members(body)
+    assert list(found) == list(document)
+    for name, raw in found.items():
+        assert same(json.loads(raw), json.loads(text)[name])
+        assert raw in body
+
+
+@given(st.lists(VALUES, max_size=6), st.sampled_from([None, 1]))
+def test_elements_are_cut_where_json_loads_cuts_them(document: list[Any], indent: int | None):
+    body = json.dumps(document, indent=indent).encode()
+    assert same([json.loads(raw) for raw in elements(body)], document)
+
+
+@given(NEARLY)
+@example('{"a":NaN}')
+@example('{"a":[1,NaN,"]"],"b":"\\ud800"}')
+@example('{"a":1,"a":NaN}')
+@example('{"a" : 1 , }')
+@example('{"a":1}x')
+@example("")
+def test_what_is_an_object_is_what_json_loads_says(text: str):
+    body = text.encode()
+    expected = plain(text)
+    try:
+        found = members(body)
+    except NotJSON:
+        if isinstance(expected, dict):
+            with pytest.raises(LookupError):
+                json.loads(text, object_pairs_hook=no_twins)
+        return
+    assert isinstance(expected, dict)
+    assert same({name: json.loads(raw) for name, raw in found.items()}, expected)
+
+
+@given(NEARLY.map(lambda inner: f"[{inner}]"))
+def test_what_is_an_array_is_what_json_loads_says(text: str):
+    expected = plain(text)
+    try:
+        found = elements(text.encode())
+    except NotJSON:
+        assert not isinstance(expected, list)
+        return
+    assert same([json.loads(raw) for raw in found], expected)
+
+
+@pytest.mark.parametrize(("open_", "close"), [("[", "]"), ('{"a":', "}")])
+def test_depth_is_bounded(open_: str, close: str):
+    def nested(depth: int) -> bytes:
+        return f'{{"x":{open_ * (depth - 1)}1{close * (depth - 1)}}}'.encode()
+
+    members(nested(MAX_DEPTH))
+    with pytest.raises(NotJSON, match="levels of nesting, found 513"):
+        members(nested(MAX_DEPTH + 1))
+    # Brackets within strings are no depth.
+    members(b'{"x":"' + b"[" * 1000 + b'"}')
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "not JSON"),
+        (b"[1]", "expected a JSON object, found an array"),
+        (b"null", "expected a JSON object, found null"),
+        (b'"\xff"', "expected UTF-8, found byte 0xff at 1"),
+        (b'{"a":1,"b":2,"a":3}', "member 'a' is there twice"),
+        (b'{"a":1,"a":NaN}', "member 'a' is there twice"),
+        (b'{"\\u0061":1,"a":2}', "member 'a' is there twice"),
+        (b'{"a":1', "not JSON"),
+    ],
+)
+def test_messages_say_what_was_found(body: bytes, message: str):
+    with pytest.raises(NotJSON, match=message):
+        members(body)
+
+
+class TestInstances:
+    def test_slices_keep_every_byte(self):
+        body = b'{"b": {"y":1,"x":2} ,"instances" : [9007199254740993, 1E400,NaN, "\\u00fc" ],"a":1.0}'
+        parsed = instances.parse(body)
+        assert parsed.items == [b"9007199254740993", b"1E400", b"NaN", b'"\\u00fc"']
+        assert parsed.parameters == (("a", b"1.0"), ("b", b'{"y":1,"x":2}'))
+
+    @pytest.mark.parametrize(
+        ("body", "reason", "path"),
+        [
+            (b"x", Reason.BAD_JSON, None),
+            (b"[]", Reason.BAD_JSON, None),
+            (b'{"a":1}', Reason.BAD_SHAPE, "$"),
+            (b'{"instances":1}', Reason.BAD_SHAPE, "$.instances"),
+            (b'{"instances":{"a":NaN}}', Reason.BAD_SHAPE, "$.instances"),
+        ],
+    )
+    def test_a_body_that_cannot_be_used_says_why(self, body: bytes, reason: Reason, path: str | None):
+        with pytest.raises(PenstockError) as caught:
+            instances.parse(body)
+        assert caught.value.reason == reason
+        assert (caught.value.extra or {}).get("path") == path
+
+    @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=5), VALUES)
+    def test_what_is_joined_comes_back_split_to_whom_it_belongs(self, requests: list[list[Any]], more: Any):
+        bodies = [json.dumps({"instances": items, "more": more}).encode() for items in requests]
+        parsed = [instances.parse(body) for body in bodies]
+        batch = instances.join([item for each in parsed for item in each.items], parsed[0].parameters)
+        sent = json.loads(batch)
+        assert same(sent, {"instances": [item for items in requests for item in items], "more": more})
+        answer = json.dumps({"model": more, "predictions": sent["instances"]}).encode()
+        answers = instances.split(answer, [len(items) for items in requests])
+        for items, body in zip(requests, answers, strict=True):
+            assert same(json.loads(body), {"predictions": items, "model": more})
+
+    @given(st.lists(st.lists(VALUES, max_size=3), min_size=1, max_size=4))
+    def test_parts_of_one_answer_are_merged_in_order(self, parts: list[list[Any]]):
+        bodies = [json.dumps({"predictions": part, "m": index}).encode() for index, part in enumerate(parts)]
+        merged = json.loads(instances.merge(bodies))
+        assert same(merged, {"predictions": [item for part in parts for item in part], "m": 0})
+
+    @pytest.mark.parametrize(
+        "body",
+        [b"", b"x", b"{}", b"[]", b'{"predictions":1}', b'{"predictions":[1]}', b'{"predictions":[1,2,3]}'],
+    )
+    def test_an_answer_that_does_not_fit_is_told(self, body: bytes):
+        with pytest.raises(PenstockError) as caught:
+            instances.split(body, [1, 1])
+        assert caught.value.reason == Reason.BAD_ANSWER

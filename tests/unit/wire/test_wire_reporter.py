@@ -1,0 +1,118 @@
+"""The reporter against a real server on loopback: what it sends, what it takes, how it bears failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from penstock_wire.aiohttp_http import AiohttpFront, AiohttpUpstream
+from penstock_wire.headers import get
+from penstock_wire.http import Request, Response
+from penstock_wire.reporter import Reporter
+
+
+class Operator:
+    """Answers reports with what `answers` holds, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.reports: list[Request] = []
+        self.came = asyncio.Condition()
+        self.answers: list[tuple[int, bytes]] = [(200, b'{"v":1,"nextReportMs":100}')]
+
+    async def __call__(self, request: Request) -> Response:
+        async with self.came:
+            self.reports.append(request)
+            self.came.notify_all()
+        status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return Response(status=status, body=body)
+
+    async def after(self, count: int) -> list[Request]:
+        async with self.came:
+            await asyncio.wait_for(self.came.wait_for(lambda: len(self.reports) >= count), 10)
+        return self.reports
+
+
+@pytest.fixture
+async def operator() -> Operator:
+    return Operator()
+
+
+@pytest.fixture
+async def run(operator: Operator, tmp_path: Path) -> AsyncIterator[Reporter]:
+    front, upstream = AiohttpFront(), AiohttpUpstream()
+    listener = await front.listen("127.0.0.1", 0, operator)
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    taken: list[bytes] = []
+    reporter = Reporter(
+        url=f"http://127.0.0.1:{listener.address[1]}/base/",
+        kind="sidecar",
+        token_file=token,
+        upstream=upstream,
+        make=lambda sequence: json.dumps({"seq": sequence}).encode(),
+        on_settings=taken.append,
+    )
+    reporter.taken, reporter.token = taken, token  # type: ignore[attr-defined]
+    task = asyncio.create_task(reporter.run())
+    yield reporter
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await front.close(0)
+    await upstream.close()
+
+
+async def test_reports_carry_a_sequence_and_the_token_of_the_moment(operator: Operator, run: Reporter):
+    await operator.after(1)
+    run.token.write_text("two\n")  # type: ignore[attr-defined]
+    reports = await operator.after(len(operator.reports) + 2)
+    first, last = reports[0], reports[-1]
+    assert (first.method, first.target) == ("POST", "/base/reports/sidecar")
+    assert get(first.headers, b"authorization") == b"Bearer one"
+    assert get(last.headers, b"authorization") == b"Bearer two"
+    assert [json.loads(each.body)["seq"] for each in reports] == list(range(1, len(reports) + 1))
+
+
+async def test_settings_in_the_answer_are_handed_on(operator: Operator, run: Reporter):
+    operator.answers.insert(0, (200, b'{"v":1,"nextReportMs":100,"settings":{"v":1,"version":4}}'))
+    await operator.after(3)
+    assert run.taken == [b'{"v":1,"version":4}']  # type: ignore[attr-defined]
+
+
+async def test_a_failure_is_told_once_and_tried_again(
+    operator: Operator, run: Reporter, capsys: pytest.CaptureFixture[str]
+):
+    operator.answers[:0] = [(403, b"who are you"), (200, b"garbage")]
+    run.report_now()
+    await operator.after(1)
+    for count in (2, 3, 4):
+        run.report_now()
+        await operator.after(count)
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    messages = [line["message"] for line in told]
+    assert "report failed" in messages
+    assert "expected status 200, found 403: who are you" in told[0]["error"]
+
+
+async def test_report_now_does_not_wait_for_the_interval(operator: Operator, run: Reporter):
+    operator.answers[:] = [(200, b'{"v":1,"nextReportMs":3600000}')]
+    await operator.after(1)
+    for count in (2, 3):
+        run.report_now()
+        await operator.after(count)
+
+
+@pytest.mark.parametrize("url", ["https://x", "ftp://x", "x:80", "http://"])
+def test_an_url_that_cannot_be_used_is_refused(url: str):
+    with pytest.raises(ValueError, match="expected an operator URL"):
+        Reporter(
+            url=url,
+            kind="sidecar",
+            token_file=None,
+            upstream=AiohttpUpstream(),
+            make=lambda sequence: b"",
+            on_settings=lambda data: None,
+        )
