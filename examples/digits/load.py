@@ -26,15 +26,20 @@ from digits_data import held_out
 
 
 async def counters(session: aiohttp.ClientSession, sidecars: list[str]) -> tuple[float, float]:
-    """Batches and items in them, summed over the sidecars."""
+    """Batches and items in them, summed over the sidecars; a pod that is gone counts nothing."""
     batches = items = 0.0
     for pod in sidecars:
-        async with session.get(f"http://{pod}:8013/metrics") as answer:
-            for line in (await answer.text()).splitlines():
-                if line.startswith("penstock_sidecar_batch_items_count"):
-                    batches += float(line.rsplit(" ", 1)[1])
-                elif line.startswith("penstock_sidecar_batch_items_sum"):
-                    items += float(line.rsplit(" ", 1)[1])
+        try:
+            url = f"http://{pod}:8013/metrics"
+            async with session.get(url, timeout=aiohttp.ClientTimeout(total=3)) as answer:
+                text = await answer.text()
+        except (aiohttp.ClientError, TimeoutError):
+            continue
+        for line in text.splitlines():
+            if line.startswith("penstock_sidecar_batch_items_count"):
+                batches += float(line.rsplit(" ", 1)[1])
+            elif line.startswith("penstock_sidecar_batch_items_sum"):
+                items += float(line.rsplit(" ", 1)[1])
     return batches, items
 
 

@@ -54,6 +54,21 @@ def test_the_parts_are_disjoint_and_always_the_same(modules: tuple[Any, Any]) ->
     assert (len(first[1]), len(data.held_out()[0]), len(data.held_out()[1])) == (450, 450, 450)
 
 
+def test_the_held_out_part_reads_from_its_file_as_it_was_cut(
+    modules: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image has it as a file: a client in the cluster does not load scikit-learn for it."""
+    _, data = modules
+    cut = data.held_out()
+    done = subprocess.run(
+        [sys.executable, "-B", EXAMPLE / "digits_data.py"], check=True, capture_output=True, timeout=120
+    )
+    file = tmp_path / "held_out.json"
+    file.write_bytes(done.stdout)
+    monkeypatch.setattr(data, "FILE", file)
+    assert data.held_out() == cut
+
+
 def test_both_classifiers_load_and_differ_in_quality(models: Path, modules: tuple[Any, Any]) -> None:
     """The split of the demo shows something: one is clearly better."""
     model, data = modules
