@@ -1,0 +1,229 @@
+"""The life of clusters: ready, side by side, killed in the middle, and gone without a trace.
+
+These make clusters of their own beside the one that the other tests share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster import images
+from devcluster.cluster import Cluster
+from devcluster.errors import DevclusterError
+from devcluster.paths import REPOSITORY
+from devcluster.processes import children
+from tests.support.cluster_traces import Marks, machine_state, marks, traces
+from tests.support.k8s import wait_for
+
+_POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  terminationGracePeriodSeconds: 0
+  securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+  initContainers:
+  - name: native-sidecar
+    restartPolicy: Always
+    image: localhost/penstock/python-model:dev
+    command: [python, -m, http.server, "8081"]
+    securityContext: &confined
+      {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+    startupProbe: {httpGet: {path: /, port: 8081}, periodSeconds: 1}
+  containers:
+  - name: web
+    image: localhost/penstock/python-model:dev
+    command: [sh, -c, "id -u > /tmp/index.html && exec python -m http.server 8080 --directory /tmp"]
+    ports: [{name: http, containerPort: 8080}]
+    resources: {limits: {cpu: 500m, memory: 64Mi}}
+    securityContext: *confined
+    volumeMounts: [{name: tmp, mountPath: /tmp}]
+    readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 1}
+  volumes: [{name: tmp, emptyDir: {}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: http}]}
+"""
+
+
+@pytest.fixture
+def before() -> dict[str, str]:
+    """The machine before a cluster was there."""
+    return machine_state()
+
+
+@pytest.fixture
+def one(before: dict[str, str]) -> Iterator[Cluster]:
+    """A cluster that is not started yet, and is gone after the test."""
+    cluster = Cluster("penstock-t2")
+    cluster.down()
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def other() -> Iterator[Cluster]:
+    """Another one."""
+    cluster = Cluster("penstock-t3")
+    cluster.down()
+    yield cluster
+    cluster.down()
+
+
+def _start_up(cluster: Cluster) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "devcluster", "--name", cluster.name, "up"],
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def test_a_cluster_runs_pods_and_goes_without_a_trace(one: Cluster, before: dict[str, str]) -> None:
+    """Restricted pods, native sidecars, probes, DNS, logs, exec and forwards work; then nothing is left."""
+    one.up()
+    one.up()  # nothing happens to one that is up
+    mark = marks(one)
+    images.build_targets(["python-model"])
+    one.load(images.image_name("python-model"))
+    one.kubectl("label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
+    one.kubectl("apply", "-f", "-", input=_POD)
+    one.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+
+    fetch = "import urllib.request as u; print(u.urlopen('http://web.default.svc.cluster.local').read())"
+    by_search_path = fetch.replace(".svc.cluster.local", "")
+    execute = ("exec", "web", "-c", "web", "--", "python", "-c", by_search_path)
+    wait_for(  # a pod is Ready a moment before the node's rules lead to it
+        "the pod's answer to itself by its Service's name",
+        lambda: one.kubectl(*execute, check=False).stdout.strip() == "b'65532\\n'",
+    )
+    ran = subprocess.run(
+        [*one.exec_prefix, sys.executable, "-c", fetch], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip() == "b'65532\\n'"
+    with one.forward("svc/web", port="http") as port:
+        assert urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).read() == b"65532\n"
+    with one.forward("pod/web") as port:
+        assert urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).read() == b"65532\n"
+    wait_for("the pod's log", lambda: "GET / HTTP" in one.kubectl("logs", "web", "-c", "web").stdout)
+    config = json.loads(one.host_kubeconfig.read_text())
+    assert config["clusters"][0]["cluster"]["server"].startswith("https://127.0.0.1:")
+    assert one.api().node_ready("node0")
+
+    with subprocess.Popen([*one.exec_prefix, "sleep", "600"]) as client:
+        one.down()
+        assert client.wait(10) == -signal.SIGKILL
+    assert traces(mark) == []
+    assert machine_state() == before
+
+
+def test_two_clusters_live_side_by_side(one: Cluster, other: Cluster) -> None:
+    """Same addresses, nothing shared; the end of one is nothing to the other."""
+    one.up()
+    other.up()
+    first, second = marks(one), marks(other)
+    assert not first.namespaces & second.namespaces
+    one.kubectl("create", "namespace", "only-here")
+    assert "only-here" not in other.kubectl("get", "namespaces").stdout
+    assert one.api().node_ready("node0")
+    one.down()
+    assert traces(first) == []
+    assert other.status().phase == "ready"
+    assert other.api().node_ready("node0")
+    assert other.kubectl("get", "--raw", "/readyz").stdout == "ok"
+    other.down()
+    assert traces(second) == []
+
+
+@pytest.mark.parametrize("moment", ["first file", "process", "components"])
+def test_kill_9_of_up_leaves_a_cluster_that_down_removes(
+    one: Cluster, moment: str, before: dict[str, str]
+) -> None:
+    """Wherever `up` was killed, `down` finds all that it began."""
+    reached = {
+        "first file": lambda: one.state.root.exists(),
+        "process": lambda: one.status().record is not None,
+        "components": lambda: len(one.status().components) > 3,
+    }[moment]
+    with _start_up(one) as starting:
+        wait_for(moment, reached, every=0.005)
+        starting.kill()
+        starting.wait()
+    try:
+        mark = marks(one)
+    except DevclusterError:  # killed before there was a process
+        mark = Marks(state=one.state, namespaces=frozenset(), instance="none")
+    one.down()
+    assert traces(mark) == []
+    assert machine_state() == before
+
+
+def test_kill_9_of_up_does_not_stop_the_next_up(one: Cluster) -> None:
+    """What the killed run began comes up by itself, or anew: `up` ends with a ready cluster."""
+    with _start_up(one) as starting:
+        wait_for("the cluster's process", lambda: one.status().record is not None, every=0.005)
+        starting.kill()
+        starting.wait()
+    one.up()
+    assert one.status().phase == "ready"
+    assert one.api().node_ready("node0")
+
+
+def test_kill_9_of_the_cluster_ends_all_of_it(one: Cluster, before: dict[str, str]) -> None:
+    """The kernel ends what was in its namespaces; status says so, and both `up` and `down` cope."""
+    one.up()
+    mark, record = marks(one), one.require_alive()
+    os.kill(record.pid, signal.SIGKILL)
+
+    def processes() -> list[str]:
+        return [trace for trace in traces(mark) if trace.startswith("process")]
+
+    wait_for("the end of its processes", lambda: processes() == [])
+    assert one.status().phase == "dead"
+    with pytest.raises(DevclusterError, match="cluster penstock-t2 is not up"):
+        one.kubectl("get", "nodes")
+    one.up()
+    again = marks(one)
+    assert again.instance != mark.instance
+    one.down()
+    assert traces(mark) + traces(again) == []
+    assert machine_state() == before
+
+
+def _status_field(pid: int, name: str) -> list[str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith(f"{name}:")).split()[1:]
+
+
+def test_a_component_that_ends_is_started_again(one: Cluster) -> None:
+    """A controller manager that is killed comes back, and the status tells it."""
+    one.up()
+    inner = one.status().components["controller-manager"]["pid"]
+    (init,) = children(one.require_alive().pid)
+    numbers = {int(_status_field(pid, "NSpid")[-1]): pid for pid in children(init)}
+    os.kill(numbers[inner], signal.SIGKILL)
+    wait_for("the restart", lambda: one.status().components["controller-manager"]["restarts"] == 1)
+    wait_for("the running state", lambda: one.status().components["controller-manager"]["running"])
+    assert "--- ended with status -9" in one.state.logs.joinpath("controller-manager.log").read_text()
+
+
+def test_a_user_without_rights_is_told_so() -> None:
+    """One sentence on stderr, exit code 2, for a user who is not root."""
+    script = "import os, sys; from devcluster.cli import main; os.setuid(65534); sys.exit(main(['up']))"
+    tried = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (tried.returncode, tried.stdout) == (2, "")
+    assert tried.stderr.count("\n") == 1
+    assert tried.stderr.startswith("devcluster: a cluster needs root")

@@ -1,0 +1,75 @@
+"""What a cluster of devcluster/ would leave behind on this machine, counted from outside."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from devcluster import cgroups
+from devcluster.cluster import Cluster
+from devcluster.paths import State
+from devcluster.processes import INSTANCE_VARIABLE
+
+# What the programs of a node use by default, and must not have touched on the machine itself.
+NODE_FOLDERS = tuple(
+    Path(folder)
+    for folder in (
+        *("/etc/cni", "/opt/cni", "/opt/containerd", "/run/containerd", "/run/netns", "/var/lib/cni"),
+        *("/var/lib/containerd", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods"),
+    )
+)
+KERNEL_SETTINGS = tuple(
+    Path("/proc/sys") / name
+    for name in ("kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "net/ipv4/ip_forward")
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """By what the parts of one life of a cluster are known.
+
+    Attributes:
+        state: Its folder.
+        namespaces: Its process's namespaces, as `/proc/PID/ns` names them.
+        instance: What its clients carry in their environment.
+    """
+
+    state: State
+    namespaces: frozenset[str]
+    instance: str
+
+
+def marks(cluster: Cluster) -> Marks:
+    """Read the marks of a running cluster."""
+    record = cluster.require_alive()
+    folder = Path(f"/proc/{record.pid}/ns")
+    names = ("net", "mnt", "pid_for_children")
+    return Marks(
+        state=cluster.state,
+        namespaces=frozenset(str(folder.joinpath(name).readlink()) for name in names),
+        instance=record.instance,
+    )
+
+
+def traces(of: Marks) -> list[str]:
+    """Return all that is left of a cluster: processes, namespaces, mounts, cgroups, files."""
+    found = [f"file {path}" for path in (of.state.root, of.state.lock) if path.exists()]
+    found += [f"cgroup {path}" for path in cgroups.existing(cgroups.hierarchies(), of.state.name)]
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found += [f"mount {line}" for line in mounts if str(of.state.root) in line]
+    carried = f"{INSTANCE_VARIABLE}={of.instance}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            links = {str(link.readlink()) for link in process.joinpath("ns").iterdir()}
+            environment = process.joinpath("environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended while we looked
+        if links & of.namespaces or carried in environment:
+            found.append(f"process {process.name} {process.joinpath('comm').read_text().strip()}")
+    return found
+
+
+def machine_state() -> dict[str, str]:
+    """Return what a cluster must leave as it found it: the node's usual folders and kernel settings."""
+    there = {str(folder): str(folder.exists()) for folder in NODE_FOLDERS}
+    return there | {str(path): path.read_text() for path in KERNEL_SETTINGS if path.exists()}
