@@ -183,5 +183,7 @@ class KopfLog(logging.Handler):
         Args:
             record: kopf's.
         """
+        if record.getMessage().startswith("OS signals are ignored"):
+            return  # as it should be: they are the main thread's
         level = "error" if record.levelno >= logging.ERROR else "warning"
         self._log("library log", level=level, logger=record.name, text=record.getMessage()[:2000])
