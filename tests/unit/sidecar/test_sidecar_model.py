@@ -1,0 +1,130 @@
+"""When the model counts as ready, on a loop whose time jumps."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock_sidecar.model import Model
+from penstock_wire.http import ConnectFailed, ConnectionLost, Request, Response, UpstreamTimeout
+from tests.support import fake_loop
+
+Answer = int | Exception
+
+
+class World:
+    """An upstream that answers what it is told, and a model that stands on it."""
+
+    def __init__(self, answer: Answer = 200) -> None:
+        self.answer = answer
+        self.busy = False
+        self.probes = 0
+        self.changes: list[bool] = []
+        self.model = Model(
+            host="h",
+            port=1,
+            ready_path="/ready",
+            upstream=self,
+            busy=lambda: self.busy,
+            changed=lambda: self.changes.append(self.model.ready),
+        )
+        self.task = asyncio.create_task(self.model.watch())
+
+    async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
+        self.probes += request.target == "/ready"
+        if isinstance(self.answer, UpstreamTimeout):
+            await asyncio.sleep(timeout)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return Response(status=self.answer)
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+def test_it_is_ready_when_its_path_answers_and_not_before():
+    async def main():
+        world = World(503)
+        await asyncio.sleep(1)
+        assert not world.model.ready
+        assert world.model.message == "GET /ready: expected status 200 to 399, found 503"
+        world.answer = 204
+        await asyncio.sleep(0.3)
+        assert world.model.ready
+        assert world.changes == [True]
+        await world.close()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        (ConnectFailed("refused"), 1.1),
+        (500, 3.1),
+        (ConnectionLost("cut"), 3.1),
+        (UpstreamTimeout("slow"), 9.1),
+    ],
+)
+def test_a_refused_connection_is_believed_at_once_and_a_bad_answer_the_third_time(
+    answer: Answer, seconds: float
+):
+    async def main():
+        world = World()
+        await asyncio.sleep(0.1)
+        world.answer = answer
+        await asyncio.sleep(seconds - 1.2)
+        assert world.model.ready
+        await asyncio.sleep(1.2)
+        assert not world.model.ready
+        assert world.changes == [True, False]
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_one_bad_answer_among_good_ones_changes_nothing():
+    async def main():
+        world = World()
+        for _ in range(5):
+            world.answer = 200
+            await asyncio.sleep(1.5)
+            world.answer = 500
+            await asyncio.sleep(1.5)
+        assert world.changes == [True]
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_a_model_that_computes_need_not_answer_its_probe():
+    async def main():
+        world = World()
+        await asyncio.sleep(0.1)
+        world.busy, world.answer = True, UpstreamTimeout("slow")
+        await asyncio.sleep(60)
+        assert world.model.ready
+        world.busy = False
+        await asyncio.sleep(12)
+        assert not world.model.ready
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_a_request_that_finds_nobody_is_a_sign_and_many_are_no_run_of_probes():
+    async def main():
+        world = World()
+        await asyncio.sleep(0.1)
+        world.answer = ConnectFailed("refused")
+        for _ in range(1000):
+            with pytest.raises(ConnectFailed):
+                await world.model.send(Request("POST", "/p", (), b""), 1.0)
+        assert not world.model.ready
+        await asyncio.sleep(1)
+        assert world.probes < 10
+        await world.close()
+
+    fake_loop.run(main())
