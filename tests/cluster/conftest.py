@@ -16,6 +16,7 @@ NAME = "penstock-test"
 RELEASE, INSTALLED_IN = "penstock", "penstock-system"
 DIGITS_IMAGE = "localhost/penstock-examples/digits:dev"
 _ports = itertools.count(9900)
+_numbers = itertools.count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,7 +73,7 @@ def install(cluster: Cluster) -> None:
 def namespace(penstock: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace of the test's own, restricted Pod Security enforced; deleted after it."""
     slug = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
-    name = f"t-{slug[:40].strip('-')}"
+    name = f"t{next(_numbers)}-{slug[:40].strip('-')}"
     penstock.kubectl("create", "namespace", name)
     for mode in ("enforce", "warn"):
         penstock.kubectl("label", "namespace", name, f"pod-security.kubernetes.io/{mode}=restricted")

@@ -131,9 +131,16 @@ class Namespace:
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def url(self, endpoint: str, path: str = "/predict") -> str:
-        """An endpoint's URL by its Service's address, which works inside the cluster's network namespace."""
+        """An endpoint's URL by its Service's address, once the node's kube-proxy leads there."""
         service = wait_for(f"service {endpoint}", lambda: self.get("service", endpoint))
-        return f"http://{service['spec']['clusterIP']}{path}"
+        address = service["spec"]["clusterIP"]
+        probe = [*self.cluster.exec_prefix, "bash", "-c", f"exec 3<>/dev/tcp/{address}/80"]
+        wait_for(
+            f"a connection to service {endpoint}",
+            lambda: subprocess.run(probe, capture_output=True, timeout=30, check=False).returncode == 0,
+            seconds=20,
+        )
+        return f"http://{address}{path}"
 
     def curl(
         self, url: str, *, body: str | None = None, headers: tuple[str, ...] = ()
@@ -144,9 +151,11 @@ class Namespace:
             command += ["-H", header]
         if body is not None:
             command += ["-H", "content-type: application/json", "--data-binary", "@-"]
-        done = subprocess.run(command, input=body, capture_output=True, text=True, timeout=90, check=False)
-        assert done.returncode == 0, done.stderr
-        text = re.sub(r"\AHTTP/1.1 100[^\r]*\r\n\r\n", "", done.stdout)
+        sent = None if body is None else body.encode()
+        done = subprocess.run(command, input=sent, capture_output=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        # NB: bytes, not text: a text stream would turn the CRLF of the head into LF.
+        text = re.sub(r"\AHTTP/1.1 100[^\r]*\r\n\r\n", "", done.stdout.decode())
         head, _, rest = text.partition("\r\n\r\n")
         first, *fields = head.split("\r\n")
         names = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
