@@ -21,7 +21,6 @@ CLUSTER_NEEDS = {
     "mount": "mount",
     "ip": "iproute2",
     "nft": "nftables",
-    "conntrack": "conntrack",
     "openssl": "openssl",
 }
 BUILD_NEEDS = {
