@@ -18,6 +18,7 @@ from penstock_router.pods import Pod, Pods
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import NOT_ADMITTED, QUEUE, REASON, Headers, get, timeout_ms
 from penstock_wire.http import (
+    AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
     Request,
@@ -242,7 +243,9 @@ class Proxy:
         except UpstreamTimeout as error:
             raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
         except ConnectionLost as error:
-            raise PenstockError(Reason.MODEL_UNREACHABLE, str(error)) from error
+            unreadable = isinstance(error, AnswerUnreadable)
+            reason = Reason.BAD_ANSWER if unreadable else Reason.MODEL_UNREACHABLE
+            raise PenstockError(reason, str(error)) from error
         except UpstreamError as error:
             raise PenstockError(Reason.BAD_REQUEST, str(error)) from error
         finally:
@@ -253,10 +256,10 @@ class Proxy:
             pod.tells_queue(int(told), self._clock())
         if get(answer.headers, NOT_ADMITTED) is None:
             return answer
-        reason = _REASONS.get(get(answer.headers, REASON) or b"", "other")
-        if reason == Reason.DRAINING:
+        word = _REASONS.get(get(answer.headers, REASON) or b"", "other")
+        if word == Reason.DRAINING:
             self._pods.refuses(pod)
-        return Refused(reason, answer)
+        return Refused(word, answer)
 
     @staticmethod
     def _give_up(refused: Refused) -> Response:

@@ -46,6 +46,7 @@ class FakeApiServer:
         self._changed = asyncio.Condition()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self.url = ""
         self._port = 0
 
@@ -64,6 +65,12 @@ class FakeApiServer:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A task that was cancelled before its first step closed nothing, and closing takes turns of the loop.
+        writers = list(self._writers)
+        self._writers.clear()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
     async def put(self, *slices: dict[str, Any]) -> None:
         """Create or replace slices."""
@@ -99,6 +106,7 @@ class FakeApiServer:
             self._changed.notify_all()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         task = asyncio.create_task(self._connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -96,6 +96,7 @@ class UpstreamServer:
         self.port = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
 
     @property
     def target(self) -> str:
@@ -116,8 +117,15 @@ class UpstreamServer:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A task that was cancelled before its first step closed nothing, and closing takes turns of the loop.
+        writers = list(self._writers)
+        self._writers.clear()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         task = asyncio.create_task(self._connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

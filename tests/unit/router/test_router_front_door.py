@@ -118,9 +118,8 @@ async def test_no_endpoint_wrong_method_too_large(upstream: Any, router: Any) ->
     assert wrong.document["reason"] == "method_not_allowed"
     reader, writer = await asyncio.open_connection("127.0.0.1", int(process.data.rpartition(":")[2]))
     writer.write(b"POST /e HTTP/1.1\r\nhost: x\r\ncontent-length: 70000000\r\n\r\n")
-    answer = await reader.read()
+    answer = await reader.readuntil(b'"reason":"too_large"')
     assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b'"reason":"too_large"' in answer
     writer.close()
     assert server.seen == []
     assert (await process.ask(method="PUT")).status == 200

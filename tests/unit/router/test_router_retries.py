@@ -17,6 +17,11 @@ def executed(*servers: UpstreamServer) -> Counter[str]:
     return sum((server.executed for server in servers), Counter())
 
 
+async def garbage(seen: Seen) -> Answer:
+    """Answer what is no HTTP."""
+    return Answer(headers=b"no colon\r\n")
+
+
 @pytest.mark.parametrize("reason", ["draining", "queue_full", "deadline"])
 async def test_a_refusal_that_was_not_admitted_is_tried_on_another_pod(
     upstream: Any, router: Any, reason: str
@@ -48,7 +53,8 @@ async def test_a_pod_that_cannot_be_reached_is_passed_over(upstream: Any, router
 
 
 @pytest.mark.parametrize(
-    ("behave", "status", "reason"), [(cut, 502, "model_unreachable"), (hang, 504, "deadline")]
+    ("behave", "status", "reason"),
+    [(cut, 502, "model_unreachable"), (hang, 504, "deadline"), (garbage, 502, "bad_answer")],
 )
 async def test_what_may_have_been_executed_is_never_sent_again(
     upstream: Any, router: Any, behave: Any, status: int, reason: str
@@ -130,7 +136,7 @@ async def test_no_request_is_executed_twice_in_a_storm_of_refusals_cuts_and_erro
 ) -> None:
     def storm(offset: int) -> Any:
         turns = itertools.count(offset)
-        kinds = [echo, refuse("queue_full"), cut, echo, refuse("draining"), echo, echo]
+        kinds = [echo, refuse("queue_full"), cut, echo, refuse("deadline"), echo, echo]
 
         async def behave(seen: Seen) -> Answer:
             return await kinds[next(turns) % len(kinds)](seen)

@@ -1,0 +1,134 @@
+"""The router in front of real sidecars: what the two tell each other in header fields."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.router_process import backend, endpoint, until
+from tests.support.router_upstream import Answer, Seen, UpstreamServer
+
+Sidecar = tuple[asyncio.subprocess.Process, str]
+
+
+async def predict(seen: Seen) -> Answer:
+    """Answer each instance with itself."""
+    if seen.method == "GET":
+        return Answer(executed=False)
+    instances = json.loads(seen.body)["instances"]
+    return Answer(
+        body=json.dumps({"predictions": instances}).encode(),
+        headers=b"content-type: application/json\r\nx-penstock-not-admitted: forged\r\n",
+    )
+
+
+@pytest.fixture
+async def sidecar(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Sidecar]]]:
+    """Start sidecars in front of models."""
+    started: list[asyncio.subprocess.Process] = []
+
+    async def make(model: UpstreamServer, *flags: str, **batching: int) -> Sidecar:
+        settings = tmp_path / f"sidecar-{len(started)}.json"
+        settings.write_text(json.dumps({"v": 1, "backend": "b", "batching": batching}))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "penstock_sidecar",
+            "--listen=127.0.0.1:0",
+            "--admin=127.0.0.1:0",
+            f"--model=http://{model.target}",
+            f"--settings={settings}",
+            "--log-level=error",
+            *flags,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ},
+        )
+        started.append(process)
+        assert process.stdout is not None
+        line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
+        return process, dict(part.split("=", 1) for part in line.split()[1:])["data"]
+
+    yield make
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        process._transport.close()  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+
+
+def body(index: int) -> dict[str, Any]:
+    return {"data": json.dumps({"instances": [index]}), "headers": {"content-type": "application/json"}}
+
+
+async def test_every_request_gets_its_own_answer(upstream: Any, router: Any, sidecar: Any) -> None:
+    models = [await upstream(predict) for _ in range(2)]
+    targets = [(await sidecar(model))[1] for model in models]
+    process = await router().start(endpoint("e", backend("b", *targets)))
+    replies = await asyncio.gather(*(process.ask(**body(index)) for index in range(300)))
+    assert [reply.document["predictions"] for reply in replies] == [[index] for index in range(300)]
+    assert {reply.headers["x-penstock-backend"] for reply in replies} == {"b"}
+    assert all(model.seen for model in models)
+    # A model cannot make the router send again what it executed.
+    executed = [
+        item
+        for model in models
+        for seen in model.seen
+        if seen.body
+        for item in json.loads(seen.body)["instances"]
+    ]
+    assert sorted(executed) == list(range(300))
+
+
+async def test_a_full_queue_is_told_with_its_status(upstream: Any, router: Any, sidecar: Any) -> None:
+    never = asyncio.Event()
+
+    async def stuck(seen: Seen) -> Answer:
+        if seen.method != "GET":
+            await never.wait()
+        return Answer()
+
+    model = await upstream(stuck)
+    _, target = await sidecar(model, maxBatchSize=1, maxQueuedItems=1, overflowStatus=429)
+    process = await router().start(endpoint("e", backend("b", target)))
+    running = [asyncio.create_task(process.ask(**body(index))) for index in range(2)]
+    await until(lambda: any(seen.method == "POST" for seen in model.seen))
+    while (reply := await process.ask(**body(9), timeout=None)).status != 429:
+        pass
+    assert reply.document["reason"] == reply.headers["x-penstock-reason"] == "queue_full"
+    assert int(reply.headers["retry-after"]) >= 1
+    for task in running:
+        task.cancel()
+
+
+async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any, sidecar: Any) -> None:
+    models = [await upstream(predict) for _ in range(2)]
+    first, target = await sidecar(models[0], "--propagation-delay=2s")
+    _, other = await sidecar(models[1])
+    process = await router().start(endpoint("e", backend("b", target, other), retries=1))
+    statuses: list[int] = []
+    stop = asyncio.Event()
+
+    async def client() -> None:
+        while not stop.is_set():
+            statuses.append((await process.ask(**body(1))).status)
+
+    clients = [asyncio.create_task(client()) for _ in range(8)]
+    await until(lambda: len(statuses) > 100)
+    first.send_signal(signal.SIGTERM)
+    # The slices of a cluster would say so now; here the settings do.
+    process.settle(endpoint("e", backend("b", other), retries=1))
+    await asyncio.wait_for(first.wait(), 30)
+    count = len(statuses)
+    await until(lambda: len(statuses) > count + 100)
+    stop.set()
+    await asyncio.gather(*clients)
+    assert set(statuses) == {200}
