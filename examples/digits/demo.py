@@ -70,6 +70,9 @@ class Target:
         base = {"BASE": images.image_name("python-model")}
         images.build(dockerfile=HERE / "Dockerfile", tag=DEV_DIGITS, build_args=base)
         self.cluster.load(*names, DEV_DIGITS)
+        # The tag never changes: without this an operator that is there already would stay the old one.
+        made_from = images.built()[images.image_name("operator")]
+        self.chart_values += ["--set-string", f"operator.podAnnotations.made-from={made_from}"]
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
         """Run kubectl and return what it printed."""
