@@ -9,7 +9,7 @@ ARG BASE=python:3.13-slim
 FROM ${BASE} AS tools
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_CACHE_DIR=/root/.cache/pip
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1
 COPY requirements/build.lock /requirements/
 RUN python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --require-hashes -r /requirements/build.lock
 
@@ -54,7 +54,7 @@ FROM ${BASE} AS runtime
 RUN echo 'penstock:x:65532:65532:penstock:/tmp:/usr/sbin/nologin' >> /etc/passwd \
     && echo 'penstock:x:65532:' >> /etc/group
 ENV PATH=/opt/penstock/bin:/usr/local/bin:/usr/bin:/bin HOME=/tmp \
-    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /tmp
 # A number: with a name, `runAsNonRoot` cannot be checked.
 USER 65532:65532

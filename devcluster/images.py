@@ -16,7 +16,7 @@ from pathlib import Path
 
 from devcluster import machine, ocistore
 from devcluster.cache import cached, digest, locked
-from devcluster.console import step
+from devcluster.console import say, step
 from devcluster.errors import DevclusterError
 from devcluster.paths import REPOSITORY, cache_dir
 from devcluster.processes import run_tethered, write_atomically
@@ -36,6 +36,7 @@ OWN_INPUTS = (
     *("operator", "router", "sdk", "sidecar", "wire"),
 )
 _IGNORED_PARTS = {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+_STORE_LAYERS = 800  # some 15 GB, after a hundred changes of code
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
@@ -186,6 +187,7 @@ def ensure_base() -> str:
     recipe = [BASE_SUITE, *_BASE_PACKAGES, *_BASE_UNUSED, os.uname().machine]
     key = digest(recipe)
     with store_lock():
+        _limit_store()
         if built().get(BASE_IMAGE) == key:
             return BASE_IMAGE
         folder = cached(_root(), "base", key, _make_base)
@@ -195,6 +197,16 @@ def ensure_base() -> str:
             _tool("buildah", "build", "--format", "oci", "--tag", BASE_IMAGE, "--file", dockerfile, folder)
             _store(BASE_IMAGE, key)
     return BASE_IMAGE
+
+
+def _limit_store() -> None:
+    """Start the store anew when it has grown: buildah cannot tell which old layers are still of use."""
+    storage = _root() / "storage"
+    layers = storage / "overlay"
+    if layers.is_dir() and sum(1 for _ in layers.iterdir()) > _STORE_LAYERS:
+        say(f"the image store in {storage} has over {_STORE_LAYERS} layers: starting it anew")
+        shutil.rmtree(storage)
+        _root().joinpath("built.json").unlink(missing_ok=True)
 
 
 def _store(name: str, key: str) -> None:
@@ -241,13 +253,16 @@ def build(
     if own and "BASE" not in arguments:
         arguments["BASE"] = ensure_base()
     with store_lock():
+        for argument, value in arguments.items():
+            if argument == "BASE" and value.startswith("localhost/penstock/") and value not in built():
+                raise DevclusterError(
+                    f"{value} is not built; `python -m devcluster images` builds this repository's images"
+                )
         key = content_key(dockerfile, folder, OWN_INPUTS if own else (".",), target, arguments)
         if built().get(tag) == key:
             return False
-        pip_cache = _root() / "pip"
-        pip_cache.mkdir(exist_ok=True)
         command: list[str | Path] = ["build", "--isolation", "chroot", "--network", "host", "--pull=never"]
-        command += ["--format", "oci", "--layers", "--volume", f"{pip_cache}:/root/.cache/pip"]
+        command += ["--format", "oci", "--layers"]
         if _CA_BUNDLE.is_file():  # a machine behind a proxy may have an authority of its own
             command += ["--volume", f"{_CA_BUNDLE}:{_CA_BUNDLE}:ro"]
         for variable in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):

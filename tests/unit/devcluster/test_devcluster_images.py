@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from devcluster import images, ocistore
+from devcluster.errors import DevclusterError
 from devcluster.paths import REPOSITORY
 
 
@@ -152,3 +153,30 @@ def test_references_are_distinct() -> None:
     references = {images.reference(name) for name in names}
     assert len(references) == 3
     assert all(set(one) <= set("abcdefghijklmnopqrstuvwxyz0123456789-.") for one in references)
+
+
+def test_a_base_of_ours_must_be_built_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what builds it; buildah's would be about a registry that is not there."""
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(images.machine, "ensure_packages", lambda *_: None)
+    dockerfile = tmp_path / "Dockerfile"
+    dockerfile.write_text("ARG BASE\nFROM ${BASE}\n")
+    base = images.image_name("python-model")
+    with pytest.raises(DevclusterError, match=f"^{base} is not built; `python -m devcluster images`"):
+        images.build(dockerfile=dockerfile, tag="localhost/x:1", build_args={"BASE": base})
+
+
+def test_a_store_that_has_grown_is_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit it goes with the notes of what was built, so all is built again; below, nothing is."""
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    root = tmp_path / "images"
+    for layer in range(3):
+        root.joinpath(f"storage/overlay/{layer}").mkdir(parents=True)
+    root.joinpath("built.json").write_text('{"localhost/x:1": "k"}')
+    monkeypatch.setattr(images, "_STORE_LAYERS", 3)
+    images._limit_store()
+    assert images.built() == {"localhost/x:1": "k"}
+    monkeypatch.setattr(images, "_STORE_LAYERS", 2)
+    images._limit_store()
+    assert images.built() == {}
+    assert not root.joinpath("storage").exists()
