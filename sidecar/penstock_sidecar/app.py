@@ -28,6 +28,7 @@ from penstock_wire.settings_source import SettingsSource
 LONGEST_TURN = 10.0
 """Seconds that a turn of the event loop may last before `/livez` fails."""
 HEARTBEAT = 1.0
+IDLE_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
 CLOSE_NOW_SECONDS = 0.5
 """How long answers may take to leave, at a regular end and at one that was asked for twice."""
@@ -71,7 +72,7 @@ class Sidecar:
             clock=time.monotonic,
             backend=lambda: self.settings.backend or config.backend,
             pod=config.pod,
-            first=self._report_now,
+            first=self._arrived_while_idle,
         )
         self._drain = Drain(
             flow=self._dispatcher,
@@ -97,6 +98,7 @@ class Sidecar:
                 on_settings=self._take,
             )
         self._beat = time.monotonic()
+        self._last_arrival = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -226,6 +228,14 @@ class Sidecar:
         )
         return report.encode(document)
 
+    def _arrived_while_idle(self) -> None:
+        # NB: a caller that sends one request after the other finds the sidecar idle each time; only the first
+        # arrival after a second of idleness is news.
+        now = time.monotonic()
+        if now > self._last_arrival + IDLE_SECONDS:
+            self._report_now()
+        self._last_arrival = now
+
     def _report_now(self) -> None:
         if self._reporter is not None:
             self._reporter.report_now()
@@ -238,7 +248,7 @@ class Sidecar:
         self._report_now()
 
     def _model_changed(self) -> None:
-        self._drain.model_changed(ready=self._model.ready)
+        self._drain.model_changed(ready=self._model.ready, gone=self._model.gone)
         if self._stop.is_set() and not self._model.ready:
             self._drain.hurry()
         self._report_now()

@@ -137,13 +137,20 @@ class Drain:
         """Wait until nothing is queued or ongoing and nothing more is taken, or until serving again."""
         await self._done.wait()
 
-    def model_changed(self, *, ready: bool) -> None:
-        """Note that the model went away, or is ready again: then a drain that is not final ends."""
+    def model_changed(self, *, ready: bool, gone: bool) -> None:
+        """Note how the model is; a drain that is not final ends when it was gone and is ready again.
+
+        Args:
+            ready: it is ready.
+            gone: its process is not there. NB: being merely not ready is no restart: a model that is told
+            to end
+                may say so for a while, and must not bring its pod back.
+        """
         if not self.draining or self._final:
             return
-        if not ready:
+        if gone:
             self._model_gone = True
-        elif self._model_gone:
+        elif ready and self._model_gone:
             self._come_back("the model is ready again")
 
     async def _run(self) -> None:

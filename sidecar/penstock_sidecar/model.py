@@ -31,7 +31,10 @@ class Model:
         ready_path: path of its readiness.
         upstream: sends.
         busy: whether something is with the model.
-        changed: called when `ready` changed.
+        changed: called when `ready` or `gone` changed.
+
+    `ready` says whether to send here, `gone` whether the last connection was refused: the process is not
+    there.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Model:
         self._watched_closely = False
         self._told = -TELL_SECONDS
         self.ready = False
+        self.gone = False
         self.message = f"GET {ready_path} has not been answered yet"
 
     async def send(self, request: Request, timeout: float) -> Response:
@@ -62,7 +66,7 @@ class Model:
         try:
             return await self._upstream.send(self._host, self._port, request, timeout=timeout)
         except ConnectFailed as error:
-            self._set(ready=False, message=str(error))
+            self._set(ready=False, gone=True, message=str(error))
             raise
         except UpstreamError:
             self._look.set()
@@ -91,7 +95,7 @@ class Model:
         try:
             answer = await self._upstream.send(self._host, self._port, self._probe, timeout=PROBE_SECONDS)
         except ConnectFailed as error:
-            self._set(ready=False, message=str(error))
+            self._set(ready=False, gone=True, message=str(error))
         except UpstreamTimeout:
             if not self._busy():
                 self._failed(f"GET {path} was not answered within {PROBE_SECONDS:.0f} s")
@@ -109,16 +113,15 @@ class Model:
         if self._failures >= FAILURES or not self.ready:
             self._set(ready=False, message=message)
 
-    def _set(self, *, ready: bool, message: str) -> None:
-        told = message != self.message
-        self.message = message
-        if ready != self.ready:
-            self.ready = ready
-            self._failures = 0
+    def _set(self, *, ready: bool, message: str, gone: bool = False) -> None:
+        turned = ready != self.ready
+        changed = turned or gone != self.gone
+        news = message != self.message
+        self.ready, self.gone, self.message = ready, gone, message
+        now = asyncio.get_running_loop().time()
+        if turned or (news and not ready and now > self._told + TELL_SECONDS):
+            self._told = now
             log("model is ready" if ready else "model is not ready", error=message or None)
+        if changed:
+            self._failures = 0
             self._changed()
-        elif told and not ready and asyncio.get_running_loop().time() > self._told + TELL_SECONDS:
-            log("model is not ready", error=message)
-        else:
-            return
-        self._told = asyncio.get_running_loop().time()

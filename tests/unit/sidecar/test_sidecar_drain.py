@@ -112,10 +112,15 @@ class TestComingBack:
             world.drain.begin()
             await world.drain.drained()
             # Being ready all along is no sign of a restart.
-            world.drain.model_changed(ready=True)
+            world.drain.model_changed(ready=True, gone=False)
+            # Nor is a readiness that fails for a while.
+            world.drain.model_changed(ready=False, gone=False)
+            world.drain.model_changed(ready=True, gone=False)
             assert world.drain.phase is Phase.DRAINED
-            world.drain.model_changed(ready=False)
-            world.drain.model_changed(ready=True)
+            world.drain.model_changed(ready=False, gone=False)
+            world.drain.model_changed(ready=False, gone=True)
+            world.drain.model_changed(ready=False, gone=False)
+            world.drain.model_changed(ready=True, gone=False)
             assert world.drain.phase is Phase.SERVING
             assert world.refusing is None
             assert world.events[-2:] == [(5, "keepalive on"), (5, "serving")]
@@ -145,8 +150,8 @@ class TestComingBack:
             world.drain.begin()
             await asyncio.sleep(1)
             world.drain.begin(final=True)
-            world.drain.model_changed(ready=False)
-            world.drain.model_changed(ready=True)
+            world.drain.model_changed(ready=False, gone=True)
+            world.drain.model_changed(ready=True, gone=False)
             await asyncio.sleep(1000)
             assert world.drain.phase is Phase.DRAINED
             assert [event for _, event in world.events].count("propagating") == 1

@@ -1,0 +1,35 @@
+"""docs/wire.md names every flag of the sidecar, docs/batching.md every metric."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock_sidecar import config, keys
+from penstock_sidecar.metrics import Metrics
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_every_flag_is_documented(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        config.parse(["--help"])
+    flags = set(re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    text = (DOCS / "wire.md").read_text()
+    documented = set(re.findall(r"^\| `(--[a-z-]+)`", text, re.MULTILINE))
+    assert documented == flags
+
+
+def test_every_metric_is_documented():
+    metrics = Metrics()
+    text = (DOCS / "batching.md").read_text()
+    for family in metrics.registry.collect():
+        assert family.name.removeprefix("penstock_sidecar_") in text
+
+
+def test_the_fields_of_the_key_and_the_shared_ones_are_documented():
+    batching, wire = (DOCS / "batching.md").read_text(), (DOCS / "wire.md").read_text()
+    assert all(f"`{name.decode()}`" in batching for name in keys.KEY_FIELDS)
+    assert all(f"`{name.decode()}`" in wire for name in keys.SHARED_FIELDS)
