@@ -16,7 +16,7 @@ from devcluster.console import say
 from devcluster.errors import DevclusterError
 from devcluster.life import Status
 from devcluster.paths import DEFAULT_NAME, REPOSITORY, State
-from devcluster.processes import INSTANCE_VARIABLE, Record
+from devcluster.processes import INSTANCE_VARIABLE, Record, recorded
 
 
 class Cluster:
@@ -107,6 +107,7 @@ class Cluster:
     def _network_prefix(self) -> list[str]:
         record = self.require_alive()
         return [
+            *recorded(self.state.clients),
             *("env", f"{INSTANCE_VARIABLE}={record.instance}"),
             # What kubectl and helm remember of an API is kept by its address, which all clusters share.
             f"KUBECACHEDIR={self.state.root}/kube-cache",
@@ -161,7 +162,13 @@ class Cluster:
             DevclusterError: It failed and `check` is set; the message has what it said.
         """
         return _run(
-            self.kubectl_command(*arguments), "kubectl", arguments, input, check=check, timeout=timeout
+            self.kubectl_command(*arguments),
+            "kubectl",
+            arguments,
+            input,
+            clients=self.state.clients,
+            check=check,
+            timeout=timeout,
         )
 
     def helm(
@@ -182,7 +189,15 @@ class Cluster:
         Raises:
             DevclusterError: It failed and `check` is set; the message has what it said.
         """
-        return _run(self.helm_command(*arguments), "helm", arguments, input, check=check, timeout=timeout)
+        return _run(
+            self.helm_command(*arguments),
+            "helm",
+            arguments,
+            input,
+            clients=self.state.clients,
+            check=check,
+            timeout=timeout,
+        )
 
     def load(self, *what: str | Path) -> None:
         """Give images to the cluster's containerd; those that it has are skipped.
@@ -252,20 +267,36 @@ class Cluster:
 
 
 def _run(
-    command: list[str], tool: str, arguments: Sequence[str], given: str | None, *, check: bool, timeout: float
+    command: list[str],
+    tool: str,
+    arguments: Sequence[str],
+    given: str | None,
+    *,
+    clients: Path,
+    check: bool,
+    timeout: float,
 ) -> subprocess.CompletedProcess[str]:
-    stdin = {"input": given} if given is not None else {"stdin": subprocess.DEVNULL}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, **stdin)
-    except subprocess.TimeoutExpired as error:
-        raise DevclusterError(f"{tool} {' '.join(arguments)}: no answer within {timeout:.0f} s") from error
-    if check and done.returncode:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(given, timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise DevclusterError(
+                f"{tool} {' '.join(arguments)}: no answer within {timeout:.0f} s"
+            ) from error
+        finally:
+            clients.joinpath(str(process.pid)).unlink(missing_ok=True)  # it has ended: no client any more
+    if check and process.returncode:
         raise DevclusterError(
-            f"{tool} {' '.join(arguments)} exited {done.returncode}:\n"
-            f"{done.stderr.strip()}\n{done.stdout.strip()}"
+            f"{tool} {' '.join(arguments)} exited {process.returncode}:\n{errors.strip()}\n{output.strip()}"
         )
-    result: subprocess.CompletedProcess[str] = done
-    return result
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def target_of(found: Mapping[str, Any], port: str | None) -> tuple[str, int]:

@@ -74,7 +74,7 @@ def launch(state: State, first: Node) -> None:
                     f"{needed} is below {hidden}, which a cluster's processes see differently; "
                     "set PENSTOCK_STATE and PENSTOCK_CACHE to folders elsewhere"
                 )
-    for folder in (state.root, state.conf, state.logs):
+    for folder in (state.root, state.conf, state.logs, state.clients):
         folder.mkdir(parents=True, mode=0o755)
     machine.load_kernel_modules()
     trees = cgroups.hierarchies()
@@ -186,7 +186,7 @@ def clean(state: State) -> None:
     record = Record.read(state.record)
     if record is not None:
         kill_and_wait(record, timeout=_END_SECONDS)
-        kill_clients(record.instance)
+        kill_clients(state.clients)
     _reap_detached()
     cgroups.remove(cgroups.hierarchies(), state.name, timeout=_END_SECONDS)
     if state.root.exists():

@@ -84,6 +84,11 @@ class State:
         return self.root / "conf"
 
     @property
+    def clients(self) -> Path:
+        """One file for each process that was put into the cluster's network from outside."""
+        return self.root / "clients"
+
+    @property
     def logs(self) -> Path:
         """One log for each component."""
         return self.root / "logs"

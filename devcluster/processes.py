@@ -2,7 +2,7 @@
 
 A cluster is one `unshare` process and what lives in its namespaces. It is named by process id *and* start
 time, so an id that the kernel gave to somebody else is never taken for it. Clients that were put into the
-cluster's network from outside (`kubectl`, `run`) carry the cluster's instance id in their environment.
+cluster's network from outside (`kubectl`, `run`) write down their id and start time before they begin.
 """
 
 import ctypes
@@ -155,35 +155,51 @@ def kill_and_wait(record: Record, *, timeout: float) -> None:
         os.close(handle)
 
 
-def clients(instance: str) -> Iterator[int]:
-    """Yield the ids of processes that were started into the cluster's network from outside.
+def recorded(folder: Path) -> list[str]:
+    """Return what to put before a command so that its process id and start time stand in `folder`.
+
+    The command replaces the shell that writes them: same process. The shell's own name has no space, so its
+    start time is the 22nd word.
+    """
+    return ["sh", "-c", 'cut -d" " -f22 "/proc/$$/stat" > "$0/$$" && exec "$@"', str(folder)]
+
+
+def clients(folder: Path) -> Iterator[int]:
+    """Yield the ids of the recorded processes that still run.
 
     Args:
-        instance: The cluster's instance id, which only its own clients carry in their environment.
+        folder: What `recorded` was given.
     """
-    wanted = f"{INSTANCE_VARIABLE}={instance}".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
-            continue
-        try:
-            if wanted in entry.joinpath("environ").read_bytes().split(b"\0"):
-                yield int(entry.name)
-        except OSError:
-            continue
+    for entry in sorted(folder.glob("[0-9]*")):
+        text = entry.read_text().strip()
+        if text.isdecimal() and start_time(int(entry.name)) == int(text):
+            yield int(entry.name)
 
 
-def kill_clients(instance: str) -> None:
-    """End the clients that are still in the cluster's network; the cluster itself is gone already."""
-    for pid in clients(instance):
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            if pid in clients(instance):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-                select.select([handle], [], [], 5.0)
-        except ProcessLookupError:
-            continue
-        finally:
-            os.close(handle)
+def kill_clients(folder: Path) -> None:
+    """End the recorded clients that still run, with the processes that they started themselves.
+
+    Args:
+        folder: What `recorded` was given; the cluster itself is gone already.
+    """
+    for pid in clients(folder):
+        _kill_tree(pid, start_time(pid))
+
+
+def _kill_tree(pid: int, started: int | None) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if started is None or start_time(pid) != started:
+            return
+        below = [(child, start_time(child)) for child in children(pid)]
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        select.select([handle], [], [], 5.0)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(handle)
+    for child, since in below:
+        _kill_tree(child, since)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from devcluster.processes import (
-    INSTANCE_VARIABLE,
     Record,
     children,
     clients,
     kill_and_wait,
     kill_clients,
+    recorded,
     start_time,
 )
 
@@ -70,22 +70,34 @@ def test_children_lists_direct_children(sleeper: "subprocess.Popen[bytes]") -> N
     assert children(2**22 + 1) == []
 
 
-def test_clients_are_found_by_the_instance_in_their_environment() -> None:
-    """One client is ended; a process with another cluster's instance is not."""
-    environment = {"PATH": os.environ["PATH"]}
+def test_recorded_clients_are_ended_with_their_children_and_nobody_else(tmp_path: Path) -> None:
+    """A client and what it started end; one recorded elsewhere, and one whose id is another's now, do not."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    theirs.mkdir()
+    parent = [*recorded(mine), "sh", "-c", "sleep 600 & echo ready; wait"]
     with (
-        subprocess.Popen(["sleep", "600"], env={**environment, INSTANCE_VARIABLE: "unit-1"}) as mine,
-        subprocess.Popen(["sleep", "600"], env={**environment, INSTANCE_VARIABLE: "unit-12"}) as other,
+        subprocess.Popen(parent, stdout=subprocess.PIPE) as client,
+        subprocess.Popen(
+            [*recorded(theirs), "sh", "-c", "echo ready; sleep 600"], stdout=subprocess.PIPE
+        ) as other,
     ):
         try:
-            # Popen returns once the program runs, so its environment is there.
-            assert list(clients("unit-1")) == [mine.pid]
-            kill_clients("unit-1")
-            assert mine.wait(10) == -9
+            assert client.stdout is not None
+            assert other.stdout is not None
+            assert client.stdout.readline() == other.stdout.readline() == b"ready\n"
+            (child,) = children(client.pid)
+            mine.joinpath(str(other.pid)).write_text("1\n")
+            assert list(clients(mine)) == [client.pid]
+            kill_clients(mine)
+            assert client.wait(10) == -9
+            assert start_time(child) is None
             assert other.poll() is None
         finally:
-            mine.kill()
+            client.kill()
             other.kill()
+            for pid in children(other.pid):
+                os.kill(pid, 9)
 
 
 def test_record_survives_a_round_trip_and_ignores_rubbish(tmp_path: Path) -> None:
