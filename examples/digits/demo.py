@@ -322,6 +322,8 @@ class Demo:
         """Replicas follow the load up and down."""
         head("8/8  Replicas follow the queue, up and down")
         name, spec = next(iter(self.autoscaling.items()))
+        self.set_batch_size(8)  # the slower way of serving makes the queue
+        time.sleep(8)  # the load of the steps before leaves the autoscaler's window
         self.k(
             "patch", "modelbackend", name, "--type=merge", "-p", json.dumps({"spec": {"autoscaling": spec}})
         )
@@ -329,36 +331,37 @@ class Demo:
             f"  {name}: target {spec.get('targetLoad')} items a pod, "
             f"{spec['minReplicas']}..{spec['maxReplicas']} replicas"
         )
-        self.set_batch_size(1)  # the slower way of serving makes the queue
         done = threading.Event()
         answers: list[dict[str, Any]] = []
 
         def client() -> None:
             try:
-                answers.append(self.load(connections=48, seconds=25))
+                answers.append(self.load(connections=64, seconds=25))
             finally:
                 done.set()
 
         thread = threading.Thread(target=client, daemon=True)
         thread.start()
+        say(f"  {'':>8}64 connections for 25 s")
         most, told, start, seen_down = 1, "", time.monotonic(), False
+        reasons = 0
         while time.monotonic() - start < 150:
             status = self.get("modelbackend", name)["status"]
-            load = status.get("load") or {}
+            now = f"  {time.monotonic() - start:6.1f} s  "
+            for one in reversed((status.get("scaling") or [])[: len(status.get("scaling") or []) - reasons]):
+                say(f"{now}{one['from']} -> {one['to']} replicas: {one['reason']}")
+                reasons += 1
             replicas, ready = status.get("replicas", 0), status.get("readyReplicas", 0)
             most = max(most, ready)
-            line = f"replicas {replicas} (ready {ready})"
+            line = f"{ready} of {replicas} ready"
             if line != told:
                 told = line
-                items = load.get("queued", 0) + load.get("ongoing", 0)
-                say(f"  {time.monotonic() - start:6.1f} s  {line:<26} load {items:>3} items  {'#' * ready}")
+                say(f"{now}{line:<16} {'#' * ready}")
             if done.is_set() and replicas == ready == 1:
                 seen_down = True
                 break
             time.sleep(0.5)
         thread.join(timeout=5)
-        for one in self.get("modelbackend", name)["status"].get("scaling") or []:
-            say(f"  {one['time']}  {one['from']} -> {one['to']}  {one['reason']}")
         if most < 2 or not seen_down:
             raise DemoError(f"replicas did not follow the load: at most {most}, back to one: {seen_down}")
         if not answers or answers[0]["errors"]:
