@@ -21,11 +21,11 @@ from tests.support.scripted_model import Run, Scripted
 FAULTS = ("ok", "refused", "lost", "timeout", "status", "short", "garbage", "defect")
 POLICIES = st.builds(
     Batching,
-    max_batch_size=st.integers(1, 6),
-    max_batch_bytes=st.sampled_from([12, 50, 10_000]),
+    max_batch_size=st.sampled_from([4, 6, 2, 1]),
+    max_batch_bytes=st.sampled_from([10_000, 10_000, 50, 12]),
     batch_wait_timeout_ms=st.sampled_from([0, 0, 300, 2000]),
-    max_concurrent_batches=st.integers(1, 3),
-    max_queued_items=st.sampled_from([None, 0, 5, 20]),
+    max_concurrent_batches=st.sampled_from([1, 1, 2, 3]),
+    max_queued_items=st.sampled_from([None, None, 20, 5, 0]),
     batch_key_headers=st.sampled_from([(), ("x-tenant",)]),
 )
 
@@ -40,6 +40,7 @@ class Watched(Scripted):
         self.broken: list[str] = []
         self.sent: list[int] = []
         self.passed_on: set[int] = set()
+        self.departed: set[int] = set()
         self.deadlines: dict[int, float] = {}
         self.like: dict[int, tuple[str, str]] = {}
         self.behaviour = self.behave
@@ -64,6 +65,8 @@ class Watched(Scripted):
         for item in items:
             if item["n"] in self.sent:
                 yield "sent twice"
+            if item["n"] in self.departed:
+                yield "sent after its client left"
             if self.deadlines[item["of"]] <= self.loop.time():
                 yield "sent after its deadline"
             self.sent.append(item["n"])
@@ -103,13 +106,14 @@ class Machine(RuleBasedStateMachine):
     @rule(
         count=st.integers(1, 9),
         path=st.sampled_from(["/a", "/b"]),
-        tenant=st.sampled_from(["1", "2"]),
+        tenants=st.sampled_from(["1", "2", "12"]),
         timeout=st.sampled_from([0.4, 1.0, 3.0, 30.0]),
         times=st.integers(1, 4),
     )
-    def ask(self, count: int, path: str, tenant: str, timeout: float, times: int) -> None:
+    def ask(self, count: int, path: str, tenants: str, timeout: float, times: int) -> None:
         async def send() -> None:
-            for _ in range(times):
+            for number in range(times):
+                tenant = tenants[number % len(tenants)]
                 of = len(self.asked)
                 numbers = list(range(self.numbers, self.numbers + count))
                 self.numbers += count
@@ -137,12 +141,12 @@ class Machine(RuleBasedStateMachine):
     def break_or_mend(self, fault: str) -> None:
         self.model.fault = fault
 
-    @precondition(lambda self: bool(self.asked))
+    @precondition(lambda self: any(not task.done() for _, _, task in self.asked))
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        of, _, task = data.draw(st.sampled_from(self.asked))
-        if not task.done():
-            self.cancelled.add(of)
+        of, numbers, task = data.draw(st.sampled_from([each for each in self.asked if not each[2].done()]))
+        self.cancelled.add(of)
+        self.model.departed |= set(numbers) - set(self.model.sent)
         task.cancel()
         self.run(settle())
 
@@ -202,5 +206,5 @@ class Machine(RuleBasedStateMachine):
             assert got == [{"of": of, "n": number} for number in numbers], "somebody else's answer"
 
 
-Machine.TestCase.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestMachine = Machine.TestCase
