@@ -42,7 +42,7 @@ unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
 	@$(BIN)/pytest tests/unit
 
 demo: $(VENV)/.ready ## The main job: a cluster, the operator, two models, traffic; leaves the cluster up
-	@$(BIN)/python -m examples.digits.demo
+	@$(if $(findstring command line,$(origin KUBECONFIG)),,env -u KUBECONFIG) $(BIN)/python -m examples.digits.demo
 
 bench: $(VENV)/.ready ## Measure the sidecar on this machine; figures in bench/results/
 	@$(BIN)/python -m bench.sidecar

@@ -1,4 +1,4 @@
-"""One function for the name of each rendered object (API.md, "Names of what is rendered")."""
+"""One function for the name of each rendered object; nothing else spells these names."""
 
 from __future__ import annotations
 
