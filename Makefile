@@ -36,6 +36,7 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 test: check ## Everything: `check`, the unit tests, and the tests on a real Kubernetes cluster
 	@$(BIN)/python -m devcluster down --name penstock-test
 	@$(BIN)/python -m devcluster up --name penstock-test
+	@$(BIN)/python -m devcluster images --name penstock-test --load
 	@$(BIN)/pytest tests
 
 unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
