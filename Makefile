@@ -34,9 +34,9 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 	  operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
 
 test: check ## Everything: `check`, the unit tests, and the tests on a real Kubernetes cluster
-	@$(BIN)/python -m devcluster down --name penstock-test
-	@$(BIN)/python -m devcluster up --name penstock-test
-	@$(BIN)/python -m devcluster images --name penstock-test --load
+	@$(BIN)/python -m devcluster --name penstock-test down
+	@$(BIN)/python -m devcluster --name penstock-test up
+	@$(BIN)/python -m devcluster --name penstock-test images --load
 	@$(BIN)/pytest tests
 
 unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
@@ -55,5 +55,5 @@ fmt: $(VENV)/.ready ## Format the code and mend what ruff can mend
 	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
 
 clean: ## Remove the clusters of this machine that this checkout made, and .venv; caches stay
-	@test ! -x $(BIN)/python || { $(BIN)/python -m devcluster down; $(BIN)/python -m devcluster down --name penstock-test; }
+	@test ! -x $(BIN)/python || { $(BIN)/python -m devcluster down; $(BIN)/python -m devcluster --name penstock-test down; }
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
