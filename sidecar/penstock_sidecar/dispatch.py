@@ -175,7 +175,8 @@ class Dispatcher:
             PenstockError: it was not accepted.
         """
         if self.refusing is not None:
-            raise self.refusing
+            # NB: raised as it is, it would keep the frames of every request that it refused.
+            raise self.refusing.with_traceback(None)
         if self._passing >= MAX_PASSING:
             raise self._full(f"expected at most {MAX_PASSING} requests passing through, found as many")
         timeout = deadline - self._clock()
@@ -249,7 +250,8 @@ class Dispatcher:
 
     def _admit(self, work: Work) -> None:
         if self.refusing is not None:
-            raise self.refusing
+            # NB: raised as it is, it would keep the frames of every request that it refused.
+            raise self.refusing.with_traceback(None)
         if work.deadline <= self._clock():
             raise self._late()
         batching, queued = self._batching, self._queue.items
@@ -406,6 +408,8 @@ class Dispatcher:
         except Exception as error:
             log("batch failed", level="error", error=repr(error))
             self._fail(parts, PenstockError(Reason.INTERNAL, "the batch could not be handled"))
+        finally:
+            self._release(batch)
 
     def _deliver(self, part: Part, outcome: Outcome, timing: bytes) -> None:
         work = part.work

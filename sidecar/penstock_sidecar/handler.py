@@ -90,7 +90,7 @@ class SidecarHandler:
         outcome: Outcome
         try:
             if self._dispatcher.refusing is not None:
-                raise self._dispatcher.refusing
+                raise self._dispatcher.refusing.with_traceback(None)
             if request.method == "POST":
                 work = self._read(request, request_id)
                 items = work.size

@@ -9,6 +9,7 @@ Tree::
 from __future__ import annotations
 
 import enum
+import json
 from typing import Any
 
 import msgspec
@@ -163,4 +164,8 @@ class PenstockError(Exception):
             fields.append((NOT_ADMITTED, b"1"))
         if request_id:
             fields.append((REQUEST_ID, request_id.encode()))
-        return Response(status=self.status, headers=tuple(fields), body=msgspec.json.encode(document))
+        try:
+            body = msgspec.json.encode(document)
+        except UnicodeEncodeError:  # a lone surrogate in what was found, which msgspec does not write
+            body = json.dumps(document).encode()
+        return Response(status=self.status, headers=tuple(fields), body=body)

@@ -7,6 +7,7 @@ key, since a batch has one set of them. All other members of an answer come back
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 
 import msgspec
@@ -58,7 +59,7 @@ def join(items: Sequence[bytes], parameters: Parameters) -> bytes:
     """The body of a batch: the items in order, the parameters behind them."""
     parts = [b'{"instances":[', b",".join(items), b"]"]
     for name, raw in parameters:
-        parts += (b",", msgspec.json.encode(name), b":", raw)
+        parts += (b",", _name(name), b":", raw)
     parts.append(b"}")
     return b"".join(parts)
 
@@ -88,7 +89,7 @@ def split(body: bytes, counts: Sequence[int]) -> list[bytes]:
             Reason.BAD_ANSWER,
             f"the model's answer: expected {sum(counts)} predictions, found {len(predictions)}",
         )
-    rest = b"".join(b"," + msgspec.json.encode(name) + b":" + raw for name, raw in found.items()) + b"}"
+    rest = b"".join(b"," + _name(name) + b":" + raw for name, raw in found.items()) + b"}"
     bodies, start = [], 0
     for count in counts:
         bodies.append(b'{"predictions":[' + b",".join(predictions[start : start + count]) + b"]" + rest)
@@ -113,8 +114,15 @@ def merge(bodies: Sequence[bytes]) -> bytes:
 
 
 def _answer(predictions: Sequence[bytes], rest: dict[str, bytes]) -> bytes:
-    tail = b"".join(b"," + msgspec.json.encode(name) + b":" + raw for name, raw in rest.items())
+    tail = b"".join(b"," + _name(name) + b":" + raw for name, raw in rest.items())
     return b'{"predictions":[' + b",".join(predictions) + b"]" + tail + b"}"
+
+
+def _name(name: str) -> bytes:
+    try:
+        return msgspec.json.encode(name)
+    except UnicodeEncodeError:  # a lone surrogate, which json.loads takes and msgspec does not write
+        return json.dumps(name).encode()
 
 
 def _shape(path: str, expected: str, found: str) -> PenstockError:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 
 import pytest
 
+from penstock_sidecar import dispatch
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import SERVER_TIMING, get
 from penstock_wire.http import ConnectFailed, ConnectionLost, Request, Response, UpstreamTimeout
@@ -580,6 +582,43 @@ def test_no_exception_ends_the_dispatcher(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(s.dispatcher.queue, "choose", fail_once)
         assert got(await s.ask(1)) == [1]
         assert s.dispatcher.alive
+        await s.close()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize("broken", ["compose", "distribute"])
+def test_a_batch_that_cannot_be_handled_gives_its_slot_back(monkeypatch: pytest.MonkeyPatch, broken: str):
+    async def main():
+        s = Scripted()
+
+        def fail(*_):
+            raise RuntimeError("a defect")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(dispatch, broken, fail)
+            outcome = await s.ask(1)
+        assert isinstance(outcome, PenstockError)
+        assert outcome.reason is Reason.INTERNAL
+        assert s.dispatcher.ongoing == 0
+        assert got(await s.ask(2)) == [2]
+        await s.close()
+
+    fake_loop.run(main())
+
+
+def test_what_is_refused_over_and_over_leaves_nothing_behind():
+    async def main():
+        s = Scripted()
+        error = PenstockError(Reason.DRAINING, "leaving", not_admitted=True)
+        s.dispatcher.refuse(error)
+        lengths = []
+        for _ in range(3):
+            with pytest.raises(PenstockError):
+                await s.dispatcher.answer(s.work(1))
+            lengths.append(len(traceback.extract_tb(error.__traceback__)))
+        # An exception keeps the frames of each time it was raised, and they the requests' bodies.
+        assert lengths[2] == lengths[0]
         await s.close()
 
     fake_loop.run(main())

@@ -167,6 +167,15 @@ class TestInstances:
         assert caught.value.reason == reason
         assert (caught.value.extra or {}).get("path") == path
 
+    def test_a_name_with_half_a_character_is_joined_split_merged_and_told(self):
+        parsed = instances.parse(b'{"instances":[1],"\\ud800":2}')
+        assert json.loads(instances.join(parsed.items, parsed.parameters)) == {"instances": [1], "\ud800": 2}
+        answers = instances.split(b'{"predictions":[1,2],"\\ud800":3}', [1, 1])
+        assert json.loads(instances.merge(answers)) == {"predictions": [1, 2], "\ud800": 3}
+        with pytest.raises(PenstockError) as caught:
+            instances.parse(b'{"\\ud800":1}')
+        assert "found \ud800" in json.loads(caught.value.response().body)["detail"]
+
     @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=5), VALUES)
     def test_what_is_joined_comes_back_split_to_whom_it_belongs(self, requests: list[list[Any]], more: Any):
         bodies = [json.dumps({"instances": items, "more": more}).encode() for items in requests]
