@@ -322,7 +322,7 @@ class Demo:
         """Replicas follow the load up and down."""
         head("8/8  Replicas follow the queue, up and down")
         name, spec = next(iter(self.autoscaling.items()))
-        self.set_batch_size(8)  # the slower way of serving makes the queue
+        self.set_batch_size(1)  # the slower way of serving makes the queue
         time.sleep(8)  # the load of the steps before leaves the autoscaler's window
         self.k(
             "patch", "modelbackend", name, "--type=merge", "-p", json.dumps({"spec": {"autoscaling": spec}})
