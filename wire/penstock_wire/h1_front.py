@@ -166,7 +166,7 @@ class _Connection(asyncio.Protocol):
         self._reading = True
         self._last = False  # no further request is read
         self._lingering = False  # refused; what still comes is dropped
-        self._head_bytes = 0  # received since the head under way began, what is behind it included
+        self._dry_bytes = 0  # received since the last complete head or part of a body
         self._field_bytes = 0
         self._body_bytes = 0
         self._peer = ""
@@ -223,26 +223,27 @@ class _Connection(asyncio.Protocol):
         if self._phase == _PLAIN:
             self._phase = _HEAD
             self._deadline = self._loop.time() + HEAD_SECONDS
-        if self._phase == _HEAD:
-            self._head_bytes += len(data)
+        self._dry_bytes += len(data)
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
             found = self._error or self._bad_request(error)
             self._refuse(found)
             return
-        if self._phase == _HEAD and self._head_bytes > MAX_HEAD_BYTES:
+        if self._phase != _PLAIN and self._dry_bytes > MAX_HEAD_BYTES:
             self._refuse(_fields_too_large(f"expected a head of at most {MAX_HEAD_BYTES} bytes"))
 
     def _feed(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # We may ignore an `Upgrade` (RFC 9110 section 7.8); what follows is read on.
-            self._parser = httptools.HttpRequestParser(self)
-            rest = data[upgrade.args[0] :]
-            if rest and not self._last:
-                self._feed(rest)
+        rest = memoryview(data)
+        while rest and not self._last:
+            try:
+                self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                # We may ignore an `Upgrade` (RFC 9110 section 7.8); what follows is read on.
+                self._parser = httptools.HttpRequestParser(self)
+                rest = rest[upgrade.args[0] :]
+            else:
+                return
 
     # -- the parser's callbacks -----------------------------------------------------------------------------
 
@@ -269,7 +270,7 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._head_bytes = 0
+        self._dry_bytes = 0
         self._phase = _BODY
         self._deadline = self._loop.time() + BODY_SECONDS
         hosts = length = 0
@@ -304,13 +305,15 @@ class _Connection(asyncio.Protocol):
             self._transport.write(_CONTINUE)
 
     def on_body(self, part: bytes) -> None:
+        self._dry_bytes = 0
         self._body_bytes += len(part)
         if self._body_bytes > self._front.max_body_bytes:
             self._fail(self._too_large(None))
         self._body.append(part)
 
     def on_message_complete(self) -> None:
-        keep = self._parser.should_keep_alive()
+        # A client of HTTP/1.0 waits for the end of the connection unless the answer says `keep-alive`.
+        keep = self._parser.should_keep_alive() and self._parser.get_http_version() != "1.0"
         target = self._url.decode("latin-1")
         if target[:1] != "/" and "://" in target:  # absolute form: its authority is the host
             authority, slash, path = target.partition("://")[2].partition("/")
@@ -366,19 +369,33 @@ class _Connection(asyncio.Protocol):
                     return
                 if self._writable is not None:
                     await self._writable.wait()
-        except asyncio.CancelledError:
-            if not self._transport.is_closing():
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self._failed(error)  # something that the handler waited for was cancelled, not the handler
+            elif not self._transport.is_closing():
                 raise
         except Exception as error:
-            detail = f"{type(error).__name__} in a handler"
-            self._write(PenstockError(Reason.INTERNAL, detail).response(), keep=False, head=False)
+            self._failed(error)
         finally:
             self._task = None
+            # The handler's time was not the client's.
+            self._deadline = max(self._deadline, self._loop.time() + self._patience())
             if not self._reading and not self._transport.is_closing():
                 self._reading = True
                 self._transport.resume_reading()
             if self._last and not self._waiting and not self._lingering:
                 self._transport.close()
+
+    def _failed(self, error: BaseException) -> None:
+        detail = f"{type(error).__name__} in a handler"
+        self._write(PenstockError(Reason.INTERNAL, detail).response(), keep=False, head=False)
+
+    def _patience(self) -> float:
+        """Seconds that the client may take for what the connection waits for."""
+        if self._phase == _PLAIN:
+            return LINGER_SECONDS if self._lingering else IDLE_SECONDS
+        return HEAD_SECONDS if self._phase == _HEAD else BODY_SECONDS
 
     def _write(self, answer: Response, *, keep: bool, head: bool, linger: bool = False) -> None:
         lines = [b"HTTP/1.1 %d %b\r\n" % (answer.status, _PHRASES.get(answer.status, b"Unknown"))]
@@ -392,9 +409,12 @@ class _Connection(asyncio.Protocol):
         if not keep:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
+        found = b"".join(lines)
+        if not found.count(b"\r") == found.count(b"\n") == len(lines) or b"\0" in found:
+            raise ValueError("expected header fields of one line each")
         if not head and answer.status not in _NO_BODY_STATUS:
-            lines.append(answer.body)
-        self._transport.write(b"".join(lines))
+            found += answer.body
+        self._transport.write(found)
         if keep:
             return
         self._last = True

@@ -397,3 +397,77 @@ async def test_a_handler_that_raises_is_500_and_the_server_lives(server: Server)
     assert (await server.exchange(b"GET /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).endswith(
         b"/x|"
     )
+
+
+async def test_after_a_long_answer_a_connection_may_idle_as_long_as_after_a_short_one(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of the handler is not the client's: else it is closed as it sends its next request."""
+    gate = asyncio.Event()
+
+    async def slow(request: Request) -> Response:
+        await gate.wait()
+        return await server.echo(request)
+
+    server.handler = slow
+    monkeypatch.setattr(h1_front, "IDLE_SECONDS", 0.0)
+    reader, writer = await server.connect()
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    await until(lambda: len(server.seen) >= 1)
+    (connection,) = server.front.connections
+    monkeypatch.undo()
+    gate.set()
+    await answer(reader)
+    assert not connection.overdue(asyncio.get_running_loop().time())
+    writer.close()
+
+
+async def test_a_handler_that_ends_as_if_cancelled_is_500(server: Server) -> None:
+    """A model's own cancelled task is no client that left: there is an answer, and the next one is served."""
+
+    async def cancelled(_: Request) -> Response:
+        raise asyncio.CancelledError
+
+    server.handler = cancelled
+    assert (await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")).startswith(b"HTTP/1.1 500 ")
+
+
+@pytest.mark.parametrize(
+    "field", [(b"x-a", b"1\r\nset-cookie: a=b"), (b"x-a\nb", b"1"), (b"x-a", b"1\r"), (b"x-a", b"1\0")]
+)
+async def test_a_field_that_would_be_two_is_not_sent(server: Server, field: tuple[bytes, bytes]) -> None:
+    """RFC 9110 section 5.5: CR, LF and NUL in a field split the answer."""
+
+    async def split(_: Request) -> Response:
+        return Response(200, (field,), b"")
+
+    server.handler = split
+    found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 500 ")
+    assert b"set-cookie" not in found
+
+
+async def test_a_client_of_http_1_0_gets_the_end_that_it_waits_for(server: Server) -> None:
+    """It takes an answer that does not say `keep-alive` to last until the connection's end."""
+    found = await server.exchange(b"GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+    assert found.endswith(b"/|")
+
+
+@pytest.mark.parametrize(
+    "endless", [b"0\r\nx: " + b"y" * 300_000, b"1;" + b"y" * 300_000, b"0\r\n" + b"x: y\r\n" * 50_000]
+)
+async def test_what_is_around_a_body_is_bounded(server: Server, endless: bytes) -> None:
+    """Trailers and chunk extensions are dropped, and do not grow in memory meanwhile."""
+    reader, writer = await server.connect()
+    writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n" + endless)
+    assert (await answer(reader))[0] == 431
+    assert not server.seen
+    writer.close()
+
+
+async def test_many_upgrades_in_a_row_are_ignored_each(server: Server) -> None:
+    """However many come at once."""
+    count = 3000
+    one = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
+    found = await server.exchange(one * count + b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert found.count(OK) == count + 1
