@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from penstock.encoding import encode
+from penstock.errors import AnswerError
 from penstock_wire import http
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110 section 5.6.2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ def to_http(response: Response) -> http.Response:
         response: the model's answer.
 
     Raises:
-        AnswerError: the body has no JSON, or a header is no text.
+        AnswerError: the body has no JSON, or a header would not be one line of its own.
     """
     body = response.body
     if isinstance(body, bytes | bytearray | memoryview):
@@ -48,10 +52,16 @@ def to_http(response: Response) -> http.Response:
         data, kind = body.encode("utf-8", "replace"), "text/plain; charset=utf-8"
     else:
         data, kind = encode(body), "application/json"
-    fields = [
-        (str(name).lower().encode("latin-1", "replace"), str(value).encode("latin-1", "replace"))
-        for name, value in response.headers.items()
-    ]
+    fields = [_field(str(name), str(value)) for name, value in response.headers.items()]
     if data and not any(name == b"content-type" for name, _ in fields):
         fields.append((b"content-type", kind.encode()))
     return http.Response(status=response.status, headers=tuple(fields), body=data)
+
+
+def _field(name: str, value: str) -> tuple[bytes, bytes]:
+    # NB: a model may repeat what a client said; a line's end in it would begin a field of the client's choice.
+    if not _NAME.fullmatch(name) or any(mark in value for mark in "\r\n\0"):
+        raise AnswerError(
+            f"expected a header name and a value of one line, found {name[:64]!r}: {value[:64]!r}"
+        )
+    return name.lower().encode(), value.encode("latin-1", "replace")

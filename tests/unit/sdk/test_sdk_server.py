@@ -359,3 +359,12 @@ async def test_the_request_id_is_echoed(ask: Ask) -> None:
     for body in ([1], b"{"):
         _, _, answer = await ask(double, body, headers=((b"x-request-id", b"r-1"),))
         assert [value for name, value in answer.headers if name == b"x-request-id"] == [b"r-1"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"x-a": "1\r\nset-cookie: a=b"}, {"x-a\n": "1"}, {"a b": "1"}, {"": "1"}]
+)
+async def test_a_header_that_would_be_two_is_a_bad_answer(ask: Ask, headers: dict[str, str]) -> None:
+    """A model may repeat what a client said; its answer must not become another one."""
+    status, document, _ = await ask(lambda item: penstock.Response(headers=headers), [1])
+    assert (status, document["reason"]) == (502, "bad_answer")
