@@ -13,8 +13,9 @@ from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.control.reports import Reports
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import NameTaken, Rejected
+from penstock_operator.kinds import kind_of
 from penstock_operator.reconcile.view import View
-from penstock_operator.store import Key, Store, key_of
+from penstock_operator.store import Change, Key, Store, key_of
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class Context:
         log: called with a constant message and fields.
         observer: counts writes.
         enqueue: asks for a look at a key, after so many seconds.
+        changed: told of what answers to our own writes brought; the manager puts itself here.
         identity: our own name, for Events.
         router_problems: by namespace, since a router has no object of its own to carry conditions.
         scaled: by backend.
@@ -82,6 +84,7 @@ class Context:
     log: Callable[..., None]
     observer: WriteObserver
     enqueue: Callable[[Key, float], None]
+    changed: Callable[[Change], None] = lambda _change: None
     identity: str = "penstock-operator"
     router_problems: dict[str, Problems] = field(default_factory=dict)
     scaled: dict[Key, Scaled] = field(default_factory=dict)
@@ -135,17 +138,23 @@ class Context:
         """
         problems = Problems()
         for child in desired:
+            key = key_of(child)
+            before = self.store.get(kind_of(child), key.namespace, key.name)
             try:
-                await self.applier.ensure(child, owners=owners, shared=shared, looked=looked)
+                live = await self.applier.ensure(child, owners=owners, shared=shared, looked=looked)
             except NameTaken as error:
                 problems.taken.append(f"{error.kind}/{error.name}")
-                self.log("name taken", level="warning", child=str(key_of(child)), error=str(error))
+                self.log("name taken", level="warning", child=str(key), error=str(error))
             except Rejected as error:
                 if error.status == 403 and _TERMINATING in error.message:
                     break  # the namespace goes, and everything in it
                 text = f"{child['kind']} {child['metadata']['name']}: {error.message}"
                 problems.refused = problems.refused or text
-                self.log("child refused", level="warning", child=str(key_of(child)), error=error.message)
+                self.log("child refused", level="warning", child=str(key), error=error.message)
+            else:
+                if before is not None and before.get("status") != live.get("status"):
+                    # NB: the answer may be ahead of the watch, which then has nothing new to tell.
+                    self.changed(Change(before, live))
         return problems
 
 

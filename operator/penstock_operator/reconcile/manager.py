@@ -14,7 +14,7 @@ from penstock_operator.reconcile import backend, endpoint, policy, router, split
 from penstock_operator.reconcile.context import Context
 from penstock_operator.reconcile.scaling import Scaler
 from penstock_operator.reconcile.triggers import concerned
-from penstock_operator.store import Change, Key, Store, key_of
+from penstock_operator.store import Change, Key, Store, key_of, parent_changed
 from penstock_operator.workqueue import QueueObserver, WorkQueue, work
 
 LOAD_INTERVAL = 15.0
@@ -70,6 +70,7 @@ class Manager:
         self._observer = observer
         self._scaler = Scaler(ctx)
         self._load_looked: dict[Key, float] = {}
+        ctx.changed = self._changed
 
     # -- what comes in -----------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class Manager:
         if not change.happened or version is None:
             return
         if version["kind"] == BACKEND.kind and change.new is not None:
-            if (version.get("spec") or {}).get("autoscaling"):
+            if parent_changed(change) and (version.get("spec") or {}).get("autoscaling"):
                 self.scale_queue.add(key_of(version))
         elif version["kind"] == BACKEND.kind:
             self._load_looked.pop(key_of(version), None)

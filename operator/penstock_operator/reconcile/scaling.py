@@ -88,7 +88,7 @@ class Scaler:
             # NB: the answer is a Scale; the store must know the new value before the next look at it.
             fresh = await ctx.cluster.get(BACKEND, key.namespace, key.name)
             if fresh is not None:
-                ctx.store.put(fresh)
+                ctx.changed(ctx.store.put(fresh))
             ctx.enqueue(key, 0.0)
         elif before[0] is None or _face(before) != _face((recommendation, scaled.foreign)):
             ctx.enqueue(key, 0.0)

@@ -47,7 +47,8 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
     except (NotFound, Conflict):
         return False  # deleted meanwhile; the watch will say so
     ctx.observer.wrote("status", kind.kind)
-    ctx.store.put(answer)
+    # NB: the answer holds whatever a user changed meanwhile; the watch will have nothing new to tell of that.
+    ctx.changed(ctx.store.put(answer))
     underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
     for old, new in transitions(stored, status):
         fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
