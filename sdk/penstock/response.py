@@ -59,7 +59,7 @@ def to_http(response: Response) -> http.Response:
 
 
 def _field(name: str, value: str) -> tuple[bytes, bytes]:
-    # NB: a model may repeat what a client said; a line's end in it would begin a field of the client's choice.
+    # NB: a model may repeat what a client said: a line's end in it would begin a field of the client's.
     if not _NAME.fullmatch(name) or any(mark in value for mark in "\r\n\0"):
         raise AnswerError(
             f"expected a header name and a value of one line, found {name[:64]!r}: {value[:64]!r}"
