@@ -8,7 +8,7 @@ used again: a client that leaves cannot poison the pool.
 from __future__ import annotations
 
 import asyncio
-import collections
+from collections.abc import Callable
 from typing import Any, cast
 
 import httptools
@@ -27,6 +27,8 @@ IDLE_SECONDS = 4.0
 """How long an idle connection is kept: less than the 5 s after which uvicorn closes its own."""
 CONNECT_SECONDS = 2.0
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
+MAX_HEAD_BYTES = 1024 * 1024
+"""Of a head, and of what may come between two pieces of a body."""
 
 _DROPPED = HOP_BY_HOP | {b"content-length"}
 
@@ -44,7 +46,8 @@ class H1Upstream:
     ) -> None:
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
-        self._idle: dict[tuple[str, int], collections.deque[_Exchange]] = {}
+        # By address, the one that was used last at the end.
+        self._idle: dict[tuple[str, int], dict[_Exchange, None]] = {}
         self._open: set[_Exchange] = set()
 
     async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
@@ -70,7 +73,7 @@ class H1Upstream:
             timer.cancel()
         if connection.reusable:
             connection.idle_since = loop.time()
-            self._idle.setdefault((host, port), collections.deque()).append(connection)
+            self._idle.setdefault((host, port), {})[connection] = None
         else:
             connection.abort()
         return response
@@ -78,22 +81,27 @@ class H1Upstream:
     def _take(self, key: tuple[str, int], now: float) -> _Exchange | None:
         """The connection that was used last and is still good; those that are not are closed."""
         idle = self._idle.get(key)
-        while idle:
-            connection = idle.pop()
+        if idle is None:
+            return None
+        found: _Exchange | None = None
+        while idle and found is None:
+            connection, _ = idle.popitem()
             if connection.reusable and now - connection.idle_since < self._idle_seconds:
-                while idle and now - idle[0].idle_since >= self._idle_seconds:
-                    idle.popleft().abort()
-                return connection
-            connection.abort()
-        if idle is not None:
+                found = connection
+            else:
+                connection.abort()
+        while idle and now - (oldest := next(iter(idle))).idle_since >= self._idle_seconds:
+            del idle[oldest]
+            oldest.abort()
+        if not idle:
             del self._idle[key]
-        return None
+        return found
 
     async def _connect(self, host: str, port: int, seconds: float) -> _Exchange:
         try:
             async with asyncio.timeout(seconds):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Exchange(self._open), host, port
+                    lambda: _Exchange(self._open, lambda lost: self._forget((host, port), lost)), host, port
                 )
         except TimeoutError as error:
             raise ConnectFailed(f"cannot connect to {host}:{port} within {seconds:.3f} s") from error
@@ -101,20 +109,29 @@ class H1Upstream:
             raise ConnectFailed(f"cannot connect to {host}:{port}: {error}") from error
         return connection
 
+    def _forget(self, key: tuple[str, int], lost: _Exchange) -> None:
+        """A connection ended: a pod that is gone leaves nothing behind."""
+        idle = self._idle.get(key)
+        if idle is not None and lost in idle:
+            del idle[lost]
+            if not idle:
+                del self._idle[key]
+
     async def close(self) -> None:
         """See `Upstream.close`."""
-        for connection in list(self._open):
-            connection.abort()
         self._idle.clear()
+        for connection in list(self._open):
+            connection.end()
 
 
 class _Exchange(asyncio.Protocol):
     """One connection and the exchange under way on it."""
 
-    def __init__(self, everyone: set[_Exchange]) -> None:
+    def __init__(self, everyone: set[_Exchange], lost: Callable[[_Exchange], None]) -> None:
         self.idle_since = 0.0
         self.reusable = True
         self._everyone = everyone
+        self._lost = lost
         self._transport: asyncio.Transport
         self._parser: Any = None
         self._answer: asyncio.Future[Response] | None = None
@@ -122,6 +139,7 @@ class _Exchange(asyncio.Protocol):
         self._fields: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._dry_bytes = 0  # received since the last complete head or part of a body
         self._in_head = True
         self._head_only = False
         self._to_the_end = False  # the body ends with the connection
@@ -133,6 +151,7 @@ class _Exchange(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.reusable = False
         self._everyone.discard(self)
+        self._lost(self)
         if self._to_the_end and error is None:
             self._finish(self._parser.get_status_code())
         else:
@@ -149,6 +168,7 @@ class _Exchange(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._head_only = request.method == "HEAD"
         self._to_the_end = False
+        self._dry_bytes = 0
         lines = [f"{request.method} {request.target} HTTP/1.1\r\n".encode("latin-1")]
         hosted = False
         for name, value in request.headers:
@@ -168,8 +188,11 @@ class _Exchange(asyncio.Protocol):
             self.reusable = False
             self._transport.abort()
             return
+        self._dry_bytes += len(data)
         try:
             self._parser.feed_data(data)
+            if self._dry_bytes > MAX_HEAD_BYTES:
+                self._fail(AnswerUnreadable(f"{self._where} sent a head of more than {MAX_HEAD_BYTES} bytes"))
         except httptools.HttpParserUpgrade:
             self._fail(AnswerUnreadable(f"{self._where} switched protocols, which was not asked for"))
         except httptools.HttpParserError as error:
@@ -189,6 +212,7 @@ class _Exchange(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._dry_bytes = 0
         status = self._parser.get_status_code()
         if status < 200:
             return
@@ -201,6 +225,7 @@ class _Exchange(asyncio.Protocol):
             self._to_the_end = True
 
     def on_body(self, part: bytes) -> None:
+        self._dry_bytes = 0
         self._body_bytes += len(part)
         if self._body_bytes > MAX_ANSWER_BYTES:
             self._fail(AnswerUnreadable(f"{self._where} answered more than {MAX_ANSWER_BYTES} bytes"))
@@ -220,6 +245,7 @@ class _Exchange(asyncio.Protocol):
         self._to_the_end = False
         if answer is not None and not answer.done():
             answer.set_result(Response(status=status, headers=self._end_to_end(), body=b"".join(self._body)))
+        self._fields, self._body = [], []  # an idle connection keeps no answer
 
     def _end_to_end(self) -> Headers:
         fields = tuple(self._fields)
@@ -238,6 +264,10 @@ class _Exchange(asyncio.Protocol):
     def expire(self, message: str) -> None:
         """Time is over."""
         self._fail(UpstreamTimeout(message))
+
+    def end(self) -> None:
+        """Close now; an exchange under way fails."""
+        self._fail(ConnectionLost(f"the connection to {self._where} was closed here"))
 
     def abort(self) -> None:
         """Close now; never used again."""

@@ -180,3 +180,34 @@ async def test_no_connection_is_said_to_be_surely_not_executed(upstream: H1Upstr
     """Nobody listens there."""
     with pytest.raises(ConnectFailed):
         await upstream.send("127.0.0.1", 1, Request("GET", "/", (), b""), timeout=5)
+
+
+async def test_a_peer_that_is_gone_leaves_nothing_behind(upstream: H1Upstream, peer: Peer) -> None:
+    """Pods come and go: neither their connections nor the last answers on them are kept."""
+    peer.answers = [OK, OK + Peer.CLOSE]
+    await send(upstream, peer)
+    assert upstream._idle
+    (connection,) = upstream._open
+    assert not connection._body
+    await send(upstream, peer)
+    async with asyncio.timeout(5):
+        while upstream._open:  # noqa: ASYNC110 - the peer's close has no event here
+            await asyncio.sleep(0.01)
+    assert not upstream._idle
+
+
+async def test_closing_fails_what_is_under_way(upstream: H1Upstream, peer: Peer) -> None:
+    """Who waits for an answer then is told that there is none."""
+    peer.answers = [None]
+    task = asyncio.ensure_future(send(upstream, peer))
+    await asyncio.wait_for(peer.hanging.wait(), 5)
+    await upstream.close()
+    with pytest.raises(ConnectionLost):
+        await asyncio.wait_for(task, 2)
+
+
+async def test_an_answers_head_is_bounded(upstream: H1Upstream, peer: Peer) -> None:
+    """A model that never ends its head is cut long before memory is full."""
+    peer.answers = [b"HTTP/1.1 200 OK\r\nx-a: " + b"y" * 2_000_000]
+    with pytest.raises(AnswerUnreadable):
+        await send(upstream, peer)
