@@ -91,6 +91,15 @@ def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> sett
     )
 
 
+def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.Versioned) -> int:
+    """The version to show; one that no ConfigMap holds is told to nobody and would rise at each look."""
+    live = ctx.store.get(CONFIG_MAP, backend.namespace, names.backend_settings(backend.name))
+    held = settings.recorded_version(live)
+    if held is not None and held.document == versioned.document:
+        return versioned.version
+    return backend.status.settings_version or 0
+
+
 async def _write_status(
     ctx: Context, key: Key, backend: ModelBackend, versioned: settings.Versioned, problems: Problems
 ) -> float | None:
@@ -119,7 +128,7 @@ async def _write_status(
         deployment=ctx.store.get(DEPLOYMENT, namespace, names.backend(name)),
         pods=ctx.view.backend_pods(namespace, name),
         reports=ctx.reports.of_backend(namespace, name),
-        settings_version=versioned.version,
+        settings_version=_recorded_version(ctx, backend, versioned),
         policy_missing=bool(reference) and policy is None,
         taken=problems.taken,
         apply_error=problems.refused,

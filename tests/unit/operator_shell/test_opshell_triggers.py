@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock_operator.errors import Rejected
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT
 from tests.support.operator_harness import Harness, backend, endpoint
 
@@ -94,3 +95,26 @@ async def test_readiness_that_our_own_apply_brought_back_is_told() -> None:
     harness.cluster.fail = meanwhile
     await harness.deliver()
     assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("True", "PodsReady")
+
+
+@pytest.mark.parametrize("cause", ["suspended", "refused", "taken"])
+async def test_settings_that_are_not_recorded_do_not_count_on(cause: str) -> None:
+    """A version that no ConfigMap holds is in no status: else each look would raise it and write again."""
+    harness = Harness()
+
+    def refuse(verb: str, kind: str, *_call: str) -> None:
+        if cause == "refused" and (verb, kind) == ("apply", "ConfigMap"):
+            raise Rejected(403, "exceeded quota: configmaps=1")
+
+    harness.cluster.fail = refuse
+    if cause == "taken":
+        harness.apply({"apiVersion": "v1", "kind": "ConfigMap", "data": {"settings.json": "mine"},
+                       "metadata": {"namespace": "n", "name": "m-backend-settings"}})  # fmt: skip
+    harness.apply(backend(suspend=cause == "suspended"))
+    await harness.run()
+    harness.cluster.writes.clear()
+    for _ in range(5):
+        harness.manager.enqueue_all()
+        await harness.turn(31)
+    assert [write for write in harness.cluster.writes if write[0] == "status"] == []
+    assert harness.cluster.find(BACKEND, "n", "m")["status"].get("settingsVersion") is None
