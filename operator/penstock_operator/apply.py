@@ -278,7 +278,7 @@ def _mark(desired: Obj, live: Obj) -> tuple[str, str]:
 
 
 def _ours(live: Obj, owners: Collection[str], *, shared: bool) -> bool:
-    return labelled(live) if shared else any(uid in owners for uid in owner_uids(live))
+    return (shared and labelled(live)) or any(uid in owners for uid in owner_uids(live))
 
 
 def _whose(live: Obj) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.errors import Rejected
-from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, SERVICE
 from tests.support.operator_harness import Harness, backend, endpoint
 
 
@@ -118,3 +118,16 @@ async def test_settings_that_are_not_recorded_do_not_count_on(cause: str) -> Non
         await harness.turn(31)
     assert [write for write in harness.cluster.writes if write[0] == "status"] == []
     assert harness.cluster.find(BACKEND, "n", "m")["status"].get("settingsVersion") is None
+
+
+async def test_a_shared_object_that_lost_its_label_is_mended() -> None:
+    """Its owners say that it is ours, whatever its labels."""
+    harness = Harness()
+    harness.apply(backend())
+    harness.apply(endpoint())
+    await harness.run()
+    harness.cluster.edit(SERVICE, "n", "penstock-router", lambda live: live["metadata"].pop("labels"))
+    await harness.run()
+    labels = harness.cluster.find(SERVICE, "n", "penstock-router")["metadata"].get("labels") or {}
+    assert labels.get("app.kubernetes.io/managed-by") == "penstock"
+    assert (harness.condition(ENDPOINT, "e", "RouterReady") or ("", ""))[1] != "NameTaken"
