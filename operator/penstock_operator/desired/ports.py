@@ -30,7 +30,7 @@ def allocate(endpoints: Iterable[str], services: Iterable[Object]) -> dict[str, 
     taken: set[int] = set()
     for service in sorted(services, key=_age):
         name = service["metadata"].get("labels", {}).get(labels.ENDPOINT)
-        port = _recorded(service)
+        port = recorded_port(service)
         # A Service whose endpoint is gone keeps its port until it is gone itself: routers may still listen.
         if name is not None and port is not None and port not in taken and name not in claims:
             claims[name] = port
@@ -52,8 +52,9 @@ def _age(service: Object) -> tuple[str, str]:
     return (str(metadata.get("creationTimestamp") or ""), metadata["name"])
 
 
-def _recorded(service: Object) -> int | None:
-    for port in service.get("spec", {}).get("ports") or ():
+def recorded_port(service: Object | None) -> int | None:
+    """The port that an endpoint's Service records; None if it records none, or there is no Service."""
+    for port in (service or {}).get("spec", {}).get("ports") or ():
         target = port.get("targetPort")
         if isinstance(target, int) and FIRST <= target <= LAST:
             return target

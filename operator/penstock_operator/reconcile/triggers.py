@@ -9,10 +9,12 @@ from collections.abc import Iterator
 
 from penstock_operator.api.defaults import route
 from penstock_operator.cluster import Obj
-from penstock_operator.desired import labels
-from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, POLICY, SPLIT
+from penstock_operator.desired import labels, names
+from penstock_operator.desired.ports import recorded_port
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, POLICY, SERVICE, SPLIT
 from penstock_operator.reconcile.router import is_shared, router_key
 from penstock_operator.reconcile.view import View
+from penstock_operator.status import pods
 from penstock_operator.store import Change, Key, child_changed, key_of, parent_changed
 
 _PARENTS = frozenset(kind.kind for kind in PARENTS)
@@ -34,7 +36,7 @@ def concerned(view: View, change: Change) -> set[Key]:
     if not child_changed(change):
         return set()
     if kind == POD.kind:
-        return set(_of_pod(versions))
+        return set(_of_pod(view, change, versions))
     return set(_of_child(view, change, versions))
 
 
@@ -52,8 +54,12 @@ def readiness_matters(view: View, namespace: str, backend: str) -> Iterator[Key]
             yield Key(SPLIT.kind, namespace, split.name)
             yield Key(ENDPOINT.kind, namespace, split.spec.endpoint)
     for endpoint in view.endpoints(namespace):
-        if endpoint.spec.backend == backend:
+        # The weights that a deleted split left hold until the endpoint's own backend is ready.
+        left = [share.name for share in endpoint.status.backends]
+        if endpoint.spec.backend == backend or backend in left:
             yield Key(ENDPOINT.kind, namespace, endpoint.name)
+            for name in {endpoint.spec.backend, *left}:
+                yield Key(BACKEND.kind, namespace, name)
 
 
 def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
@@ -79,6 +85,11 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
         for split in view.splits(namespace):
             if split.spec.endpoint in endpoints:
                 yield Key(SPLIT.kind, namespace, split.name)
+                for share in split.spec.backends:
+                    yield Key(BACKEND.kind, namespace, share.name)
+        for found in view.endpoints(namespace):
+            if found.name in endpoints:
+                yield Key(BACKEND.kind, namespace, found.spec.backend)
         for version in versions:
             for entry in _spec(version).get("backends") or ():
                 if isinstance(entry, dict) and entry.get("name"):
@@ -103,12 +114,14 @@ def _of_endpoint(view: View, namespace: str, name: str, versions: list[Obj]) -> 
             yield Key(ENDPOINT.kind, namespace, other.name)
 
 
-def _of_pod(versions: list[Obj]) -> Iterator[Key]:
+def _of_pod(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
     for version in versions:
         own = version["metadata"].get("labels") or {}
         namespace = version["metadata"]["namespace"]
         if own.get(labels.APP_NAME) == labels.APP_ROUTER:
             yield router_key(namespace)
+            if _pod_face(change.old) != _pod_face(change.new):
+                yield from _served_by_router(view, namespace)
         elif labels.BACKEND in own:
             yield Key(BACKEND.kind, namespace, own[labels.BACKEND])
 
@@ -118,10 +131,11 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
         namespace = version["metadata"]["namespace"]
         if is_shared(version):
             yield router_key(namespace)
-            if version["kind"] == DEPLOYMENT.kind and _ready(change.old) != _ready(change.new):
-                for endpoint in view.endpoints(namespace):
-                    yield Key(ENDPOINT.kind, namespace, endpoint.name)
+            if version["kind"] == DEPLOYMENT.kind and _router_face(change.old) != _router_face(change.new):
+                yield from _served_by_router(view, namespace)
             continue
+        if version["kind"] == SERVICE.kind and recorded_port(change.old) != recorded_port(change.new):
+            yield from _of_port(view, namespace)
         for ref in version["metadata"].get("ownerReferences") or ():
             if ref.get("kind") in _PARENTS:
                 yield Key(ref["kind"], namespace, ref["name"])
@@ -132,6 +146,31 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
             found = view.backend(namespace, backend)
             if found is not None and found.spec.batch_policy_ref:
                 yield Key(POLICY.kind, namespace, found.spec.batch_policy_ref)
+
+
+def _of_port(view: View, namespace: str) -> Iterator[Key]:
+    """Who looks at the port that an endpoint's Service records: the router, and endpoints that must move."""
+    yield router_key(namespace)
+    for name, port in view.ports(namespace).items():
+        live = view.store.get(SERVICE, namespace, names.endpoint(name))
+        if live is not None and recorded_port(live) != port:
+            yield Key(ENDPOINT.kind, namespace, name)
+
+
+def _served_by_router(view: View, namespace: str) -> Iterator[Key]:
+    for endpoint in view.endpoints(namespace):
+        yield Key(ENDPOINT.kind, namespace, endpoint.name)
+    for split in view.splits(namespace):
+        yield Key(SPLIT.kind, namespace, split.name)
+
+
+def _pod_face(pod: Obj | None) -> tuple[object, ...]:
+    """What conditions say of a router's pod."""
+    return (None, None) if pod is None else (bool(pods.ready([pod])), pods.trouble([pod]))
+
+
+def _router_face(deployment: Obj | None) -> tuple[object, ...]:
+    return _ready(deployment), pods.refused(deployment)
 
 
 def _ready(deployment: Obj | None) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock_operator.errors import Rejected
-from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, SERVICE
-from tests.support.operator_harness import Harness, backend, endpoint
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, POD, SERVICE, SPLIT
+from tests.support.operator_harness import Harness, backend, endpoint, split
 
 
 def told(harness: Harness, name: str = "penstock-router-settings") -> dict[str, Any]:
@@ -95,6 +95,124 @@ async def test_readiness_that_our_own_apply_brought_back_is_told() -> None:
     harness.cluster.fail = meanwhile
     await harness.deliver()
     assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("True", "PodsReady")
+
+
+async def test_the_router_follows_the_port_of_an_endpoints_service() -> None:
+    """The Service's targetPort is the record: whoever changes it, the routers are told the same one."""
+    harness = Harness()
+    harness.apply(backend())
+    harness.apply(endpoint())
+    await harness.run()
+    harness.cluster.edit(SERVICE, "n", "e", lambda live: live["spec"]["ports"][0].update(targetPort=20007))
+    await harness.run()
+    live = harness.cluster.find(SERVICE, "n", "e")["spec"]["ports"][0]["targetPort"]
+    assert told(harness)["endpoints"][0]["port"] == live
+
+
+async def test_an_endpoint_whose_port_an_older_one_took_moves() -> None:
+    """A hand edit puts one endpoint on another's port: both serve, on ports of their own."""
+    harness = Harness()
+    harness.apply(backend())
+    harness.apply(endpoint("a"))
+    await harness.run()
+    harness.apply(endpoint("b"))
+    await harness.run()
+    other = harness.cluster.find(SERVICE, "n", "b")["spec"]["ports"][0]["targetPort"]
+    harness.cluster.edit(SERVICE, "n", "a", lambda live: live["spec"]["ports"][0].update(targetPort=other))
+    await harness.run()
+    live = {name: harness.cluster.find(SERVICE, "n", name)["spec"]["ports"][0]["targetPort"] for name in "ab"}
+    assert len(set(live.values())) == 2
+    assert {one["name"]: one["port"] for one in told(harness)["endpoints"]} == live
+
+
+async def test_a_router_pod_that_becomes_ready_last_is_told_to_splits_too() -> None:
+    """Reports come first, readiness a moment later: endpoint and split do not wait for the next re-list."""
+    harness = Harness()
+    harness.apply(backend())
+    harness.apply(endpoint())
+    harness.apply(split(m=1))
+    await harness.run()
+    harness.pods_ready("m-backend", 1)
+    routers = harness.pods_ready("penstock-router", 1)
+    harness.cluster.edit(POD, "n", routers[0], lambda pod: pod["status"].pop("conditions"))
+    harness.cluster.edit(DEPLOYMENT, "n", "penstock-router", lambda live: live.pop("status"))
+    await harness.run()
+    harness.router_report(routers[0], ["e"], version=told(harness)["version"])
+    await harness.run()
+    assert harness.condition(SPLIT, "s", "Ready") == ("False", "RouterStarting")
+    harness.pods_ready("penstock-router", 1)
+    await harness.run()
+    for kind, name in ((ENDPOINT, "e"), (SPLIT, "s")):
+        assert (harness.condition(kind, name, "Ready") or ("",))[0] == "True", kind.kind
+
+
+async def test_why_a_router_does_not_start_is_told_at_once() -> None:
+    """An image that cannot be pulled, pods that a quota refuses: the endpoint says so."""
+    harness = Harness()
+    harness.apply(backend())
+    harness.apply(endpoint())
+    await harness.run()
+    refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+    harness.cluster.edit(
+        DEPLOYMENT, "n", "penstock-router", lambda live: live.update(status={"conditions": [refused]})
+    )
+    await harness.run()
+    assert harness.condition(ENDPOINT, "e", "RouterReady") == ("False", "PodsRefused")
+    harness.cluster.edit(DEPLOYMENT, "n", "penstock-router", lambda live: live.pop("status"))
+    routers = harness.pods_ready("penstock-router", 1)
+    await harness.run()
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    harness.cluster.edit(
+        POD, "n", routers[0],
+        lambda pod: pod.update(
+            status={"phase": "Pending", "containerStatuses": [{"name": "router", "state": waiting}]}
+        ),
+    )  # fmt: skip
+    await harness.run()
+    assert harness.condition(ENDPOINT, "e", "RouterReady") == ("False", "ImagePullFailed")
+
+
+async def test_used_by_follows_splits_that_come_and_go() -> None:
+    """Also of the backend that a split displaces, and of those that a younger split brings in its place."""
+    harness = Harness()
+    for name in ("m", "one", "two"):
+        harness.apply(backend(name))
+    harness.apply(endpoint())
+    await harness.run()
+
+    def used_by() -> dict[str, list[str]]:
+        return {
+            name: harness.cluster.find(BACKEND, "n", name)["status"].get("usedBy", [])
+            for name in ("m", "one", "two")
+        }
+
+    harness.apply(split("s", one=1))
+    await harness.run()
+    assert used_by() == {"m": [], "one": ["TrafficSplit/s"], "two": []}
+    harness.apply(split("younger", two=1))
+    await harness.run()
+    harness.cluster.remove(SPLIT, "n", "s")
+    await harness.run()
+    assert used_by() == {"m": [], "one": [], "two": ["TrafficSplit/younger"]}
+
+
+async def test_used_by_follows_the_weights_that_a_deleted_split_left() -> None:
+    """They end when the endpoint's own backend is ready: its former users hear of it."""
+    harness = Harness()
+    for name in ("m", "one"):
+        harness.apply(backend(name))
+    harness.apply(endpoint())
+    harness.apply(split(one=1))
+    await harness.run()
+    harness.pods_ready("one-backend", 1)
+    await harness.run()
+    harness.cluster.remove(SPLIT, "n", "s")
+    await harness.run()
+    assert harness.cluster.find(BACKEND, "n", "one")["status"]["usedBy"] == ["ModelEndpoint/e"]
+    harness.pods_ready("m-backend", 1)
+    await harness.run()
+    assert harness.cluster.find(BACKEND, "n", "one")["status"].get("usedBy", []) == []
+    assert harness.cluster.find(BACKEND, "n", "m")["status"]["usedBy"] == ["ModelEndpoint/e"]
 
 
 @pytest.mark.parametrize("cause", ["suspended", "refused", "taken"])
