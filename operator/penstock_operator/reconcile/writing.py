@@ -44,8 +44,13 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
     }
     try:
         answer = await ctx.cluster.apply_status(kind, body)
-    except (NotFound, Conflict):
+    except NotFound:
         return False  # deleted meanwhile; the watch will say so
+    except Conflict:
+        known = ctx.store.get(kind, metadata["namespace"], metadata["name"])
+        if known is not None and known["metadata"]["uid"] == metadata["uid"]:
+            raise  # as far as we know it is still the same one: look again
+        return False
     ctx.observer.wrote("status", kind.kind)
     # NB: the answer holds whatever a user changed meanwhile; the watch will have nothing new to tell of that.
     ctx.changed(ctx.store.put(answer))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.errors import Rejected
+from penstock_operator.errors import Conflict, Rejected
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, POD, SERVICE, SPLIT
 from tests.support.operator_harness import Harness, backend, endpoint, split
 
@@ -95,6 +95,24 @@ async def test_readiness_that_our_own_apply_brought_back_is_told() -> None:
     harness.cluster.fail = meanwhile
     await harness.deliver()
     assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("True", "PodsReady")
+
+
+async def test_a_status_that_met_a_conflict_is_written_again() -> None:
+    """409 on an object that is still the same one is no reason to leave its status as it was."""
+    harness = Harness()
+    harness.apply(backend())
+    await harness.run()
+
+    def fail(verb: str, *_call: str) -> None:
+        if verb == "status":
+            harness.cluster.fail = lambda *_: None
+            raise Conflict(409, "the object has been modified")
+
+    harness.cluster.fail = fail
+    harness.pods_ready("m-backend", 1)
+    await harness.run()
+    await harness.turn(1)
+    assert harness.condition(BACKEND, "m", "Ready") == ("True", "Serving")
 
 
 async def test_the_router_follows_the_port_of_an_endpoints_service() -> None:
