@@ -29,7 +29,8 @@ def decode(kind: type[T], data: bytes, *, what: str, text: bool = False) -> T:
     """
     try:
         document: Any = yaml.safe_load(data) if text else msgspec.json.decode(data)
-    except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
+        # NB: PyYAML's constructors of dates and numbers raise what Python raises: ValueError, AttributeError.
         form = "JSON or YAML" if text else "JSON"
         raise DocumentError(f"{what}: expected {form}, found bytes that are not: {error}") from error
     if document is None and text:

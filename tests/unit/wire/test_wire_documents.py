@@ -55,6 +55,11 @@ class TestSettings:
         with pytest.raises(DocumentError, match=message):
             settings.decode(data)
 
+    @pytest.mark.parametrize("data", [b"a: 2001-99-99", b"a: !!int x", b"a: !!timestamp x", b"a: !!float x"])
+    def test_a_value_that_yaml_cannot_make_is_refused_as_any_other(self, data: bytes):
+        with pytest.raises(DocumentError, match="expected JSON or YAML"):
+            settings.decode(data, text=True)
+
     def test_router_settings_keep_the_same_rules(self):
         document = router_settings.RouterSettings(endpoints=(router_settings.Endpoint(name="e", port=20000),))
         assert router_settings.decode(router_settings.encode(document)) == document
