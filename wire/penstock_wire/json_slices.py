@@ -16,7 +16,13 @@ import msgspec
 MAX_DEPTH = 512
 """Nesting allowed in a body, the top level included."""
 
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]', re.DOTALL)
+# NB: a string without an end goes to the end of the text: were it no match, each quote in it would be tried
+# as the beginning of another, in time that grows with the square of the text.
+_TEXT = rb'"(?:[^"\\]+|\\.?)*+(?:"|\Z)'
+_STRING = re.compile(_TEXT, re.DOTALL)
+_STRUCTURE = re.compile(_TEXT + rb"|[\[\]{},:]", re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_FOLDS = 8
 _SPACE = b" \t\n\r"
 
 
@@ -93,16 +99,25 @@ def _check_text(body: bytes) -> None:
         except UnicodeDecodeError as error:
             raise NotJSON(f"expected UTF-8, found byte {body[error.start]:#04x} at {error.start}") from error
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-        depth = deepest = 0
-        for match in _STRUCTURE.finditer(body):
-            token = match.group()
-            if token in (b"[", b"{"):
-                depth += 1
-                deepest = max(deepest, depth)
-            elif token in (b"]", b"}"):
-                depth -= 1
-        if deepest > MAX_DEPTH:
+        brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
+        # Tensors as nested lists have very many brackets and few levels: fold the innermost ones away, each
+        # time two levels at most, before what is left is counted.
+        folded = brackets
+        for _ in range(_FOLDS):
+            folded = folded.replace(b"[]", b"").replace(b"{}", b"")
+        if _depth(folded) + 2 * _FOLDS > MAX_DEPTH and (deepest := _depth(brackets)) > MAX_DEPTH:
             raise NotJSON(f"expected at most {MAX_DEPTH} levels of nesting, found {deepest}")
+
+
+def _depth(brackets: bytes) -> int:
+    depth = deepest = 0
+    for bracket in brackets:
+        if bracket in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth -= 1
+    return deepest
 
 
 def _kind(body: bytes) -> str:

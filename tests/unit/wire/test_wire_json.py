@@ -124,6 +124,23 @@ def test_depth_is_bounded(open_: str, close: str):
         members(nested(MAX_DEPTH + 1))
     # Brackets within strings are no depth.
     members(b'{"x":"' + b"[" * 1000 + b'"}')
+    # Many brackets are no depth either.
+    members(b'{"x":[' + b",".join([b'[[{"y":[]}]]'] * 1000) + b"]}")
+
+
+@pytest.mark.parametrize("end", [b"", b"\\"])
+def test_a_string_without_an_end_takes_no_longer_than_another(end: bytes):
+    """With a try at each of its quotes this would take days."""
+    with pytest.raises(NotJSON):
+        members(b"[" * (MAX_DEPTH + 1) + b'"' + b'\\"' * 2_000_000 + end)
+
+
+@given(NEARLY, st.sampled_from(["[", '{"a":', "[{}, "]))
+def test_what_is_too_deep_is_refused(text: str, open_: str):
+    """However the text goes on behind its last level."""
+    body = (open_ * 600 + text).encode()
+    with pytest.raises(NotJSON):
+        members(body)
 
 
 @pytest.mark.parametrize(
