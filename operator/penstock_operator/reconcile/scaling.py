@@ -10,6 +10,7 @@ from penstock_operator.cluster import SCALE_MANAGER, Obj
 from penstock_operator.control.reports import KEEP
 from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.context import Context, Scaled, is_ready
+from penstock_operator.status.pods import living
 from penstock_operator.store import Key
 
 INTERVAL = 2.0
@@ -58,8 +59,7 @@ class Scaler:
         window.keep = max(KEEP, target.stable_window)
         pods = {
             pod["metadata"]["name"]: is_ready(pod)
-            for pod in ctx.view.backend_pods(key.namespace, key.name)
-            if not pod["metadata"].get("deletionTimestamp")
+            for pod in living(ctx.view.backend_pods(key.namespace, key.name))
         }
         current = backend.spec.replicas
         recommendation, state = recommend(

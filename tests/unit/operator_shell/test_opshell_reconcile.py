@@ -16,6 +16,7 @@ from penstock_operator.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     ENDPOINT,
+    POD,
     POLICY,
     ROLE_BINDING,
     SERVICE,
@@ -487,6 +488,24 @@ async def test_another_scaler_is_told_and_not_fought() -> None:
         await harness.turn(2)
     assert (harness.condition(BACKEND, "m", "ScalingActive") or ("",))[0] == "True"
     assert harness.errors == []
+
+
+async def test_pods_that_were_evicted_are_no_silent_ones() -> None:
+    """They stay as Failed objects for long; counted as silent they would hold the replicas for good."""
+    harness = Harness()
+    harness.apply(backend(replicas=3, autoscaling={"targetLoad": 10, "maxReplicas": 5}))
+    await harness.run()
+    pods = harness.pods_ready("m-backend", 3)
+    for pod in pods:
+        harness.report("m", pod, version=settings(harness)["version"])
+    await harness.turn(2)
+    for pod in pods[1:]:
+        harness.cluster.edit(POD, "n", pod, lambda live: live.update(status={"phase": "Failed"}))
+    for _ in range(20):
+        harness.report("m", pods[0], version=settings(harness)["version"], load=50)
+        await harness.turn(1)
+    assert harness.condition(BACKEND, "m", "MetricsAvailable") == ("True", "ReportsReceived")
+    assert harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"] == 5
 
 
 # -- failures -----------------------------------------------------------------------------------------
