@@ -59,6 +59,7 @@ class _Pod:
     report: SidecarReport
     at: float
     was_ready: bool = False
+    gone: bool = False
     samples: deque[Sample] = field(default_factory=deque)
 
 
@@ -109,8 +110,22 @@ class LoadWindow:
                 batch_items=report.totals.batch_items - (before.totals.batch_items if before else 0),
             )
         )
+        self._trim(pod, at, least=1)
         pod.report, pod.at = report, at
         pod.was_ready = pod.was_ready or report.state == "ready"
+
+    def leave(self, pod: str, uid: str, now: float) -> None:
+        """A pod is gone; its load counts as long as its samples lie in the window.
+
+        Args:
+            pod: its name.
+            uid: its uid; a namesake stays.
+            now: the time in seconds.
+        """
+        known = self._pods.get(pod)
+        if known is not None and known.report.uid == uid:
+            known.gone = True
+        self._drop_gone(now)
 
     def view(self, pods: Mapping[str, bool], now: float) -> tuple[PodLoad, ...]:
         """What is known of the pods, for `recommend`; forgets what is older than `keep`.
@@ -151,6 +166,7 @@ class LoadWindow:
             now: the time in seconds.
             max_batch_size: what a full batch holds.
         """
+        self._drop_gone(now)
         talking = [pod.report for pod in self._pods.values() if now - pod.at <= SILENT_S]
         lately = [
             sample for pod in self._pods.values() for sample in pod.samples if now - sample.at <= _RATES_S
@@ -170,11 +186,18 @@ class LoadWindow:
     def _prune(self, pods: Mapping[str, bool], now: float) -> None:
         """Forget old samples; of a pod that is there the last one stays, as the load it fell silent with."""
         for name, pod in list(self._pods.items()):
-            least = 1 if name in pods else 0
-            while len(pod.samples) > least and now - pod.samples[0].at > self._keep:
-                # The sample that was in force when the window began is needed too.
-                if len(pod.samples) > 1 and now - pod.samples[1].at < self._keep:
-                    break
-                pod.samples.popleft()
+            self._trim(pod, now, least=1 if name in pods else 0)
             if not pod.samples:
+                del self._pods[name]
+
+    def _trim(self, pod: _Pod, now: float, *, least: int) -> None:
+        while len(pod.samples) > least and now - pod.samples[0].at > self._keep:
+            # The sample that was in force when the window began is needed too.
+            if len(pod.samples) > 1 and now - pod.samples[1].at < self._keep:
+                break
+            pod.samples.popleft()
+
+    def _drop_gone(self, now: float) -> None:
+        for name, pod in list(self._pods.items()):
+            if pod.gone and now - pod.at > self._keep:
                 del self._pods[name]

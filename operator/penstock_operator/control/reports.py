@@ -146,6 +146,9 @@ class Reports:
             uid: its uid.
         """
         self._sequences.pop(uid, None)
+        for (where, _), window in self._windows.items():
+            if where == namespace:
+                window.leave(pod, uid, self._clock.time())
         known = self._routers.get(namespace)
         if known is not None and pod in known and known[pod][1].uid == uid:
             del known[pod]

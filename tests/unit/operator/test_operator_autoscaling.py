@@ -446,3 +446,27 @@ def test_target_of() -> None:
 def test_a_fresh_state_says_nothing() -> None:
     """No memory is no reason to hold."""
     assert ScalerState() == ScalerState(first_look=None, wanted=(), panic_until=-math.inf)
+
+
+def test_a_window_that_nobody_scales_by_keeps_no_more_than_it_shows() -> None:
+    """A backend without autoscaling reports for weeks: old samples go, and so do pods that are gone."""
+    window = LoadWindow()
+    for second in range(300):
+        window.record(report("p", seq=second + 1, load=1), at=float(second))
+    assert len(window.view({"p": True}, 0.0)[0].samples) <= 62
+    for number in range(20):
+        window.record(report(f"gone-{number}", uid=f"u-{number}"), at=300.0)
+        window.leave(f"gone-{number}", f"u-{number}", 300.0)
+    assert len(window.latest()) == 21
+    window.load(361.0, 32)
+    assert list(window.latest()) == ["p"]
+
+
+def test_a_pod_that_comes_back_under_its_name_is_not_forgotten_with_the_old_one() -> None:
+    """The deletion of the old one may be told late."""
+    window = LoadWindow()
+    window.record(report(uid="old"), at=0.0)
+    window.record(report(uid="new"), at=1.0)
+    window.leave("p", "old", 2.0)
+    window.load(100.0, 32)
+    assert list(window.latest()) == ["p"]
