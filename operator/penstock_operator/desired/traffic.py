@@ -29,6 +29,7 @@ class EndpointPlan:
         backends: who serves, as told to the router: backends that do not exist are left out while another
             one of weight > 0 exists.
         missing: backends that are named and do not exist.
+        waits_for: the endpoint's own backend, if the last weights stand in until it is ready.
     """
 
     route: str
@@ -36,6 +37,7 @@ class EndpointPlan:
     split: str | None = None
     backends: tuple[Weight, ...] = ()
     missing: tuple[str, ...] = ()
+    waits_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,9 @@ def plan(
         weights = _weights(endpoint, decided, backends)
         for share in weights:
             used.setdefault(share.name, set()).add(user)
+        own = endpoint.spec.backend
+        waits_for = own if decided is None and own not in {share.name for share in weights} else None
+        named = (*weights, Weight(name=waits_for, weight=1)) if waits_for else weights
         wanted = route(endpoint)
         lost = wanted != "" and routes[wanted] != endpoint.name
         plans[endpoint.name] = EndpointPlan(
@@ -107,7 +112,8 @@ def plan(
             route_taken_by=routes[wanted] if lost else None,
             split=decided.name if decided else None,
             backends=_present(weights, backends),
-            missing=_missing(weights, backends),
+            missing=_missing(named, backends),
+            waits_for=waits_for,
         )
     return TrafficPlan(
         endpoints=plans,

@@ -129,6 +129,10 @@ def _backends_ready(seen: EndpointObserved) -> Condition:
     ]
     if waiting:
         return condition(kind, "False", "BackendNotReady", f"no pod is ready of: {conditions.some(waiting)}")
+    if seen.plan.waits_for is not None:
+        serving = conditions.some(share.name for share in seen.plan.backends if share.weight > 0)
+        text = f"no pod is ready of: {seen.plan.waits_for}; until then requests stay with {serving}"
+        return condition(kind, "False", "BackendNotReady", text)
     return condition(kind, "True", "PodsReady")
 
 

@@ -233,6 +233,33 @@ async def test_used_by_follows_the_weights_that_a_deleted_split_left() -> None:
     assert harness.cluster.find(BACKEND, "n", "m")["status"]["usedBy"] == ["ModelEndpoint/e"]
 
 
+async def test_an_endpoint_whose_new_backend_is_not_there_says_so() -> None:
+    """The old one serves on; Ready would be a claim about the new one, which is missing, or not ready yet."""
+    harness = Harness()
+    harness.apply(backend())
+    harness.apply(endpoint())
+    await harness.run()
+    harness.pods_ready("m-backend", 1)
+    routers = harness.pods_ready("penstock-router", 1)
+    await harness.run()
+    harness.router_report(routers[0], ["e"], version=told(harness)["version"])
+    await harness.run()
+    assert harness.condition(ENDPOINT, "e", "Ready") == ("True", "Serving")
+    harness.apply(endpoint(backend="new"))
+    await harness.run()
+    assert harness.condition(ENDPOINT, "e", "Ready") == ("False", "BackendMissing")
+    assert [one["name"] for one in told(harness)["endpoints"][0]["backends"]] == ["m"]
+    harness.apply(backend("new"))
+    await harness.run()
+    assert harness.condition(ENDPOINT, "e", "Ready") == ("False", "BackendNotReady")
+    harness.pods_ready("new-backend", 1)
+    await harness.run()
+    harness.router_report(routers[0], ["e"], version=told(harness)["version"])
+    await harness.run()
+    assert harness.condition(ENDPOINT, "e", "Ready") == ("True", "Serving")
+    assert [one["name"] for one in told(harness)["endpoints"][0]["backends"]] == ["new"]
+
+
 @pytest.mark.parametrize("cause", ["suspended", "refused", "taken"])
 async def test_settings_that_are_not_recorded_do_not_count_on(cause: str) -> None:
     """A version that no ConfigMap holds is in no status: else each look would raise it and write again."""
