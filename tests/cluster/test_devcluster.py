@@ -20,7 +20,7 @@ from devcluster import images
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.paths import REPOSITORY
-from devcluster.processes import children
+from devcluster.processes import children, clients
 from tests.support.cluster_traces import Marks, machine_state, marks, traces
 from tests.support.k8s import wait_for
 
@@ -122,6 +122,7 @@ def test_a_cluster_runs_pods_and_goes_without_a_trace(one: Cluster, before: dict
     assert one.api().node_ready("node0")
 
     with subprocess.Popen([*one.exec_prefix, "sleep", "600"]) as client:
+        wait_for("the client to be recorded", lambda: client.pid in clients(one.state.clients))
         one.down()
         assert client.wait(10) == -signal.SIGKILL
     assert traces(mark) == []
