@@ -258,9 +258,15 @@ class EndpointState:
             return
         # Pods that appear and answers that come call again; a pause, or a pod that drains, ends with time.
         again_at = gate.paused_until if available else self._pods.next_available_at(backend)
-        if again_at is not None and again_at > now and backend not in self._timers:
-            loop = asyncio.get_running_loop()
-            self._timers[backend] = loop.call_at(again_at, self._timer, backend)
+        if again_at is None or again_at <= now:
+            return
+        timer = self._timers.get(backend)
+        if timer is not None and timer.when() <= again_at:
+            return
+        if timer is not None:
+            timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timers[backend] = loop.call_at(again_at, self._timer, backend)
 
     def _timer(self, backend: str) -> None:
         self._timers.pop(backend, None)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from typing import Any
 
+from penstock_router.endpoints import EndpointState
+from penstock_router.pods import Pods
+from penstock_router.slices import Address
+from penstock_wire.router_settings import Endpoint, WeightedBackend
+from tests.support import fake_loop
 from tests.support.router_process import RouterProcess, backend, endpoint
 from tests.support.router_upstream import Answer, Seen, echo, refuse
 
@@ -129,3 +135,36 @@ async def test_a_draining_only_pod_holds_requests_until_another_appears(upstream
     process.settle(endpoint("e", backend("b", draining.target, fresh.target)))
     assert (await asking).status == 200
     assert (len(draining.seen), len(fresh.seen)) == (1, 1)
+
+
+def test_a_short_pause_is_not_slept_through_because_a_longer_one_was_set_before() -> None:
+    """A pod drains for 5 s; another one, come meanwhile, refuses once: it is asked again in 0.1 s."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        chance = random.Random(1)
+        pods = Pods(clock=loop.time, random_source=chance, changed=lambda: None)
+        draining, fresh = Address(host="a", port=1), Address(host="b", port=1)
+        pods.set_targets({"b": (draining,)})
+        pods.refuses(next(iter(pods.ready("b"))))
+        settings = Endpoint(name="e", backends=(WeightedBackend(name="b"),))
+        state = EndpointState(
+            settings, pods=pods, clock=loop.time, random_source=chance, on_held=lambda: None
+        )
+
+        def ask(*, again: bool) -> Any:
+            return state.place(size=0, arrived=loop.time(), deadline=None, backend="b", again=again)
+
+        asking = asyncio.create_task(ask(again=False))
+        await fake_loop.settle()
+        pods.set_targets({"b": (draining, fresh)})
+        state.settle()
+        place = await asking
+        began = loop.time()
+        state.give_back(place, answered=False, queue_full=True)
+        place = await ask(again=True)
+        assert loop.time() - began < 1
+        state.give_back(place, answered=True)
+        state.remove()
+
+    fake_loop.run(main())
