@@ -125,11 +125,12 @@ class WorkQueue(Generic[K]):
             known[1].cancel()
         self._timers[key] = (when, self._clock.call_at(when, self._due, key))
 
-    def add_failed(self, key: K) -> float:
+    def add_failed(self, key: K, *, at_least: float = 0.0) -> float:
         """Add the key after its backoff, and let the next one be longer.
 
         Args:
             key: what to work on again.
+            at_least: seconds that the server asked us to wait; no more than the longest backoff counts.
 
         Returns:
             The backoff, seconds.
@@ -137,7 +138,7 @@ class WorkQueue(Generic[K]):
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         # NB: 2**n of a key that failed for hours must not become a huge integer.
-        delay = min(self._cap, self._base * 2.0 ** min(failures, 40))
+        delay = min(self._cap, max(at_least, self._base * 2.0 ** min(failures, 40)))
         self._observer.retried()
         self.add_after(key, delay)
         return delay
@@ -239,7 +240,8 @@ async def work(
         try:
             again: float | None = await handle(key)
         except Exception as error:
-            failed(key, error, queue.add_failed(key))
+            asked = getattr(error, "retry_after", None) or 0.0
+            failed(key, error, queue.add_failed(key, at_least=asked))
         else:
             queue.forget(key)
             if again is not None:

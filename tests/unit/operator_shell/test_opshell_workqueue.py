@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from penstock_operator.errors import cluster_error
 from penstock_operator.workqueue import ShutDown, WorkQueue, work
 from tests.support.hand_clock import HandClock, settle
 
@@ -131,6 +132,25 @@ async def test_a_worker_retries_failures_and_obeys_requests_to_look_again() -> N
     assert queue.failures("a") == 0
     await clock.advance(5)
     assert seen == ["a"] * 4
+    queue.shut_down()
+    await asyncio.wait_for(task, 5)
+
+
+async def test_a_server_that_asks_for_time_gets_it() -> None:
+    """429 and 503 with Retry-After: no try before it, and never a longer wait than the longest backoff."""
+    clock = HandClock()
+    queue: WorkQueue[str] = WorkQueue(clock)
+    delays: list[float] = []
+    asked = iter((2.0, 900.0, None, None))
+
+    async def handle(_key: str) -> float | None:
+        raise cluster_error(429, "too many requests", next(asked))
+
+    task = asyncio.create_task(work(queue, handle, lambda _key, _error, delay: delays.append(delay)))
+    queue.add("a")
+    await clock.advance(2)
+    await clock.advance(30)
+    assert delays == [2.0, 30.0, 0.4]
     queue.shut_down()
     await asyncio.wait_for(task, 5)
 
