@@ -85,7 +85,8 @@ class Ports:
             self._changed.clear()
             await self._settle()
             try:
-                await asyncio.wait_for(self._changed.wait(), RETRY_SECONDS if self._errors else None)
+                async with asyncio.timeout(RETRY_SECONDS if self._errors else None):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 

@@ -156,12 +156,15 @@ class Drain:
     async def _run(self) -> None:
         self._enter(Phase.PROPAGATING)
         self._connections.close_keepalive(idle=False)
+        # NB: not `wait_for`: Python 3.11's swallows a cancellation when what it waits for has just come.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), self._propagation_delay)
+            async with asyncio.timeout(self._propagation_delay):
+                await self._hurry.wait()
         self._enter(Phase.FLUSHING)
         self._connections.close_keepalive()
         try:
-            await asyncio.wait_for(self._flow.idle(), self._timeout)
+            async with asyncio.timeout(self._timeout):
+                await self._flow.idle()
         except TimeoutError:
             self._flow.refuse(refusal())
             refused = self._flow.refuse_queued(refusal())

@@ -83,7 +83,8 @@ class Model:
             await self._look_once()
             period = READY_PERIOD if self.ready and not self._watched_closely else LOADING_PERIOD
             try:
-                await asyncio.wait_for(self._look.wait(), period)
+                async with asyncio.timeout(period):
+                    await self._look.wait()
             except TimeoutError:
                 continue
             self._look.clear()

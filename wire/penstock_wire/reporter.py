@@ -71,7 +71,8 @@ class Reporter:
                     self._told = str(error)
                     log("report failed", level="warning", error=str(error))
             try:
-                await asyncio.wait_for(self._now.wait(), interval)
+                async with asyncio.timeout(interval):
+                    await self._now.wait()
             except TimeoutError:
                 continue
             self._now.clear()

@@ -118,7 +118,8 @@ class SettingsSource(Generic[T]):
         while True:
             self.read_file()
             try:
-                await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._wake.wait()
             except TimeoutError:
                 continue
             self._wake.clear()

@@ -176,3 +176,25 @@ def test_grace_is_what_the_operator_renders():
         assert World(propagation_delay=5, timeout=30).drain.grace == 65
 
     fake_loop.run(main())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_it_comes_back_also_in_the_moment_in_which_the_queue_is_empty(turns: int):
+    """Python 3.11's `wait_for` swallows a cancellation when what it waits for has just come."""
+
+    async def main():
+        world = World(propagation_delay=0.0)
+        world.quiet.clear()
+        world.drain.begin()
+        await asyncio.sleep(1)
+        assert world.drain.phase is Phase.FLUSHING
+        world.drain.model_changed(ready=False, gone=True)
+        world.quiet.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        world.drain.model_changed(ready=True, gone=False)
+        await asyncio.sleep(1)
+        assert world.drain.phase is Phase.SERVING
+        assert world.refusing is None
+
+    fake_loop.run(main())
