@@ -22,6 +22,9 @@ MAX_REPORT = 256 * 1024
 
 NEXT_REPORT_MS = 1000
 
+KEEP_VERSIONS = 256
+"""Settings records that are kept read, before those of deleted ConfigMaps are looked for and dropped."""
+
 
 class ReportObserver(Protocol):
     """Who counts reports."""
@@ -66,6 +69,7 @@ class ControlServer:
         self._alive = alive
         self._runner: web.AppRunner | None = None
         self._versions: dict[tuple[str, str], tuple[object, settings.Versioned | None]] = {}
+        self._prune_at = KEEP_VERSIONS
 
     def application(self) -> web.Application:
         """The routes."""
@@ -169,7 +173,15 @@ class ControlServer:
                 return None
             known = (live, settings.recorded_version(live))
             self._versions[(namespace, name)] = known
+            if len(self._versions) > self._prune_at:
+                self._drop_deleted()
         return known[1]
+
+    def _drop_deleted(self) -> None:
+        self._versions = {
+            at: known for at, known in self._versions.items() if self._store.get(CONFIG_MAP, *at) is not None
+        }
+        self._prune_at = max(KEEP_VERSIONS, 2 * len(self._versions))
 
     # -- the rest ----------------------------------------------------------------------------------------
 

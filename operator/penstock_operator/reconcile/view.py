@@ -74,12 +74,15 @@ class View:
         return known[1]
 
     def forget(self, key: Key) -> None:
-        """Drop what is cached of a resource that is gone.
+        """Drop what is cached of a resource that is gone, and of a namespace with its last one.
 
         Args:
             key: which.
         """
         self._parsed.pop(key, None)
+        if not any(self.store.all(kind, key.namespace) for kind in (BACKEND, ENDPOINT, SPLIT)):
+            self._plans.pop(key.namespace, None)
+            self._ready.pop(key.namespace, None)
 
     def backend(self, namespace: str, name: str) -> ModelBackend | None:
         """A readable backend.

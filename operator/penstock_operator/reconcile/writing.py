@@ -113,6 +113,11 @@ def _failing(condition: dict[str, Any]) -> bool:
     return condition["type"] in ("Ready", "Accepted", "ModelLoaded") and condition["status"] == "False"
 
 
+def _note(text: str) -> str:
+    # NB: the apiserver counts bytes here, and characters in conditions.
+    return text.encode()[:1024].decode(errors="ignore")
+
+
 async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing: bool) -> None:
     metadata = stored["metadata"]
     event: Obj = {
@@ -127,7 +132,7 @@ async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing
         "reportingInstance": ctx.identity[:128],
         "action": f"{condition['type']}{condition['status']}",
         "reason": condition.get("reason") or condition["type"],
-        "note": (condition.get("message") or f"{condition['type']} is {condition['status']}")[:1024],
+        "note": _note(condition.get("message") or f"{condition['type']} is {condition['status']}"),
         "type": "Warning" if failing else "Normal",
         "regarding": {
             "apiVersion": kind_of(stored).api_version,

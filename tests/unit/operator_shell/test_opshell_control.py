@@ -12,7 +12,7 @@ import pytest
 
 from penstock_operator.control.auth import Gate
 from penstock_operator.control.reports import FRESH, Reports
-from penstock_operator.control.server import MAX_REPORT, ControlServer
+from penstock_operator.control.server import KEEP_VERSIONS, MAX_REPORT, ControlServer
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.metrics import Metrics
 from penstock_operator.store import Store
@@ -341,3 +341,18 @@ def test_nonsense_versions_do_not_count() -> None:
     reports.sidecar("n", "m", SidecarReport(pod="m-1", uid="u", seq=1, state="ready", settings_version=2**60))
     reports.sidecar("n", "m", SidecarReport(pod="m-2", uid="v", seq=1, state="ready", settings_version=7))
     assert reports.highest_version(reports.of_backend("n", "m")) == 7
+
+
+async def test_settings_of_deleted_backends_are_not_kept(server: Harness) -> None:
+    """Backends come and go for weeks under new names: what was read of their records goes with them."""
+    for number in range(3 * KEEP_VERSIONS):
+        metadata = {"namespace": "n", "name": f"s-{number}", "uid": f"c-{number}", "resourceVersion": "1"}
+        record = {
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {"settings.json": DOCUMENT.decode()},
+        }
+        server.store.put(record)
+        assert server.server._told("n", f"s-{number}") is not None
+        server.store.remove(record)
+    assert len(server.server._versions) <= KEEP_VERSIONS

@@ -294,3 +294,33 @@ async def test_a_shared_object_that_lost_its_label_is_mended() -> None:
     labels = harness.cluster.find(SERVICE, "n", "penstock-router")["metadata"].get("labels") or {}
     assert labels.get("app.kubernetes.io/managed-by") == "penstock"
     assert (harness.condition(ENDPOINT, "e", "RouterReady") or ("", ""))[1] != "NameTaken"
+
+
+async def test_nothing_is_kept_of_a_namespace_that_is_gone() -> None:
+    """Namespaces come and go for weeks: neither plans nor parsed resources of them stay."""
+    harness = Harness()
+    harness.apply(backend())
+    harness.apply(endpoint())
+    harness.apply(split(m=1))
+    await harness.run()
+    for kind, name in ((SPLIT, "s"), (ENDPOINT, "e"), (BACKEND, "m")):
+        harness.cluster.remove(kind, "n", name)
+    await harness.run()
+    view = harness.ctx.view
+    assert (view._plans, view._ready, view._parsed) == ({}, {}, {})
+
+
+async def test_an_events_note_is_cut_in_bytes() -> None:
+    """The apiserver refuses a note of more than 1024 bytes, however few characters they are."""
+    harness = Harness()
+
+    def refuse(verb: str, kind: str, *_call: str) -> None:
+        if (verb, kind) == ("apply", "Deployment"):
+            raise Rejected(422, "é" * 2000)
+
+    harness.cluster.fail = refuse
+    harness.apply(backend())
+    await harness.run()
+    notes = [live["note"] for key, live in harness.cluster.objects.items() if key[0] == "Event"]
+    assert notes
+    assert max(len(note.encode()) for note in notes) <= 1024
