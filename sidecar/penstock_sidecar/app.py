@@ -255,4 +255,6 @@ class Sidecar:
 
     def _phase_changed(self) -> None:
         self._model.watch_closely(self._drain.draining)
+        if self._model.gone:  # before the drain began, too: nobody tells it later
+            self._drain.model_changed(ready=False, gone=True)
         self._report_now()

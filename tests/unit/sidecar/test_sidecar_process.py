@@ -250,6 +250,17 @@ async def test_a_drain_ends_when_the_model_went_away_and_is_ready_again(start: S
     assert got(await pair.predict(2)) == [2]
 
 
+async def test_a_drain_also_ends_when_the_model_was_gone_before_it_began(start: Start):
+    """As when a liveness failure restarts a model whose port had closed."""
+    pair = await start()
+    await pair.model.stop()
+    await pair.until_ready(ready=False)
+    assert (await pair.admin_get("/drain")).status == 200
+    await pair.start_model()
+    await pair.until_ready()
+    assert got(await pair.predict(2)) == [2]
+
+
 async def test_sigterm_finishes_what_was_accepted(start: Start):
     pair = await start(maxBatchSize=2)
     asked = [asyncio.create_task(pair.predict(n, path="/p?ms=400")) for n in range(6)]
