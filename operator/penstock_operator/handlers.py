@@ -99,7 +99,7 @@ class Watches:
             try:
                 asyncio.run(self._watch())
                 self._log("watches ended")
-            except Exception as error:  # whatever it was, it is started again
+            except (Exception, asyncio.CancelledError) as error:  # whatever it was, it is started again
                 self._log("watches ended", level="warning", error=f"{type(error).__name__}: {error}")
             failures = 0 if self._now() - began > 60 else failures + 1
             self._stop.wait(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
