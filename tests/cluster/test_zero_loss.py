@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from devcluster import images
@@ -60,8 +62,12 @@ def test_replicas_follow_the_load_up_and_down_and_nothing_is_lost(namespace: Nam
     wait_for("one pod", lambda: len(namespace.list("pods", "penstock.dev/backend=b")) == 1, seconds=150)
     assert_nothing_lost(load.stop())
 
-    scaling = namespace.get("modelbackend", "b")["status"]["scaling"]
-    assert scaling[0]["to"] == 1, "the newest stands first"
+    def scalings() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = namespace.get("modelbackend", "b")["status"]["scaling"]
+        return found
+
+    wait_for("the newest change first in status.scaling", lambda: scalings()[0]["to"] == 1, seconds=10)
+    scaling = scalings()
     assert max(one["to"] for one in scaling) == 3
     assert all(one["reason"] and one["inputs"] for one in scaling)
 

@@ -34,7 +34,7 @@ async def refused(port: int) -> None:
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, ConnectionResetError):  # reset: met in the moment of closing
             return
         writer.close()
         assert asyncio.get_running_loop().time() < deadline
