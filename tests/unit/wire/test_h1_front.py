@@ -143,6 +143,13 @@ async def test_head_and_bodiless_answers_have_no_body(server: Server) -> None:
     assert b"content-length: 5\r\n" in found
     assert found.endswith(b"\r\n\r\n")
 
+    async def unknown(_: Request) -> Response:
+        return Response(200, (), b"")
+
+    server.handler = unknown
+    found = await server.exchange(b"HEAD / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert b"content-length" not in found
+
     async def empty(_: Request) -> Response:
         return Response(204, (), b"never sent")
 
