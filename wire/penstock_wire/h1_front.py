@@ -404,7 +404,7 @@ class _Connection(asyncio.Protocol):
                 lines.append(b"%b: %b\r\n" % (name, value))
         if get(answer.headers, b"date") is None:
             lines.append(b"date: %b\r\n" % self._front.date())
-        # A HEAD answered from upstream has no body here, and not the length that it would have: it tells none.
+        # A HEAD answered from upstream comes without a body, and without the length that it would have.
         if answer.status not in _NO_BODY_STATUS and (answer.body or not head):
             lines.append(b"content-length: %d\r\n" % len(answer.body))
         if not keep:
