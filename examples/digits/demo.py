@@ -193,10 +193,17 @@ class Demo:
         """Two models, one endpoint, a split, a policy."""
         head("4/8  Two models, one endpoint, a 90/10 split, a batch policy")
         namespaces = self.target.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name")
-        if namespaces:  # an earlier demo's: begin anew
-            self.target.kubectl("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=180s")
-        self.target.kubectl("create", "namespace", NAMESPACE)
-        self.target.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
+        if namespaces:
+            # NB: a namespace goes half a pod's grace after its last pod; its resources go with their drain.
+            say("  ending what an earlier demo left, with its drain")
+            kinds = "modelendpoints,trafficsplits,modelbackends,batchpolicies"
+            self.k("delete", kinds, "--all")
+            self.k("delete", "pod", "client", "--ignore-not-found")
+            self.wait("the earlier demo's pods to end", lambda: not self.k("get", "pods", "-o", "name"))
+        else:
+            self.target.kubectl("create", "namespace", NAMESPACE)
+        restricted = "pod-security.kubernetes.io/enforce=restricted"
+        self.target.kubectl("label", "--overwrite", "namespace", NAMESPACE, restricted)
         documents = list(yaml.safe_load_all((HERE / "resources.yaml").read_text()))
         for document in documents:
             if document["kind"] == "ModelBackend":
