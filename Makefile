@@ -24,6 +24,8 @@ lock: ## Write requirements/*.lock anew from pyproject.toml
 	@for extra in operator router sidecar sdk dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --no-emit-package penstock --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
+	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-header --no-annotate -o requirements/build.lock -
 
 check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeated code
 	@echo "[check] ruff";           $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
