@@ -100,7 +100,7 @@ class Admin:
     async def _show_settings(self, _: Request) -> Response:
         settings = self._settings()
         document: dict[str, Any] = msgspec.to_builtins(settings)
-        document["batching"]["maxQueuedItems"] = settings.batching.queue_limit
+        document["batching"]["maxQueuedItems"] = settings.batching.queue_limit(self._dispatcher.slots)
         return _json(document)
 
     async def _show_queue(self, _: Request) -> Response:

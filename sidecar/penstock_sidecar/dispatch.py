@@ -121,6 +121,12 @@ class Dispatcher:
         return self._queue
 
     @property
+    def slots(self) -> int:
+        """Batches that may be with the model at once now."""
+        slots = self._batching.max_concurrent_batches
+        return 1 if slots == "auto" else slots
+
+    @property
     def queued(self) -> int:
         """Items that wait."""
         return self._queue.items
@@ -134,7 +140,7 @@ class Dispatcher:
     @property
     def drain_seconds(self) -> float:
         """Seconds until all that waits is through, at the pace of the latest batches."""
-        return self.pace.drain_seconds(self._queue.items, self._batching.max_concurrent_batches)
+        return self.pace.drain_seconds(self._queue.items, self.slots)
 
     def now(self) -> float:
         """The time that arrivals and deadlines are told in."""
@@ -246,7 +252,7 @@ class Dispatcher:
         )
 
     def _free(self) -> int:
-        return self._batching.max_concurrent_batches - self._busy
+        return self.slots - self._busy
 
     def _admit(self, work: Work) -> None:
         if self.refusing is not None:
@@ -258,10 +264,11 @@ class Dispatcher:
         free = max(0, self._free())
         # What free slots take at once does not wait; and a request larger than the whole queue gets its
         # chance when nobody else waits.
-        room = batching.queue_limit + free * batching.max_batch_size
+        room = batching.queue_limit(self.slots) + free * batching.max_batch_size
         if queued + work.size > room and not (free and not queued):
             raise self._full(
-                f"expected room for {work.size} items, found {queued} of {batching.queue_limit} queued"
+                f"expected room for {work.size} items, found {queued} of "
+                f"{batching.queue_limit(self.slots)} queued"
             )
         if queued and self._queue.bytes + work.bytes_left > MAX_QUEUED_BYTES:
             raise self._full(f"expected at most {MAX_QUEUED_BYTES} bytes to wait, found more")
@@ -275,7 +282,7 @@ class Dispatcher:
             Reason.QUEUE_FULL,
             detail,
             status=self._batching.overflow_status,
-            retry_after=self.pace.retry_after(self._queue.items, self._batching.max_concurrent_batches),
+            retry_after=self.pace.retry_after(self._queue.items, self.slots),
             not_admitted=True,
         )
 

@@ -3,6 +3,10 @@
 Whoever implements them keeps hop-by-hop matters (framing, keep-alive, `Connection`) to itself: a handler sees
 end-to-end fields only, and sets no `content-length`.
 
+A body is whole (`body`), or a stream that is read piece by piece (`stream`); what is not read is not
+received, so a slow side slows the other one down. A `Tunnel` is what a connection becomes when both sides
+switch protocols (WebSocket).
+
 Errors::
 
     UpstreamError
@@ -10,27 +14,68 @@ Errors::
         ConnectionLost      sent, then lost: may or may not have been executed
             AnswerUnreadable    sent, and what came back is no HTTP answer
         UpstreamTimeout     no complete answer in time
+    ClientGone              the client ended its connection in the middle of its body or of a tunnel
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from penstock_wire.headers import Headers
 
 
+class BodyReader(Protocol):
+    """A body that is received as it is read."""
+
+    async def read(self) -> bytes:
+        """The next piece, of any size but 0; b"" at the end.
+
+        Raises:
+            ClientGone: a request's body ended early.
+            UpstreamError: an answer's body ended early or came too late.
+        """
+        ...
+
+
+class Tunnel(Protocol):
+    """A connection whose two sides have switched to a protocol that is theirs alone."""
+
+    async def read(self) -> bytes:
+        """The next bytes, of any number but 0; b"" when the peer will send no more."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send, and wait while the peer takes nothing.
+
+        Raises:
+            ClientGone, ConnectionLost: the peer is gone.
+        """
+        ...
+
+    def end(self) -> None:
+        """Send no more; what the peer sends is still read."""
+        ...
+
+    def abort(self) -> None:
+        """Close now."""
+        ...
+
+
 @dataclasses.dataclass(slots=True)
 class Request:
-    """A request with its whole body.
+    """A request.
 
     Args:
         method: upper-case method.
         target: path and query as received, percent-encoding untouched.
         headers: end-to-end fields, names in lower case.
-        body: the whole body.
+        body: the whole body; empty where there is a stream.
         peer: the client's address, for logs.
+        stream: the body as it comes, where it is not whole.
+        length: bytes of the stream, None where its sender did not say.
+        upgrade: the protocol that the client asks to switch to, as sent (`websocket`); empty for none.
     """
 
     method: str
@@ -38,6 +83,9 @@ class Request:
     headers: Headers
     body: bytes
     peer: str = ""
+    stream: BodyReader | None = None
+    length: int | None = None
+    upgrade: bytes = b""
 
     @property
     def path(self) -> str:
@@ -47,11 +95,18 @@ class Request:
 
 @dataclasses.dataclass(slots=True)
 class Response:
-    """An answer with its whole body; fields as in `Request`."""
+    """An answer; fields as in `Request`.
+
+    A stream is sent as it comes, chunked unless `length` is given. When it raises, the connection is cut
+    before the body's end, so that nobody takes a part for the whole. Its `aclose` is called when the client
+    goes away, where it has one.
+    """
 
     status: int
     headers: Headers = ()
     body: bytes = b""
+    stream: AsyncIterator[bytes] | None = None
+    length: int | None = None
 
 
 class UpstreamError(Exception):
@@ -74,8 +129,47 @@ class UpstreamTimeout(UpstreamError):
     """No complete answer in time."""
 
 
+class ClientGone(Exception):
+    """The client ended its connection in the middle of its body or of a tunnel."""
+
+
+class Exchange(Protocol):
+    """One request on its connection, to be answered once.
+
+    `gone` may be set to what is to be called when the client goes away before its answer; it is called at
+    most once, never after `answer`.
+    """
+
+    @property
+    def request(self) -> Request:
+        """What came in."""
+        ...
+
+    gone: Callable[[], None] | None
+
+    def answer(self, response: Response) -> None:
+        """Send the answer; nothing happens where the client is gone, or where it was answered."""
+        ...
+
+    def switch(self, headers: Headers) -> Tunnel:
+        """Answer `101 Switching Protocols` and give the connection away; only for a request with `upgrade`.
+
+        Args:
+            headers: the answer's fields, `Connection` and `Upgrade` included.
+
+        Raises:
+            ClientGone: there is nobody any more.
+        """
+        ...
+
+
+Service = Callable[[Exchange], None]
+"""Takes a request in the turn of the loop in which it became complete; answers it then or later."""
 Handler = Callable[[Request], Awaitable[Response]]
 """Answers one request. It is cancelled when the client goes away; it never raises anything else."""
+Streams = Callable[[Request], bool]
+"""Asked when a request's head is complete: whether its body is to be a stream. Then, and where the request
+asks to switch protocols, the exchange begins at once."""
 
 
 class Listener(Protocol):
@@ -95,12 +189,35 @@ class Front(Protocol):
     """Takes HTTP/1.1 requests on any number of addresses, each with its handler."""
 
     async def listen(self, host: str, port: int, handler: Handler, *, reuse_port: bool = False) -> Listener:
-        """Listen on an address.
+        """Listen on an address, with whole bodies and a task for each request.
 
         Args:
             host: address to bind.
             port: port to bind, 0 for any free one.
             handler: answers the requests that come in here.
+            reuse_port: let several processes share the port.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        ...
+
+    async def serve(
+        self,
+        host: str,
+        port: int,
+        service: Service,
+        *,
+        streams: Streams | None = None,
+        reuse_port: bool = False,
+    ) -> Listener:
+        """Listen on an address, without a task for each request.
+
+        Args:
+            host: address to bind.
+            port: port to bind, 0 for any free one.
+            service: takes the exchanges.
+            streams: which bodies are streams; None = none, and no request may switch protocols.
             reuse_port: let several processes share the port.
 
         Raises:
@@ -126,6 +243,22 @@ class Front(Protocol):
         ...
 
 
+class UpstreamAnswer(Protocol):
+    """The beginning of an upstream's answer; its body is read from `stream`."""
+
+    status: int
+    headers: Headers
+    length: int | None
+    """Bytes of the body, None where the upstream did not say."""
+    stream: BodyReader
+    tunnel: Tunnel | None
+    """The connection, after 101."""
+
+    def abort(self) -> None:
+        """Let go: a body that was not read to its end costs the connection. No-op after the end."""
+        ...
+
+
 class Upstream(Protocol):
     """Sends HTTP/1.1 requests over pooled connections."""
 
@@ -142,6 +275,28 @@ class Upstream(Protocol):
             ConnectFailed: surely not executed.
             ConnectionLost: sent, answer incomplete.
             UpstreamTimeout: time is over.
+        """
+        ...
+
+    async def open(self, host: str, port: int, request: Request, *, timeout: float) -> UpstreamAnswer:
+        """Send a request, its stream as it comes, and return when the answer's head is there.
+
+        An answer that comes before the end of the request's body ends the sending of that body. A request
+        with `upgrade` is sent with its `Connection: upgrade`.
+
+        Args:
+            host: address of the server.
+            port: its port.
+            request: what to send.
+            timeout: seconds until the head of the answer, connecting included; while the request's body is
+                under way, until the next piece of it is taken. Each piece of the answer must follow within
+                the same time.
+
+        Raises:
+            ConnectFailed: surely not executed.
+            ConnectionLost: sent, no answer.
+            UpstreamTimeout: time is over.
+            ClientGone: the request's stream ended early.
         """
         ...
 

@@ -37,6 +37,34 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     batch_items: int = 0
 
 
+class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A service curve L(W) = a + b·W of one class of requests.
+
+    Args:
+        a_ms: milliseconds a batch of any size takes.
+        b_ms: milliseconds that each item adds.
+        n: batches it rests on.
+    """
+
+    a_ms: float
+    b_ms: float
+    n: int
+
+
+class Reconfigure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How the model took the latest `userConfig`.
+
+    Args:
+        version: the settings version that brought it.
+        ok: whether the model took it.
+        message: what the model said where it did not.
+    """
+
+    version: int
+    ok: bool
+    message: str = ""
+
+
 class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One report of a sidecar.
 
@@ -51,6 +79,9 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         oldest_age_ms: how long the oldest queued item has waited.
         totals: since the process started.
         message: why it is not ready, for people.
+        fit: service curves by key class (the path).
+        slots: batches that may be with the model at once now.
+        reconfigure: how the latest `userConfig` was taken, None where there was none.
     """
 
     v: int = documents.VERSION
@@ -63,6 +94,9 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     oldest_age_ms: int = 0
     totals: Totals = msgspec.field(default_factory=Totals)
     message: str = ""
+    fit: dict[str, Fit] = {}
+    slots: int = 1
+    reconfigure: Reconfigure | None = None
 
 
 class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -11,6 +11,30 @@ from penstock_wire import documents
 Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
 
 
+class Priority(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Levels of urgency; 1 is the most urgent.
+
+    Args:
+        levels: how many there are; 1 = none.
+        default: level of a request that names none.
+        header: the field that names it.
+    """
+
+    levels: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
+    default: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
+    header: str = "x-penstock-priority"
+
+
+class Fairness(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An equal share of the slots for each value of a header field.
+
+    Args:
+        header: the field; requests without it share one share.
+    """
+
+    header: str
+
+
 class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A BatchPolicy's spec with the defaults filled; durations in milliseconds.
 
@@ -19,28 +43,40 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         max_batch_bytes: bytes of items in one batch at most.
         batch_wait_timeout_ms: how long a part-full batch may wait while a slot is free, from the arrival of
             the key's oldest item.
-        max_concurrent_batches: slots: batches in the model at once.
+        max_concurrent_batches: slots: batches in the model at once; `auto` finds out what pays.
+        latency_objective_ms: the deadline that admission, dropping and batch size go by; None = the client's.
         default_timeout_ms: deadline of a request that brings none.
         max_queued_items: items that may wait; None = 8 · size · slots; 0 = no queue.
         overflow_status: status of a refusal for a full queue.
         batch_key_headers: header names whose values must be equal within a batch.
+        on_batch_error: whether a failed batch is halved and run again to find the request that fails it;
+            None = as fits the protocol.
+        priority: levels of urgency.
+        fairness: who shares the slots, None = nobody.
     """
 
     max_batch_size: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
     max_batch_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * 1024 * 1024
     batch_wait_timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0
-    max_concurrent_batches: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    max_concurrent_batches: Annotated[int, msgspec.Meta(ge=1, le=64)] | Literal["auto"] = 1
+    latency_objective_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
     default_timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 30_000
     max_queued_items: Annotated[int, msgspec.Meta(ge=0)] | None = None
     overflow_status: Literal[503, 429] = 503
     batch_key_headers: tuple[str, ...] = ()
+    on_batch_error: Literal["Isolate", "Fail"] | None = None
+    priority: Priority = msgspec.field(default_factory=Priority)
+    fairness: Fairness | None = None
 
-    @property
-    def queue_limit(self) -> int:
-        """Items that may wait, with the derived default filled in."""
+    def queue_limit(self, slots: int) -> int:
+        """Items that may wait, with the derived default filled in.
+
+        Args:
+            slots: batches that may be in the model at once now.
+        """
         if self.max_queued_items is not None:
             return self.max_queued_items
-        return 8 * self.max_batch_size * self.max_concurrent_batches
+        return 8 * self.max_batch_size * slots
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
@@ -51,12 +87,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         version: counts the changes; the higher wins. None in a file that somebody wrote by hand.
         backend: name of the ModelBackend.
         batching: how to batch.
+        max_ongoing_requests: requests that are with the model at once where nothing is batched.
+        user_config: what the model is reconfigured with, any JSON; None = nothing.
     """
 
     v: int = documents.VERSION
     version: int | None = None
     backend: str = ""
     batching: Batching = msgspec.field(default_factory=Batching)
+    max_ongoing_requests: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 100
+    user_config: Any = None
 
 
 def decode(data: bytes, *, what: str = "settings", text: bool = False) -> Settings:

@@ -19,13 +19,13 @@ from penstock_wire.settings_source import SettingsSource
 class TestSettings:
     def test_defaults_are_those_of_the_policy(self):
         batching = settings.decode(b'{"v": 1}').batching
-        assert (batching.max_batch_size, batching.max_concurrent_batches, batching.queue_limit) == (
+        assert (batching.max_batch_size, batching.max_concurrent_batches, batching.queue_limit(1)) == (
             32,
             1,
             256,
         )
-        assert settings.Batching(max_queued_items=0).queue_limit == 0
-        assert settings.Batching(max_batch_size=10, max_concurrent_batches=3).queue_limit == 240
+        assert settings.Batching(max_queued_items=0).queue_limit(1) == 0
+        assert settings.Batching(max_batch_size=10, max_concurrent_batches=3).queue_limit(3) == 240
 
     def test_a_document_survives_its_own_bytes_and_unknown_fields(self):
         batching = settings.Batching(max_batch_size=7, batch_key_headers=("x-a",), overflow_status=429)

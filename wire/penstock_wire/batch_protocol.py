@@ -1,0 +1,90 @@
+"""What a protocol has to do so that its requests can be batched: read, join, split, merge; no I/O, no clock.
+
+Items and bodies are bytes as they were sent, never parsed into objects and written again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
+
+from penstock_wire.headers import Headers
+from penstock_wire.http import Request, Response
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """A request that was read.
+
+    Args:
+        items: what a batch is made of; of each, `len()` is its bytes. None for a request that is one unit of
+            load without an item of its own, and shares its batch with nobody.
+        parameters: what must be equal in a batch besides method, target and header fields; part of the key.
+        lone: it must not share its batch, nor be cut, whatever its items.
+    """
+
+    items: Sequence[Any]
+    parameters: Hashable = ()
+    lone: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A body with the fields that describe it (`content-type` and the like, never a length)."""
+
+    headers: Headers
+    body: bytes
+
+
+class BatchProtocol(Protocol):
+    """Reads requests, joins their items into one request, splits its answer."""
+
+    name: str
+    """As `--protocol` takes it."""
+    isolates: bool
+    """Whether a failed batch is halved and run again unless `onBatchError` says otherwise."""
+    key_fields: bool
+    """Whether header fields that a model may act upon are part of the key; not where each item carries its
+    own."""
+
+    def parse(self, request: Request) -> Parsed:
+        """Read a request, its media type included.
+
+        Raises:
+            PenstockError: `bad_json`, `bad_media_type`, `bad_shape`, with what was expected, found, and where.
+        """
+        ...
+
+    def join(self, parts: Sequence[Sequence[Any]], parameters: Hashable) -> Message:
+        """The message of a batch.
+
+        Args:
+            parts: the items of each request, or of the part of it that is in this batch.
+            parameters: what `parse` returned, equal for all.
+        """
+        ...
+
+    def split(self, answer: Response, counts: Sequence[int], parameters: Hashable) -> list[Response]:
+        """One answer for each part, in order, from a 2xx answer to a batch.
+
+        Args:
+            answer: the model's.
+            counts: items of each part.
+            parameters: as in `join`.
+
+        Raises:
+            PenstockError: `bad_answer` (502): not readable, or not as many answers as there were items.
+        """
+        ...
+
+    def merge(self, answers: Sequence[Response]) -> Response:
+        """One answer from those of the parts of one request that was larger than a batch.
+
+        Args:
+            answers: what `split` returned for its parts, in order; at least two.
+
+        Raises:
+            PenstockError: `bad_answer`: they do not fit together.
+        """
+        ...
