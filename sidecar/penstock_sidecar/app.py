@@ -225,6 +225,7 @@ class Sidecar:
             oldest_age_ms=round(self._dispatcher.oldest_age * 1000),
             totals=self._metrics.totals(batches=counts.batches, batch_items=counts.batch_items),
             message=self._unready()[:300],
+            slots=self._dispatcher.slots,
         )
         return report.encode(document)
 

@@ -1,21 +1,28 @@
-"""What the sidecar tells Prometheus, and the totals of its reports. Labels are bounded."""
+"""What the sidecar tells Prometheus, and the totals of its reports. Labels are bounded.
+
+What happens is counted in plain numbers; prometheus_client only formats them when somebody scrapes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
-
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from penstock_wire.errors import Reason
-from penstock_wire.report import Totals
+from penstock_wire.report import Fit, Totals
+
+if TYPE_CHECKING:
+    # NB: imported at the first scrape: it costs 3 MB, and many a sidecar is never scraped.
+    from prometheus_client.core import Metric
 
 _PREFIX = "penstock_sidecar_"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_ITEMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+MAX_CLASSES = 16
+"""Service curves that are shown at most: those that rest on the most batches."""
 
 
 class Load(Protocol):
@@ -41,68 +48,83 @@ class Load(Protocol):
         """Seconds until the queue is through."""
         ...
 
+    @property
+    def slots(self) -> int:
+        """Batches that may be with the model at once now."""
+        ...
+
+
+class _Histogram:
+    """Counts by upper bound; an observation is one bisection and one addition.
+
+    Args:
+        bounds: upper bounds, inclusive, ascending, without the infinite one.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """`(le, count)` as Prometheus wants them: each bucket holds the smaller ones."""
+        found: list[tuple[str, float]] = []
+        count = 0
+        for bound, here in zip((*self.bounds, "+Inf"), self.counts, strict=True):
+            count += here
+            found.append((str(bound), count))
+        return found
+
 
 class Metrics:
     """Observes the dispatcher and the handler (`dispatch.Observer`, `handler.Tally`)."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._requests = Counter(
-            _PREFIX + "requests",
-            "Requests by status and, for errors of Penstock's own, reason",
-            ("code", "reason"),
-            registry=self.registry,
-        )
-        self._batch_items = Histogram(
-            _PREFIX + "batch_items", "Items in a batch", buckets=_ITEMS, registry=self.registry
-        )
-        self._wait = Histogram(
-            _PREFIX + "wait_seconds", "Time in the queue", buckets=_SECONDS, registry=self.registry
-        )
-        self._service = Histogram(
-            _PREFIX + "service_seconds",
-            "Time of a batch with the model",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self._fill = Histogram(
-            _PREFIX + "fill_ratio",
-            "Items in a batch over maxBatchSize",
-            buckets=_RATIOS,
-            registry=self.registry,
-        )
-        self._children: dict[tuple[int, Reason | None], Counter] = {}
+        self._batch_items = _Histogram(_ITEMS)
+        self._wait = _Histogram(_SECONDS)
+        self._service = _Histogram(_SECONDS)
+        self._fill = _Histogram(_RATIOS)
+        self._ended: dict[tuple[int, Reason | None], list[int]] = {}
         self._arrived = 0
-        self._answered = 0
-        self._refused: dict[str, int] = {}
+        self._isolation_runs = 0
+        self._load: Load | None = None
+        self._fits: Callable[[], Mapping[str, Fit]] = dict
+        self._open: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
-    def show(self, load: Load) -> None:
-        """Show the gauges of a dispatcher."""
-        self.registry.register(_Gauges(load))
+    # What is counted, on the hot path
 
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def ran(self, items: int, limit: int, seconds: float, waits: Sequence[float] = ()) -> None:
+        """A batch ended.
 
-    def totals(self, *, batches: int, batch_items: int) -> Totals:
-        """The totals of a report."""
-        return Totals(
-            arrived=self._arrived,
-            answered=self._answered,
-            refused=dict(self._refused),
-            batches=batches,
-            batch_items=batch_items,
-        )
-
-    def waited(self, seconds: float) -> None:
-        """See `dispatch.Observer`."""
-        self._wait.observe(seconds)
-
-    def ran(self, items: int, limit: int, seconds: float) -> None:
-        """See `dispatch.Observer`."""
+        Args:
+            items: its items.
+            limit: items it could have held.
+            seconds: how long it was with the model.
+            waits: seconds that each request which it began has waited.
+        """
         self._batch_items.observe(items)
         self._fill.observe(items / limit)
         self._service.observe(seconds)
+        if waits:
+            histogram = self._wait
+            bounds, counts = histogram.bounds, histogram.counts
+            for wait in waits:
+                counts[bisect_left(bounds, wait)] += 1
+            histogram.total += sum(waits)
+
+    def waited(self, seconds: float) -> None:
+        """A request was cut into a batch after so many seconds in the queue."""
+        self._wait.observe(seconds)
+
+    def isolated(self) -> None:
+        """A part of a failed batch is run again."""
+        self._isolation_runs += 1
 
     def arrived(self, items: int) -> None:
         """See `handler.Tally`."""
@@ -110,27 +132,116 @@ class Metrics:
 
     def ended(self, status: int, reason: Reason | None, items: int) -> None:
         """See `handler.Tally`."""
-        child = self._children.get((status, reason))
-        if child is None:
-            labels = (str(status), "" if reason is None else reason.value)
-            child = self._children[status, reason] = self._requests.labels(*labels)
-        child.inc()
-        if reason is None:
-            self._answered += items
-        else:
-            self._refused[reason.value] = self._refused.get(reason.value, 0) + max(1, items)
+        try:
+            found = self._ended[status, reason]
+        except KeyError:
+            found = self._ended[status, reason] = [0, 0]
+        found[0] += 1
+        # What could not be read is refused all the same, as one.
+        found[1] += items if reason is None else items or 1
 
+    # What is shown
 
-class _Gauges(Collector):
-    def __init__(self, load: Load) -> None:
-        self._load = load
+    def show(
+        self,
+        load: Load,
+        *,
+        fits: Callable[[], Mapping[str, Fit]] = dict,
+        streams: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
+        """Show gauges; each argument is asked at each scrape.
+
+        Args:
+            load: the queue.
+            fits: service curves by path.
+            streams: bodies that are streamed now, and tunnels that are open.
+        """
+        self._load, self._fits, self._open = load, fits, streams
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self)  # type: ignore[arg-type]  # it asks for `collect` alone
+
+    def totals(self, *, batches: int, batch_items: int) -> Totals:
+        """The totals of a report."""
+        answered, refused = 0, dict[str, int]()
+        for (_, reason), (_, items) in self._ended.items():
+            if reason is None:
+                answered += items
+            else:
+                refused[reason.value] = refused.get(reason.value, 0) + items
+        return Totals(
+            arrived=self._arrived,
+            answered=answered,
+            refused=refused,
+            batches=batches,
+            batch_items=batch_items,
+        )
 
     def collect(self) -> Iterator[Metric]:
+        """All metrics as they are now (a `prometheus_client` collector)."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        requests = CounterMetricFamily(
+            _PREFIX + "requests",
+            "Requests by status and, for errors of Penstock's own, reason",
+            labels=("code", "reason"),
+        )
+        for (status, reason), (count, _) in self._ended.items():
+            requests.add_metric((str(status), "" if reason is None else reason.value), count)
+        yield requests
+        for name, text, count in (
+            ("arrived_items", "Items of requests that could be read", self._arrived),
+            ("isolation_runs", "Runs of a part of a failed batch", self._isolation_runs),
+        ):
+            yield CounterMetricFamily(_PREFIX + name, text, value=count)
+        for name, text, histogram in (
+            ("batch_items", "Items in a batch", self._batch_items),
+            ("wait_seconds", "Time in the queue", self._wait),
+            ("service_seconds", "Time of a batch with the model", self._service),
+            ("fill_ratio", "Items in a batch over maxBatchSize", self._fill),
+        ):
+            yield HistogramMetricFamily(
+                _PREFIX + name, text, buckets=histogram.cumulative(), sum_value=histogram.total
+            )
+        intercept = GaugeMetricFamily(
+            _PREFIX + "fit_intercept_seconds", "Time that a batch of any size takes", labels=("class",)
+        )
+        slope = GaugeMetricFamily(
+            _PREFIX + "fit_slope_seconds", "Time that each item of a batch adds", labels=("class",)
+        )
+        for path, fit in most_telling(self._fits()):
+            labels = (class_label(path),)
+            intercept.add_metric(labels, fit.a_ms / 1000)
+            slope.add_metric(labels, fit.b_ms / 1000)
+        yield intercept
+        yield slope
+        for name, text, value in self._gauges():
+            yield GaugeMetricFamily(_PREFIX + name, text, value=value)
+
+    def _gauges(self) -> Iterable[tuple[str, str, float]]:
         load = self._load
-        for name, text, value in (
+        if load is None:
+            return ()
+        streams, tunnels = self._open()
+        return (
             ("queued_items", "Items that wait", load.queued),
             ("ongoing_items", "Items with the model", load.ongoing),
             ("oldest_age_seconds", "How long the oldest queued request has waited", load.oldest_age),
             ("drain_seconds", "Time until all that waits is through, at the latest pace", load.drain_seconds),
-        ):
-            yield GaugeMetricFamily(_PREFIX + name, text, value=value)
+            ("slots", "Batches that may be with the model at once", load.slots),
+            ("open_streams", "Answers that are being streamed", streams),
+            ("open_tunnels", "Connections that switched protocols (WebSocket)", tunnels),
+        )
+
+
+def class_label(path: str) -> str:
+    """What a class is called where a client's path must not stand: 12 hex digits of its SHA-256."""
+    return hashlib.sha256(path.encode(errors="backslashreplace")).hexdigest()[:12]
+
+
+def most_telling(fits: Mapping[str, Fit]) -> list[tuple[str, Fit]]:
+    """The service curves that rest on the most batches; clients choose paths, so their number is bounded."""
+    return sorted(fits.items(), key=lambda entry: (-entry[1].n, entry[0]))[:MAX_CLASSES]

@@ -9,6 +9,7 @@ import pytest
 
 from penstock_sidecar import config, keys
 from penstock_sidecar.metrics import Metrics
+from tests.unit.sidecar.test_sidecar_metrics import Busy
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -24,9 +25,11 @@ def test_every_flag_is_documented(capsys: pytest.CaptureFixture[str]):
 
 def test_every_metric_is_documented():
     metrics = Metrics()
+    metrics.show(Busy())
     text = (DOCS / "batching.md").read_text()
-    for family in metrics.registry.collect():
-        assert family.name.removeprefix("penstock_sidecar_") in text
+    names = [family.name.removeprefix("penstock_sidecar_") for family in metrics.collect()]
+    assert len(names) == 16
+    assert [name for name in names if f"`{name}" not in text and f", `{name}" not in text] == []
 
 
 def test_the_fields_of_the_key_and_the_shared_ones_are_documented():

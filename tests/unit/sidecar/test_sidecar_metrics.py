@@ -1,0 +1,95 @@
+"""Counting in plain numbers tells Prometheus and the reports the same as its own instruments would."""
+
+from __future__ import annotations
+
+import random
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock_sidecar import metrics as subject
+from penstock_sidecar.metrics import MAX_CLASSES, Metrics, class_label
+from penstock_wire.errors import Reason
+from penstock_wire.report import Fit
+
+
+class Busy:
+    """A dispatcher with work."""
+
+    queued, ongoing, oldest_age, drain_seconds, slots = 7, 3, 1.5, 0.25, 2
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    """Value by name and labels, without the common prefix."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+            found[sample.name.removeprefix("penstock_sidecar_") + (f"{{{labels}}}" if labels else "")] = (
+                sample.value
+            )
+    return found
+
+
+def test_histograms_are_what_prometheus_own_would_be():
+    random_values = random.Random(7)
+    values = [random_values.choice([*subject._SECONDS, random_values.expovariate(2.0)]) for _ in range(500)]
+    registry = CollectorRegistry()
+    theirs = Histogram("x", "x", buckets=subject._SECONDS, registry=registry)
+    metrics = Metrics()
+    for value in values:
+        theirs.observe(value)
+    metrics.ran(4, 8, 0.02, values)
+    ours = samples(metrics)
+    for family in registry.collect():
+        for sample in family.samples:
+            if sample.name == "x_bucket":
+                assert ours[f"wait_seconds_bucket{{le={sample.labels['le']}}}"] == sample.value
+    assert ours["wait_seconds_count"] == 500
+    assert abs(ours["wait_seconds_sum"] - sum(values)) < 1e-6
+    assert (ours["batch_items_bucket{le=2.0}"], ours["batch_items_bucket{le=4.0}"]) == (0, 1)
+    assert (ours["fill_ratio_bucket{le=0.4}"], ours["fill_ratio_bucket{le=0.5}"]) == (0, 1)
+    assert ours["service_seconds_sum"] == 0.02
+
+
+def test_ends_are_counted_for_scrapes_and_for_reports():
+    metrics = Metrics()
+    metrics.arrived(3)
+    metrics.arrived(2)
+    metrics.ended(200, None, 3)
+    metrics.ended(418, None, 2)
+    metrics.ended(503, Reason.QUEUE_FULL, 4)
+    metrics.ended(429, Reason.QUEUE_FULL, 1)
+    metrics.ended(400, Reason.BAD_JSON, 0)
+    metrics.isolated()
+    found = samples(metrics)
+    assert found["requests_total{code=200,reason=}"] == 1
+    assert found["requests_total{code=418,reason=}"] == 1
+    assert found["requests_total{code=503,reason=queue_full}"] == 1
+    assert (found["arrived_items_total"], found["isolation_runs_total"]) == (5, 1)
+    totals = metrics.totals(batches=2, batch_items=5)
+    assert (totals.arrived, totals.answered, totals.batches, totals.batch_items) == (5, 5, 2, 5)
+    assert totals.refused == {"queue_full": 5, "bad_json": 1}
+
+
+def test_gauges_show_the_queue_the_curves_and_what_is_open():
+    metrics = Metrics()
+    metrics.show(Busy(), fits=lambda: {"/p": Fit(a_ms=20.0, b_ms=0.5, n=9)}, streams=lambda: (4, 1))
+    found = samples(metrics)
+    assert (found["queued_items"], found["ongoing_items"], found["slots"]) == (7, 3, 2)
+    assert (found["oldest_age_seconds"], found["drain_seconds"]) == (1.5, 0.25)
+    assert (found["open_streams"], found["open_tunnels"]) == (4, 1)
+    label = class_label("/p")
+    assert found[f"fit_intercept_seconds{{class={label}}}"] == 0.02
+    assert found[f"fit_slope_seconds{{class={label}}}"] == 0.0005
+
+
+def test_no_label_holds_what_a_client_chose_and_their_number_is_bounded():
+    metrics = Metrics()
+    fits = {f"/users/alice-{n}": Fit(a_ms=1.0, b_ms=1.0, n=n) for n in range(100)}
+    metrics.show(Busy(), fits=lambda: fits)
+    text = metrics.text().decode()
+    assert "alice" not in text
+    assert text.count("penstock_sidecar_fit_slope_seconds{") == MAX_CLASSES
+    assert class_label("/users/alice-99") in text
+    assert class_label("/users/alice-1") not in text
