@@ -8,6 +8,7 @@ from pydantic import Field
 
 from penstock_operator.api.base import Part
 from penstock_operator.api.conditions import Status
+from penstock_operator.api.fields import map_list
 
 
 class LoadStatus(Part):
@@ -33,6 +34,15 @@ class ModelStatus(Part):
         str | None,
         Field(max_length=4096, description="Why the model did not start last time, with its last words."),
     ] = None
+
+
+class ReconfigureStatus(Part):
+    """How one pod's model took the userConfig."""
+
+    pod: Annotated[str, Field(max_length=253, description="Name of the pod.")]
+    version: Annotated[int, Field(description="Version of the settings that brought the userConfig.")]
+    ok: Annotated[bool, Field(description="Whether the model took it; if not, its last one is in force.")]
+    message: Annotated[str, Field(max_length=1024, description="What the model said, where it refused.")] = ""
 
 
 class ScalingInputs(Part):
@@ -71,6 +81,16 @@ class ModelBackendStatus(Status):
     ] = None
     load: Annotated[LoadStatus | None, Field(description="The load of all pods.")] = None
     model: Annotated[ModelStatus | None, Field(description="How the loading of the model stands.")] = None
+    reconfigure: Annotated[
+        tuple[ReconfigureStatus, ...] | None,
+        Field(
+            max_length=10,
+            json_schema_extra=map_list("pod"),
+            description="How the pods' models took the latest userConfig: those that refused it first, "
+            "ten at "
+            "most.",
+        ),
+    ] = None
     scaling: Annotated[
         tuple[ScalingEntry, ...],
         Field(max_length=10, description="The last changes of the replicas by the autoscaler, newest first."),

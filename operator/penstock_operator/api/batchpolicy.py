@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
@@ -13,8 +13,64 @@ from penstock_operator.api.fields import Duration, cel, duration_rule, map_list,
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", min_length=1, max_length=64)]
 
 
+class Priority(Part):
+    """Levels of urgency; 1 is the most urgent."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "self.default <= self.levels",
+                "expected default of at most levels",
+                expression="'expected default of at most levels (%d), found %d'"
+                ".format([self.levels, self.default])",
+            )
+        )
+    )
+
+    levels: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=8,
+            description="How many levels there are; 1 is the most urgent. Default 1: all are equally urgent.",
+        ),
+    ] = 1
+    default: Annotated[
+        int,
+        Field(
+            ge=1, le=8, description="Level of a request that names none, or none that there is. Default 1."
+        ),
+    ] = 1
+    header: Annotated[
+        HeaderName,
+        Field(description="The request header that names the level. Default x-penstock-priority."),
+    ] = "x-penstock-priority"
+
+
+class Fairness(Part):
+    """An equal share of the model for each value of a request header."""
+
+    header: Annotated[
+        HeaderName,
+        Field(description="The request header; requests without it share one share."),
+    ]
+
+
 class BatchPolicySpec(Part):
     """How to batch. Every field is hot: a change reaches running sidecars in seconds, nothing restarts."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!has(self.latencyObjective) || duration(self.latencyObjective) <= "
+                "duration(self.defaultTimeout)",
+                "expected latencyObjective of at most defaultTimeout",
+                expression="'expected latencyObjective of at most defaultTimeout (' + "
+                "self.defaultTimeout + '), "
+                "found ' + self.latencyObjective",
+            )
+        )
+    )
 
     max_batch_size: Annotated[
         int, Field(ge=1, le=4096, description="Items that one batch may hold at most. Default 32.")
@@ -46,9 +102,31 @@ class BatchPolicySpec(Part):
         ),
     ] = "0ms"
     max_concurrent_batches: Annotated[
-        int,
-        Field(ge=1, le=64, description="Batches that one pod's model runs at the same time. Default 1."),
+        Annotated[int, Field(ge=1, le=64)] | Literal["auto"],
+        Field(
+            json_schema_extra=rules(
+                cel(
+                    "type(self) == int || string(self) == 'auto'",
+                    "expected a number from 1 to 64, or auto",
+                    expression="'expected a number from 1 to 64, or auto, found ' + string(self)",
+                ),
+                x_kubernetes_int_or_string=True,
+                maxLength=16,
+            ),
+            description="Batches that one pod's model runs at the same time, from 1 to 64; auto: the sidecar "
+            "finds out how many pay. Default 1.",
+        ),
     ] = 1
+    latency_objective: Annotated[
+        Duration | None,
+        Field(
+            json_schema_extra=rules(duration_rule("1ms", "24h")),
+            description="The time in which a request should be answered, waiting and running. Admission, "
+            "dropping and the size of batches go by it: what cannot keep it is refused at once, and batches "
+            "stay small enough to keep it. At most defaultTimeout; a request's own shorter timeout counts. "
+            "Default, when absent: requests' timeouts alone count.",
+        ),
+    ] = None
     default_timeout: Annotated[
         Duration,
         Field(
@@ -63,7 +141,7 @@ class BatchPolicySpec(Part):
             ge=0,
             le=1_000_000,
             description="Items that may wait in one pod; more are refused with overflowStatus. 0 = no queue. "
-            "Default, when absent: 8 x maxBatchSize x maxConcurrentBatches.",
+            "Default, when absent: 8 x maxBatchSize x maxConcurrentBatches (auto: as many as run now).",
         ),
     ] = None
     overflow_status: Annotated[
@@ -78,6 +156,31 @@ class BatchPolicySpec(Part):
             description="Names of request headers whose values must be equal within one batch. Default none.",
         ),
     ] = ()
+    on_batch_error: Annotated[
+        Literal["Isolate", "Fail"] | None,
+        Field(
+            description="What follows when the model answers a batch of several requests with 400, 413, "
+            "422 or "
+            "500. Isolate: halve it and run it again until the request at fault stands alone and its "
+            "neighbours have their answers, as far as time and a budget of a tenth of all batches allow. "
+            "Fail: all get the model's answer. Default, when absent: Isolate, but Fail with protocol "
+            "envelope.",
+        ),
+    ] = None
+    priority: Annotated[
+        Priority,
+        Field(
+            description="Levels of urgency: a more urgent request goes first, but none waits for ever. "
+            "Default: one level."
+        ),
+    ] = Priority()
+    fairness: Annotated[
+        Fairness | None,
+        Field(
+            description="Share the model equally between the values of a request header, such as one that "
+            "names the tenant. Default: first come, first served."
+        ),
+    ] = None
 
 
 class PolicyUser(Part):

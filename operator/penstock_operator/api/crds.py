@@ -40,7 +40,8 @@ _COLUMNS = {
     "BatchPolicy": [
         _column("Size", ".spec.maxBatchSize", "Items in one batch at most.", "integer"),
         _column("Wait", ".spec.batchWaitTimeout", "How long a part-full batch may wait."),
-        _column("Concurrent", ".spec.maxConcurrentBatches", "Batches at a time in one pod.", "integer"),
+        _column("Concurrent", ".spec.maxConcurrentBatches", "Batches at a time in one pod."),
+        _column("Objective", ".spec.latencyObjective", "Time in which to answer.", wide=True),
         _READY,
         _REASON,
         _MESSAGE,

@@ -9,6 +9,9 @@ from penstock_wire import durations, settings
 
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
+LEAST_ITEM_BYTES = 2
+"""An item's least bytes: one digit and a comma."""
+
 SIDECAR_GRACE_S = 30
 """Seconds that the last batches have beyond the drain before kubelet kills the pod."""
 
@@ -28,6 +31,13 @@ def bytes_of(quantity: int | str) -> int:
     return int(digits) * _UNITS.get(unit, 1)
 
 
+MAX_ONGOING_REQUESTS = 100
+"""`maxOngoingRequests` where it is absent."""
+
+SDK_RECONFIGURE_PATH = "/-/reconfigure"
+"""Where the SDK's server takes a `userConfig`."""
+
+
 def batching_spec(backend: ModelBackend, policy: BatchPolicy | None) -> BatchPolicySpec:
     """The batching that holds for a backend: its own, its policy's, or the defaults.
 
@@ -42,10 +52,15 @@ def batching_spec(backend: ModelBackend, policy: BatchPolicy | None) -> BatchPol
     return BatchPolicySpec()
 
 
-def max_queued_items(spec: BatchPolicySpec) -> int:
-    """`maxQueuedItems` with its derived default: 8 x maxBatchSize x maxConcurrentBatches."""
+def max_queued_items(spec: BatchPolicySpec) -> int | None:
+    """`maxQueuedItems` with its derived default: 8 x maxBatchSize x maxConcurrentBatches.
+
+    With `auto` only the sidecar knows the last of these, and fills it in itself: None.
+    """
     if spec.max_queued_items is not None:
         return spec.max_queued_items
+    if spec.max_concurrent_batches == "auto":
+        return None
     return 8 * spec.max_batch_size * spec.max_concurrent_batches
 
 
@@ -56,11 +71,37 @@ def batching(spec: BatchPolicySpec) -> settings.Batching:
         max_batch_bytes=bytes_of(spec.max_batch_bytes),
         batch_wait_timeout_ms=durations.parse_ms(spec.batch_wait_timeout),
         max_concurrent_batches=spec.max_concurrent_batches,
+        latency_objective_ms=None
+        if spec.latency_objective is None
+        else durations.parse_ms(spec.latency_objective),
         default_timeout_ms=durations.parse_ms(spec.default_timeout),
         max_queued_items=max_queued_items(spec),
         overflow_status=spec.overflow_status,
         batch_key_headers=spec.batch_key_headers,
+        # Absent, it follows from the protocol, which rolls: a sidecar knows its own.
+        on_batch_error=spec.on_batch_error,
+        priority=settings.Priority(
+            levels=spec.priority.levels, default=spec.priority.default, header=spec.priority.header.lower()
+        ),
+        fairness=settings.Fairness(header=spec.fairness.header.lower()) if spec.fairness else None,
     )
+
+
+def max_ongoing_requests(backend: ModelBackend) -> int:
+    """`maxOngoingRequests` with its default of 100, which holds where nothing is batched."""
+    given = backend.spec.max_ongoing_requests
+    return MAX_ONGOING_REQUESTS if given is None else given
+
+
+def reconfigure_path(backend: ModelBackend) -> str | None:
+    """Where the model is told its `userConfig`: as the spec says, else where the SDK listens for it.
+
+    It does not depend on there being a userConfig, which is hot, while this is in the pod template.
+    """
+    model = backend.spec.model
+    if model.reconfigure_path is not None:
+        return model.reconfigure_path
+    return SDK_RECONFIGURE_PATH if model.python is not None else None
 
 
 def route(endpoint: ModelEndpoint) -> str:
@@ -83,8 +124,18 @@ def grace_seconds(drain: Drain) -> int:
 
 
 def unreachable_batch(spec: BatchPolicySpec) -> str | None:
-    """Why a batch can never be full, with both numbers; None if it can."""
-    queue = max_queued_items(spec)
-    if 0 < queue < spec.max_batch_size:
-        return f"maxBatchSize is {spec.max_batch_size}, but maxQueuedItems lets no more than {queue} wait"
+    """Why a batch can never be full, with both numbers; None if it can.
+
+    No queue at all (0) is a choice of its own: batches are then what single requests bring.
+    """
+    size, queue = spec.max_batch_size, max_queued_items(spec)
+    if queue is not None and 0 < queue < size:
+        return f"maxBatchSize is {size}, but maxQueuedItems lets no more than {queue} wait"
+    room = bytes_of(spec.max_batch_bytes)
+    if room < size * LEAST_ITEM_BYTES:
+        most = room // LEAST_ITEM_BYTES
+        return (
+            f"maxBatchSize is {size}, but maxBatchBytes of {spec.max_batch_bytes} holds no more than {most} "
+            f"items: with what parts it from the next, an item has at least {LEAST_ITEM_BYTES} bytes"
+        )
     return None

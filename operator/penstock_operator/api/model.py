@@ -109,7 +109,13 @@ class Model(Part):
                 "expected exactly one of container and python",
                 expression="'expected exactly one of container and python, found ' + "
                 "(has(self.container) ? 'both' : 'neither')",
-            )
+            ),
+            cel(
+                "!has(self.python) || self.protocol == 'instances'",
+                "expected protocol instances with python: it is what the SDK serves",
+                expression="'expected protocol instances with python, found ' + self.protocol + ': the SDK "
+                "serves instances'",
+            ),
         )
     )
 
@@ -122,10 +128,15 @@ class Model(Part):
         Field(description="Serve a Python class. Exactly one of container and python."),
     ] = None
     protocol: Annotated[
-        Literal["instances"],
+        Literal["instances", "v2", "openai", "envelope", "none"],
         Field(
             description='What the model speaks. instances, the default: POST {"instances": [...]} is '
-            'answered {"predictions": [...]}, one for each instance, in order.'
+            'answered {"predictions": [...]}, one for each instance, in order. v2: the Open Inference '
+            "Protocol "
+            "over REST, tensors joined along their first axis. openai: /v1/embeddings is batched by "
+            "input, all "
+            "else passes through. envelope: each request is one item of a list, whole with its path and "
+            "headers. none: requests pass through one by one, streams and WebSocket included."
         ),
     ] = "instances"
     port: Annotated[
@@ -152,3 +163,13 @@ class Model(Part):
             description="Path that answers GET with 2xx once the model is loaded. Default /.",
         ),
     ] = "/"
+    reconfigure_path: Annotated[
+        str | None,
+        Field(
+            max_length=1024,
+            pattern=r"^/\S*$",
+            description="Path that takes userConfig by POST and answers 2xx once it is in force. "
+            "Default: none "
+            "for a container, the SDK's own for python.",
+        ),
+    ] = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -11,6 +11,7 @@ from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.batchpolicy import BatchPolicySpec
 from penstock_operator.api.core import Resources
 from penstock_operator.api.fields import (
+    ANY_OBJECT,
     Duration,
     IntOrPercent,
     Name,
@@ -20,6 +21,7 @@ from penstock_operator.api.fields import (
 )
 from penstock_operator.api.model import Model
 from penstock_operator.api.podtemplate import PodTemplate
+from penstock_operator.api.warmup import Warmup
 
 
 class Autoscaling(Part):
@@ -129,7 +131,15 @@ class ModelBackendSpec(Part):
             cel(
                 "!(has(self.batching) && has(self.batchPolicyRef))",
                 "expected at most one of batching and batchPolicyRef, found both",
-            )
+            ),
+            cel(
+                "!has(self.maxOngoingRequests) || self.model.protocol in ['none', 'openai']",
+                "expected maxOngoingRequests only with model.protocol none or openai: else "
+                "maxConcurrentBatches limits what is with the model",
+                expression="'expected maxOngoingRequests only with model.protocol none or openai, found "
+                "it with "
+                "' + self.model.protocol + ': there maxConcurrentBatches limits what is with the model'",
+            ),
         )
     )
 
@@ -146,6 +156,38 @@ class ModelBackendSpec(Part):
         Field(
             description="Name of the BatchPolicy to follow, in the same namespace. At most one of batching "
             "and batchPolicyRef."
+        ),
+    ] = None
+    max_ongoing_requests: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=100_000,
+            description="Requests that are with one pod's model at the same time where nothing is "
+            "batched; more "
+            "wait. Only with model.protocol none or openai (for what openai passes through). Hot. Default, "
+            "when absent: 100.",
+        ),
+    ] = None
+    user_config: Annotated[
+        Any,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="What the model is configured with, any JSON. It is given to the model before it "
+            "gets "
+            "requests, and again on each change, with no batch in it; nothing restarts. A python model "
+            "takes it "
+            "with its method reconfigure, a container at model.reconfigurePath. One that the model refuses "
+            "leaves the last one in force: SettingsApplied is then False with reason ReconfigureFailed. "
+            "Default none.",
+        ),
+    ] = None
+    warmup: Annotated[
+        Warmup | None,
+        Field(
+            description="Requests that each new pod's model must answer before the pod is ready. A "
+            "change rolls "
+            "the pods. Default none."
         ),
     ] = None
     replicas: Annotated[

@@ -18,6 +18,9 @@ _INT_OR_STRING = "x-kubernetes-int-or-string"
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _RULES = "x-kubernetes-validations"
 
+_OF_ONE_BRANCH = ("type", "title", "const")
+"""Words of a branch of a number or a string that do not hold for the other; a rule says what strings go."""
+
 _TYPE_META: Schema = {
     "apiVersion": {
         "type": "string",
@@ -117,7 +120,7 @@ def _over(below: Schema, above: Schema) -> Schema:
 def _merge_int_or_string(node: Schema) -> None:
     """`anyOf` of a number and a string, each with its own words, becomes the form that Kubernetes takes."""
     for branch in node.pop("anyOf", []):
-        node.update({word: value for word, value in branch.items() if word not in ("type", "title")})
+        node.update({word: value for word, value in branch.items() if word not in _OF_ONE_BRANCH})
     node["anyOf"] = [{"type": "integer"}, {"type": "string"}]
 
 

@@ -30,8 +30,8 @@ class News:
 
     Args:
         taken: False for a straggler, which changed nothing.
-        notable: whether it is worth a look at the status now: another state, settings version, message or set
-            of ports than before.
+        notable: whether it is worth a look at the status now: another state, settings version, message,
+            outcome of a userConfig or set of ports than before.
     """
 
     taken: bool
@@ -185,7 +185,7 @@ class Reports:
 
 
 def _sidecar_face(report: SidecarReport) -> tuple[object, ...]:
-    return (report.uid, report.state, report.settings_version, report.message)
+    return (report.uid, report.state, report.settings_version, report.message, report.reconfigure)
 
 
 def _router_face(report: RouterReport) -> tuple[object, ...]:

@@ -58,7 +58,10 @@ def drain_secret_of(live: Object | None) -> str | None:
 
 def _pod_metadata(backend: ModelBackend, template: PodTemplate) -> Object:
     found: Object = {"labels": template.labels | labels.of_backend(backend.name)}
-    return found | ({"annotations": template.annotations} if template.annotations else {})
+    annotations = dict(template.annotations)
+    if backend.spec.warmup is not None:
+        annotations[labels.WARMUP] = sidecar.warmup_requests(backend.spec.warmup)
+    return found | ({"annotations": annotations} if annotations else {})
 
 
 def _pod_spec(
@@ -90,6 +93,7 @@ def _pod_spec(
             pods.settings_volume(names.backend_settings(backend.name)),
             pods.token_volume(config),
             {"name": _TMP_VOLUME, "emptyDir": {}},
+            *([pods.warmup_volume()] if backend.spec.warmup else []),
             *given["volumes"],
         ],
         **kept,

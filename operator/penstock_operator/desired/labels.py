@@ -14,6 +14,9 @@ ENDPOINT = "penstock.dev/endpoint"
 DESIRED_HASH = "penstock.dev/desired-hash"
 """Annotation of a child: hash of what was desired when it was last applied (see `objects.stamped`)."""
 
+WARMUP = "penstock.dev/warmup"
+"""Annotation of a pod: its model's warm-up requests, which its sidecar reads as a file."""
+
 MANAGED = "penstock"
 """Value of MANAGED_BY; `MANAGED_BY=MANAGED` selects all children."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock_operator.desired import names
+from penstock_operator.desired import labels, names
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 
@@ -13,10 +13,13 @@ USER = 65532
 
 SETTINGS_FOLDER = "/etc/penstock/settings"
 SETTINGS_FILE = f"{SETTINGS_FOLDER}/{names.SETTINGS_KEY}"
+WARMUP_FOLDER = "/etc/penstock/warmup"
+WARMUP_FILE = f"{WARMUP_FOLDER}/warmup.json"
 TOKEN_FOLDER = "/var/run/secrets/penstock"  # noqa: S105 - a path
 TOKEN_FILE = f"{TOKEN_FOLDER}/token"
 
 SETTINGS_VOLUME = "penstock-settings"
+WARMUP_VOLUME = "penstock-warmup"
 TOKEN_VOLUME = "penstock-token"  # noqa: S105 - a volume's name
 
 
@@ -50,6 +53,18 @@ def token_volume(config: RenderConfig) -> Object:
     """The service-account token for reports, of our audience only."""
     token = {"audience": config.token_audience, "expirationSeconds": config.token_seconds, "path": "token"}
     return {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}
+
+
+def warmup_volume() -> Object:
+    """The pod's own annotation as a file: it belongs to the pod's template, whatever later ones say."""
+    source = {"fieldPath": f"metadata.annotations['{labels.WARMUP}']"}
+    file = WARMUP_FILE.removeprefix(f"{WARMUP_FOLDER}/")
+    return {"name": WARMUP_VOLUME, "downwardAPI": {"items": [{"path": file, "fieldRef": source}]}}
+
+
+def warmup_mount() -> Object:
+    """Where a sidecar finds the warm-up requests."""
+    return {"name": WARMUP_VOLUME, "mountPath": WARMUP_FOLDER, "readOnly": True}
 
 
 def reporter_mounts() -> list[Object]:

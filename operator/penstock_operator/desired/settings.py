@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from penstock_operator.api import BatchPolicy, ModelBackend
-from penstock_operator.api.defaults import batching, batching_spec
+from penstock_operator.api.defaults import batching, batching_spec, max_ongoing_requests
 from penstock_operator.desired import names
 from penstock_operator.desired.objects import Object
 from penstock_wire import router_settings, settings
@@ -72,10 +74,15 @@ def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Maker:
         policy: the BatchPolicy that it names, if it exists. Where it names one that does not exist, tell what
             is recorded (`recorded_version`), and only if nothing is, the defaults that this makes then.
     """
-    told = batching(batching_spec(backend, policy))
+    told = settings.Settings(
+        backend=backend.name,
+        batching=batching(batching_spec(backend, policy)),
+        max_ongoing_requests=max_ongoing_requests(backend),
+        user_config=backend.spec.user_config,
+    )
 
     def make(version: int) -> bytes:
-        return settings.encode(settings.Settings(version=version, backend=backend.name, batching=told))
+        return settings.encode(msgspec.structs.replace(told, version=version))
 
     return make
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from penstock_operator.api import ModelBackend
+from penstock_operator.api.defaults import reconfigure_path
+from penstock_operator.api.warmup import Warmup
 from penstock_operator.desired import names, pods
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
@@ -29,6 +33,10 @@ def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
         "--token-file": pods.TOKEN_FILE,
         "--log-level": spec.sidecar.log_level,
     }
+    if (path := reconfigure_path(backend)) is not None:
+        words["--reconfigure-path"] = path
+    if spec.warmup is not None:
+        words |= {"--warmup": pods.WARMUP_FILE, "--warmup-timeout": spec.warmup.timeout}
     return [word for pair in words.items() for word in pair]
 
 
@@ -65,8 +73,17 @@ def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str)
         "resources": config.sidecar_resources if wanted.resources is None else wanted.resources.document(),
         "securityContext": pods.container_security(user=pods.USER),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": pods.reporter_mounts(),
+        "volumeMounts": pods.reporter_mounts() + ([pods.warmup_mount()] if backend.spec.warmup else []),
     }
+
+
+def warmup_requests(warmup: Warmup) -> str:
+    """The warm-up requests as the sidecar's file has them: a JSON list."""
+    found = [
+        {"path": one.path, "method": one.method, "headers": one.headers, "body": one.body}
+        for one in warmup.requests
+    ]
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
 
 
 def pre_stop(drain_secret: str) -> Object:

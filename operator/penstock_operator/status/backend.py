@@ -11,8 +11,10 @@ from penstock_operator.api.backendstatus import (
     LoadStatus,
     ModelBackendStatus,
     ModelStatus,
+    ReconfigureStatus,
     ScalingEntry,
 )
+from penstock_operator.api.defaults import reconfigure_path
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.desired import labels
 from penstock_operator.desired.objects import Object
@@ -23,6 +25,8 @@ from penstock_wire.report import SidecarReport
 ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
 
 _HISTORY = 10
+_SAID = 1024
+"""Characters of a model's message that a status keeps."""
 _SHOW_LOAD_EVERY_S = 15.0
 _SHOW_LOAD_SHARE = 0.1
 
@@ -94,6 +98,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         desired_replicas=recommended.replicas if recommended else backend.spec.replicas,
         load=seen.load,
         model=model,
+        reconfigure=_reconfigured(seen) or None,
         scaling=_history(backend, seen, now),
         used_by=tuple(seen.used_by),
         settings_version=seen.settings_version or None,
@@ -216,6 +221,13 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
     if seen.policy_missing:
         return condition(kind, "False", "BatchPolicyMissing", _policy_text(backend))
     ready = [pods.name(pod) for pod in pods.ready(seen.pods)]
+    if backend.spec.user_config is not None and reconfigure_path(backend) is None:
+        text = "userConfig is set, but model.reconfigurePath is not: there is no way to tell the model"
+        return condition(kind, "False", "NoReconfigurePath", text)
+    if refused := [one for one in _reconfigured(seen, at_most=None) if not one.ok]:
+        names = conditions.some(one.pod for one in refused)
+        text = f"the model keeps its last userConfig in {names}; it said: {refused[0].message}"
+        return condition(kind, "False", "ReconfigureFailed", text)
     if not ready:
         return condition(kind, "Unknown", "NoReadyPod", f"version {version}: no pod is ready")
     told = {name: seen.reports[name].settings_version for name in ready if name in seen.reports}
@@ -227,6 +239,21 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
     if silent:
         return condition(kind, "Unknown", "NoReports", f"{count}; silent: {conditions.some(silent)}")
     return condition(kind, "True", "Applied", count)
+
+
+def _reconfigured(seen: BackendObserved, *, at_most: int | None = _HISTORY) -> tuple[ReconfigureStatus, ...]:
+    """How the models of living pods took the userConfig: who refused it first, then by name."""
+    found = [
+        ReconfigureStatus(
+            pod=name,
+            version=report.reconfigure.version,
+            ok=report.reconfigure.ok,
+            message="" if report.reconfigure.ok else report.reconfigure.message[:_SAID],
+        )
+        for name in map(pods.name, pods.living(seen.pods))
+        if (report := seen.reports.get(name)) is not None and report.reconfigure is not None
+    ]
+    return tuple(sorted(found, key=lambda one: (one.ok, one.pod))[:at_most])
 
 
 def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:

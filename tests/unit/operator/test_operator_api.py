@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock_operator.api import (
@@ -16,6 +17,7 @@ from penstock_operator.api import (
     defaults,
 )
 from penstock_operator.api.modelbackend import Drain
+from penstock_wire import settings
 
 CONTAINER = {"container": {"image": "i"}}
 
@@ -72,8 +74,8 @@ def test_reads_what_is_stored() -> None:
         ),
         (
             ModelBackend,
-            {"model": {"container": {"image": "i"}, "protocol": "v2"}},
-            "spec.model.protocol: Input should be 'instances', found 'v2'",
+            {"model": {"container": {"image": "i"}, "protocol": "grpc"}},
+            "spec.model.protocol: Input should be 'instances', 'v2', 'openai', 'envelope' or 'none', found",
         ),
         (
             TrafficSplit,
@@ -138,14 +140,68 @@ def test_batching_comes_from_one_source() -> None:
         ({}, 256),
         ({"maxBatchSize": 4}, 32),
         ({"maxBatchSize": 4, "maxConcurrentBatches": 3}, 96),
+        ({"maxConcurrentBatches": "auto"}, None),
+        ({"maxConcurrentBatches": "auto", "maxQueuedItems": 5}, 5),
         ({"maxQueuedItems": 0}, 0),
         ({"maxQueuedItems": 7}, 7),
     ],
 )
-def test_queue(spec: dict[str, int], queue: int) -> None:
-    """`maxQueuedItems` is derived where it is absent, and 0 is not absent."""
+def test_queue(spec: dict[str, Any], queue: int | None) -> None:
+    """`maxQueuedItems` is derived where it is absent, and 0 is not absent; with auto the sidecar knows it."""
     told = defaults.batching(BatchPolicySpec.model_validate(spec))
     assert told.max_queued_items == queue
+
+
+def test_the_sidecar_has_the_same_defaults() -> None:
+    """An empty policy is told as a sidecar alone would have it, but for the queue, which is filled in."""
+    alone = settings.Batching()
+    told = defaults.batching(BatchPolicySpec())
+    assert told == msgspec.structs.replace(alone, max_queued_items=alone.queue_limit(1))
+    assert defaults.max_ongoing_requests(backend()) == settings.Settings().max_ongoing_requests
+
+
+def test_every_field_of_a_policy_is_told() -> None:
+    """Durations in milliseconds, header names in lower case, nothing left out."""
+    spec = BatchPolicySpec.model_validate(
+        {
+            "maxBatchSize": 8,
+            "maxBatchBytes": "1Mi",
+            "batchWaitTimeout": "20ms",
+            "maxConcurrentBatches": "auto",
+            "latencyObjective": "1s500ms",
+            "defaultTimeout": "1m",
+            "maxQueuedItems": 7,
+            "overflowStatus": 429,
+            "batchKeyHeaders": ["X-Tenant"],
+            "onBatchError": "Fail",
+            "priority": {"levels": 3, "default": 2, "header": "X-Urgency"},
+            "fairness": {"header": "X-Tenant"},
+        }
+    )
+    assert spec.model_fields_set == BatchPolicySpec.model_fields.keys()
+    assert defaults.batching(spec) == settings.Batching(
+        max_batch_size=8,
+        max_batch_bytes=1048576,
+        batch_wait_timeout_ms=20,
+        max_concurrent_batches="auto",
+        latency_objective_ms=1500,
+        default_timeout_ms=60_000,
+        max_queued_items=7,
+        overflow_status=429,
+        batch_key_headers=("X-Tenant",),
+        on_batch_error="Fail",
+        priority=settings.Priority(levels=3, default=2, header="x-urgency"),
+        fairness=settings.Fairness(header="x-tenant"),
+    )
+
+
+def test_where_a_model_is_reconfigured() -> None:
+    """As the spec says, else at the SDK's own path, with or without a userConfig, which is hot."""
+    python = {"python": {"target": "a:B", "image": "i"}}
+    assert defaults.reconfigure_path(backend(userConfig={"a": 1})) is None
+    assert defaults.reconfigure_path(backend(model=CONTAINER | {"reconfigurePath": "/c"})) == "/c"
+    assert defaults.reconfigure_path(backend(model=python)) == "/-/reconfigure"
+    assert defaults.reconfigure_path(backend(model=python | {"reconfigurePath": "/c"})) == "/c"
 
 
 def test_a_batch_that_can_never_be_full() -> None:
@@ -156,6 +212,14 @@ def test_a_batch_that_can_never_be_full() -> None:
     )
     assert defaults.unreachable_batch(BatchPolicySpec(max_queued_items=0)) is None
     assert defaults.unreachable_batch(BatchPolicySpec()) is None
+    assert defaults.unreachable_batch(BatchPolicySpec(max_queued_items=32)) is None
+    assert defaults.unreachable_batch(BatchPolicySpec(max_concurrent_batches="auto")) is None
+    narrow = BatchPolicySpec(max_batch_size=4096, max_batch_bytes="1Ki")
+    assert defaults.unreachable_batch(narrow) == (
+        "maxBatchSize is 4096, but maxBatchBytes of 1Ki holds no more than 512 items: with what parts it "
+        "from the next, an item has at least 2 bytes"
+    )
+    assert defaults.unreachable_batch(BatchPolicySpec(max_batch_size=512, max_batch_bytes="1Ki")) is None
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ ALLOWED = {
 }
 """Words of a structural schema that we use; `$ref`, `title`, `nullable` and the like are not among them."""
 
+ANY_JSON = (".spec.userConfig", ".spec.warmup.requests[].body")
+"""Fields that take any JSON, a number or text included: structural without a type."""
+
 
 def schema(kind: str) -> dict[str, Any]:
     version = crds.definition(kind)["spec"]["versions"][0]
@@ -77,10 +80,11 @@ def test_every_field_is_described(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_structural(kind: str) -> None:
-    """Only words that a structural schema may have; a type everywhere but on int-or-string."""
+    """Only words that a structural schema may have; a type everywhere but on int-or-string and any JSON."""
     for path, node in nodes(schema(kind)):
         assert node.keys() <= ALLOWED, path
-        assert ("type" in node) != node.get("x-kubernetes-int-or-string", False), path
+        assert ("type" in node) != (node.get("x-kubernetes-int-or-string", False) or path in ANY_JSON), path
+        assert path not in ANY_JSON or node["x-kubernetes-preserve-unknown-fields"], path
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

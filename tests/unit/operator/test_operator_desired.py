@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -142,11 +143,16 @@ def test_replicas_decide_only_number_and_budget() -> None:
         {"batchPolicyRef": "p"},
         {"autoscaling": {"targetLoad": 3}},
         {"suspend": True},
+        {"maxOngoingRequests": 3},
+        {"userConfig": {"threshold": 3}},
+        {"batching": {"latencyObjective": "1s", "priority": {"levels": 2}, "fairness": {"header": "a"}}},
     ],
 )
 def test_what_is_hot_rolls_nothing(spec: dict[str, Any]) -> None:
-    """Batching, the policy and scaling never enter the pod template."""
+    """Batching, the policy, scaling, the limit and userConfig never enter the pod template."""
     assert rendered(**spec)["Deployment"] == rendered()["Deployment"]
+    python = {"model": {"python": {"target": "a:B", "image": "i"}}}
+    assert rendered(**spec, **python)["Deployment"] == rendered(**python)["Deployment"]
 
 
 @pytest.mark.parametrize(
@@ -156,11 +162,54 @@ def test_what_is_hot_rolls_nothing(spec: dict[str, Any]) -> None:
         {"drain": {"timeout": "1s"}},
         {"podTemplate": {"annotations": {"a": "b"}}},
         {"sidecar": {"logLevel": "debug"}},
+        {"model": {"container": {"image": "i"}, "protocol": "v2"}},
+        {"model": {"container": {"image": "i"}, "reconfigurePath": "/c"}},
+        {"warmup": {"requests": [{"path": "/p"}]}},
     ],
 )
 def test_what_rolls_changes_the_template(spec: dict[str, Any]) -> None:
-    """Model, drain, podTemplate and sidecar do."""
+    """Model, drain, podTemplate, sidecar and warm-up do."""
     assert rendered(**spec)["Deployment"]["spec"]["template"] != rendered()["Deployment"]["spec"]["template"]
+
+
+def test_the_settings_bring_what_is_hot_of_a_backend() -> None:
+    """The limit where nothing is batched, with its default, and the userConfig, as any JSON."""
+    default = json.loads(settings.for_sidecar(backend(), None)(1))
+    assert (default["maxOngoingRequests"], default["userConfig"]) == (100, None)
+    for config in ({"a": [1, {"b": None}]}, "text", 3, [], False):
+        told = settings.for_sidecar(backend(maxOngoingRequests=7, userConfig=config), None)(1)
+        found = json.loads(told)
+        assert (found["maxOngoingRequests"], found["userConfig"]) == (7, config)
+
+
+def test_warm_up_requests_are_of_the_pods_own_template() -> None:
+    """They travel in an annotation of the pod, mounted as a file: a change rolls, old pods keep theirs."""
+
+    def pod(body: Any) -> dict[str, Any]:
+        requests = [{"path": "/p", "headers": {"a": "b"}, "body": body}, {"path": "/q", "method": "GET"}]
+        found = rendered(warmup={"requests": requests, "timeout": "5s"})
+        template: dict[str, Any] = found["Deployment"]["spec"]["template"]
+        return template
+
+    template = pod({"instances": [1]})
+    told = json.loads(template["metadata"]["annotations"]["penstock.dev/warmup"])
+    assert told == [
+        {"path": "/p", "method": "POST", "headers": {"a": "b"}, "body": {"instances": [1]}},
+        {"path": "/q", "method": "GET", "headers": {}, "body": None},
+    ]
+    spec = template["spec"]
+    (volume,) = [one for one in spec["volumes"] if one["name"] == "penstock-warmup"]
+    assert volume["downwardAPI"]["items"] == [
+        {
+            "path": "warmup.json",
+            "fieldRef": {"fieldPath": "metadata.annotations['penstock.dev/warmup']"},
+        }
+    ]
+    arguments = spec["initContainers"][0]["args"]
+    assert arguments[arguments.index("--warmup") + 1] == "/etc/penstock/warmup/warmup.json"
+    assert arguments[arguments.index("--warmup-timeout") + 1] == "5s"
+    assert "penstock-warmup" not in str(spec["containers"])
+    assert pod({"instances": [2]}) != template
 
 
 def test_our_labels_win() -> None:

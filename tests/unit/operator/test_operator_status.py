@@ -13,7 +13,7 @@ from penstock_operator.api import Condition, ModelBackend
 from penstock_operator.api.backendstatus import LoadStatus, ScalingInputs
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.status import BackendObserved, conditions
-from penstock_wire.report import SidecarReport, State
+from penstock_wire.report import Reconfigure, SidecarReport, State
 from tests.support.observed import (
     BETWEEN,
     CONFIG,
@@ -492,3 +492,61 @@ def test_the_load_is_shown_seldom(old: int | None, new: int, elapsed: float | No
     """At most every 15 s, and on a change of more than a tenth."""
     before = None if old is None else LoadStatus(queued=old)
     assert status.publish_load(before, LoadStatus(queued=new), elapsed=elapsed).queued == shown
+
+
+# --- userConfig -----------------------------------------------------------------------------------------
+
+
+def reconfigured(name: str, *, ok: bool, message: str = "") -> SidecarReport:
+    return SidecarReport(
+        pod=name,
+        uid="u",
+        seq=1,
+        state="ready",
+        settings_version=3,
+        reconfigure=Reconfigure(version=3, ok=ok, message=message),
+    )
+
+
+def test_a_user_config_that_a_model_refuses_is_told() -> None:
+    """The condition names the pods and has the model's words; each pod's outcome is in the status."""
+    seen = replace(
+        WELL,
+        pods=[pod(), pod("p2"), pod("p3")],
+        reports={
+            "p1": reconfigured("p1", ok=True, message="fine"),
+            "p2": reconfigured("p2", ok=False, message="threshold: expected at most 1, found 3"),
+            "p3": reconfigured("p3", ok=False, message="x" * 5000),
+            "gone": reconfigured("gone", ok=False, message="of a pod that is no more"),
+        },
+    )
+    model = {"container": {"image": "i"}, "reconfigurePath": "/c"}
+    found = status.backend_status(backend(model=model, userConfig={"threshold": 3}), seen, now=NOW)
+    assert by_type(found)["SettingsApplied"] == ("False", "ReconfigureFailed")
+    assert message(found, "SettingsApplied") == (
+        "the model keeps its last userConfig in p2, p3; it said: threshold: expected at most 1, found 3"
+    )
+    assert by_type(found)["Ready"] == ("True", "Serving")
+    assert found["reconfigure"] == [
+        {"pod": "p2", "version": 3, "ok": False, "message": "threshold: expected at most 1, found 3"},
+        {"pod": "p3", "version": 3, "ok": False, "message": "x" * 1024},
+        {"pod": "p1", "version": 3, "ok": True, "message": ""},
+    ]
+
+
+def test_reconfigure_results_are_bounded() -> None:
+    """Ten of many pods, and those that refused are never hidden behind those that did not."""
+    names = [f"p{index:03}" for index in range(100)]
+    seen = replace(
+        WELL,
+        pods=[pod(name) for name in names],
+        reports={name: reconfigured(name, ok=name != "p099") for name in names},
+    )
+    found = status.backend_status(backend(userConfig=1), seen, now=NOW)["reconfigure"]
+    assert [one["pod"] for one in found] == ["p099", *names[:9]]
+
+
+def test_a_user_config_that_nobody_can_be_told() -> None:
+    """A container without model.reconfigurePath: said, not passed over."""
+    found = status.backend_status(backend(userConfig={}), WELL, now=NOW)
+    assert by_type(found)["SettingsApplied"] == ("False", "NoReconfigurePath")
