@@ -100,6 +100,9 @@ class Dispatcher:
         self._idle.set()
         self._runs: set[asyncio.Task[None]] = set()
         self._busy = 0
+        self._paused = False
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._passing = 0
         self.ongoing = 0
         self.refusing: PenstockError | None = None
@@ -160,6 +163,20 @@ class Dispatcher:
         if renamed:
             self._queue.rekey(lambda work: keys.rekey(work, self.key_names))
         self._wake.set()
+
+    def pause(self) -> None:
+        """Cut no further batch; what comes waits, what is with the model ends."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Cut batches again."""
+        self._paused = False
+        self._wake.set()
+
+    async def quiet(self) -> None:
+        """Wait until no batch is with the model."""
+        while self._busy:
+            await self._quiet.wait()
 
     async def answer(self, work: Work) -> Outcome:
         """Accept a request and wait for its outcome; cancelled, the request leaves the queue.
@@ -252,7 +269,7 @@ class Dispatcher:
         )
 
     def _free(self) -> int:
-        return self.slots - self._busy
+        return 0 if self._paused else self.slots - self._busy
 
     def _admit(self, work: Work) -> None:
         if self.refusing is not None:
@@ -360,6 +377,7 @@ class Dispatcher:
                 self._observer.waited(now - work.arrived)
         batch = _Batch(parts=parts, items=sum(part.size for part in parts), limit=self._limits.size)
         self._busy += 1
+        self._quiet.clear()
         self._load(batch.items)
         self.counts.batches += 1
         self.counts.batch_items += batch.items
@@ -380,6 +398,8 @@ class Dispatcher:
         if batch.in_model:
             batch.in_model = False
             self._busy -= 1
+            if not self._busy:
+                self._quiet.set()
             self._load(-batch.items)
             self._wake.set()
 
