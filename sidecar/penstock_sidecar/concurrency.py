@@ -1,0 +1,244 @@
+"""`maxConcurrentBatches: auto`: finds out how many batches at once pay. Pure: time is an argument.
+
+A hill climber on throughput. It rests at C slots; from time to time it tries more (or fewer), alternating
+stretches of batches at C and at the other number, and compares the items a second of both:
+
+- up, where more slots bring at least `GAIN` more throughput, within `max_seconds` a batch;
+- down, where fewer slots lose at most `LOSS` of it: what only waits inside the model is better off in our
+  queue, where it still can be batched, dropped and put in order.
+
+It only tries while work waits at each ended batch: otherwise throughput is what arrives and says nothing of
+slots. Each trial without a change doubles the rest before the next, up to `MAX_REST` batches; a throughput
+that leaves its band, or a change, ends the long rest.
+
+Netflix's concurrency-limits (Gradient2, Vegas: github.com/Netflix/concurrency-limits) and TCP Vegas (Brakmo
+and Peterson 1995) steer by the latency's rise over its minimum. Here latency depends on the size of the
+batch, which changes with the number of slots, so that rise says little; items a second say it directly, and
+comparing alternating stretches instead of consecutive ones keeps a drift of the load out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+GAIN = 0.10
+LOSS = 0.05
+CLEAR = 0.30
+"""A difference of this much after the first round needs no more rounds."""
+ROUNDS = 4
+"""Stretches of each arm of a trial at most."""
+STRETCH = 10
+"""Measured batches of a stretch at least, and four for each slot."""
+REST = 40
+"""Batches between two trials at first, doubled by each that changes nothing."""
+MAX_REST = 2560
+BAND = 0.3
+"""Change of throughput at rest that says the model is another one now."""
+IDLE_PATIENCE = 3
+"""Ended batches in a row without waiting work that end a trial."""
+FAILURES = 3
+"""Failed batches in a row from which there are too many slots."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Stretch:
+    """Batches that ended one after another under the same number of slots."""
+
+    skip: int
+    wanted: int
+    begun: float = -1.0
+    ended: int = 0
+    items: int = 0
+    seconds: float = 0.0
+    latest: float = 0.0
+
+    def add(self, now: float, items: int, seconds: float) -> bool:
+        """Take in an ended batch; True once complete. The first ones began under the number before."""
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        if self.begun < 0.0:
+            self.begun = now
+            return False
+        self.ended += 1
+        self.items += items
+        self.seconds += seconds
+        self.latest = now
+        return self.ended >= self.wanted
+
+
+@dataclasses.dataclass(slots=True)
+class _Arm:
+    """What the stretches of one number of slots add up to."""
+
+    items: int = 0
+    seconds: float = 0.0
+    elapsed: float = 0.0
+    batches: int = 0
+
+    def add(self, stretch: _Stretch) -> None:
+        self.items += stretch.items
+        self.seconds += stretch.seconds
+        self.elapsed += stretch.latest - stretch.begun
+        self.batches += stretch.ended
+
+    @property
+    def rate(self) -> float:
+        """Items a second."""
+        return self.items / max(self.elapsed, 1e-9)
+
+
+class AutoSlots:
+    """The number of slots, from what batches show.
+
+X
+
+    Args:
+        start: slots to begin with.
+        highest: slots at most.
+        max_seconds: seconds that a batch may take on average with more slots, or None for any.
+    """
+
+    def __init__(self, start: int = 1, highest: int = 64, max_seconds: float | None = None) -> None:
+        self.slots = start
+        self.max_seconds = max_seconds
+        self._highest = highest
+        self._rest_length = REST
+        self._rest_left = REST // 2
+        self._upward = True
+        self._base = start
+        self._other = 0
+        self._arms: tuple[_Arm, _Arm] | None = None
+        self._stretch: _Stretch = self._new_stretch(0)
+        self._known_rate = 0.0
+        self._unpressed = 0
+        self._failures = 0
+        self._long_ago = 0
+
+    def ended(self, now: float, items: int, seconds: float, *, pressed: bool, ok: bool = True) -> int:
+        """Take in a batch that ended; returns the slots from now on. ~1 µs.
+
+        Args:
+            now: the clock's time.
+            items: items it held.
+            seconds: what it took.
+            pressed: work was waiting when it ended, before the next batch was cut.
+            ok: the model answered it with success.
+        """
+        if not ok:
+            self._fail()
+            return self.slots
+        self._failures = 0
+        if not pressed:
+            self._unpressed += 1
+            if self._unpressed >= IDLE_PATIENCE:
+                self._calm()
+            return self.slots
+        self._unpressed = 0
+        complete = self._stretch.add(now, items, seconds)
+        if self._arms is None:
+            self._rest(complete=complete)
+        elif complete:
+            self._compare(self._arms)
+        return self.slots
+
+    def _new_stretch(self, before: int) -> _Stretch:
+        return _Stretch(skip=max(before, self.slots), wanted=max(STRETCH, 4 * self.slots))
+
+    def _set(self, slots: int) -> None:
+        before, self.slots = self.slots, slots
+        self._stretch = self._new_stretch(before)
+
+    def _rest(self, *, complete: bool) -> None:
+        self._rest_left -= 1
+        if complete:
+            stretch = self._stretch
+            rate = stretch.items / max(stretch.latest - stretch.begun, 1e-9)
+            self._watch(rate)
+            self._stretch = self._new_stretch(0)
+            self._stretch.skip = 0
+        if self._rest_left <= 0:
+            self._try()
+
+    def _watch(self, rate: float) -> None:
+        """Shorten the rest when throughput has left its band for two stretches in a row."""
+        if not self._known_rate:
+            self._known_rate = rate
+        elif abs(rate - self._known_rate) > BAND * self._known_rate:
+            self._long_ago += 1
+            if self._long_ago >= 2:
+                self._known_rate = rate
+                self._long_ago = 0
+                self._rest_length = REST
+                self._rest_left = 0
+        else:
+            self._long_ago = 0
+            self._known_rate += 0.2 * (rate - self._known_rate)
+
+    def _try(self) -> None:
+        base = self.slots
+        # At more slots one more is a small change: a quarter more, so that a gain shows over the noise.
+        step = max(1, base // 4)
+        other = min(self._highest, base + step) if self._upward else max(1, base - step)
+        if other == base:
+            self._upward = not self._upward
+            other = min(self._highest, base + step) if self._upward else max(1, base - step)
+        if other == base:
+            self._rest_left = self._rest_length
+            return
+        self._base, self._other = base, other
+        self._arms = (_Arm(), _Arm())
+        self._set(other)
+
+    def _compare(self, arms: tuple[_Arm, _Arm]) -> None:
+        ours, theirs = arms
+        at_base = self.slots == self._base
+        (ours if at_base else theirs).add(self._stretch)
+        if not at_base:
+            self._set(self._base)
+            return
+        rounds_done = ours.batches // max(STRETCH, 4 * self._base)
+        change = theirs.rate / ours.rate - 1.0 if ours.rate else 0.0
+        if rounds_done < ROUNDS and abs(change) < CLEAR:
+            self._set(self._other)
+            return
+        up = self._other > self._base
+        better = change >= GAIN if up else change >= -LOSS
+        if up and self.max_seconds is not None and theirs.seconds > self.max_seconds * theirs.batches:
+            better = False
+        self._arms = None
+        self._known_rate = 0.0
+        if better:
+            self._settle(self._other, REST)
+            # More of what helped.
+            self._rest_left = 0 if up else STRETCH
+        else:
+            self._upward = not up
+            self._settle(self._base, min(MAX_REST, 2 * self._rest_length))
+
+    def _settle(self, slots: int, rest: int) -> None:
+        self._arms = None
+        self._rest_length = rest
+        self._rest_left = rest
+        self._long_ago = 0
+        self._set(slots)
+
+    def _calm(self) -> None:
+        """Nothing waits: a trial would measure what arrives."""
+        self._unpressed = 0
+        if self._arms is not None:
+            self._arms = None
+            self._rest_left = self._rest_length
+            self._set(self._base)
+        else:
+            self._stretch = self._new_stretch(0)
+
+    def _fail(self) -> None:
+        self._failures += 1
+        if self._arms is not None:
+            self._upward = self._other < self._base
+            self._settle(min(self._base, self._other), min(MAX_REST, 2 * self._rest_length))
+        elif self._failures >= FAILURES and self.slots > 1:
+            self._failures = 0
+            self._upward = False
+            self._settle(max(1, self.slots - max(1, self.slots // 4)), self._rest_length)

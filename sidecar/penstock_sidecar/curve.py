@@ -1,0 +1,244 @@
+"""How long a batch of W items takes: L(W), learned from the batches that the model answered.
+
+    L(W) = 1.05 · max(a + b·W, p95 of the batches of W's size)
+
+`a + b·W` is a robust line through the successes of the latest 200 batches and the last 10 s, one line for
+each class of requests; the p95 counts where at least 8 samples of about W's size exist, and never falls as W
+grows. Samples expire, so that one slow start is not held against a model for ever: nothing is known where
+nothing succeeded lately. The time is an argument.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from statistics import median
+
+LAST = 200
+"""Batches of one class that are looked back upon at most."""
+HORIZON = 10.0
+"""Seconds after which a sample expires."""
+CLASSES = 16
+"""Classes that are told apart; beyond, the one that was observed least recently is forgotten."""
+MARGIN = 1.05
+BUCKET_SAMPLES = 8
+"""Samples of about one size from which their p95 counts."""
+REFIT = 0.1
+"""Seconds between two fits of one class, once it has `EAGER` samples."""
+EAGER = 16
+GROUPS = 12
+"""Groups of samples between which slopes are taken: 66 pairs at most."""
+_BOUNDS = tuple(sorted({1 << n for n in range(14)} | {3 << n for n in range(12)}))
+"""Upper bounds of the size buckets: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …"""
+_LAST_BUCKET = len(_BOUNDS) - 1
+
+Sample = tuple[float, int, float]
+"""When it was taken, items, seconds."""
+
+
+def fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """A robust line y = a + b·x with a ≥ 0 and b ≥ 0.
+
+    The points, in order of x, are put into at most `GROUPS` groups of about equal number (equal x stay
+    together); b is the weighted median of the slopes between the groups' medians, with the product of both
+    groups' numbers as the weight; a is the weighted median of what then remains. This is the estimator of
+    Theil (1950) and Sen (1968, doi:10.1080/01621459.1968.10480934) on group medians instead of on all pairs:
+    66 slopes instead of 19 900, the same breakdown at 1 - √½ ≈ 29 % outliers. A negative b becomes 0 (a: the
+    median of y), a negative a becomes 0 (b: the weighted median of y / x). With one size only the line is
+    flat.
+
+    Args:
+        points: (items ≥ 1, seconds ≥ 0), at least one.
+
+    Returns:
+        a in seconds, b in seconds an item.
+    """
+    groups = _groups(sorted(points))
+    slopes = [
+        ((y2 - y1) / (x2 - x1), n1 * n2)
+        for i, (x1, y1, n1) in enumerate(groups)
+        for x2, y2, n2 in groups[i + 1 :]
+        if x2 > x1
+    ]
+    b = max(0.0, _weighted_median(slopes)) if slopes else 0.0
+    if b == 0.0:
+        return max(0.0, median(y for _, y in points)), 0.0
+    a = _weighted_median([(y - b * x, n) for x, y, n in groups])
+    if a < 0.0:
+        return 0.0, max(0.0, _weighted_median([(y / x, n) for x, y, n in groups]))
+    return a, b
+
+
+def _groups(points: list[tuple[int, float]]) -> list[tuple[float, float, int]]:
+    """The medians of x and of y, and the number, of each group of sorted points."""
+    share = len(points) / GROUPS
+    groups: list[tuple[float, float, int]] = []
+    begin = 0
+    while begin < len(points):
+        end = min(len(points), max(begin + 1, round((len(groups) + 1) * share)))
+        last = points[end - 1][0]
+        while end < len(points) and points[end][0] == last:
+            end += 1
+        group = points[begin:end]
+        groups.append((median(x for x, _ in group), median(y for _, y in group), len(group)))
+        begin = end
+    return groups
+
+
+def _weighted_median(values: list[tuple[float, int]]) -> float:
+    values.sort()
+    half = sum(weight for _, weight in values) / 2
+    total = 0
+    for index, (value, weight) in enumerate(values):
+        total += weight
+        if total == half and index + 1 < len(values):
+            return (value + values[index + 1][0]) / 2
+        if total >= half:
+            return value
+    raise ValueError("expected at least one value")
+
+
+def p95(values: list[float]) -> float:
+    """The 95th percentile by nearest rank: the smallest value that at least 95 % do not exceed."""
+    values.sort()
+    return values[math.ceil(0.95 * len(values)) - 1]
+
+
+class _Class:
+    """The samples of one class, and what was made of them."""
+
+    __slots__ = ("a", "again", "b", "floors", "largest", "n", "samples")
+
+    def __init__(self) -> None:
+        self.samples: deque[Sample] = deque(maxlen=LAST)
+        self.n = 0
+        self.again = 0.0
+        self.a = self.b = 0.0
+        self.floors: list[float] = []
+        self.largest = 0
+
+    def fit(self, now: float) -> None:
+        samples = self.samples
+        while samples and samples[0][0] <= now - HORIZON:
+            samples.popleft()
+        self.n = len(samples)
+        if not samples:
+            self.again = math.inf
+            self.largest = 0
+            return
+        # Again when the next sample expires, though not at each of them.
+        self.again = max(samples[0][0] + HORIZON, now + REFIT)
+        self.a, self.b = fit_line([(items, seconds) for _, items, seconds in samples])
+        buckets: list[list[float]] = [[] for _ in _BOUNDS]
+        for _, items, seconds in samples:
+            buckets[_bucket(items)].append(seconds)
+        floor = 0.0
+        self.floors = []
+        for bucket in buckets:
+            if len(bucket) >= BUCKET_SAMPLES:
+                floor = max(floor, p95(bucket))
+            self.floors.append(floor)
+        self.largest = max(items for _, items, _ in samples)
+
+
+def _bucket(items: int) -> int:
+    return min(bisect_left(_BOUNDS, items), _LAST_BUCKET)
+
+
+class ServiceCurve:
+    """L(W) for each class of requests.
+
+    `learning` is False while nothing shall be learned: before the model is loaded.
+    """
+
+    __slots__ = ("_classes", "learning")
+
+    def __init__(self) -> None:
+        self._classes: OrderedDict[str, _Class] = OrderedDict()
+        self.learning = True
+
+    def observe(self, now: float, cls: str, items: int, seconds: float) -> None:
+        """Take in one batch that the model answered with success; ~0.5 µs, and every 0.1 s ~0.2 ms.
+
+        Args:
+            now: when the answer came, in the clock's time; never falls.
+            cls: its class: path and `x-penstock-method`.
+            items: items it held, ≥ 1.
+            seconds: what it took, ≥ 0.
+        """
+        if not self.learning:
+            return
+        known = self._classes.get(cls)
+        if known is None:
+            if len(self._classes) >= CLASSES:
+                self._classes.popitem(last=False)
+            known = self._classes[cls] = _Class()
+        else:
+            self._classes.move_to_end(cls)
+        known.samples.append((now, items, seconds))
+        if known.n < EAGER:
+            known.fit(now)
+        elif known.again > now + REFIT:
+            known.again = now + REFIT
+
+    def forget(self) -> None:
+        """The model is gone or another one: nothing is known."""
+        self._classes.clear()
+
+    def predict(self, now: float, cls: str, items: int) -> float | None:
+        """L(items) in seconds, or None where nothing succeeded in the last 10 s; ~0.5 µs.
+
+        Never falls as `items` grows.
+        """
+        known = self._classes.get(cls)
+        if known is None:
+            return None
+        if now >= known.again:
+            known.fit(now)
+        if not known.n:
+            return None
+        line = known.a + known.b * items
+        floor = known.floors[min(bisect_left(_BOUNDS, items), _LAST_BUCKET)]
+        return MARGIN * max(line, floor)
+
+    def largest(self, now: float, cls: str, limit: int, seconds: float) -> int:
+        """Items of the largest batch that keeps within `seconds`: 1 at least, `limit` at most.
+
+        Nothing is known of sizes far beyond those seen, so a batch is never more than twice the largest
+        batch of the samples, and of one item where there are none: 1, 2, 4, … from a cold start.
+
+        Args:
+            now: the clock's time.
+            cls: the class.
+            limit: items at most, ≥ 1.
+            seconds: what a batch may take.
+        """
+        if self.predict(now, cls, 1) is None:
+            return 1
+        high = min(limit, 2 * self._classes[cls].largest)
+        if self._within(now, cls, high, seconds):
+            return high
+        low = 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._within(now, cls, middle, seconds):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def fits(self, now: float) -> dict[str, tuple[float, float, int]]:
+        """Of each class with samples: a in seconds, b in seconds an item, the number of samples."""
+        fits: dict[str, tuple[float, float, int]] = {}
+        for cls, known in self._classes.items():
+            if now >= known.again:
+                known.fit(now)
+            if known.n:
+                fits[cls] = (known.a, known.b, known.n)
+        return fits
+
+    def _within(self, now: float, cls: str, items: int, seconds: float) -> bool:
+        predicted = self.predict(now, cls, items)
+        return predicted is not None and predicted <= seconds
