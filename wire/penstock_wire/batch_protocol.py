@@ -9,12 +9,13 @@ import dataclasses
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from penstock_wire.headers import Headers
 from penstock_wire.http import Request, Response
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
+class Parsed(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was read.
 
     Args:
@@ -48,11 +49,19 @@ class BatchProtocol(Protocol):
     """Whether header fields that a model may act upon are part of the key; not where each item carries its
     own."""
 
+    def passes(self, request: Request) -> bool:
+        """Whether a request is none of the protocol's, and passes through as it is, its body a stream.
+
+        Args:
+            request: its head; the body may not be there yet.
+        """
+        ...
+
     def parse(self, request: Request) -> Parsed:
         """Read a request, its media type included.
 
         Raises:
-            PenstockError: `bad_json`, `bad_media_type`, `bad_shape`, with what was expected, found, and where.
+            PenstockError: `bad_json`, `bad_media_type`, `bad_shape`: what was expected, found, and where.
         """
         ...
 

@@ -6,31 +6,26 @@ key, since a batch has one set of them. All other members of an answer come back
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
+from typing import cast
 
 import msgspec
 
+from penstock_wire.batch_protocol import Message, Parsed
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import Headers
+from penstock_wire.http import Request, Response
 from penstock_wire.json_slices import NotJSON, elements, members
+from penstock_wire.media_types import check_json
 
 INSTANCES = "instances"
 PREDICTIONS = "predictions"
+MAX_ITEMS = 100_000
+"""Items that one request may have."""
 Parameters = tuple[tuple[str, bytes], ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
-    """A request that was read.
-
-    Args:
-        items: the raw elements of `instances`.
-        parameters: the other members, name and raw value, sorted by name.
-    """
-
-    items: list[bytes]
-    parameters: Parameters
+JSON: Headers = ((b"content-type", b"application/json"),)
 
 
 def parse(body: bytes) -> Parsed:
@@ -46,22 +41,19 @@ def parse(body: bytes) -> Parsed:
     raw = found.pop(INSTANCES, None)
     if raw is None:
         names = ", ".join(sorted(found)[:10]) or "no members"
-        raise _shape("$", 'an object with a member "instances"', names)
+        raise shape_error("$", 'an object with a member "instances"', names)
     try:
-        items = elements(raw)
+        items = elements(raw, MAX_ITEMS)
     except NotJSON as error:
-        message = str(error)
-        raise _shape("$.instances", "an array", message.rpartition("found ")[2]) from error
-    return Parsed(items=items, parameters=tuple(sorted(found.items())))
+        raise _not_an_array(error) from error
+    if len(items) > MAX_ITEMS:
+        raise shape_error("$.instances", f"at most {MAX_ITEMS} items", str(len(items)))
+    return Parsed(items=items, parameters=tuple(sorted(found.items())) if found else ())
 
 
-def join(items: Sequence[bytes], parameters: Parameters) -> bytes:
+def join(items: Iterable[bytes], parameters: Parameters) -> bytes:
     """The body of a batch: the items in order, the parameters behind them."""
-    parts = [b'{"instances":[', b",".join(items), b"]"]
-    for name, raw in parameters:
-        parts += (b",", _name(name), b":", raw)
-    parts.append(b"}")
-    return b"".join(parts)
+    return b'{"instances":[' + b",".join(items) + _tail(parameters)
 
 
 def split(body: bytes, counts: Sequence[int]) -> list[bytes]:
@@ -89,10 +81,11 @@ def split(body: bytes, counts: Sequence[int]) -> list[bytes]:
             Reason.BAD_ANSWER,
             f"the model's answer: expected {sum(counts)} predictions, found {len(predictions)}",
         )
-    rest = b"".join(b"," + _name(name) + b":" + raw for name, raw in found.items()) + b"}"
+    tail = _tail(found.items())
     bodies, start = [], 0
     for count in counts:
-        bodies.append(b'{"predictions":[' + b",".join(predictions[start : start + count]) + b"]" + rest)
+        some = predictions[start] if count == 1 else b",".join(predictions[start : start + count])
+        bodies.append(b'{"predictions":[' + some + tail)
         start += count
     return bodies
 
@@ -110,24 +103,63 @@ def merge(bodies: Sequence[bytes]) -> bytes:
         predictions += elements(found.pop(PREDICTIONS))
         if index == 0:
             rest = found
-    return _answer(predictions, rest)
+    return b'{"predictions":[' + b",".join(predictions) + _tail(rest.items())
 
 
-def _answer(predictions: Sequence[bytes], rest: dict[str, bytes]) -> bytes:
-    tail = b"".join(b"," + _name(name) + b":" + raw for name, raw in rest.items())
-    return b'{"predictions":[' + b",".join(predictions) + b"]" + tail + b"}"
+class _Instances:
+    """The protocol on the functions above."""
+
+    name = "instances"
+    isolates = True
+    key_fields = True
+
+    def passes(self, request: Request) -> bool:
+        return request.method != "POST"
+
+    def parse(self, request: Request) -> Parsed:
+        check_json(request.headers)
+        return parse(request.body)
+
+    def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:
+        body = join(chain.from_iterable(parts), cast("Parameters", parameters))
+        return Message(headers=JSON, body=body)
+
+    def split(self, answer: Response, counts: Sequence[int], parameters: Hashable) -> list[Response]:
+        status, headers = answer.status, answer.headers
+        return [Response(status, headers, body) for body in split(answer.body, counts)]
+
+    def merge(self, answers: Sequence[Response]) -> Response:
+        first = answers[0]
+        return Response(first.status, first.headers, merge([answer.body for answer in answers]))
 
 
-def _name(name: str) -> bytes:
+INSTANCES_PROTOCOL = _Instances()
+
+
+def _tail(more: Iterable[tuple[str, bytes]]) -> bytes:
+    """The end of a body: of its array, then its other members."""
+    return b"".join([b"]", *(b"," + member_name(name) + b":" + raw for name, raw in more), b"}"])
+
+
+def member_name(name: str) -> bytes:
+    """A member's name as JSON."""
     try:
         return msgspec.json.encode(name)
     except UnicodeEncodeError:  # a lone surrogate, which json.loads takes and msgspec does not write
         return json.dumps(name).encode()
 
 
-def _shape(path: str, expected: str, found: str) -> PenstockError:
+def shape_error(path: str, expected: str, found: str) -> PenstockError:
+    """A `bad_shape` that says where."""
     return PenstockError(
         Reason.BAD_SHAPE,
         f"{path}: expected {expected}, found {found}",
         extra={"path": path, "expected": expected, "found": found},
     )
+
+
+def _not_an_array(error: NotJSON) -> PenstockError:
+    message = str(error)
+    if message.startswith("expected at most"):
+        return shape_error("$.instances", f"at most {MAX_ITEMS} items", "more")
+    return shape_error("$.instances", "an array", message.rpartition("found ")[2])

@@ -22,6 +22,9 @@ _TEXT = rb'"(?:[^"\\]+|\\.?)*+(?:"|\Z)'
 _STRING = re.compile(_TEXT, re.DOTALL)
 _STRUCTURE = re.compile(_TEXT + rb"|[\[\]{},:]", re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_NO_MARKS = bytes(set(range(256)) - set(b"[]{},"))
+_INNERMOST = re.compile(rb"(?<=[\[{,])(?:\[,*+\]|\{,*+\})")
+"""Containers that hold no others, but for the outermost."""
 _FOLDS = 8
 _SPACE = b" \t\n\r"
 
@@ -46,7 +49,8 @@ def _hook(kind: type[Any], value: Any) -> Any:
     raise NotImplementedError(kind)
 
 
-_OBJECT = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_hook)
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OBJECT_TOLD = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_hook)
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -59,37 +63,93 @@ def members(body: bytes) -> dict[str, bytes]:
     Returns:
         Name → slice, in the order sent.
 
+    What msgspec decodes keeps one of two members with the same name. That none was lost is shown by the
+    bytes that the members do not account for: fewer than the smallest member takes.
+
     Raises:
         NotJSON: not UTF-8, not JSON, not an object, a name twice, or deeper than `MAX_DEPTH`.
     """
-    _check_text(body)
-    _seen.clear()
+    if not body.isascii() or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        _check_text(body)
     try:
-        found: dict[str, bytes] = {str(name): bytes(raw) for name, raw in _OBJECT.decode(body).items()}
+        decoded = _OBJECT.decode(body)
     except msgspec.ValidationError as error:
         raise NotJSON(f"expected a JSON object, found {_kind(body)}") from error
     except (msgspec.DecodeError, RecursionError) as error:
         return _scan_members(body, error)
-    if len(found) != len(_seen):
-        raise NotJSON(f"member {_twice(_seen)!r} is there twice")
+    found = {}
+    slack = len(body) - 1
+    for name, raw in decoded.items():
+        found[name] = value = bytes(raw)
+        slack -= len(name if name.isascii() else name.encode()) + len(value) + 4
+    if slack >= _SMALLEST_MEMBER and not _is_spaced(body, slack, found):
+        _check_twins(body, len(found))
     return found
 
 
-def elements(array: bytes) -> list[bytes]:
+_SMALLEST_MEMBER = len(b',"":1')
+
+
+def _is_spaced(body: bytes, slack: int, found: dict[str, bytes]) -> bool:
+    """Whether the body is just these members in the spelling of `json.dumps`."""
+    if slack != 2 * len(found) - 1:
+        return False
+    try:
+        spaced = b", ".join([b'"%b": %b' % (name.encode(), raw) for name, raw in found.items()])
+    except UnicodeEncodeError:
+        return False
+    return body == b"{%b}" % spaced
+
+
+def _check_twins(body: bytes, members_found: int) -> None:
+    """Refuse a name that is there twice; the slow way, which is told each name."""
+    _seen.clear()
+    _OBJECT_TOLD.decode(body)
+    if members_found != len(_seen):
+        raise NotJSON(f"member {_twice(_seen)!r} is there twice")
+
+
+def elements(array: bytes, limit: int | None = None) -> list[bytes]:
     """The elements of a JSON array as raw slices.
 
     Args:
         array: a JSON text, as a rule a slice that `members` returned.
+        limit: elements allowed; checked before any of them takes memory of its own.
 
     Raises:
-        NotJSON: not JSON or not an array.
+        NotJSON: not JSON, not an array, or longer than allowed.
     """
+    if limit is not None and len(array) > 2 * limit and array.count(b",") >= limit:
+        _check_length(array, limit)
     try:
-        return [bytes(raw) for raw in _ARRAY.decode(array)]
+        return list(map(bytes, _ARRAY.decode(array)))
     except msgspec.ValidationError as error:
         raise NotJSON(f"expected a JSON array, found {_kind(array)}") from error
     except (msgspec.DecodeError, RecursionError) as error:
         return _scan_elements(array, error)
+
+
+def _check_length(array: bytes, limit: int) -> None:
+    """Refuse an array of more elements than allowed, by its commas."""
+    if array.lstrip(_SPACE)[:1] != b"[":
+        return
+    marks = (_STRING.sub(b"", array) if b'"' in array else array).translate(None, _NO_MARKS)
+    for _ in range(_FOLDS):
+        if len(marks) <= limit + 1:
+            return
+        if marks.count(b"[") + marks.count(b"{") == 1:
+            break
+        marks = _INNERMOST.sub(b"", marks)
+    depth = commas = 0
+    for mark in marks:
+        if mark in b"[{":
+            depth += 1
+        elif mark in b"]}":
+            depth -= 1
+        elif depth == 1:
+            commas += 1
+            if commas >= limit:
+                raise NotJSON(f"expected at most {limit} elements, found more")
 
 
 def _check_text(body: bytes) -> None:

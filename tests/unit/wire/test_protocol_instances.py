@@ -1,0 +1,127 @@
+"""The `instances` protocol as the engine uses it, and what its fast way must not lose."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.http import Request, Response
+from penstock_wire.instances import INSTANCES_PROTOCOL, MAX_ITEMS
+from penstock_wire.json_slices import NotJSON, elements, members
+
+JSON = ((b"content-type", b"application/json"),)
+NAMES = st.sampled_from(["", "a", "b", "instances", "ü", "\n", '"'])
+
+
+def request(body: bytes, *headers: tuple[bytes, bytes]) -> Request:
+    return Request("POST", "/v1/models/m:predict", headers, body)
+
+
+@given(
+    st.lists(st.tuples(NAMES, st.sampled_from(["1", "[]", '"x"', "[1, 2]", "NaN"])), max_size=5),
+    st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " : ")]),
+    st.booleans(),
+    st.sampled_from(["", "\n", " " * 9]),
+)
+def test_a_member_twice_is_found_however_the_object_is_spelled(
+    pairs: list[tuple[str, str]], marks: tuple[str, str], ascii_: bool, tail: str
+):
+    comma, colon = marks
+    inner = comma.join(json.dumps(name, ensure_ascii=ascii_) + colon + raw for name, raw in pairs)
+    body = ("{" + inner + "}" + tail).encode()
+    if len(dict(pairs)) < len(pairs):
+        with pytest.raises(NotJSON, match="is there twice"):
+            members(body)
+    else:
+        assert members(body) == {name: raw.encode() for name, raw in pairs}
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        b"[" + b"1," * 1000 + b"1]",
+        b"[" + b"[1,2]," * 1000 + b"NaN]",
+        b"[" + b'{"a":[1,{"b":2}]},' * 1000 + b"1]",
+        b"[" + b'"]",' * 1000 + b"1]",
+        b" [[" + b"[" * 30 + b"]" * 30 + b"]" + b",1" * 1000 + b"]",
+    ],
+)
+def test_items_are_bounded_before_they_are_built(array: bytes):
+    assert len(elements(array, 1001)) == 1001
+    with pytest.raises(NotJSON, match="at most 1000 elements"):
+        elements(array, 1000)
+
+
+@given(st.recursive(st.just(1), lambda inner: st.lists(inner, max_size=5), max_leaves=60), st.integers(1, 9))
+def test_the_bound_counts_no_elements_of_elements(document: Any, limit: int):
+    if not isinstance(document, list):
+        return
+    array = json.dumps(document).encode()
+    try:
+        found = elements(array, limit)
+    except NotJSON:
+        assert len(document) > limit
+    else:
+        assert len(found) == len(document)
+
+
+def test_a_tensor_of_many_numbers_is_one_item():
+    image = [[0.5] * 500] * 500
+    parsed = INSTANCES_PROTOCOL.parse(request(json.dumps({"instances": [image]}).encode()))
+    assert len(parsed.items) == 1
+
+
+@pytest.mark.parametrize("count", [MAX_ITEMS + 1, MAX_ITEMS * 3])
+def test_too_many_items_are_told(count: int):
+    with pytest.raises(PenstockError, match="at most 100000 items") as caught:
+        INSTANCES_PROTOCOL.parse(request(b'{"instances":[' + b"1," * (count - 1) + b"1]}"))
+    assert caught.value.reason == Reason.BAD_SHAPE
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken"),
+    [
+        (b"content-type", b"application/json", True),
+        (b"content-type", b"Application/JSON; charset=utf-8", True),
+        (b"content-type", b"application/ld+json", True),
+        (b"content-type", b"text/html", False),
+        (b"content-encoding", b"identity", True),
+        (b"content-encoding", b"gzip", False),
+    ],
+)
+def test_the_media_type_is_checked(name: bytes, value: bytes, taken: bool):
+    sent = request(b'{"instances":[1]}', (b"accept", b"*/*"), (name, value))
+    if taken:
+        assert INSTANCES_PROTOCOL.parse(sent).items == [b"1"]
+        return
+    with pytest.raises(PenstockError, match="expected") as caught:
+        INSTANCES_PROTOCOL.parse(sent)
+    assert caught.value.reason == Reason.BAD_MEDIA_TYPE
+
+
+def test_only_a_post_is_a_prediction():
+    assert INSTANCES_PROTOCOL.passes(Request("GET", "/v1/models/m", (), b""))
+    assert not INSTANCES_PROTOCOL.passes(request(b""))
+
+
+def test_status_and_fields_come_back_to_each():
+    parsed = [INSTANCES_PROTOCOL.parse(request(b'{"instances":[1, 2],"m":7}')) for _ in range(3)]
+    message = INSTANCES_PROTOCOL.join([each.items for each in parsed], parsed[0].parameters)
+    assert message.headers == JSON
+    assert message.body == b'{"instances":[1,2,1,2,1,2],"m":7}'
+    answer = Response(200, (*JSON, (b"x-model", b"m7")), b'{"predictions": [1, 2, 3, 4, 5, 6], "v": "3"}')
+    answers = INSTANCES_PROTOCOL.split(answer, [2, 1, 3], parsed[0].parameters)
+    assert [each.body for each in answers] == [
+        b'{"predictions":[1,2],"v":"3"}',
+        b'{"predictions":[3],"v":"3"}',
+        b'{"predictions":[4,5,6],"v":"3"}',
+    ]
+    merged = INSTANCES_PROTOCOL.merge(answers)
+    assert merged.body == b'{"predictions":[1,2,3,4,5,6],"v":"3"}'
+    assert merged.status == 200
+    assert merged.headers == answer.headers
