@@ -145,7 +145,7 @@ class Exchange(Protocol):
         """What came in."""
         ...
 
-    gone: Callable[[], None] | None
+    gone: Callable[[], object] | None
 
     def answer(self, response: Response) -> None:
         """Send the answer; nothing happens where the client is gone, or where it was answered."""
@@ -252,7 +252,11 @@ class UpstreamAnswer(Protocol):
     """Bytes of the body, None where the upstream did not say."""
     stream: BodyReader
     tunnel: Tunnel | None
-    """The connection, after 101."""
+    """The connection, after 101; `headers` then have `connection` and `upgrade`."""
+
+    def whole(self) -> bytes | None:
+        """What is left of the body where its end has come already, None where more will come."""
+        ...
 
     def abort(self) -> None:
         """Let go: a body that was not read to its end costs the connection. No-op after the end."""

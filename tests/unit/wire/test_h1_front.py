@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
 
-from penstock_wire import h1_front
+from penstock_wire import h1_front_limits
 from penstock_wire.h1_front import H1Front
 from penstock_wire.http import Request, Response
 
@@ -296,7 +297,7 @@ async def test_a_client_that_leaves_cancels_its_handler(server: Server) -> None:
 async def test_whoever_drips_or_idles_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head or a body that does not come to its end: 408; a connection that asks nothing: closed."""
     for name in ("HEAD_SECONDS", "BODY_SECONDS", "IDLE_SECONDS"):
-        monkeypatch.setattr(h1_front, name, 0.2)
+        monkeypatch.setattr(h1_front_limits, name, 0.2)
     head = await server.exchange(b"GET / HTTP/1.1\r\nho")
     body = await server.exchange(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nx")
     idle = await server.exchange(b"")
@@ -310,7 +311,7 @@ async def test_a_reader_that_takes_nothing_is_cut_and_others_are_served(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answers wait in a bounded buffer; who does not read loses the connection."""
-    monkeypatch.setattr(h1_front, "WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(h1_front_limits, "WRITE_SECONDS", 0.2)
 
     async def large(_: Request) -> Response:
         return Response(200, (), b"x" * 50_000_000)
@@ -417,7 +418,7 @@ async def test_after_a_long_answer_a_connection_may_idle_as_long_as_after_a_shor
         return await server.echo(request)
 
     server.handler = slow
-    monkeypatch.setattr(h1_front, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(h1_front_limits, "IDLE_SECONDS", 0.0)
     reader, writer = await server.connect()
     writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     await until(lambda: len(server.seen) >= 1)
@@ -425,7 +426,7 @@ async def test_after_a_long_answer_a_connection_may_idle_as_long_as_after_a_shor
     monkeypatch.undo()
     gate.set()
     await answer(reader)
-    assert not connection.overdue(asyncio.get_running_loop().time())
+    assert not connection.overdue(time.monotonic())
     writer.close()
 
 

@@ -1,0 +1,884 @@
+"""One connection of the front: the parser's callbacks fill an exchange, the service answers it.
+
+A connection has at most one exchange under way; pipelined ones wait in line, parsed, and reading pauses when
+there are many, so the answers leave in order. In words:
+
+- `_mode` says where received bytes go: to the parser (`_PARSE`); around it, to a body of known length
+  (`_BYPASS`); to a tunnel (`_TUNNEL`); into `_behind` while it is open whether the connection will switch
+  protocols (`_UNDECIDED`); nowhere, once no further request is read (`_DROP`).
+- `_phase` says what the connection waits for: the next request, the rest of a head, the rest of a body.
+- `_incoming` is the exchange whose body is being received, `_current` the one that the service has; with a
+  stream they are the same for a while. `_line` holds those between.
+
+The end of a client's stream is its leaving, whatever is under way, but in a tunnel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import socket
+import struct
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, cast
+
+import httptools
+
+from penstock_wire import h1_front_head as heads
+from penstock_wire import h1_front_limits as limits
+from penstock_wire import h1_front_streams as streams
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import REQUEST_ID, Headers, get
+from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
+from penstock_wire.process import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock_wire.h1_front import H1Front, H1Listener
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSE = b"connection: close\r\n"
+_SPECIAL = heads.SPECIAL
+_METHODS = heads.METHODS
+_MAX_FIELDS = limits.MAX_FIELDS
+_MAX_HEAD_BYTES = limits.MAX_HEAD_BYTES
+_JOINED_BYTES = 64 * 1024  # up to here one copy is cheaper than a second buffer to write
+_PLAIN, _HEAD, _BODY = 0, 1, 2
+_PARSE, _BYPASS, _TUNNEL, _UNDECIDED, _DROP = 0, 1, 2, 3, 4
+_LINE_IS_LONG, _STREAM_IS_FULL, _MUCH_BEHIND = 1, 2, 4  # why reading pauses
+
+
+class _EndedError(Exception):
+    """Stops the parser in the middle of what was received: nothing behind it will be served."""
+
+
+class H1Exchange:
+    """An `Exchange`; its request is complete, or has a stream."""
+
+    __slots__ = ("complete", "connection", "expects", "gone", "keep", "old", "request")
+
+    def __init__(self, connection: H1Connection, request: Request, *, keep: bool) -> None:
+        self.connection: H1Connection | None = connection
+        self.request = request
+        self.gone: Callable[[], object] | None = None
+        self.keep = keep
+        self.old = False  # HTTP/1.0
+        self.expects = False  # the client waits for `100 Continue`
+        self.complete = False  # the whole body was received
+
+    def answer(self, response: Response) -> None:
+        """See `Exchange.answer`."""
+        connection = self.connection
+        if connection is not None:
+            self.connection = self.gone = None
+            connection.answer(self, response)
+
+    def fail(self, error: BaseException) -> None:
+        """What should have answered has raised: tell it in the log, answer 500 and close."""
+        log("handler failed", level="error", error=repr(error))
+        self.keep = False
+        self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
+
+    def switch(self, headers: Headers) -> Tunnel:
+        """See `Exchange.switch`."""
+        if self.connection is None:
+            raise ClientGone("the client is gone, or was answered")
+        if not self.request.upgrade:
+            raise ValueError("expected a request that asks to switch protocols")
+        connection = self.connection
+        tunnel = connection.switch(headers)
+        self.connection = self.gone = None
+        return tunnel
+
+
+class H1Connection(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        front: its front.
+        listener: the address that it came to.
+        loop: the running loop.
+    """
+
+    __slots__ = (
+        "_behind",
+        "_body_bytes",
+        "_continue",
+        "_current",
+        "_dry_bytes",
+        "_fields",
+        "_front",
+        "_holders",
+        "_host",
+        "_incoming",
+        "_last",
+        "_left",
+        "_line",
+        "_lingering",
+        "_listener",
+        "_loop",
+        "_mode",
+        "_parser",
+        "_paused",
+        "_peer",
+        "_phase",
+        "_pieces",
+        "_reader",
+        "_scheduled",
+        "_sender",
+        "_service",
+        "_since",
+        "_special",
+        "_stuck_bytes",
+        "_stuck_since",
+        "_transport",
+        "_tunnel",
+        "_undecided",
+        "_url",
+        "_writable",
+    )
+
+    def __init__(self, front: H1Front, listener: H1Listener, loop: asyncio.AbstractEventLoop) -> None:
+        self._front = front
+        self._listener = listener
+        self._service = listener.service
+        self._loop = loop
+        self._transport: asyncio.Transport
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._peer = ""
+        self._mode = _PARSE
+        self._phase = _PLAIN
+        self._since = front.now  # when the phase began, or its last progress
+        self._last = False  # no further request is read
+        self._lingering = False  # the end was written; what still comes is dropped
+        self._scheduled = False  # `_advance` will be called
+        # the request that is being received
+        self._url = b""
+        self._fields: heads.Fields = []
+        self._special: heads.Fields = []
+        self._host = b""  # the last Host that was found well-formed
+        self._incoming: H1Exchange | None = None
+        self._reader: streams.Inbound | None = None
+        self._pieces: list[bytes] = []
+        self._body_bytes = 0
+        self._left = 0  # bytes of the body to come, -1 = not known
+        self._dry_bytes = 0  # received since the last complete head or part of a body
+        self._continue = False  # the client is to be told to go on when its turn comes
+        # requests in line, the last of which may be a refusal
+        self._line: collections.deque[H1Exchange | PenstockError] | None = None
+        self._current: H1Exchange | None = None
+        self._holders = 0  # who asks that reading pause
+        # writing
+        self._paused = False
+        self._stuck_since = 0.0
+        self._stuck_bytes = 0
+        self._writable: asyncio.Future[None] | None = None
+        self._sender: asyncio.Task[None] | None = None
+        # switching protocols
+        self._undecided: H1Exchange | None = None
+        self._behind = b""
+        self._tunnel: streams.FrontTunnel | None = None
+
+    # -- the transport's callbacks --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        if len(self._front.connections) >= self._front.max_connections:
+            self._mode = _DROP
+            self._transport.abort()
+            return
+        name = transport.get_extra_info("peername")
+        self._peer = str(name[0]) if name else ""
+        self._front.connections.add(self)
+        self._listener.connections.add(self)
+        self._listener.empty.clear()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`; whoever works for the client is told."""
+        self._mode = _DROP
+        self._last = True
+        self._front.connections.discard(self)
+        self._listener.connections.discard(self)
+        if not self._listener.connections:
+            self._listener.empty.set()
+        self._parser = None  # it holds this connection
+        self._line = None
+        self._behind = b""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.fail("the client went away in the middle of its body")
+        if self._incoming is not None:
+            self._incoming.connection = None
+            self._incoming = None
+        if self._tunnel is not None:
+            self._tunnel.fail("the client went away")
+            self._tunnel = None
+        self._let_go()
+        if self._sender is not None:
+            self._sender.cancel()
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def eof_received(self) -> bool:
+        """The client sends no more; True keeps the connection, for the other half of a tunnel."""
+        # A client that leaves sends what a half-closing one sends, and leaving is what clients do: the
+        # service is told (by connection_lost), or the model would work for nobody.
+        self._last = True
+        if self._tunnel is not None:
+            self._tunnel.finish()
+            return not self._tunnel.sent_all
+        return False
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is sent."""
+        self._paused = True
+        self._stuck_since = self._front.now
+        self._stuck_bytes = self._transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        """The client has taken what it was sent."""
+        self._paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        if self._line and self._current is None:
+            self._soon()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes for the parser, unless `_mode` says otherwise."""
+        if self._mode:
+            self._around(data)
+            return
+        self._dry_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._switched(memoryview(data)[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._unreadable(error, data)
+        else:
+            if self._phase:
+                self._unfinished()
+
+    def _unreadable(self, error: Exception, data: bytes) -> None:
+        if not self._last:  # else it was we who ended the parsing
+            found = error.__context__
+            self._refuse(found if isinstance(found, PenstockError) else heads.cannot_read(error, data))
+
+    def _around(self, data: bytes) -> None:
+        """What was received is not for the parser."""
+        mode = self._mode
+        if mode == _BYPASS:
+            left = self._left
+            if len(data) < left:
+                self.on_body(data)
+                return
+            self._mode = _PARSE
+            self.on_body(data[:left])
+            self._parser = httptools.HttpRequestParser(self)  # the other one still waits for this body
+            rest = data[left:]
+            try:
+                self.on_message_complete()
+            except _EndedError:
+                return
+            if rest:
+                self.data_received(rest)
+        elif mode == _TUNNEL and self._tunnel is not None:
+            self._tunnel.feed(data)
+        elif mode == _UNDECIDED:
+            self._behind += data
+            if len(self._behind) > limits.BUFFER_BYTES:
+                self._pause(_MUCH_BEHIND)
+
+    def _unfinished(self) -> None:
+        """A request has begun to come, and not ended."""
+        if self._last:
+            return
+        if self._dry_bytes > limits.MAX_HEAD_BYTES:
+            self._refuse(heads.fields_too_large(f"expected a head of at most {limits.MAX_HEAD_BYTES} bytes"))
+        elif self._phase == _BODY:
+            if self._left > 0:
+                self._mode = _BYPASS  # what comes next is body to its last byte, and needs no parser
+            self._tell_in_turn()
+
+    def _tell_in_turn(self) -> None:
+        """Tell the client to go on when all before has been answered; with a stream, its reader says when."""
+        if self._continue and self._current is None and not self._line and self._reader is None:
+            self._tell_to_go_on()
+
+    def _tell_to_go_on(self) -> None:
+        self._continue = False
+        if not self._body_bytes:  # RFC 9110 section 10.1.1: not where the body has begun to come
+            self._transport.write(_CONTINUE)
+
+    # -- the parser's callbacks -----------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        if self._last:
+            raise _EndedError
+        self._phase = _HEAD
+        self._since = self._front.now
+
+    def on_url(self, part: bytes) -> None:
+        """A piece of the target."""
+        self._url = self._url + part if self._url else part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field, or a trailer."""
+        name = name.lower()
+        if name in _SPECIAL:
+            self._special.append((name, value.rstrip()))
+            if name != b"host":
+                return
+        self._fields.append((name, value.rstrip()))
+
+    def on_headers_complete(self) -> None:
+        """A head: check it, make an exchange of it, begin the body."""
+        fields, special = self._fields, self._special
+        self._fields, self._special = [], []  # trailers go there, and are dropped
+        url, self._url = self._url, b""
+        parser = self._parser
+        method = _METHODS.get(parser.get_method())
+        hosts = length = 0
+        common = method is not None and url[0] == 47 and b"#" not in url and url.isascii()
+        for name, value in special:
+            if name == b"host":
+                hosts += 1
+                if value != self._host:
+                    heads.check_host(value)
+                    self._host = value
+            elif name == b"content-length" and value.isdigit():
+                length = int(value)
+            else:
+                common = False
+        if self._dry_bytes > _MAX_HEAD_BYTES or len(fields) > _MAX_FIELDS:
+            _check_size(url, fields)
+        self._dry_bytes = 0
+        self._phase = _BODY
+        # NB: without a Connection field the parser keeps connections of HTTP/1.1 alone.
+        if common and hosts == 1 and parser.should_keep_alive():
+            request = Request(method, url.decode(), tuple(fields), b"", self._peer)  # type: ignore[arg-type]
+            self._incoming = exchange = H1Exchange(self, request, keep=True)
+            if length:
+                self._left = length
+                if length > self._front.max_body_bytes or self._listener.streams is not None:
+                    self._begin_body(exchange, length)
+        else:
+            self._uncommon(url, fields, special)
+
+    def _uncommon(self, url: bytes, fields: heads.Fields, special: heads.Fields) -> None:
+        """Take a head that has more in it than most have."""
+        parser = self._parser
+        method = parser.get_method().decode("latin-1")
+        found = heads.framing(parser.get_http_version(), special, keep=parser.should_keep_alive())
+        target, host = heads.origin_form(method, url)
+        if host is not None:  # an http URL: what it names is the host
+            fields = [field for field in fields if field[0] != b"host"]
+            fields.insert(0, (b"host", host))
+        if found.named:
+            fields = [field for field in fields if field[0] not in found.named]
+        request = Request(method, target, tuple(fields), b"", self._peer)
+        self._incoming = exchange = H1Exchange(self, request, keep=found.keep)
+        exchange.old = found.old
+        self._left = -1 if found.chunked else found.length
+        self._continue = exchange.expects = found.expects and self._left != 0
+        if self._left:
+            self._begin_body(exchange, None if found.chunked else found.length)
+        elif found.upgrade and found.keep and self._listener.streams is not None and parser.should_upgrade():
+            request.upgrade = found.upgrade
+            self._undecided = exchange
+
+    def _begin_body(self, exchange: H1Exchange, length: int | None) -> None:
+        """Ask whether the body is to be a stream, and refuse one that is too large to be whole."""
+        request = exchange.request
+        wanted = self._listener.streams
+        if wanted is not None:
+            try:
+                stream = wanted(request)
+            except Exception as error:
+                log("handler failed", level="error", error=repr(error))
+                raise PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler") from error
+            if stream:
+                request.length = length
+                request.stream = self._reader = streams.Inbound(self)
+                self._enqueue(exchange)
+                if self._mode == _DROP:
+                    raise _EndedError
+                return
+        if length is not None and length > self._front.max_body_bytes:
+            raise self._too_large(f"{length}")
+
+    def on_body(self, part: bytes) -> None:
+        """A piece of a body, unframed."""
+        self._dry_bytes = 0
+        size = len(part)
+        if self._left > 0:
+            self._left -= size
+        self._body_bytes += size
+        if self._reader is not None:
+            self._since = self._front.now
+            self._reader.feed(part)
+            return
+        incoming = self._incoming
+        if incoming is None or incoming.connection is None:
+            # Answered before its end: read away a little, to keep the connection (RFC 9112 section 9.3).
+            if self._body_bytes > limits.DRAIN_BYTES:
+                self._end_now()
+            return
+        if self._body_bytes > self._front.max_body_bytes:
+            raise self._too_large("a larger one")
+        self._pieces.append(part)
+
+    def on_message_complete(self) -> None:
+        """The end of a request."""
+        if self._last:
+            raise _EndedError
+        exchange, self._incoming = self._incoming, None
+        self._dry_bytes = self._left = 0
+        self._phase = _PLAIN
+        self._since = self._front.now
+        if self._special or self._fields:  # trailers
+            self._fields, self._special = [], []
+        if exchange is None:
+            return
+        exchange.complete = True
+        if self._body_bytes:
+            self._body_bytes = 0
+            pieces, self._pieces = self._pieces, []
+            if pieces:
+                exchange.request.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._continue = False
+        if not exchange.keep:
+            self._last = True
+        if self._reader is not None:
+            self._reader.finish()
+            self._reader = None
+        elif exchange.request.stream is None:
+            self._enqueue(exchange)
+        if self._last and self._mode != _TUNNEL:
+            self._mode = _DROP
+            raise _EndedError
+
+    # -- requests in ----------------------------------------------------------------------------------------
+
+    def _enqueue(self, entry: H1Exchange) -> None:
+        """Hand an exchange to the service, now or when its turn comes."""
+        if self._current is None and not self._line and not self._paused:
+            self._current = entry
+            try:
+                self._service(entry)
+            except (Exception, asyncio.CancelledError) as error:
+                entry.fail(error)
+            return
+        if self._line is None:
+            self._line = collections.deque()
+        self._line.append(entry)
+        if len(self._line) > limits.MAX_PIPELINED:
+            self._pause(_LINE_IS_LONG)
+        if self._current is None:
+            self._soon()
+
+    def _soon(self) -> None:
+        # NB: not at once: whoever answers is not called with the next request in the middle of it.
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._advance)
+
+    def _advance(self) -> None:
+        """Go on behind an answer: serve what is in line, read what was held back."""
+        self._scheduled = False
+        line = self._line
+        while line and self._current is None and not self._paused and not self._transport.is_closing():
+            entry = line.popleft()
+            if isinstance(entry, PenstockError):
+                self._end_with(entry)
+                return
+            self._current = entry
+            try:
+                self._service(entry)
+            except (Exception, asyncio.CancelledError) as error:
+                entry.fail(error)
+        if line is not None and len(line) <= limits.MAX_PIPELINED:
+            self._resume(_LINE_IS_LONG)
+        if self._current is not None or line or self._transport.is_closing():
+            return
+        self._tell_in_turn()
+        if self._mode == _UNDECIDED and self._undecided is None:
+            behind, self._behind = self._behind, b""
+            self._mode = _PARSE
+            self._resume(_MUCH_BEHIND)
+            if behind:
+                self.data_received(behind)
+
+    def _refuse(self, error: PenstockError) -> None:
+        """Answer an error behind what is in line; read nothing more."""
+        self._last = True
+        self._mode = _DROP
+        self._phase = _PLAIN
+        reader, self._reader = self._reader, None
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None and incoming.connection is None:  # its answer has been sent, or begun
+            if incoming is self._current:
+                self._let_go()
+                self._cut()
+            else:
+                self._end_now()
+        elif incoming is not None and incoming is self._current:
+            self._let_go()
+        elif self._line and self._line[-1] is incoming:
+            self._line.pop()
+        if reader is not None:
+            reader.fail(error.detail)
+        if self._lingering or self._transport.is_closing():
+            return
+        if self._current is None and not self._line:
+            self._end_with(error)
+            return
+        if self._line is None:
+            self._line = collections.deque()
+        self._line.append(error)
+
+    def _let_go(self) -> None:
+        """The exchange under way is none any more: tell its service."""
+        current, self._current = self._current, None
+        if current is None:
+            return
+        current.connection = None
+        gone, current.gone = current.gone, None
+        if gone is not None:
+            try:
+                gone()
+            except Exception as error:
+                log("handler failed", level="error", error=repr(error))
+
+    def _too_large(self, found: str) -> PenstockError:
+        headers = self._incoming.request.headers if self._incoming is not None else ()
+        request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1")
+        return PenstockError(
+            Reason.TOO_LARGE,
+            f"expected a body of at most {self._front.max_body_bytes} bytes, found {found}",
+            extra={"request_id": request_id} if request_id else None,
+        )
+
+    # -- answers out ----------------------------------------------------------------------------------------
+
+    def answer(self, exchange: H1Exchange, response: Response) -> None:
+        """Send the answer of the exchange under way, and go on to the next."""
+        front = self._front
+        body = response.body
+        if (
+            exchange.keep
+            and exchange.complete
+            and response.stream is None
+            and not front.closing
+            and not self._listener.closing
+            and response.status != 204
+            and response.status != 304
+            and exchange.request.method != "HEAD"
+        ):
+            try:
+                head = front.heads.plain(response.status, response.headers, len(body))
+            except (ValueError, TypeError) as error:
+                self._unsendable(exchange, error)
+                return
+            if len(body) <= _JOINED_BYTES:
+                self._transport.write(head + body)
+            else:
+                self._transport.write(head)
+                self._transport.write(body)
+            self._current = None
+            self._since = front.now  # the service's time was not the client's
+            if self._line or self._continue or self._undecided is not None:
+                if self._undecided is exchange:
+                    self._undecided = None
+                self._soon()
+            return
+        try:
+            self._answer_uncommon(exchange, response)
+        except (ValueError, TypeError) as error:
+            self._unsendable(exchange, error)
+
+    def _unsendable(self, exchange: H1Exchange, error: Exception) -> None:
+        log("answer cannot be sent", level="error", error=repr(error))
+        exchange.keep = False
+        detail = f"{type(error).__name__} in a handler"
+        self._answer_uncommon(exchange, PenstockError(Reason.INTERNAL, detail).response())
+
+    def _answer_uncommon(self, exchange: H1Exchange, response: Response) -> None:
+        """Send an answer that is a stream, has no body, or may be the last."""
+        keep = exchange.keep and not self._front.closing and not self._listener.closing
+        stream = response.stream
+        bodiless = exchange.request.method == "HEAD" or response.status in heads.NO_BODY_STATUS
+        body = response.body
+        length = len(body) if stream is None else response.length
+        chunked = False
+        if response.status in heads.NO_BODY_STATUS or (
+            # A HEAD answered from upstream comes without a body, and without the length that it would have.
+            exchange.request.method == "HEAD" and not length
+        ):
+            tail = b""
+        elif length is not None:
+            tail = b"content-length: %d\r\n" % length
+        elif exchange.old:
+            tail = b""
+            keep = False
+        else:
+            tail = b"transfer-encoding: chunked\r\n"
+            chunked = True
+        sending = stream is not None and not bodiless
+        if not exchange.complete and not sending and not self._may_drain(exchange):
+            keep = False
+        if not keep:
+            tail += _CLOSE
+        head = self._front.heads.render(response.status, response.headers, tail)
+        exchange.keep = keep
+        self._transport.write(head if bodiless or stream is not None else head + body)
+        if stream is None:
+            self._answered(exchange)
+        elif bodiless:
+            self._sender = self._loop.create_task(self._close_stream(exchange, stream))
+        else:
+            self._sender = self._loop.create_task(self._send(exchange, stream, length, chunked=chunked))
+
+    def _may_drain(self, exchange: H1Exchange) -> bool:
+        """Whether the rest of the request's body is short enough to be read away."""
+        return 0 < self._left <= limits.DRAIN_BYTES and not (exchange.expects and not self._body_bytes)
+
+    async def _send(
+        self, exchange: H1Exchange, stream: AsyncIterator[bytes], length: int | None, *, chunked: bool
+    ) -> None:
+        try:
+            await streams.send(self, stream, chunked=chunked, length=length)
+        except (ClientGone, UpstreamError):
+            self._cut()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            self._cut()
+            if task is not None and task.cancelling():
+                raise
+        except Exception as error:
+            log("answer's stream failed", level="error", error=repr(error))
+            self._cut()
+        else:
+            self._streamed(exchange)
+        finally:
+            self._sender = None
+
+    async def _close_stream(self, exchange: H1Exchange, stream: AsyncIterator[bytes]) -> None:
+        try:
+            await streams.close(stream)
+        except Exception as error:
+            log("answer's stream failed", level="error", error=repr(error))
+        self._sender = None
+        self._streamed(exchange)
+
+    def _streamed(self, exchange: H1Exchange) -> None:
+        if self._transport.is_closing():
+            return
+        if not exchange.complete and not self._may_drain(exchange):
+            exchange.keep = False
+        self._answered(exchange)
+
+    def _answered(self, exchange: H1Exchange) -> None:
+        """The whole answer has been written."""
+        self._current = None
+        self._since = self._front.now
+        if self._undecided is exchange:
+            self._undecided = None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.fail("the request was answered before its end")
+            self._body_bytes = 0  # what is read away counts from here
+        if exchange.keep:
+            self._soon()
+        elif exchange.complete and not self._line and not self._behind and self._phase == _PLAIN:
+            self._last = True
+            self._mode = _DROP
+            self._transport.close()
+        else:
+            self._end_now()
+
+    def _end_with(self, error: PenstockError) -> None:
+        """Answer a refusal, which is the last answer."""
+        answer = error.response()
+        tail = b"content-length: %d\r\n%b" % (len(answer.body), _CLOSE)
+        self._transport.write(self._front.heads.render(answer.status, answer.headers, tail) + answer.body)
+        self._end_now()
+
+    def _end_now(self) -> None:
+        """End the connection so that its client reads what was written, whatever it is sending."""
+        if self._lingering:
+            return
+        self._last = self._lingering = True
+        self._mode = _DROP
+        self._line = None
+        self._phase = _PLAIN
+        self._since = self._front.now
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+            self._resume(self._holders)
+
+    def _cut(self) -> None:
+        """End the connection so that nobody takes what was sent for the whole."""
+        if self._transport.is_closing():
+            return
+        found = self._transport.get_extra_info("socket")
+        if found is not None:  # a reset: to HTTP/1.0 an orderly end would be the body's
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    # -- what streams and tunnels ask for -------------------------------------------------------------------
+
+    def hold(self, source: streams.Inbound) -> None:
+        """See `streams.Carrier`."""
+        self._pause(_STREAM_IS_FULL)
+
+    def release(self, source: streams.Inbound) -> None:
+        """See `streams.Carrier`."""
+        self._since = self._front.now
+        self._resume(_STREAM_IS_FULL)
+
+    def wanted(self) -> None:
+        """See `streams.Carrier`."""
+        if self._continue and self._current is self._incoming:
+            self._tell_to_go_on()
+
+    def write(self, data: bytes) -> bool:
+        """See `streams.Carrier`."""
+        if self._transport.is_closing():
+            raise ClientGone("the client went away")
+        self._transport.write(data)
+        return not self._paused
+
+    async def writable(self) -> None:
+        """See `streams.Carrier`."""
+        if self._writable is None or self._writable.done():
+            self._writable = self._loop.create_future()
+        await asyncio.shield(self._writable)
+        if self._transport.is_closing():
+            raise ClientGone("the client went away")
+
+    def switch(self, headers: Headers) -> Tunnel:
+        """Answer 101 and become a tunnel."""
+        if self._transport.is_closing():
+            raise ClientGone("the client went away")
+        lines = b"".join(b"%b: %b\r\n" % field for field in headers)
+        if not lines.count(b"\r") == lines.count(b"\n") == len(headers) or b"\0" in lines:
+            raise ValueError("expected header fields of one line each")
+        self._transport.write(b"HTTP/1.1 101 Switching Protocols\r\n%b\r\n" % lines)
+        self._tunnel = tunnel = streams.FrontTunnel(self)
+        self._current = self._undecided = None
+        self._last = True
+        self._mode = _TUNNEL
+        behind, self._behind = self._behind, b""
+        self._resume(_MUCH_BEHIND)
+        tunnel.feed(behind)
+        return tunnel
+
+    def _switched(self, rest: memoryview) -> None:
+        """The parser has stopped behind a request that asks to switch protocols."""
+        while True:
+            self._parser = httptools.HttpRequestParser(self)
+            if self._mode == _TUNNEL and self._tunnel is not None:
+                self._tunnel.feed(bytes(rest))
+                return
+            if self._mode or self._last:
+                return
+            if self._undecided is not None:
+                self._mode = _UNDECIDED
+                self._behind = bytes(rest)
+                return
+            if not rest:
+                return
+            # We may ignore an `Upgrade` (RFC 9110 section 7.8); what follows is read on.
+            self._dry_bytes = len(rest)
+            try:
+                self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                self._unreadable(error, bytes(rest))
+                return
+            else:
+                if self._phase:
+                    self._unfinished()
+                return
+
+    def end_tunnel(self) -> None:
+        """See `streams.Carrier`."""
+        if self._transport.is_closing():
+            return
+        if self._tunnel is not None and self._tunnel.ended:
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
+        self._transport.abort()
+
+    def _pause(self, holder: int) -> None:
+        if not self._holders and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._holders |= holder
+
+    def _resume(self, holder: int) -> None:
+        if self._holders & holder:
+            self._holders &= ~holder
+            if not self._holders and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    # -- time and the end -----------------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> bool:
+        """Whether the peer has kept us waiting too long.
+
+        Args:
+            now: what `H1Front.now` is, in seconds.
+        """
+        if self._paused:
+            found = self._transport.get_write_buffer_size()
+            if found != self._stuck_bytes:
+                self._stuck_bytes, self._stuck_since = found, now
+            return now - self._stuck_since > limits.WRITE_SECONDS + limits.SWEEP_SECONDS
+        if self._tunnel is not None or self._holders or self._undecided is not None:
+            return False
+        if self._current is not None and (self._reader is None or self._continue):
+            return False  # it waits for us
+        if self._lingering:
+            patience = limits.LINGER_SECONDS
+        elif self._phase == _PLAIN:
+            patience = limits.IDLE_SECONDS
+        else:
+            patience = limits.HEAD_SECONDS if self._phase == _HEAD else limits.BODY_SECONDS
+        return now - self._since > patience + limits.SWEEP_SECONDS
+
+    def expire(self) -> None:
+        """The peer kept us waiting too long: tell it if it was in the middle of a request, and close."""
+        if self._paused or self._lingering:
+            self._cut()
+        elif self._phase == _PLAIN:
+            self._transport.close()
+        else:
+            self._refuse(
+                PenstockError(Reason.BAD_REQUEST, "expected the rest of the request in time", status=408)
+            )
+
+    def close_if_idle(self) -> None:
+        """Close now unless a request is read or answered."""
+        if self._current is None and not self._line and self._phase == _PLAIN and self._tunnel is None:
+            self._transport.close()
+
+
+def _check_size(url: bytes, fields: heads.Fields) -> None:
+    """Refuse a head that is too large.
+
+    Raises:
+        PenstockError: 431.
+    """
+    if len(fields) > _MAX_FIELDS:
+        raise heads.fields_too_large(f"expected at most {_MAX_FIELDS} header fields")
+    if len(url) + sum(len(name) + len(value) for name, value in fields) > _MAX_HEAD_BYTES:
+        raise heads.fields_too_large(f"expected a head of at most {_MAX_HEAD_BYTES} bytes")

@@ -1,0 +1,236 @@
+"""What the heads of requests and answers must be: pure functions, for the connection to use.
+
+The parser (llhttp) has refused what it cannot read or what could be read in two ways: a length beside
+chunked, two lengths, a bare CR or LF, folded fields, space before a colon. What RFC 9110 and 9112 leave to
+the server is refused here.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http
+import re
+import time
+
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import HOP_BY_HOP, Headers
+
+Fields = list[tuple[bytes, bytes]]
+
+SPECIAL = HOP_BY_HOP | {b"content-length", b"expect", b"host"}
+"""Fields that the front itself reads. All but `host` end here."""
+DROPPED = HOP_BY_HOP | {b"content-length"}
+NO_BODY_STATUS = frozenset({204, 304})
+METHODS = {
+    name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+}
+
+_PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
+_OUR_OWN = DROPPED | {b"date"}
+_LENGTH_LINES = [b"content-length: %d\r\n" % length for length in range(2048)]
+_HOST = re.compile(
+    rb"(?:\[[0-9A-Fa-fVv][0-9A-Fa-f:.\-_~!$&'()*+,;=]*\]|\[::[0-9A-Fa-f:.]*\]"
+    rb"|(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?"
+)
+_TARGET = re.compile(r"[!-~\x80-\xff]+")
+_JOIN_FIELD = b": ".join
+
+
+class Framing:
+    """What the uncommon fields of a request say.
+
+    Args:
+        keep: the connection may be kept for another request.
+        old: the client speaks HTTP/1.0.
+        chunked: the body is chunked.
+        length: bytes of the body; 0 where chunked.
+        expects: the client waits for `100 Continue`.
+        upgrade: the protocol that it asks for, empty for none.
+        named: fields that `Connection` names.
+    """
+
+    __slots__ = ("chunked", "expects", "keep", "length", "named", "old", "upgrade")
+
+    def __init__(self) -> None:
+        self.keep = True
+        self.old = False
+        self.chunked = False
+        self.length = 0
+        self.expects = False
+        self.upgrade = b""
+        self.named: frozenset[bytes] = frozenset()
+
+
+def framing(version: str, special: Fields, *, keep: bool) -> Framing:
+    """Read the fields that concern this connection.
+
+    Args:
+        version: the request's HTTP version, as `1.1`.
+        special: its fields that are among `SPECIAL`.
+        keep: what the parser says of keeping the connection.
+
+    Raises:
+        PenstockError: 400, 501 or 505.
+    """
+    if version not in ("1.1", "1.0"):
+        raise PenstockError(Reason.BAD_REQUEST, f"expected HTTP/1.1, found HTTP/{version}", status=505)
+    found = Framing()
+    found.old = version == "1.0"
+    # A client of HTTP/1.0 waits for the end of the connection unless the answer says `keep-alive`.
+    found.keep = keep and not found.old
+    hosts = 0
+    named: set[bytes] = set()
+    for name, value in special:
+        if name == b"host":
+            hosts += 1
+            check_host(value)
+        elif name == b"content-length":
+            if not value.isdigit():
+                raise PenstockError(Reason.BAD_REQUEST, "expected a number as content-length")
+            found.length = int(value)
+        elif name == b"transfer-encoding":
+            if value.lower() != b"chunked" or found.chunked:
+                raise PenstockError(
+                    Reason.BAD_REQUEST, f"expected transfer-encoding chunked, found {value!r}", status=501
+                )
+            if found.old:
+                raise PenstockError(Reason.BAD_REQUEST, "expected no transfer-encoding in HTTP/1.0")
+            found.chunked = True
+        elif name == b"connection":
+            named.update(token.strip(b" \t").lower() for token in value.split(b","))
+        elif name == b"expect":
+            # RFC 9110 section 10.1.1: a client of HTTP/1.0 cannot mean it.
+            found.expects = value.lower() == b"100-continue" and not found.old
+        elif name == b"upgrade" and not found.old:  # RFC 9110 section 7.8
+            found.upgrade = value
+    if hosts > 1 or (not hosts and not found.old):
+        raise PenstockError(Reason.BAD_REQUEST, f"expected one Host field, found {hosts}")
+    # NB: `Connection: host` would take from a request what every request must have.
+    found.named = frozenset(named - {b"", b"host"})
+    if b"upgrade" not in named or found.length or found.chunked:
+        # NB: before its whole body has come, no request may switch (RFC 9110 section 7.8); one with a body is
+        # answered as if it had not asked.
+        found.upgrade = b""
+    return found
+
+
+def check_host(value: bytes) -> None:
+    """Refuse what is no `uri-host [":" port]` (RFC 9112 section 3.2).
+
+    Raises:
+        PenstockError: 400.
+    """
+    if _HOST.fullmatch(value) is None:
+        raise PenstockError(Reason.BAD_REQUEST, "expected a Host field of the form host or host:port")
+
+
+def origin_form(method: str, url: bytes) -> tuple[str, bytes | None]:
+    """The target as a path, and the host that it names itself (RFC 9112 section 3.2).
+
+    Raises:
+        PenstockError: 400, a target that is none of a path, an http URL, or `*` with OPTIONS.
+    """
+    target = url.decode("latin-1")
+    bad = PenstockError(Reason.BAD_REQUEST, "expected a path or an http URL as the request's target")
+    if method == "CONNECT" or "#" in target or _TARGET.fullmatch(target) is None:
+        raise bad
+    if target[0] == "/":
+        return target, None
+    if target == "*" and method == "OPTIONS":
+        return target, None
+    scheme, found, rest = target.partition("://")
+    if not found or scheme.lower() not in ("http", "https"):
+        raise bad
+    end = min([index for index in (rest.find("/"), rest.find("?")) if index >= 0], default=len(rest))
+    authority, path = rest[:end].encode("latin-1"), rest[end:]
+    # RFC 9110 sections 4.2.1 and 4.2.4: no empty host, no user.
+    if not authority or authority[:1] == b":" or _HOST.fullmatch(authority) is None:
+        raise bad
+    if not path and method == "OPTIONS":
+        return "*", authority
+    return (path if path[:1] == "/" else "/" + path), authority
+
+
+class AnswerHead:
+    """Renders heads of answers. What all answers of a status share is made once a second."""
+
+    __slots__ = ("_firsts", "_now")
+
+    def __init__(self) -> None:
+        self._firsts: dict[int, bytes] = {}
+        self._now = 0
+
+    def tick(self) -> None:
+        """Take up the time of day (RFC 9110 section 6.6.1)."""
+        now = int(time.time())
+        if now != self._now:
+            self._now = now
+            self._firsts.clear()
+
+    def first(self, status: int) -> bytes:
+        """The status line and the date.
+
+        Raises:
+            ValueError: no final status.
+        """
+        found = self._firsts.get(status)
+        if found is None:
+            if not 200 <= status <= 999:
+                raise ValueError(f"expected a final status, found {status}")
+            date = email.utils.formatdate(self._now or time.time(), usegmt=True).encode()
+            line = b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"Unknown"))
+            found = self._firsts[status] = b"%bdate: %b\r\n" % (line, date)
+        return found
+
+    def plain(self, status: int, headers: Headers, length: int) -> bytes:
+        """The head of a whole answer on a connection that is kept.
+
+        Raises:
+            ValueError: fields that would be read as others (RFC 9110 section 5.5).
+        """
+        tail = _LENGTH_LINES[length] if length < 2048 else b"content-length: %d\r\n" % length
+        return self.render(status, headers, tail)
+
+    def render(self, status: int, headers: Headers, tail: bytes) -> bytes:
+        """A whole head: status line, date, end-to-end fields, and the lines that the connection adds.
+
+        Raises:
+            ValueError: as in `plain`.
+        """
+        first = self._firsts.get(status) or self.first(status)
+        if not headers:
+            return first + tail + b"\r\n"
+        for field in headers:
+            if field[0] in _OUR_OWN:
+                first, headers = self._without_ours(status, headers)
+                if not headers:
+                    return first + tail + b"\r\n"
+                break
+        lines = b"\r\n".join(map(_JOIN_FIELD, headers))
+        # Each CR and LF in it is one of those just put between the fields.
+        count = len(headers) - 1
+        if lines.count(b"\r") != count or lines.count(b"\n") != count or b"\0" in lines:
+            raise ValueError("expected header fields of one line each")
+        return b"%b%b\r\n%b\r\n" % (first, lines, tail)
+
+    def _without_ours(self, status: int, headers: Headers) -> tuple[bytes, Headers]:
+        """The first lines and the fields, where these hold some that the front writes; their `date` stays."""
+        first = self.first(status)
+        if any(name == b"date" for name, _ in headers):
+            first = first[: first.index(b"\r\n") + 2]
+        return first, tuple(field for field in headers if field[0] not in DROPPED)
+
+
+def cannot_read(error: object, data: bytes) -> PenstockError:
+    """400 for bytes that are no request."""
+    found = (
+        "found a TLS handshake, and this port speaks plain HTTP"
+        if data[:2] == b"\x16\x03"
+        else f"found: {error}"
+    )
+    return PenstockError(Reason.BAD_REQUEST, f"expected an HTTP/1.1 request, {found}")
+
+
+def fields_too_large(detail: str) -> PenstockError:
+    """431 for a head beyond a limit."""
+    return PenstockError(Reason.TOO_LARGE, f"{detail}, found more", status=431)
