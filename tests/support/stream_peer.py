@@ -1,0 +1,87 @@
+"""A server for one test that speaks raw bytes: each connection is given to the test's own coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+
+class Wire:
+    """One connection that a server took.
+
+    Args:
+        reader: what the client sends.
+        writer: where it reads.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def head(self) -> bytes:
+        """The next request's head."""
+        return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def chunked(self) -> bytes:
+        """A chunked body."""
+        found = b""
+        while size := int(await self.reader.readline(), 16):
+            found += await self.reader.readexactly(size)
+            await self.reader.readline()
+        await self.reader.readline()
+        return found
+
+    async def send(self, *parts: bytes) -> None:
+        """Send, and wait until it is taken."""
+        for part in parts:
+            self.writer.write(part)
+            await self.writer.drain()
+
+    async def gone(self) -> None:
+        """Wait until the client has ended its connection."""
+        with contextlib.suppress(ConnectionError):
+            while await self.reader.read(65536):
+                pass
+
+    def reset(self) -> None:
+        """End the connection at once."""
+        self.writer.transport.abort()
+
+
+Script = Callable[[Wire], Awaitable[None]]
+
+
+class Scripted:
+    """A server whose connections are played by `scripts`, one each, the last for all further ones."""
+
+    def __init__(self) -> None:
+        self.scripts: list[Script] = []
+        self.port = 0
+        self.connections = 0
+        self.failures: list[BaseException] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Play a connection."""
+        script = self.scripts[min(self.connections, len(self.scripts) - 1)]
+        self.connections += 1
+        try:
+            await script(Wire(reader, writer))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client ended it
+        except Exception as error:
+            self.failures.append(error)
+        finally:
+            writer.close()
+
+
+@contextlib.asynccontextmanager
+async def scripted() -> AsyncIterator[Scripted]:
+    """A scripted server on a free port of loopback."""
+    found = Scripted()
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    found.port = server.sockets[0].getsockname()[1]
+    try:
+        yield found
+    finally:
+        server.close()
+    assert not found.failures, found.failures

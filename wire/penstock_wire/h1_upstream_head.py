@@ -1,0 +1,47 @@
+"""The head of an upstream request, as bytes."""
+
+from __future__ import annotations
+
+from penstock_wire.headers import HOP_BY_HOP
+from penstock_wire.http import Request, UpstreamError
+
+DROPPED = HOP_BY_HOP | {b"content-length"}
+_NOT_SENT = DROPPED | {b"expect"}  # nobody here waits for `100 Continue`
+_MAY_LACK_BODY = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
+
+
+def encode_head(request: Request, where: str) -> bytes:
+    """The request line and the fields, with the framing of the body and a host.
+
+    Args:
+        request: what is to be sent.
+        where: the host and port that are told where the request names none.
+
+    Raises:
+        UpstreamError: a field would be two, or the request line would be none.
+    """
+    lines = [f"{request.method} {request.target} HTTP/1.1\r\n".encode("latin-1", "replace")]
+    if lines[0].count(b" ") != 2:
+        raise UpstreamError(f"the request for {where} cannot be sent: a space in its method or target")
+    hosted = False
+    for name, value in request.headers:
+        if name not in _NOT_SENT:
+            lines.append(b"%b: %b\r\n" % (name, value))
+            if name == b"host":
+                hosted = True
+    if not hosted:
+        lines.append(f"host: {where}\r\n".encode("latin-1"))
+    if request.stream is not None:
+        if request.length is None:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        else:
+            lines.append(b"content-length: %d\r\n" % request.length)
+    elif request.body or (request.method not in _MAY_LACK_BODY and not request.upgrade):
+        lines.append(b"content-length: %d\r\n" % len(request.body))
+    if request.upgrade:
+        lines.append(b"connection: upgrade\r\nupgrade: %b\r\n" % request.upgrade)
+    head = b"".join(lines)
+    wanted = len(lines) + (1 if request.upgrade else 0)
+    if not head.count(b"\r") == head.count(b"\n") == wanted or b"\0" in head:
+        raise UpstreamError(f"the request for {where} cannot be sent: expected fields of one line each")
+    return head + b"\r\n"
