@@ -16,6 +16,9 @@ from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.model import Model
+from penstock_sidecar.readiness import Readiness
+from penstock_sidecar.reconfigure import Reconfigure
+from penstock_sidecar.warmup import Warmup
 from penstock_wire import process, report
 from penstock_wire import settings as wire_settings
 from penstock_wire.h1_front import H1Front
@@ -52,7 +55,7 @@ class Sidecar:
             port=config.model[1],
             ready_path=config.ready_path,
             upstream=self._upstream,
-            busy=lambda: self._dispatcher.ongoing > 0,
+            busy=lambda: self._dispatcher.ongoing > 0 or self._readiness.busy,
             changed=self._model_changed,
         )
         protocol = PROTOCOLS[config.protocol]
@@ -65,6 +68,20 @@ class Sidecar:
             clock=time.monotonic,
         )
         self._metrics.show(self._dispatcher)
+        self._reconfigure = Reconfigure(
+            config.reconfigure_path,
+            send=self._model.send,
+            flow=self._dispatcher,
+            changed=self._report_now,
+            settled=config.report_to is None,
+        )
+        self._readiness = Readiness(
+            reconfigure=self._reconfigure,
+            warmup=Warmup(
+                config.warmup, timeout=config.warmup_timeout, send=self._model.send, clock=time.monotonic
+            ),
+            changed=self._readiness_changed,
+        )
         self._handler = SidecarHandler(
             dispatcher=self._dispatcher,
             protocol=protocol,
@@ -118,6 +135,7 @@ class Sidecar:
         self._spawn("heartbeat", self._heartbeat())
         self._spawn("settings", self._source.watch())
         self._spawn("model", self._model.watch())
+        self._spawn("readiness", self._readiness.run())
         if self._reporter is not None:
             self._spawn("report", self._reporter.run())
         config = self._config
@@ -204,14 +222,18 @@ class Sidecar:
             return f"draining: {self._drain.phase.value}"
         if self._state() == "starting":
             return "no settings yet"
-        return self._model.message
+        return self._model.message or self._readiness.message
+
+    @property
+    def _prepared(self) -> bool:
+        return self._model.ready and self._readiness.ready
 
     def _state(self) -> report.State:
         if self._drain.draining:
             return "draining"
         if self._source.current is None and self._config.report_to is not None:
             return "starting"
-        return "ready" if self._model.ready else "loading"
+        return "ready" if self._prepared else "loading"
 
     def _report(self, sequence: int) -> bytes:
         counts = self._dispatcher.counts
@@ -226,6 +248,7 @@ class Sidecar:
             totals=self._metrics.totals(batches=counts.batches, batch_items=counts.batch_items),
             message=self._unready()[:300],
             slots=self._dispatcher.slots,
+            reconfigure=self._reconfigure.result,
         )
         return report.encode(document)
 
@@ -246,12 +269,21 @@ class Sidecar:
 
     def _apply(self, settings: Settings) -> None:
         self._dispatcher.apply(settings.batching)
+        self._reconfigure.want(settings.user_config, settings.version or self._source.version)
+        self._readiness.settings_changed()
         self._report_now()
 
     def _model_changed(self) -> None:
-        self._drain.model_changed(ready=self._model.ready, gone=self._model.gone)
+        self._readiness.model_changed(ready=self._model.ready, gone=self._model.gone)
+        self._drain.model_changed(ready=self._prepared, gone=self._model.gone)
         if self._stop.is_set() and not self._model.ready:
             self._drain.hurry()
+        self._report_now()
+
+    def _readiness_changed(self) -> None:
+        if self._prepared:
+            log("ready")
+            self._drain.model_changed(ready=True, gone=False)
         self._report_now()
 
     def _phase_changed(self) -> None:

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from penstock_sidecar import warmup
 from penstock_sidecar.exchange import PROTOCOLS
 from penstock_wire import process
+from penstock_wire.errors import DocumentError
+from penstock_wire.http import Request
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,9 @@ class Config:
         settings: the settings file, if any.
         protocol: how requests are joined.
         ready_path: the model's readiness.
+        reconfigure_path: where the model takes its userConfig, if anywhere.
+        warmup: requests that the model must answer before the pod is ready.
+        warmup_timeout: that each of them has.
         drain_timeout: until the queued are refused.
         propagation_delay: until everybody knows that the pod is leaving.
         report_to: base URL of the operator, if any.
@@ -41,6 +47,9 @@ class Config:
     settings: Path | None = None
     protocol: str = "instances"
     ready_path: str = "/"
+    reconfigure_path: str | None = None
+    warmup: tuple[Request, ...] = ()
+    warmup_timeout: float = 60.0
     drain_timeout: float = 30.0
     propagation_delay: float = 5.0
     report_to: str | None = None
@@ -69,6 +78,13 @@ def _path(text: str) -> str:
     return text
 
 
+def _warmup(text: str) -> tuple[Request, ...]:
+    try:
+        return warmup.read(Path(text))
+    except DocumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def parse(arguments: Sequence[str] | None = None) -> Config:
     """Read the command line and the environment; ends the process with a message where they are no use."""
     parser = process.Parser(
@@ -81,6 +97,11 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("settings", type=Path, help="settings file, JSON or YAML; followed")
     flag("protocol", choices=sorted(PROTOCOLS), default="instances", help="how requests are joined")
     flag("ready-path", type=_path, default="/", help="path that the model answers 2xx when it is ready")
+    flag("reconfigure-path", type=_path, help="path that takes userConfig by POST; none unless given")
+    flag(
+        "warmup", type=_warmup, default=(), help="file of requests to answer before it is ready, JSON or YAML"
+    )
+    flag("warmup-timeout", type=process.duration, default=60.0, help="the time that each of them has, as 60s")
     flag("drain-timeout", type=process.duration, default=30.0, help="until the queued are refused, as 30s")
     flag("propagation-delay", type=process.duration, default=5.0, help="until all know it is leaving, as 5s")
     flag("report-to", help="the operator's URL; without it the sidecar runs alone")

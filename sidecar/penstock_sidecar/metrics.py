@@ -162,7 +162,7 @@ class Metrics:
         """All metrics in Prometheus' text format."""
         from prometheus_client import generate_latest
 
-        return generate_latest(self)  # type: ignore[arg-type]  # it asks for `collect` alone
+        return generate_latest(self)
 
     def totals(self, *, batches: int, batch_items: int) -> Totals:
         """The totals of a report."""

@@ -4,8 +4,11 @@
 Every POST is a prediction of the `instances` protocol; the answer to an item is `{"got": item}`. What else
 it does is said in the request's query: `status=500`, `wrong=1` (one prediction too few), `garbage=1` (no
 JSON), `nohttp=1` (no HTTP), `cut=1` (half a body, then the end), `reset=1` (the end at once), `hang=1` (no
-answer), `ms=50` (takes that long), `fields=1` (fields and members of its own). `GET /-/runs` tells what
-ran; `PUT /-/ready?on=0` makes it not ready.
+answer), `ms=50` (takes that long), `fields=1` (fields and members of its own), `flaky=2` (the first two
+answers to this path are 500). `GET /-/runs` tells what ran; `PUT /-/ready?on=0` makes it not ready.
+
+`POST /-/reconfigure` takes a configuration: `{"refuse": "why"}` is refused with that message, `{"ms": 50}`
+takes that long, `{"lose": true}` ends the connection.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ class Record:
         self.running = 0
         self.ready = True
         self.connections = 0
+        self.configs: list[dict[str, Any]] = []
+        self.flaked: dict[str, int] = {}
 
 
 class Connection(asyncio.Protocol):
@@ -74,10 +79,14 @@ class Connection(asyncio.Protocol):
         path, _, query = target.partition("?")
         options = dict(parse_qsl(query))
         if path == "/-/runs":
-            self.answer(200, {"runs": self.record.runs, "connections": self.record.connections})
+            record = self.record
+            found = {"runs": record.runs, "connections": record.connections, "configs": record.configs}
+            self.answer(200, found)
         elif path == "/-/ready":
             self.record.ready = options["on"] == "1"
             self.answer(200, {})
+        elif path == "/-/reconfigure":
+            await self.reconfigure(json.loads(body))
         elif method == "POST":
             await self.predict(target, options, fields, body)
         elif path == "/":
@@ -87,6 +96,19 @@ class Connection(asyncio.Protocol):
             self.answer(200, {"path": path, "method": method})
         self.busy = False
         self.step()
+
+    async def reconfigure(self, config: Any) -> None:
+        record, said = self.record, config if isinstance(config, dict) else {}
+        told = {"config": config, "running": record.running, "after": len(record.runs)}
+        record.configs.append(told)
+        await asyncio.sleep(said.get("ms", 0) / 1000)
+        told["ran_meanwhile"] = len(record.runs) - told["after"]
+        if "lose" in said:
+            self.transport.abort()
+        elif "refuse" in said:
+            self.answer(422, {"title": "no", "detail": said["refuse"]})
+        else:
+            self.answer(204, {})
 
     async def predict(
         self, target: str, options: dict[str, str], fields: list[tuple[str, str]], body: bytes
@@ -112,7 +134,11 @@ class Connection(asyncio.Protocol):
                 await asyncio.sleep(3600)
         finally:
             record.running -= 1
-        if "reset" in options:
+        flaked = record.flaked.get(target, 0)
+        if flaked < int(options.get("flaky", "0")):
+            record.flaked[target] = flaked + 1
+            self.answer(500, {"error": "not warm yet"})
+        elif "reset" in options:
             self.transport.abort()
         elif "nohttp" in options:
             self.transport.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
@@ -141,6 +167,7 @@ class Connection(asyncio.Protocol):
 
     def answer(self, status: int, document: Any, fields: list[tuple[str, str]] | None = None) -> None:
         body = b"this is { no JSON" if document is None else json.dumps(document).encode()
+        body = b"" if status == 204 else body
         lines = [f"HTTP/1.1 {status} X", "content-type: application/json", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in fields or []]
         self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)

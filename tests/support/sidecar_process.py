@@ -122,6 +122,7 @@ class Pair:
         self._model_flags = model_flags
         self._env = env
         self.data = self.admin = self.model_url = ""
+        self.user_config: Any = None
         self.session: aiohttp.ClientSession
 
     async def start(self, *, ready: bool = True, **batching: Any) -> Pair:
@@ -164,6 +165,8 @@ class Pair:
         document: dict[str, Any] = {"v": 1, "backend": "digits", "batching": batching}
         if version is not None:
             document["version"] = version
+        if self.user_config is not None:
+            document["userConfig"] = self.user_config
         fresh.write_text(json.dumps(document))
         fresh.replace(self.settings_path)
 

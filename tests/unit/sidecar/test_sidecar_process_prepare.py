@@ -1,0 +1,120 @@
+"""The real sidecar before a real model that must be configured and warmed up first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sidecar_process import Pair, got, until
+
+PATH = "/-/reconfigure"
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    warm = tmp_path / "warmup.yaml"
+    warm.write_text(
+        "- {path: '/warm?flaky=2', body: {instances: [1]}}\n- {path: /warm, body: {instances: [2]}}\n"
+    )
+    made = Pair(tmp_path, f"--reconfigure-path={PATH}", f"--warmup={warm}", "--warmup-timeout=100ms")
+    yield made
+    await made.stop()
+
+
+async def told(pair: Pair) -> list[Any]:
+    document = (await pair.ask("/-/runs", method="GET", base=pair.model_url)).document
+    found: list[Any] = document["configs"]
+    return found
+
+
+async def logged(pair: Pair, text: str) -> str:
+    async def look() -> str:
+        return next((line for line in pair.sidecar.log if text in line), "")
+
+    found: str = await until(look)
+    return found
+
+
+async def test_the_model_is_configured_then_warmed_up_then_ready_and_again_after_a_restart(pair: Pair):
+    pair.user_config = {"threshold": 1}
+    await pair.start()
+    for _ in range(2):
+        assert [one["config"] for one in await told(pair)] == [{"threshold": 1}]
+        runs = await pair.runs()
+        assert [run["items"] for run in runs] == [[1], [1], [1], [2]]
+        assert (await told(pair))[0]["after"] == 0
+        assert dict(runs[0]["fields"])["x-request-id"] == "warmup-1"
+        assert got(await pair.predict(3)) == [3]
+        pair.model.process.kill()
+        await pair.model.stop()
+        await pair.until_ready(ready=False)
+        await pair.start_model()
+        await pair.until_ready()
+    assert "penstock_sidecar_batch_items_count 2.0" in (await pair.admin_get("/metrics")).body.decode()
+
+
+async def test_a_model_that_refuses_its_first_configuration_is_not_ready_and_says_so(pair: Pair):
+    pair.user_config = {"refuse": "unknown member threshold"}
+    await pair.start(ready=False)
+
+    async def said() -> bool:
+        return "unknown member threshold" in (await pair.admin_get("/readyz")).body.decode()
+
+    await until(said)
+    assert "reconfigure failed" in await logged(pair, "unknown member threshold")
+    pair.user_config = {"threshold": 2}
+    pair.settle()
+    await pair.until_ready()
+
+
+async def test_a_change_reaches_the_model_with_no_batch_in_it_and_nothing_is_lost(pair: Pair):
+    pair.user_config = {"n": 0}
+    await pair.start(maxBatchSize=4, maxQueuedItems=10_000)
+    stop = asyncio.Event()
+    served = 0
+
+    async def client() -> None:
+        nonlocal served
+        while not stop.is_set():
+            assert got(await pair.predict(served, path="/p?ms=5"))
+            served += 1
+
+    clients = [asyncio.create_task(client()) for _ in range(16)]
+    for number in range(1, 4):
+        pair.user_config = {"n": number, "ms": 100}
+        pair.settle(maxBatchSize=4, maxQueuedItems=10_000)
+
+        async def taken(number: int = number) -> bool:
+            return (await told(pair))[-1].get("config", {}).get("n") == number
+
+        await until(taken)
+    before = served
+    await until(lambda: asyncio.sleep(0, served > before + 32))
+    stop.set()
+    await asyncio.gather(*clients)
+    configs = await told(pair)
+    assert [one["config"]["n"] for one in configs] == [0, 1, 2, 3]
+    assert [(one["running"], one["ran_meanwhile"]) for one in configs] == [(0, 0)] * 4
+
+
+async def test_one_that_is_refused_or_lost_leaves_the_old_one_and_requests_go_on(pair: Pair):
+    pair.user_config = {"n": 0}
+    await pair.start()
+    for config in ({"refuse": "no such thing"}, {"lose": True}):
+        pair.user_config = config
+        pair.settle(maxBatchSize=7)
+
+        async def taken(config: Any = config) -> bool:
+            return (await told(pair))[-1]["config"] == config
+
+        await until(taken)
+        assert got(await pair.predict(5)) == [5]
+    assert (await pair.admin_get("/readyz")).status == 200
+    assert (await pair.admin_get("/settings")).document["batching"]["maxBatchSize"] == 7
+    line = json.loads(await logged(pair, "no such thing"))
+    assert (line["message"], line["level"]) == ("reconfigure failed", "error")
