@@ -74,12 +74,12 @@ class BatchProtocol(Protocol):
         """
         ...
 
-    def split(self, answer: Response, counts: Sequence[int], parameters: Hashable) -> list[Response]:
+    def split(self, answer: Response, parts: Sequence[Sequence[Any]], parameters: Hashable) -> list[Response]:
         """One answer for each part, in order, from a 2xx answer to a batch.
 
         Args:
             answer: the model's.
-            counts: items of each part.
+            parts: as in `join`.
             parameters: as in `join`.
 
         Raises:

@@ -15,7 +15,6 @@ import msgspec
 
 from penstock_wire.batch_protocol import Message, Parsed
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import Headers
 from penstock_wire.http import Request, Response
 from penstock_wire.json_slices import NotJSON, elements, members
 from penstock_wire.media_types import check_json
@@ -25,7 +24,6 @@ PREDICTIONS = "predictions"
 MAX_ITEMS = 100_000
 """Items that one request may have."""
 Parameters = tuple[tuple[str, bytes], ...]
-JSON: Headers = ((b"content-type", b"application/json"),)
 
 
 def parse(body: bytes) -> Parsed:
@@ -121,12 +119,13 @@ class _Instances:
         return parse(request.body)
 
     def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:
-        body = join(chain.from_iterable(parts), cast("Parameters", parameters))
-        return Message(headers=JSON, body=body)
+        return Message(headers=(), body=join(chain.from_iterable(parts), cast("Parameters", parameters)))
 
-    def split(self, answer: Response, counts: Sequence[int], parameters: Hashable) -> list[Response]:
+    def split(
+        self, answer: Response, parts: Sequence[Sequence[bytes]], parameters: Hashable
+    ) -> list[Response]:
         status, headers = answer.status, answer.headers
-        return [Response(status, headers, body) for body in split(answer.body, counts)]
+        return [Response(status, headers, body) for body in split(answer.body, list(map(len, parts)))]
 
     def merge(self, answers: Sequence[Response]) -> Response:
         first = answers[0]

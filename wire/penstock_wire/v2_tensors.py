@@ -1,0 +1,196 @@
+"""Tensors of the Open Inference Protocol, cut into rows along their first axis: slices, never numbers.
+
+A tensor's elements come in one of three forms: a flat JSON array in row-major order, JSON arrays nested as
+the shape says, or bytes behind the JSON (Triton's binary tensor data extension: little-endian elements
+without gaps; each element of `BYTES` behind its length as a 4-byte little-endian integer).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Sequence
+
+from penstock_wire.json_slices import NotJSON, elements, without_strings
+
+SIZES = {
+    "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4,
+    "INT64": 8, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8,
+}  # fmt: skip
+"""Bytes of an element; `BYTES` have no fixed size."""
+FLAT, NESTED, BINARY = "flat", "nested", "binary"
+MAX_RANK = 64
+MAX_STRINGS = 1_000_000
+"""Elements that a tensor of `BYTES` may have."""
+
+Cell = bytes | memoryview
+Shape = tuple[int, ...]
+_INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]{0,18})")
+_NOT_MARKS = bytes(set(range(256)) - set(b"[]{},"))
+
+
+class BadTensor(ValueError):
+    """A tensor that is not what it says it is.
+
+    Args:
+        path: JSON path of what is wrong.
+        expected: what should be there.
+        found: what is.
+    """
+
+    def __init__(self, path: str, expected: str, found: str) -> None:
+        super().__init__(f"{path}: expected {expected}, found {found}")
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+
+def read_shape(raw: bytes, path: str) -> Shape:
+    """A shape from its JSON.
+
+    Raises:
+        BadTensor: not an array of non-negative integers below 2**63, or more than `MAX_RANK` of them.
+    """
+    try:
+        dims = elements(raw, MAX_RANK) if raw[:1] == b"[" else None
+    except NotJSON:
+        dims = None
+    if dims is None or len(dims) > MAX_RANK:
+        raise BadTensor(path, f"an array of at most {MAX_RANK} integers", _short(raw))
+    for index, dim in enumerate(dims):
+        if not _INTEGER.fullmatch(dim) or dim[:1] == b"-" or int(dim) >= 2**63:
+            raise BadTensor(f"{path}[{index}]", "an integer from 0 to 2^63 - 1", _short(dim))
+    return tuple(map(int, dims))
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as JSON."""
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+def cut_json(data: bytes, shape: Shape, datatype: str, path: str) -> tuple[str, list[Cell]]:
+    """The form of JSON data, and its rows: of nested ones each an array, of flat ones elements with commas.
+
+    Args:
+        data: the raw array.
+        shape: the tensor's, of rank 1 at least.
+        datatype: the tensor's.
+        path: JSON path of the data, for errors.
+
+    Raises:
+        BadTensor: another number of elements than the shape says, or nested in another way.
+    """
+    rows, tail = shape[0], shape[1:]
+    width = math.prod(tail)
+    if data[:1] != b"[":
+        raise BadTensor(path, "an array", _short(data))
+    if data.count(b"[") == 1 and b'"' not in data and b"{" not in data:
+        inner = data[1:-1].strip()
+        found = data.count(b",") + 1 if inner else 0
+        _check_count(found, shape, path)
+        if width == 0:
+            return FLAT, [b""] * rows if rows <= MAX_STRINGS else []
+        return FLAT, list(_group_numbers(inner, rows, width))
+    total = rows * width
+    try:
+        parts = elements(data, MAX_STRINGS)
+    except NotJSON as error:
+        raise BadTensor(
+            path, f"an array of at most {MAX_STRINGS} elements that are no numbers", str(error)
+        ) from error
+    if tail and parts and parts[0][:1] == b"[":
+        if len(parts) != rows:
+            raise BadTensor(path, f"{rows} rows (shape {shape_text(shape)})", str(len(parts)))
+        for index, part in enumerate(parts):
+            marks = (without_strings(part) if b'"' in part else part).translate(None, _NOT_MARKS)
+            # NB: the pattern is as long as the shape says: build it for no shape longer than the data.
+            if width > len(part) or marks != _nesting(tail):
+                raise BadTensor(f"{path}[{index}]", f"arrays nested as {shape_text(tail)}", _short(part))
+        return NESTED, list(parts)
+    _check_count(len(parts), shape, path)
+    for index, part in enumerate(parts):
+        if part[:1] in (b"[", b"{"):
+            raise BadTensor(f"{path}[{index}]", f"an element of type {datatype}", _short(part))
+    if width == 1:
+        return FLAT, list(parts)
+    return FLAT, [b",".join(parts[start : start + width]) for start in range(0, total, width)]
+
+
+def cut_binary(data: memoryview, shape: Shape, datatype: str, path: str) -> list[Cell]:
+    """The rows of binary data.
+
+    Args:
+        data: the tensor's bytes.
+        shape: the tensor's, of rank 1 at least.
+        datatype: the tensor's, one of `SIZES` or `BYTES`.
+        path: JSON path of the tensor, for errors.
+
+    Raises:
+        BadTensor: the size is not what shape and datatype say.
+    """
+    rows, width = shape[0], math.prod(shape[1:])
+    total = rows * width
+    if datatype != "BYTES":
+        size = total * SIZES[datatype]
+        if size != len(data):
+            raise BadTensor(path, f"{size} bytes ({datatype} of shape {shape_text(shape)})", str(len(data)))
+        step = width * SIZES[datatype]
+        return [data[start : start + step] for start in range(0, size, step)] if size else []
+    if total > MAX_STRINGS or total * 4 > len(data):
+        raise BadTensor(path, f"{total} elements (BYTES of shape {shape_text(shape)})", f"{len(data)} bytes")
+    cells: list[Cell] = []
+    start = end = 0
+    for index in range(total):
+        if end + 4 > len(data):
+            raise BadTensor(path, f"{total} elements of BYTES", f"the end of the data in element {index}")
+        end += 4 + int.from_bytes(data[end : end + 4], "little")
+        if end > len(data):
+            raise BadTensor(path, f"{total} elements of BYTES", f"the end of the data in element {index}")
+        if (index + 1) % width == 0:
+            cells.append(data[start:end])
+            start = end
+    if end != len(data):
+        raise BadTensor(path, f"{total} elements of BYTES", f"{len(data) - end} bytes behind them")
+    return cells
+
+
+def joined(cells: Sequence[Cell], form: str) -> bytes:
+    """The data of a tensor from its rows.
+
+    Args:
+        cells: the rows.
+        form: `FLAT`, `NESTED` or `BINARY`, the same for all.
+    """
+    if form == BINARY:
+        return b"".join(cells)
+    if form == FLAT and cells and not cells[0]:
+        return b"[]"  # rows without elements
+    return b"[" + b",".join(cells) + b"]"
+
+
+def _group_numbers(inner: bytes, rows: int, width: int) -> list[bytes]:
+    if rows == 1:
+        return [inner]
+    if width == 1:
+        return list(map(bytes.strip, inner.split(b",")))
+    # The numbers of a row are matched as one, since an image has very many.
+    found: list[bytes] = re.findall(rb"((?:[^,]*+,){%d}[^,]*+),?" % (width - 1), inner)
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _nesting(tail: Shape) -> bytes:
+    if not tail:
+        return b""
+    return b"[" + b",".join([_nesting(tail[1:])] * tail[0]) + b"]" if math.prod(tail) else b"[]"
+
+
+def _check_count(found: int, shape: Shape, path: str) -> None:
+    if found != math.prod(shape):
+        raise BadTensor(path, f"{math.prod(shape)} elements (shape {shape_text(shape)})", str(found))
+
+
+def _short(raw: bytes) -> str:
+    text = raw.decode("utf-8", "replace")
+    return text if len(text) <= 40 else text[:40] + "…"
