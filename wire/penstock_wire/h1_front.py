@@ -79,6 +79,8 @@ class H1Front:
     def close_keepalive(self, *, idle: bool = True) -> None:
         """See `Front.close_keepalive`."""
         self.closing = True
+        for listener in self._listeners:
+            listener.closing = True
         if idle:
             for connection in list(self.connections):
                 connection.close_if_idle()
@@ -86,6 +88,8 @@ class H1Front:
     def open_keepalive(self) -> None:
         """See `Front.open_keepalive`."""
         self.closing = False
+        for listener in self._listeners:
+            listener.closing = not listener.server.is_serving()
 
     async def close(self, grace: float) -> None:
         """See `Front.close`."""
@@ -124,7 +128,7 @@ class H1Listener:
     def __init__(self, front: H1Front, service: Service, streams: Streams | None) -> None:
         self.service = service
         self.streams = streams
-        self.closing = False
+        self.closing = front.closing  # each answer is the last of its connection
         self.server: asyncio.Server
         self.connections: set[H1Connection] = set()
         self.empty = asyncio.Event()

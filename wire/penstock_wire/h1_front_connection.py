@@ -41,6 +41,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 _SPECIAL = heads.SPECIAL
 _METHODS = heads.METHODS
+_LENGTH_LINES = heads.LENGTH_LINES
+_NO_BODY_STATUS = heads.NO_BODY_STATUS
 _MAX_FIELDS = limits.MAX_FIELDS
 _MAX_HEAD_BYTES = limits.MAX_HEAD_BYTES
 _JOINED_BYTES = 64 * 1024  # up to here one copy is cheaper than a second buffer to write
@@ -56,7 +58,7 @@ class _EndedError(Exception):
 class H1Exchange:
     """An `Exchange`; its request is complete, or has a stream."""
 
-    __slots__ = ("complete", "connection", "expects", "gone", "keep", "old", "request")
+    __slots__ = ("complete", "connection", "expects", "gone", "keep", "old", "plain", "request")
 
     def __init__(self, connection: H1Connection, request: Request, *, keep: bool) -> None:
         self.connection: H1Connection | None = connection
@@ -66,6 +68,7 @@ class H1Exchange:
         self.old = False  # HTTP/1.0
         self.expects = False  # the client waits for `100 Continue`
         self.complete = False  # the whole body was received
+        self.plain = False  # complete, and its answer has a body and is not the last
 
     def answer(self, response: Response) -> None:
         """See `Exchange.answer`."""
@@ -77,7 +80,7 @@ class H1Exchange:
     def fail(self, error: BaseException) -> None:
         """What should have answered has raised: tell it in the log, answer 500 and close."""
         log("handler failed", level="error", error=repr(error))
-        self.keep = False
+        self.keep = self.plain = False
         self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
 
     def switch(self, headers: Headers) -> Tunnel:
@@ -327,12 +330,12 @@ class H1Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field, or a trailer."""
-        name = name.lower()
-        if name in _SPECIAL:
-            self._special.append((name, value.rstrip()))
-            if name != b"host":
+        field = (name.lower(), value.rstrip())
+        if field[0] in _SPECIAL:
+            self._special.append(field)
+            if field[0] != b"host":
                 return
-        self._fields.append((name, value.rstrip()))
+        self._fields.append(field)
 
     def on_headers_complete(self) -> None:
         """A head: check it, make an exchange of it, begin the body."""
@@ -443,19 +446,30 @@ class H1Connection(asyncio.Protocol):
             self._fields, self._special = [], []
         if exchange is None:
             return
+        request = exchange.request
         exchange.complete = True
+        exchange.plain = exchange.keep and request.method != "HEAD"
         if self._body_bytes:
             self._body_bytes = 0
-            pieces, self._pieces = self._pieces, []
+            pieces = self._pieces
             if pieces:
-                exchange.request.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                request.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                pieces.clear()
         self._continue = False
         if not exchange.keep:
             self._last = True
         if self._reader is not None:
             self._reader.finish()
             self._reader = None
-        elif exchange.request.stream is None:
+        elif request.stream is not None:
+            pass  # the service has had it for long
+        elif self._current is None and not self._line and not self._paused:
+            self._current = exchange
+            try:
+                self._service(exchange)
+            except (Exception, asyncio.CancelledError) as error:
+                exchange.fail(error)
+        else:
             self._enqueue(exchange)
         if self._last and self._mode != _TUNNEL:
             self._mode = _DROP
@@ -567,23 +581,22 @@ class H1Connection(asyncio.Protocol):
     def answer(self, exchange: H1Exchange, response: Response) -> None:
         """Send the answer of the exchange under way, and go on to the next."""
         front = self._front
-        body = response.body
+        status = response.status
         if (
-            exchange.keep
-            and exchange.complete
+            exchange.plain
             and response.stream is None
-            and not front.closing
             and not self._listener.closing
-            and response.status != 204
-            and response.status != 304
-            and exchange.request.method != "HEAD"
+            and status not in _NO_BODY_STATUS
         ):
+            body = response.body
+            length = len(body)
+            line = _LENGTH_LINES[length] if length < 2048 else b"content-length: %d\r\n" % length
             try:
-                head = front.heads.plain(response.status, response.headers, len(body))
+                head = front.heads.render(status, response.headers, line)
             except (ValueError, TypeError) as error:
                 self._unsendable(exchange, error)
                 return
-            if len(body) <= _JOINED_BYTES:
+            if length <= _JOINED_BYTES:
                 self._transport.write(head + body)
             else:
                 self._transport.write(head)
@@ -608,7 +621,7 @@ class H1Connection(asyncio.Protocol):
 
     def _answer_uncommon(self, exchange: H1Exchange, response: Response) -> None:
         """Send an answer that is a stream, has no body, or may be the last."""
-        keep = exchange.keep and not self._front.closing and not self._listener.closing
+        keep = exchange.keep and not self._listener.closing
         stream = response.stream
         bodiless = exchange.request.method == "HEAD" or response.status in heads.NO_BODY_STATUS
         body = response.body

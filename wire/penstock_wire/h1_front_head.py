@@ -27,7 +27,7 @@ METHODS = {
 
 _PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 _OUR_OWN = DROPPED | {b"date"}
-_LENGTH_LINES = [b"content-length: %d\r\n" % length for length in range(2048)]
+LENGTH_LINES = [b"content-length: %d\r\n" % length for length in range(2048)]
 _HOST = re.compile(
     rb"(?:\[[0-9A-Fa-fVv][0-9A-Fa-f:.\-_~!$&'()*+,;=]*\]|\[::[0-9A-Fa-f:.]*\]"
     rb"|(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?"
@@ -182,20 +182,11 @@ class AnswerHead:
             found = self._firsts[status] = b"%bdate: %b\r\n" % (line, date)
         return found
 
-    def plain(self, status: int, headers: Headers, length: int) -> bytes:
-        """The head of a whole answer on a connection that is kept.
-
-        Raises:
-            ValueError: fields that would be read as others (RFC 9110 section 5.5).
-        """
-        tail = _LENGTH_LINES[length] if length < 2048 else b"content-length: %d\r\n" % length
-        return self.render(status, headers, tail)
-
     def render(self, status: int, headers: Headers, tail: bytes) -> bytes:
         """A whole head: status line, date, end-to-end fields, and the lines that the connection adds.
 
         Raises:
-            ValueError: as in `plain`.
+            ValueError: fields that would be read as others (RFC 9110 section 5.5).
         """
         first = self._firsts.get(status) or self.first(status)
         if not headers:
@@ -211,7 +202,7 @@ class AnswerHead:
         count = len(headers) - 1
         if lines.count(b"\r") != count or lines.count(b"\n") != count or b"\0" in lines:
             raise ValueError("expected header fields of one line each")
-        return b"%b%b\r\n%b\r\n" % (first, lines, tail)
+        return b"".join((first, lines, b"\r\n", tail, b"\r\n"))
 
     def _without_ours(self, status: int, headers: Headers) -> tuple[bytes, Headers]:
         """The first lines and the fields, where these hold some that the front writes; their `date` stays."""
