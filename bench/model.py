@@ -1,74 +1,122 @@
 """A model for benchmarks: `instances` in, `predictions` out, a + b·W ms a batch, one batch at a time.
 
-It sleeps, as a device does that computes beside the core: the core is the sidecar's. Usage:
-`python -m bench.model PORT A_MS B_MS`.
+It sleeps, as a device does that computes beside the core: the core is the sidecar's. With 0 0 it answers at once.
+Usage: `python -m bench.model PORT A_MS B_MS`. `GET /-/batches` answers how often it ran each batch size.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import re
 import sys
+import time
 
 import msgspec
 import uvloop
 
+from bench.timer import Timer, precise
+
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+# The plain case, which costs no parser: numbers alone, no other field.
+_PLAIN = re.compile(rb'\{"instances": ?\[([-+.0-9eE, ]+)\]\}')
 _DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 
 
-class Model(asyncio.Protocol):
-    """One connection; requests of all connections take turns."""
+class Device:
+    """Runs batches in the order they came, one at a time.
 
-    turn: asyncio.Lock
-    a_ms = 1.0
-    b_ms = 0.01
+    Args:
+        a_ms: time of any batch.
+        b_ms: time of each item in it.
+    """
+
+    def __init__(self, a_ms: float, b_ms: float) -> None:
+        self.a, self.b = a_ms / 1000, b_ms / 1000
+        self.sizes: collections.Counter[int] = collections.Counter()
+        self.waiting: collections.deque[tuple[Connection, bytes, int]] = collections.deque()
+        self.running: tuple[Connection, bytes, int] | None = None
+        self.timer: Timer | None = None
+
+    def take(self, connection: Connection, items: bytes, count: int) -> None:
+        """Run a batch, or queue it."""
+        if not self.a and not self.b:
+            self.sizes[count] += 1
+            connection.answer(b'{"predictions":[%b]}' % items)
+        elif self.running:
+            self.waiting.append((connection, items, count))
+        else:
+            self.start((connection, items, count))
+
+    def start(self, batch: tuple[Connection, bytes, int]) -> None:
+        """Begin a batch."""
+        if self.timer is None:
+            self.timer = Timer(asyncio.get_running_loop(), self.end)
+        self.running = batch
+        self.sizes[batch[2]] += 1
+        self.timer.at(time.monotonic() + self.a + self.b * batch[2])
+
+    def end(self) -> None:
+        """Answer what ran, begin the next."""
+        assert self.running
+        connection, items, _ = self.running
+        self.running = None
+        if self.waiting:
+            self.start(self.waiting.popleft())
+        connection.answer(b'{"predictions":[%b]}' % items)
+
+
+class Connection(asyncio.Protocol):
+    """One connection; answers come in the order of its requests."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self.transport = transport
-        self.buffer = b""
-        self.tasks: set[asyncio.Task[None]] = set()
 
     def data_received(self, data: bytes) -> None:
         """Cut requests out of the stream by their content-length."""
-        self.buffer += data
+        self.buffer = self.buffer + data if self.buffer else data
         while (end := self.buffer.find(b"\r\n\r\n")) >= 0:
-            head = self.buffer[:end]
-            found = _LENGTH.search(head)
+            found = _LENGTH.search(self.buffer, 0, end)
             length = int(found[1]) if found else 0
             if len(self.buffer) < end + 4 + length:
                 return
-            body = self.buffer[end + 4 : end + 4 + length]
+            head, body = self.buffer[:end], self.buffer[end + 4 : end + 4 + length]
             self.buffer = self.buffer[end + 4 + length :]
-            task = asyncio.ensure_future(self.answer(body))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            self.request(head, body)
 
-    async def answer(self, body: bytes) -> None:
-        """Answer one request after its time."""
-        if body:
-            items = _ITEMS.decode(_DECODER.decode(body)["instances"])
-            async with Model.turn:
-                await asyncio.sleep((Model.a_ms + Model.b_ms * len(items)) / 1000)
-            text = b'{"predictions":[' + b",".join(bytes(item) for item in items) + b"]}"
+    def request(self, head: bytes, body: bytes) -> None:
+        """Take one request."""
+        if not body:
+            self.answer(msgspec.json.encode(self.device.sizes) if b" /-/batches " in head else b"{}")
+        elif plain := _PLAIN.fullmatch(body):
+            self.device.take(self, plain[1], plain[1].count(b",") + 1)
         else:
-            text = b"{}"
-        self.transport.write(  # type: ignore[attr-defined]  # a BaseTransport by the Protocol's signature
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-            % (len(text), text)
-        )
+            items = _ITEMS.decode(_DECODER.decode(body)["instances"])
+            self.device.take(self, b",".join(bytes(item) for item in items), len(items))
+
+    def answer(self, text: bytes) -> None:
+        """Answer a request, if its client is still there."""
+        if not self.transport.is_closing():  # type: ignore[attr-defined]  # a BaseTransport by signature
+            self.transport.write(_HEAD % (len(text), text))  # type: ignore[attr-defined]
 
 
-async def main(port: int) -> None:
+async def main(port: int, a_ms: float, b_ms: float) -> None:
     """Serve until ended."""
-    Model.turn = asyncio.Lock()
-    server = await asyncio.get_running_loop().create_server(Model, "127.0.0.1", port)
-    print("ready", flush=True)
+    device = Device(a_ms, b_ms)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(device), "127.0.0.1", port, backlog=1024
+    )
+    print(f"ready {server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    Model.a_ms, Model.b_ms = float(sys.argv[2]), float(sys.argv[3])
-    uvloop.run(main(int(sys.argv[1])))
+    precise()
+    uvloop.run(main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))

@@ -1,0 +1,106 @@
+"""Runs the load generators on their own core and reads what they print."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from bench.processes import ROOT, Server
+
+
+class VoidError(Exception):
+    """A run that says nothing, or a server that answered wrong; says why."""
+
+
+def wrk(
+    server: Server, connections: int, seconds: float, *, core: int, items: int = 1, lenient: bool = False
+) -> dict[str, float]:
+    """Closed loop: each connection sends its next request when the last was answered.
+
+    Args:
+        server: what to load.
+        connections: how many.
+        seconds: how long.
+        core: the load's.
+        items: in each request.
+        lenient: errors are results (a peer under more load than it bears), wrong answers never.
+
+    Raises:
+        VoidError: An error, or an answer that holds no item that waits for one.
+    """
+    seconds = max(1, round(seconds))  # wrk's are whole
+    done = subprocess.run(
+        [
+            *(
+                "taskset",
+                "-c",
+                str(core),
+                "wrk",
+                "-t1",
+                f"-c{connections}",
+                f"-d{seconds}s",
+                "--timeout",
+                "10s",
+            ),
+            *("-s", str(ROOT / "bench" / "wrk.lua"), f"http://127.0.0.1:{server.port}/"),
+            *("--", server.path, server.form, str(items)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds + 60,
+        cwd=ROOT,
+    )
+    line = next((line for line in done.stdout.splitlines() if line.startswith("BENCH ")), None)
+    if line is None:
+        raise VoidError(f"wrk ended with {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
+    found: dict[str, float] = json.loads(line.removeprefix("BENCH "))
+    errors = {name: found[name] for name in ("not_200", "last_status", "connect", "read", "write", "timeout") if found[name]}
+    if found["mismatched"]:
+        raise VoidError(f"{found['mismatched']:.0f} answers held an item that was not waiting for one")
+    if not found["good"] or (errors and not lenient):
+        raise VoidError(f"errors in a closed loop: {errors or 'no answer at all'}")
+    found["per_s"] = found["good"] * items / found["seconds"]
+    return found
+
+
+def open_loop(
+    server: Server,
+    rate: float,
+    seconds: float,
+    *,
+    core: int,
+    objective_ms: float,
+    seed: int,
+    latencies: bool = False,
+    connections: int = 256,
+) -> dict[str, Any]:
+    """Open loop (see `bench.open_loop`), Poisson.
+
+    Raises:
+        VoidError: The run voided itself, or answers were another's or came twice.
+    """
+    done = subprocess.run(
+        [
+            *("taskset", "-c", str(core), sys.executable, "-m", "bench.open_loop", server.url),
+            *("--rate", str(rate), "--seconds", str(seconds), "--objective-ms", str(objective_ms)),
+            *("--seed", str(seed), "--form", server.form, "--connections", str(connections)),
+            *(("--latencies",) if latencies else ()),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds + 60,
+        cwd=ROOT,
+        env=dict(os.environ),
+    )
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise VoidError(f"the generator ended with {done.returncode}: {done.stderr[-300:]}") from None
+    if done.returncode:
+        raise VoidError("; ".join(found["faults"] + found["void"]))
+    return found

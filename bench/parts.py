@@ -1,0 +1,294 @@
+"""The parts of `make bench`: each measures one round of one thing and adds it to the figures.
+
+Ours, the model alone and the peers run on one core (the server's), the load on the other. The closed loops use the
+quick model (1 ms + 0.01 ms an item), which leaves the core to who serves; the open ones use a slow one (5 ms + 0.25 ms
+an item), so that the generator has time to be on time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from bench import ideal, loads, processes
+from bench.figures import Figures
+from bench.ledger import quantile
+from bench.open_loop import arrivals
+from bench.peers.catalogue import PEERS
+from bench.processes import DidNotStartError, Server
+from bench.venvs import NotInstalledError
+
+MAX_BATCH = 32
+QUICK_A, QUICK_B = 1.0, 0.01
+SLOW_A, SLOW_B = 5.0, 0.25
+CAPACITY = MAX_BATCH / (SLOW_A + SLOW_B * MAX_BATCH) * 1000
+OBJECTIVE_MS = 2 * (SLOW_A + SLOW_B * MAX_BATCH) + 50
+CONNECTIONS = (1, 4, 16, 64, 256)
+LOADS = (25, 60, 90, 110, 150)
+WAITS_MS = (0, 1, 5, 20)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+# NB: closed loops are bound by their connections; what is measured is not how many may wait.
+WIDE = {"maxQueuedItems": 4096}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What all parts share.
+
+    Args:
+        figures: where samples go.
+        server_core: of what is measured.
+        load_core: of the generators.
+        seconds: of one measurement.
+        peers: names of the peers to run.
+        other: command-line template of somebody else's sidecar; empty = none.
+        other_path: what predictions are posted to through it.
+        idle_seconds: how long idleness is watched.
+    """
+
+    figures: Figures
+    server_core: int
+    load_core: int
+    seconds: float
+    peers: Sequence[str]
+    other: str = ""
+    other_path: str = "/v1/models/bench:predict"
+    idle_seconds: float = 10
+
+    def say(self, text: str) -> None:
+        """Tell how it goes."""
+        print(f"[bench] {time.strftime('%H:%M:%S', time.gmtime())} {text}", flush=True)
+
+    @contextlib.contextmanager
+    def counting(self, key: str) -> Iterator[None]:
+        """A void run inside is noted and does not end the others."""
+        try:
+            yield
+        except loads.VoidError as why:
+            self.figures.void(key, str(why))
+            self.say(f"VOID {key}: {why}")
+
+    def closed(
+        self, name: str, server: Server, connections: int, *, cpu: bool = False, items: int = 1
+    ) -> None:
+        """One closed-loop measurement under `name/connections/…`."""
+        key = f"{name}/{connections}"
+        with self.counting(key):
+            loads.wrk(server, max(1, connections // items), 1, core=self.load_core, items=items)  # warm
+            before = processes.cpu_seconds(server.pid)
+            found = loads.wrk(
+                server, max(1, connections // items), self.seconds, core=self.load_core, items=items
+            )
+            used = processes.cpu_seconds(server.pid) - before
+            self.figures.add(f"{key}/rate", found["per_s"], "items/s")
+            self.figures.add(f"{key}/p50", found["p50_ms"], "ms")
+            self.figures.add(f"{key}/p99", found["p99_ms"], "ms")
+            if cpu:
+                self.figures.add(f"{key}/cpu", used / found["good"] * 1e6, "µs/request")
+            self.say(f"{key}: {found['per_s']:.0f} items/s, p99 {found['p99_ms']:.2f} ms")
+
+    def quick_model(self, *, core: int | None = None) -> contextlib.AbstractContextManager[Server]:
+        """The model that leaves the core to who serves."""
+        return processes.model(QUICK_A, QUICK_B, core=self.server_core if core is None else core)
+
+
+def throughput(bench: Bench, _round: int) -> None:
+    """Closed loop at 1 … 256 connections: the model's own limit by full batches, and the sidecar; by turns."""
+    with (
+        bench.quick_model() as model,
+        processes.sidecar(model, core=bench.server_core, maxBatchSize=MAX_BATCH, **WIDE) as sidecar,
+    ):
+        for connections in CONNECTIONS:
+            bench.closed("throughput/model", model, connections, items=min(connections, MAX_BATCH))
+            bench.closed("throughput/sidecar", sidecar, connections, cpu=True)
+        bench.figures.add("memory/sidecar/loaded/rss", processes.rss_mb(sidecar.pid), "MB")
+    if bench.other:
+        with _attempt(bench, "other sidecar"), bench.quick_model() as model:
+            started = processes.other_sidecar(
+                bench.other, model, core=bench.server_core, path=bench.other_path
+            )
+            with started as other:
+                for connections in CONNECTIONS:
+                    bench.closed("throughput/other", other, connections, cpu=True)
+
+
+def peers(bench: Bench, _round: int) -> None:
+    """Closed loop at 64 and 256 connections: each peer with the quick model."""
+    for name in bench.peers:
+        with (
+            _attempt(bench, name),
+            PEERS[name].serve(QUICK_A, QUICK_B, core=bench.server_core, max_batch=MAX_BATCH) as server,
+        ):
+            for connections in (64, 256):
+                bench.closed(f"throughput/{name}", server, connections)
+
+
+def latency(bench: Bench, number: int) -> None:
+    """What the sidecar adds: at one connection against the model alone, at half load against a free batcher."""
+    with (
+        bench.quick_model() as model,
+        processes.sidecar(model, core=bench.server_core, maxBatchSize=MAX_BATCH, **WIDE) as sidecar,
+    ):
+        with bench.counting("latency/one"):
+            alone = loads.wrk(model, 1, bench.seconds, core=bench.load_core)
+            through = loads.wrk(sidecar, 1, bench.seconds, core=bench.load_core)
+            for word in ("p50", "p99"):
+                added = through[f"{word}_ms"] - alone[f"{word}_ms"]
+                bench.figures.add(f"latency/sidecar/one/added_{word}", added, "ms")
+            bench.say(f"latency at one connection: added p50 {through['p50_ms'] - alone['p50_ms']:.3f} ms")
+        rate = MAX_BATCH / (QUICK_A + QUICK_B * MAX_BATCH) * 1000 / 2
+        with bench.counting("latency/half"):
+            seconds, seed = max(2.0, bench.seconds), number + 1
+            found = loads.open_loop(
+                sidecar, rate, seconds, core=bench.load_core, objective_ms=1000, seed=seed, latencies=True
+            )
+            if set(found["outcomes"]) != {"ok"}:
+                raise loads.VoidError(f"not all was answered: {found['outcomes']}")
+            best = sorted(ideal.latencies(arrivals(rate, seconds, seed=seed), QUICK_A, QUICK_B))
+            measured = sorted(found["latencies_ms"])
+            for word, share in (("p50", 0.5), ("p99", 0.99)):
+                added = quantile(measured, share) - quantile(best, share)
+                bench.figures.add(f"latency/sidecar/half/added_{word}", added, "ms")
+            for percent in (1, 5, *range(10, 100, 10), 95, 99, 99.5, 99.9):
+                key = f"latency/{{}}/half/q{percent:g}"
+                bench.figures.add(key.format("sidecar"), quantile(measured, percent / 100), "ms")
+                bench.figures.add(key.format("ideal"), quantile(best, percent / 100), "ms")
+            bench.say(
+                f"latency at half load: p99 {quantile(measured, 0.99):.2f}, free {quantile(best, 0.99):.2f} ms"
+            )
+
+
+def free(bench: Bench, _round: int) -> None:
+    """The sidecar's own limit: a model that answers at once, on the load's core."""
+    with (
+        processes.model(0, 0, core=bench.load_core) as model,
+        processes.sidecar(model, core=bench.server_core, maxBatchSize=MAX_BATCH, **WIDE) as sidecar,
+    ):
+        for connections in (64, 256):
+            bench.closed("free/sidecar", sidecar, connections, cpu=True)
+        sizes = processes.batch_sizes(model)
+        bench.figures.add(
+            "free/sidecar/all/batch",
+            sum(s * n for s, n in sizes.items()) / sum(sizes.values()),
+            "items/batch",
+        )
+
+
+def goodput(bench: Bench, number: int) -> None:
+    """Open loop at 25 … 150 % of capacity: answers within the objective, and how quickly it refuses."""
+    with (
+        processes.model(SLOW_A, SLOW_B, core=bench.server_core) as model,
+        processes.sidecar(
+            model, core=bench.server_core, maxBatchSize=MAX_BATCH, latencyObjectiveMs=round(OBJECTIVE_MS)
+        ) as sidecar,
+    ):
+        for percent in LOADS:
+            _open(bench, "sidecar", sidecar, percent, number)
+
+
+def peer_goodput(bench: Bench, number: int) -> None:
+    """The same at 110 and 150 % for each peer; two rounds of it, for starting them takes long."""
+    if number >= 2:
+        return
+    for name in bench.peers:
+        with (
+            _attempt(bench, name),
+            PEERS[name].serve(
+                SLOW_A, SLOW_B, core=bench.server_core, max_batch=MAX_BATCH, objective_ms=OBJECTIVE_MS
+            ) as server,
+        ):
+            for percent in (110, 150):
+                _open(bench, name, server, percent, number)
+
+
+def _open(bench: Bench, subject: str, server: Server, percent: int, number: int) -> None:
+    key = f"goodput/{subject}/{percent}"
+    with bench.counting(key):
+        found = loads.open_loop(
+            server,
+            CAPACITY * percent / 100,
+            max(3.0, bench.seconds + 1),
+            core=bench.load_core,
+            objective_ms=OBJECTIVE_MS,
+            seed=number + 1,
+        )
+        bench.figures.add(f"{key}/rate", found["goodput_per_s"], "items/s")
+        bench.figures.add(f"{key}/offered", found["offered_per_s"], "items/s")
+        limit = min(found["offered_per_s"], CAPACITY)
+        bench.figures.add(f"{key}/share", found["goodput_per_s"] / limit, "of min(offered, capacity)")
+        bench.figures.add(f"{key}/p99", found["latency_p99_ms"], "ms")
+        for word in ("refused", "error", "timeout", "lost"):
+            bench.figures.add(
+                f"{key}/{word}", found["outcomes"].get(word, 0) / found["requests"], "of requests"
+            )
+        if found["refused_within_5ms"] is not None:
+            bench.figures.add(f"{key}/refused_within_5ms", found["refused_within_5ms"], "of refusals")
+        bench.say(
+            f"{key} %: {found['goodput_per_s'] / limit:.3f} of min(offered, capacity); {found['outcomes']}"
+        )
+
+
+def idle(bench: Bench, _round: int) -> None:
+    """CPU of a sidecar that nobody asks anything, after some load."""
+    with (
+        bench.quick_model() as model,
+        processes.sidecar(model, core=bench.server_core, maxBatchSize=MAX_BATCH, **WIDE) as sidecar,
+    ):
+        with bench.counting("idle"):
+            loads.wrk(sidecar, 64, 1, core=bench.load_core)
+            time.sleep(1)
+            before = processes.cpu_seconds(sidecar.pid)
+            time.sleep(bench.idle_seconds)
+            used = processes.cpu_seconds(sidecar.pid) - before
+            bench.figures.add("idle/sidecar/-/cpu", used / bench.idle_seconds * 100, "% of a core")
+        bench.figures.add("idle/sidecar/-/rss", processes.rss_mb(sidecar.pid), "MB")
+
+
+def wait(bench: Bench, _round: int) -> None:
+    """Whether waiting for fuller batches ever costs throughput."""
+    with bench.quick_model() as model:
+        for milliseconds in WAITS_MS:
+            with processes.sidecar(
+                model, core=bench.server_core, maxBatchSize=MAX_BATCH, batchWaitTimeoutMs=milliseconds, **WIDE
+            ) as sidecar:
+                for connections in (16, 64):
+                    bench.closed(f"wait/{milliseconds}", sidecar, connections)
+
+
+def size(bench: Bench, _round: int) -> None:
+    """What maxBatchSize does at 256 connections."""
+    with bench.quick_model() as model:
+        for most in SIZES:
+            with processes.sidecar(model, core=bench.server_core, maxBatchSize=most, **WIDE) as sidecar:
+                bench.closed(f"size/{most}", sidecar, 256)
+
+
+def none(bench: Bench, _round: int) -> None:
+    """Bodies of 1 MB through `protocol: none`."""
+    try:
+        measure = importlib.import_module("bench.none").measure
+    except (ImportError, AttributeError) as why:
+        bench.figures.failures["none"] = f"bench/none.py cannot be used: {why}"
+        return
+    with bench.counting("none"):
+        for name, (value, unit) in measure(bench.server_core, bench.load_core, bench.seconds).items():
+            bench.figures.add(f"none/sidecar/1MB/{name}", value, unit)
+
+
+@contextlib.contextmanager
+def _attempt(bench: Bench, name: str) -> Iterator[None]:
+    """A server that does not come is told and does not end the run."""
+    try:
+        yield
+    except (NotInstalledError, DidNotStartError, OSError) as why:
+        bench.figures.failures[name] = f"{type(why).__name__}: {why}"
+        bench.say(f"FAILED {name}: {why}")
+
+
+PARTS: dict[str, Callable[[Bench, int], None]] = {
+    part.__name__: part
+    for part in (throughput, peers, latency, free, goodput, peer_goodput, idle, wait, size, none)
+}

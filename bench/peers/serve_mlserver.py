@@ -1,0 +1,56 @@
+"""MLServer: FastAPI on uvicorn (uvloop and httptools are installed), adaptive batching in the process.
+
+`parallel_workers: 0`: no hop to a worker process (with one core it only costs); the batch sleeps in a thread, so
+that the loop reads on meanwhile. `max_batch_time` 1 ms (0 turns batching off). gzip, gRPC's share, metrics and the
+access log are off as far as they can be. It speaks v2 alone.
+"""
+
+import asyncio
+import concurrent.futures
+import os
+import time
+
+import uvloop
+from mlserver import MLModel, MLServer, ModelSettings, Settings
+from mlserver.types import InferenceResponse, ResponseOutput
+
+A_MS, B_MS = float(os.environ["BENCH_A_MS"]), float(os.environ["BENCH_B_MS"])
+DEVICE = concurrent.futures.ThreadPoolExecutor(1)
+
+
+class Model(MLModel):
+    """Sleeps and echoes."""
+
+    async def predict(self, payload):
+        data = list(payload.inputs[0].data)
+        await asyncio.get_running_loop().run_in_executor(DEVICE, time.sleep, (A_MS + B_MS * len(data)) / 1000)
+        output = ResponseOutput(name="y", datatype="INT64", shape=[len(data)], data=data)
+        return InferenceResponse(model_name="bench", outputs=[output])
+
+
+async def main():
+    """Serve until ended."""
+    port = int(os.environ["BENCH_PORT"])
+    server = MLServer(
+        Settings(
+            debug=False,
+            host="127.0.0.1",
+            http_port=port,
+            grpc_port=port + 1,
+            metrics_endpoint=None,
+            parallel_workers=0,
+            gzip_enabled=False,
+        )
+    )
+    model = ModelSettings(
+        name="bench",
+        implementation=Model,
+        max_batch_size=int(os.environ["BENCH_MAX_BATCH"]),
+        max_batch_time=0.001,
+    )
+    await server.start([model])
+
+
+if __name__ == "__main__":
+    uvloop.install()
+    asyncio.run(main())

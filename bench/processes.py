@@ -1,0 +1,244 @@
+"""Starts what is measured, on its core, and ends it with all its children; reads what the kernel counted of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import bodies
+from bench.timer import precise
+
+ROOT = Path(__file__).parent.parent
+
+
+class DidNotStartError(Exception):
+    """A server did not come up; says why."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that answers.
+
+    Args:
+        port: where it listens, on 127.0.0.1.
+        pid: the process whose CPU and memory count.
+        path: what predictions are posted to.
+        form: a name in `bodies.FORMS`.
+    """
+
+    port: int
+    pid: int
+    path: str = "/predict"
+    form: str = "instances"
+
+    @property
+    def url(self) -> str:
+        """Where predictions are posted to."""
+        return f"http://127.0.0.1:{self.port}{self.path}"
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], *, core: int, env: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A program in a process group of its own, pinned to a core; yields it and the file with what it prints."""
+
+    def prepare() -> None:
+        os.sched_setaffinity(0, {core})
+        precise()
+
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        log = Path(folder) / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                list(command),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                preexec_fn=prepare,
+                start_new_session=True,
+                env={**os.environ, "TMPDIR": folder, **(env or {})},
+            )
+        try:
+            yield process, log
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program, then whatever is left of the session that it led."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=15)
+    deadline = time.monotonic() + 5
+    while (left := _session(process.pid)) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    if process.poll() is None:
+        process.wait(timeout=5)
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of the session that we started under this id, zombies aside."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, IndexError):
+                fields = (entry / "stat").read_text().rsplit(") ", 1)[1].split()
+                if int(fields[3]) == leader and fields[0] != "Z":
+                    found.append(int(entry.name))
+    return found
+
+
+def await_answer(server: Server, process: subprocess.Popen[bytes], log: Path, *, seconds: float) -> None:
+    """Wait until the server answers a prediction rightly.
+
+    Raises:
+        DidNotStartError: It ended, or did not in time.
+    """
+    form = bodies.FORMS[server.form]
+    deadline = time.monotonic() + seconds
+    last = "no connection"
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            last = f"it ended with code {process.returncode}"
+            break
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        try:
+            connection.request("POST", server.path, form.body(7), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            body = answer.read()
+            if answer.status == 200 and form.holds(body, 7):
+                return
+            last = f"{answer.status} {body[:200]!r}"
+        except (OSError, http.client.HTTPException) as failed:
+            last = f"{type(failed).__name__}"
+        finally:
+            connection.close()
+        time.sleep(0.1)
+    tail = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
+    raise DidNotStartError(f"no right answer within {seconds:g} s: {last}; it printed: {tail[-500:]}")
+
+
+@contextlib.contextmanager
+def model(a_ms: float, b_ms: float, *, core: int) -> Iterator[Server]:
+    """The bench's model."""
+    port = free_port()
+    command = [sys.executable, "-m", "bench.model", str(port), str(a_ms), str(b_ms)]
+    with running(command, core=core) as (process, log):
+        server = Server(port=port, pid=process.pid)
+        await_answer(server, process, log, seconds=20)
+        yield server
+
+
+@contextlib.contextmanager
+def sidecar(
+    behind: Server, *, core: int, protocol: str = "instances", max_ongoing: int = 100, **batching: Any
+) -> Iterator[Server]:
+    """Our sidecar before a model.
+
+    Args:
+        behind: the model.
+        core: where it runs.
+        protocol: how it joins requests.
+        max_ongoing: requests with the model at once under `none`.
+        batching: fields of the settings' `batching`.
+    """
+    port, admin = free_port(), free_port()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        settings = Path(folder) / "settings.json"
+        settings.write_text(json.dumps({"v": 1, "batching": batching, "maxOngoingRequests": max_ongoing}))
+        command = [
+            *(sys.executable, "-m", "penstock_sidecar", f"--listen=127.0.0.1:{port}"),
+            *(f"--admin=127.0.0.1:{admin}", f"--model=http://127.0.0.1:{behind.port}"),
+            *(f"--settings={settings}", f"--protocol={protocol}", "--propagation-delay=0s"),
+        ]
+        with running(command, core=core, env=_without_ours()) as (process, log):
+            server = Server(port=port, pid=process.pid)
+            if protocol == "instances":
+                await_answer(server, process, log, seconds=20)
+            else:
+                await_line(process, log, "ready ", seconds=20)
+            yield server
+
+
+def await_line(process: subprocess.Popen[bytes], log: Path, begin: str, *, seconds: float) -> str:
+    """Wait until a program printed a line that begins so; returns it (raises DidNotStartError)."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith(begin):
+                return line
+        time.sleep(0.05)
+    raise DidNotStartError(f"did not print {begin!r}: {log.read_text(errors='replace')[-500:]}")
+
+
+@contextlib.contextmanager
+def other_sidecar(template: str, behind: Server, *, core: int, path: str) -> Iterator[Server]:
+    """A sidecar of somebody else, by its command line.
+
+    Args:
+        template: the command, with `{listen_port}`, `{model_port}` and `{admin_port}` where its ports go.
+        behind: the model.
+        core: where it runs.
+        path: what predictions are posted to.
+    """
+    port = free_port()
+    places = {"listen_port": port, "model_port": behind.port, "admin_port": free_port()}
+    command = [word.format(**places) for word in shlex.split(template)]
+    probe = {"tcpSocket": {"port": behind.port}, "successThreshold": 1}
+    with running(command, core=core, env={"SERVING_READINESS_PROBE": json.dumps(probe)}) as (process, log):
+        server = Server(port=port, pid=process.pid, path=path)
+        await_answer(server, process, log, seconds=30)
+        yield server
+
+
+def _without_ours() -> dict[str, str]:
+    """Empty what the environment would tell the sidecar."""
+    return {name: "" for name in os.environ if name.startswith("PENSTOCK_")}
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far, its threads together, user and kernel."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mb(pid: int) -> float:
+    """Resident memory of a process, in MB (10^6 bytes)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise ValueError(f"process {pid} has no VmRSS")
+
+
+def batch_sizes(behind: Server) -> dict[int, int]:
+    """How often the model ran each batch size so far."""
+    connection = http.client.HTTPConnection("127.0.0.1", behind.port, timeout=5)
+    try:
+        connection.request("GET", "/-/batches")
+        return {int(size): count for size, count in json.loads(connection.getresponse().read()).items()}
+    finally:
+        connection.close()

@@ -1,0 +1,116 @@
+"""The results page: ratios first, then the targets, then what was void or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bench.figures import median
+from bench.parts import CONNECTIONS
+from bench.peers.catalogue import PEERS
+from bench.targets import targets
+
+LABELS = {
+    "sidecar": "Penstock's sidecar",
+    "model": "the model alone, full batches",
+    "other": "other sidecar",
+} | {peer.name: peer.label for peer in PEERS.values()}
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A figure for people; a dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}".replace(",", " ") if abs(value) >= 1000 else f"{value:.{digits}f}"
+
+
+def throughput_table(document: Mapping[str, Any]) -> Iterator[str]:
+    """Throughput by connections, and ours as a multiple of each."""
+    yield (
+        "| items/s, median (min–max) | "
+        + " | ".join(str(c) for c in CONNECTIONS)
+        + " | ours × at 64 | at 256 |"
+    )
+    yield "| -- |" + " -- |" * (len(CONNECTIONS) + 2)
+    for subject, label in LABELS.items():
+        cells = []
+        for connections in CONNECTIONS:
+            found = document["figures"].get(f"throughput/{subject}/{connections}/rate")
+            cells.append(
+                f"{number(found['median'], 0)} ({number(found['min'], 0)}–{number(found['max'], 0)})"
+                if found
+                else "–"
+            )
+        if set(cells) == {"–"}:
+            if subject in document["failures"]:
+                yield f"| {label} | did not run: {document['failures'][subject][:200]} |" + " |" * len(cells)
+            continue
+        ratios = []
+        for connections in (64, 256):
+            ours = median(document, f"throughput/sidecar/{connections}/rate")
+            theirs = median(document, f"throughput/{subject}/{connections}/rate")
+            ratios.append(f"{ours / theirs:.2f}" if ours and theirs else "–")
+        version = document["versions"].get(subject)
+        yield f"| {label}{f' {version}' if version else ''} | " + " | ".join(cells + ratios) + " |"
+
+
+def goodput_table(document: Mapping[str, Any]) -> Iterator[str]:
+    """Goodput by load."""
+    percents = sorted({int(key.split("/")[2]) for key in document["figures"] if key.startswith("goodput/")})
+    if not percents:
+        return
+    yield "| goodput / min(offered, capacity) | " + " | ".join(f"{percent} %" for percent in percents) + " |"
+    yield "| -- |" + " -- |" * len(percents)
+    for subject, label in LABELS.items():
+        cells = [number(median(document, f"goodput/{subject}/{percent}/share")) for percent in percents]
+        if set(cells) != {"–"}:
+            yield f"| {label} | " + " | ".join(cells) + " |"
+
+
+def target_table(document: Mapping[str, Any]) -> Iterator[str]:
+    """Each target and whether it was reached."""
+    yield "| target | bound | found | |"
+    yield "| -- | -- | -- | -- |"
+    for target in targets(document):
+        sign = "≥" if target.at_least else "≤"
+        bound = f"{sign} {target.bound:g} {target.unit}"
+        yield f"| {target.name} | {bound} | {number(target.found)} | {target.verdict} |"
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """The whole page, Markdown."""
+    settings, machine = document["settings"], document["machine"]
+    lines = [
+        "# Measured",
+        "",
+        f"{document['date']}, {machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python "
+        f"{machine['python']}; load average before: {machine['load_average_before']:.2f}. Medians of "
+        f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s. Written by `make bench`; read the "
+        "ratios, the machine is shared.",
+        "",
+        "Servers and their model share one core, the load has the other. Closed loops: the model sleeps "
+        f"{settings['quick_model_ms'][0]:g} ms + {settings['quick_model_ms'][1]:g} ms an item, one batch of at most "
+        f"{settings['max_batch']} at a time. Open loops: {settings['slow_model_ms'][0]:g} + "
+        f"{settings['slow_model_ms'][1]:g} ms, capacity {settings['capacity_per_s']:.0f}/s, objective "
+        f"{settings['objective_ms']:g} ms.",
+        "",
+        "## Throughput by connections",
+        "",
+        *throughput_table(document),
+        "",
+        "## Goodput",
+        "",
+        *goodput_table(document),
+        "",
+        "## Targets",
+        "",
+        *target_table(document),
+        "",
+        "## What does not count",
+        "",
+    ]
+    lines += [f"- void: {void['what']}: {void['reason']}" for void in document["voids"]]
+    lines += [f"- failed: {name}: {why}" for name, why in document["failures"].items()]
+    if not document["voids"] and not document["failures"]:
+        lines.append("Nothing was void, nothing failed.")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,172 @@
+"""`make bench`: the sidecar, its model alone and its peers on the same cores, in interleaved rounds.
+
+Writes `bench/results/sidecar.json` (every figure: unit, n, median, spread, samples), `bench/results/README.md` and the
+pictures of `docs/pictures/`. A run with an error or a wrong answer is void and told as such. `--quick` takes less than
+five minutes and writes beside them, not over them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench import report, venvs
+from bench.figures import Figures
+from bench.parts import (
+    CAPACITY,
+    MAX_BATCH,
+    OBJECTIVE_MS,
+    PARTS,
+    QUICK_A,
+    QUICK_B,
+    SLOW_A,
+    SLOW_B,
+    Bench,
+)
+from bench.peers.catalogue import PEERS
+from bench.processes import DidNotStartError
+
+RESULTS = Path(__file__).parent / "results"
+QUICK_PARTS = [name for name in PARTS if name not in ("peer_goodput", "size")]
+
+
+def machine() -> dict[str, Any]:
+    """What it ran on, without names of hosts."""
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": cpu[1] if cpu else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(memory / 1e9),
+        "system": f"Linux {platform.release().split('-')[0]}",
+        "python": platform.python_version(),
+        "load_average_before": os.getloadavg()[0],
+    }
+
+
+def ensure_wrk() -> None:
+    """Install wrk when it is missing, as the tests' cluster installs what it needs."""
+    from devcluster.machine import ensure_packages
+
+    ensure_packages({"wrk": "wrk", "taskset": "util-linux"})
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round; results go to bench/results/quick.json"
+    )
+    parser.add_argument("--only", action="append", choices=sorted(PARTS), help="this part; may be repeated")
+    parser.add_argument("--peers", default=",".join(PEERS), help="which, by comma; empty = none")
+    parser.add_argument(
+        "--sidecar",
+        default="",
+        help="command line of another sidecar to measure beside ours, with {listen_port}, {model_port} and "
+        "{admin_port}; KServe's agent: 'agent --port {listen_port} --component-port {model_port} --enable-batcher "
+        "--max-batchsize 32 --max-latency 1'",
+    )
+    parser.add_argument("--sidecar-path", default="/v1/models/bench:predict", help="what is posted to there")
+    parser.add_argument("--out", type=Path, help="where the JSON goes; default: bench/results/sidecar.json")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure, write, print; returns the exit code: 1 where something was void."""
+    told = parse()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        print("bench: expected two cores (one for the load), found one", file=sys.stderr)
+        return 2
+    ensure_wrk()
+    described = machine()
+    figures = Figures()
+    bench = Bench(
+        figures=figures,
+        server_core=cores[0],
+        load_core=cores[-1],
+        seconds=1.0 if told.quick else told.seconds,
+        peers=[name for name in told.peers.split(",") if name],
+        other=told.sidecar,
+        other_path=told.sidecar_path,
+    )
+    for name in bench.peers:
+        try:
+            venvs.ensure(name)
+        except venvs.NotInstalledError as why:
+            figures.failures[name] = f"not installed: {why}"
+    for number in range(1 if told.quick else told.rounds):
+        for name in told.only or (QUICK_PARTS if told.quick else list(PARTS)):
+            bench.say(f"round {number + 1}: {name}")
+            try:
+                PARTS[name](bench, number)
+            except DidNotStartError as why:
+                figures.void(name, f"a server of ours did not start: {why}")
+                bench.say(f"VOID {name}: {why}")
+    document = {
+        "what": __doc__.splitlines()[0] if __doc__ else "",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": _commit(),
+        "machine": described,
+        "settings": {
+            "rounds": 1 if told.quick else told.rounds,
+            "seconds": bench.seconds,
+            "max_batch": MAX_BATCH,
+            "quick_model_ms": [QUICK_A, QUICK_B],
+            "slow_model_ms": [SLOW_A, SLOW_B],
+            "capacity_per_s": CAPACITY,
+            "objective_ms": OBJECTIVE_MS,
+            "cores": "servers and model on one, load on the other; part free: its model on the load's",
+        },
+        "versions": {peer.name: peer.version for peer in PEERS.values()},
+        "figures": figures.document(),
+        "voids": figures.voids,
+        "failures": figures.failures,
+    }
+    partial = bool(told.quick or told.only)
+    out = told.out or RESULTS / ("quick.json" if partial else "sidecar.json")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    text = report.page(document)
+    print("\n" + text)
+    if out == RESULTS / "sidecar.json":
+        (RESULTS / "README.md").write_text(text)
+        plots(out)
+    return 1 if figures.voids else 0
+
+
+def plots(results: Path) -> None:
+    """Draw the pictures in the plots' own environment."""
+    try:
+        python = venvs.ensure("plots")
+    except venvs.NotInstalledError as why:
+        print(f"[bench] no pictures: {why}", file=sys.stderr)
+        return
+    subprocess.run(
+        [str(python), "-m", "bench.plots", str(results)], check=True, cwd=Path(__file__).parent.parent
+    )
+
+
+def _commit() -> str:
+    git = shutil.which("git")
+    if not git:
+        return "unknown"
+    done = subprocess.run(
+        [git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=RESULTS.parent
+    )
+    return done.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
