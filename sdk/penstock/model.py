@@ -33,6 +33,7 @@ class Model:
     def __init__(self, served: Served, executor: Executor) -> None:
         self._shape = served.shape
         self._method = served.method
+        self._reconfigure = served.reconfigure
         self._executor = executor
 
     async def run(self, items: Sequence[Any]) -> list[Any]:
@@ -66,6 +67,27 @@ class Model:
             raise result.error
         return _listed(result, len(items), self._shape.name)
 
+    @property
+    def takes_config(self) -> bool:
+        """The served object has a method `reconfigure`."""
+        return self._reconfigure is not None
+
+    async def reconfigure(self, config: Any) -> None:
+        """Give the served object a userConfig; in a thread, where its method is no coroutine.
+
+        Args:
+            config: any JSON value.
+
+        Raises:
+            Exception: whatever the method raised.
+        """
+        method = self._reconfigure
+        if method is None:
+            raise TypeError("expected a method reconfigure, found none")
+        result = await self._awaited(await self._in_thread(lambda: _tried(lambda: method(config))))
+        if isinstance(result, Raised):
+            raise result.error
+
     def _bind(self, items: Sequence[Any]) -> tuple[list[dict[str, Any]], list[ArgumentsError | None]]:
         arguments: list[dict[str, Any]] = []
         misfits: list[ArgumentsError | None] = [None] * len(items)
@@ -94,13 +116,13 @@ class Model:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _try(self, arguments: dict[str, Any]) -> Any:
-        try:
+        def call() -> Any:
             result = self._shape.call(self._method, arguments)
             tolist = getattr(result, "tolist", None)
             # Arrays become lists here, in the thread, and not on the loop.
             return tolist() if callable(tolist) else result
-        except Exception as error:
-            return _raised(error)
+
+        return _tried(call)
 
     async def _awaited(self, result: Any) -> Any:
         """What a method returned, awaited where it is a coroutine (also a lambda's or a partial's)."""
@@ -110,6 +132,13 @@ class Model:
             return await result
         except Exception as error:
             return _raised(error)
+
+
+def _tried(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        return _raised(error)
 
 
 def _raised(error: Exception) -> Raised:

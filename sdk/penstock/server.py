@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.answers import failed, respond
+import json
+from typing import cast
+
+from penstock.answers import failed, respond, told
 from penstock.encoding import decode
 from penstock.model import Model
 from penstock_wire import http, instances
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import REQUEST_ID, get
 from penstock_wire.process import log
+
+RECONFIGURE_PATH = "/-/reconfigure"
+"""Where a userConfig is POSTed; the operator and the sidecar's `--reconfigure-path` name it."""
 
 
 class ModelServer:
@@ -59,9 +65,12 @@ class ModelServer:
                 Reason.BAD_MEDIA_TYPE,
                 f"expected a body without content-encoding, found {coding[:64].decode('latin-1')}",
             )
+        if request.path == RECONFIGURE_PATH:
+            return await self._reconfigure(self._model, request.body)
         parsed = instances.parse(request.body)
         if parsed.parameters:
-            names = ", ".join(name[:64] for name, _ in parsed.parameters[:10])
+            parameters = cast("instances.Parameters", parsed.parameters)
+            names = ", ".join(name[:64] for name, _ in parameters[:10])
             raise PenstockError(
                 Reason.BAD_SHAPE,
                 f'$: expected no member beside "instances", found {names}',
@@ -72,6 +81,26 @@ class ModelServer:
         except Exception as error:
             return failed(error, count=len(parsed.items), request_id=request_id)
         return respond(answers, request_id=request_id)
+
+    @staticmethod
+    async def _reconfigure(model: Model, body: bytes) -> http.Response:
+        if not model.takes_config:
+            raise PenstockError(
+                Reason.NO_ROUTE, "expected a class with a method reconfigure(config), found none of that name"
+            )
+        try:
+            config = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise PenstockError(Reason.BAD_JSON, f"expected a config in JSON: {error}") from error
+        try:
+            await model.reconfigure(config)
+        except Exception as error:
+            # NB: what the operator's user wrote, and no client's data: the message is told.
+            text = f"reconfigure raised {told(error)}"
+            status = 422 if isinstance(error, ValueError | TypeError | LookupError) else 500
+            raise PenstockError(Reason.MODEL_FAILED, text, status=status) from error
+        log("reconfigured")
+        return http.Response(status=204)
 
     def _health(self, request: http.Request) -> http.Response:
         if request.path != self._ready_path:

@@ -13,6 +13,8 @@ from penstock.marks import mark_of
 from penstock.signature import Shape, read
 
 DEFAULTS = ("__call__", "predict")
+RECONFIGURE = "reconfigure"
+"""The method that takes a userConfig."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +24,12 @@ class Served:
     Args:
         shape: how it takes its items.
         method: the bound method or the function.
+        reconfigure: takes a userConfig, None where the target has no such method.
     """
 
     shape: Shape
     method: Callable[..., Any]
+    reconfigure: Callable[[Any], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +99,35 @@ def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
     except ValueError:
         pass  # a class without a readable signature: its constructor will say
 
+    takes_config = _takes_config(name, kind)
+
     def build() -> Served:
-        return Served(shape=shape, method=getattr(kind(**init_kwargs), method_name))
+        made = kind(**init_kwargs)
+        reconfigure = getattr(made, RECONFIGURE) if takes_config else None
+        return Served(shape=shape, method=getattr(made, method_name), reconfigure=reconfigure)
 
     return Target(name=name, shape=shape, build=build)
+
+
+def _takes_config(name: str, kind: type[Any]) -> bool:
+    """Whether the class has a method `reconfigure(config)`; raises LoadError where it has another form."""
+    method = inspect.getattr_static(kind, RECONFIGURE, None)
+    if method is None:
+        return False
+    bound = isinstance(method, staticmethod | classmethod)
+    function = getattr(kind, RECONFIGURE)
+    if not callable(function):
+        raise LoadError(f"{name}.{RECONFIGURE}: expected a method, found {type(function).__name__}")
+    try:
+        inspect.signature(function).bind(*(() if bound else (None,)), None)
+    except TypeError as error:
+        raise LoadError(
+            f"{name}.{RECONFIGURE}: expected a method that takes the config alone, "
+            f"found {inspect.signature(function)}"
+        ) from error
+    except ValueError:
+        pass  # no readable signature: the call will say
+    return True
 
 
 def _choose(name: str, kind: type[Any]) -> str:
@@ -110,7 +139,9 @@ def _choose(name: str, kind: type[Any]) -> str:
     public = [
         attribute
         for attribute in dir(kind)
-        if not attribute.startswith("_") and inspect.isroutine(getattr(kind, attribute))
+        if not attribute.startswith("_")
+        and attribute != RECONFIGURE
+        and inspect.isroutine(getattr(kind, attribute))
     ]
     marked = [attribute for attribute in public if mark_of(getattr(kind, attribute)) is not None]
     for found in (marked, public):

@@ -368,3 +368,73 @@ async def test_a_header_that_would_be_two_is_a_bad_answer(ask: Ask, headers: dic
     """A model may repeat what a client said; its answer must not become another one."""
     status, document, _ = await ask(lambda item: penstock.Response(headers=headers), [1])
     assert (status, document["reason"]) == (502, "bad_answer")
+
+
+class Tuned:
+    """Takes a configuration."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[Any, str]] = []
+
+    def predict(self, item: Any) -> Any:
+        return item
+
+    def reconfigure(self, config: Any) -> None:
+        if config == "boom":
+            raise RuntimeError("no device left")
+        if not isinstance(config, dict):
+            raise ValueError(f"expected an object, found {config!r}")
+        self.taken.append((config, threading.current_thread().name))
+
+
+class TunedAsync(Tuned):
+    async def reconfigure(self, config: Any) -> None:
+        await asyncio.sleep(0)
+        super().reconfigure(config)
+
+
+@pytest.fixture
+def configure(executor: ThreadPoolExecutor) -> Ask:
+    """Gives a model a configuration."""
+
+    async def send(model: Any, body: bytes) -> tuple[int, str]:
+        served = Served(
+            shape=read(model.predict, "predict"),
+            method=model.predict,
+            reconfigure=getattr(model, "reconfigure", None),
+        )
+        server = ModelServer()
+        server.serve(Model(served, executor))
+        answer = await server.handle(Request(method="POST", target="/-/reconfigure", headers=(), body=body))
+        return answer.status, json.loads(answer.body)["detail"] if answer.body else ""
+
+    return send
+
+
+@pytest.mark.parametrize("kind", [Tuned, TunedAsync])
+async def test_a_configuration_is_taken_and_one_that_is_refused_is_told_why(
+    configure: Ask, kind: type[Tuned]
+):
+    """204 when it is in force; what `reconfigure` raises is the problem's detail."""
+    model = kind()
+    assert await configure(model, b'{"threshold": 0.5}') == (204, "")
+    assert [config for config, _ in model.taken] == [{"threshold": 0.5}]
+    assert model.taken[0][1].startswith("model") == (kind is Tuned)
+    assert await configure(model, b"7") == (
+        422,
+        "reconfigure raised ValueError: expected an object, found 7",
+    )
+    assert await configure(model, b'"boom"') == (500, "reconfigure raised RuntimeError: no device left")
+    assert (await configure(model, b"{"))[0] == 400
+    assert len(model.taken) == 1
+
+
+async def test_a_model_without_the_method_takes_no_configuration(configure: Ask):
+    """It is no prediction either: 404 says what is missing."""
+
+    class Fixed:
+        def predict(self, item: Any) -> Any:
+            raise AssertionError
+
+    status, detail = await configure(Fixed(), b'{"instances": [1]}')
+    assert (status, "reconfigure(config)" in detail) == (404, True)

@@ -32,6 +32,34 @@ class Predicts:
         pass
 
 
+class Tuned:
+    def run(self, item):
+        return item
+    def reconfigure(self, config):
+        self.config = config
+
+
+class TunedStatic:
+    def run(self, item):
+        return item
+    @staticmethod
+    def reconfigure(config, *, strict=True):
+        pass
+
+
+class TunedWrong:
+    def run(self, item):
+        return item
+    def reconfigure(self):
+        pass
+
+
+class TunedValue:
+    reconfigure = 7
+    def run(self, item):
+        return item
+
+
 class Marked:
     def helper(self, a, b):
         pass
@@ -143,6 +171,12 @@ def test_the_only_marked_method_is_served_beside_unmarked_ones(module: str) -> N
         ("Two", {}, "found a, b"),
         ("TwoMarked", {}, "found a, b"),
         ("Wrong", {}, r"models_for_target:Wrong.predict: expected one parameter, .* found \(a, b\)"),
+        (
+            "TunedWrong",
+            {},
+            r"TunedWrong.reconfigure: expected a method that takes the config alone, .*\(self\)",
+        ),
+        ("TunedValue", {}, "TunedValue.reconfigure: expected a method, found int"),
         ("Missing", {}, "expected Missing in module models_for_target, found no Missing"),
         ("value", {}, "expected a class or a function, found int"),
         ("function", {"a": 1}, "expected no init kwargs for a function, found a"),
@@ -154,6 +188,16 @@ def test_what_cannot_be_served_is_told_before_anything_is_constructed(
 ) -> None:
     with pytest.raises(LoadError, match=message):
         find(f"{module}:{attribute}", kwargs)
+
+
+def test_reconfigure_is_found_beside_the_method_that_is_served_and_never_served_itself(module: str) -> None:
+    served = find(f"{module}:Tuned").build()
+    assert served.reconfigure is not None
+    served.reconfigure({"a": 1})
+    assert served.method.__name__ == "run"
+    assert served.method.__self__.config == {"a": 1}
+    assert find(f"{module}:TunedStatic").build().reconfigure is not None
+    assert find(f"{module}:Called").build().reconfigure is None
 
 
 @pytest.mark.parametrize("name", ["module", "module:", ":Class", ""])
