@@ -91,7 +91,7 @@ class _Arm:
 class AutoSlots:
     """The number of slots, from what batches show.
 
-X
+    `slots` is the number now; `max_seconds` may be set anew at any time.
 
     Args:
         start: slots to begin with.

@@ -109,7 +109,7 @@ def p95(values: list[float]) -> float:
 class _Class:
     """The samples of one class, and what was made of them."""
 
-    __slots__ = ("a", "again", "b", "floors", "largest", "n", "samples")
+    __slots__ = ("a", "again", "b", "floors", "kept", "largest", "n", "samples")
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=LAST)
@@ -118,12 +118,15 @@ class _Class:
         self.a = self.b = 0.0
         self.floors: list[float] = []
         self.largest = 0
+        # The latest question to `largest` and its answer, while the fit stands.
+        self.kept = (0, 0.0, 0)
 
     def fit(self, now: float) -> None:
         samples = self.samples
         while samples and samples[0][0] <= now - HORIZON:
             samples.popleft()
         self.n = len(samples)
+        self.kept = (0, 0.0, 0)
         if not samples:
             self.again = math.inf
             self.largest = 0
@@ -215,8 +218,19 @@ class ServiceCurve:
             limit: items at most, ≥ 1.
             seconds: what a batch may take.
         """
-        if self.predict(now, cls, 1) is None:
+        known = self._classes.get(cls)
+        if known is None:
             return 1
+        if now >= known.again:
+            known.fit(now)
+        if not known.n:
+            return 1
+        kept = known.kept
+        if kept[0] != limit or kept[1] != seconds:
+            kept = known.kept = (limit, seconds, self._search(now, cls, limit, seconds))
+        return kept[2]
+
+    def _search(self, now: float, cls: str, limit: int, seconds: float) -> int:
         high = min(limit, 2 * self._classes[cls].largest)
         if self._within(now, cls, high, seconds):
             return high

@@ -1,86 +1,34 @@
 """The queue and its pure decisions: whose turn it is, and what the next batch holds. The time is an argument.
 
-One line for each key. In a line, and among the lines, the earliest deadline goes first; the oldest arrival
-of a line says how long a part-full batch may still wait. A request leaves a line in O(1): heaps forget it
-when it comes up, or when they are half full of such.
+Requests of one key form a line. The order, within a line and among the lines:
+
+1. by level, 1 first. A request rises one level each `AGEING` seconds that it waits, so none waits for ever;
+2. of one level, the share that was served least goes first (`shares`); without fairness there is one share;
+3. of one share, the earliest deadline; of equal ones, the one that came first.
+
+A batch begins with the first request of this order, and goes on with its line in the same order, less urgent
+requests included. So a lane for each level and share of a line; lanes of one level and share form a group.
+
+Cost: a request is appended to one linked list and leaves it, whatever else waits; all else is for each batch.
+What departs is forgotten at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import heapq
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
+from penstock_sidecar.lines import Group, Lane, Line, group_rank
+from penstock_sidecar.shares import Flow, Flows
+from penstock_sidecar.timeline import Ranking, Timeline
 from penstock_sidecar.work import Key, Part, Work
 
-_MIN_COMPACT = 64
-
-
-class DeadlineHeap:
-    """Requests by deadline; those that are no longer `alive` are skipped.
-
-    Args:
-        alive: whether a request still belongs here.
-    """
-
-    __slots__ = ("_alive", "_dead", "_heap", "_sequence")
-
-    def __init__(self, alive: Callable[[Work], bool]) -> None:
-        self._alive = alive
-        self._heap: list[tuple[float, int, Work]] = []
-        self._sequence = 0
-        self._dead = 0
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def push(self, work: Work) -> None:
-        """Add a request."""
-        self._sequence += 1
-        heapq.heappush(self._heap, (work.deadline, self._sequence, work))
-
-    def first(self) -> Work | None:
-        """The request with the earliest deadline; among equals, the one that came first."""
-        heap = self._heap
-        while heap:
-            work = heap[0][2]
-            if self._alive(work):
-                return work
-            heapq.heappop(heap)
-            self._dead -= 1
-        return None
-
-    def forget(self) -> None:
-        """Note that one request here is no longer alive, so that memory stays in proportion to the living."""
-        self._dead += 1
-        if self._dead > _MIN_COMPACT and self._dead * 2 > len(self._heap):
-            alive = self._alive
-            self._heap = [entry for entry in self._heap if alive(entry[2])]
-            heapq.heapify(self._heap)
-            self._dead = 0
-
-
-def _queued(work: Work) -> bool:
-    return work.queued
-
-
-class Line:
-    """The queued requests of one key."""
-
-    __slots__ = ("by_arrival", "by_deadline", "bytes", "items", "lone")
-
-    def __init__(self, *, lone: bool) -> None:
-        self.by_arrival: OrderedDict[Work, None] = OrderedDict()
-        self.by_deadline = DeadlineHeap(_queued)
-        self.items = 0
-        self.bytes = 0
-        self.lone = lone
-
-    @property
-    def oldest(self) -> float:
-        """When the oldest request of the line arrived."""
-        return next(iter(self.by_arrival)).arrived
+AGEING = 5.0
+"""Seconds of waiting that raise a request by one level."""
+LEVELS = 8
+_HEADROOM = 1.25
+_SHORTER = 0.5
+"""A `service` that falls below this share of what was kept is taken up; a smaller fall is not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +56,35 @@ class Choice:
     again: float | None = None
 
 
+Finish = Callable[[int], float]
+"""When a batch of so many items would be answered if it were sent now, in the clock's time."""
+
+
 class Queue:
-    """All queued requests."""
+    """All queued requests: `items`, `bytes` and `requests` of them."""
 
     def __init__(self) -> None:
         self._lines: dict[Key, Line] = {}
-        self._by_deadline = DeadlineHeap(_queued)
+        self._spare: Line | None = None
+        self._flows = Flows()
+        self._groups: dict[tuple[int, bytes], Group] = {}
+        self._levels: list[Ranking[Group]] = [Ranking(group_rank) for _ in range(LEVELS)]
+        # Items by level; those of level 1 are the rest. And items with a share.
+        self._level_items = [0] * (LEVELS + 1)
+        self._shared_items = 0
+        self._by_deadline: Ranking[Lane] = Ranking(Timeline.due)
+        self._ageing = Timeline()
+        self._latest = 0.0
+        self._held: Ranking[Line] = Ranking(self._due)
+        self._limits = Limits(size=1, bytes=1)
         self.items = 0
         self.bytes = 0
+        self.requests = 0
 
     def __iter__(self) -> Iterator[Work]:
         """All queued requests, line by line, the oldest first."""
         for line in list(self._lines.values()):
-            yield from list(line.by_arrival)
+            yield from line.by_arrival
 
     @property
     def lines(self) -> dict[Key, Line]:
@@ -130,103 +94,357 @@ class Queue:
     @property
     def oldest(self) -> float | None:
         """When the oldest queued request arrived."""
-        return min((line.oldest for line in self._lines.values()), default=None)
+        return min([line.oldest for line in self._lines.values()], default=None)
 
     def add(self, work: Work) -> None:
-        """Put a request at the end of its line."""
+        """Put a request into its line. Levels beyond 1..`LEVELS` count as the nearest."""
         line = self._lines.get(work.key)
         if line is None:
-            line = self._lines[work.key] = Line(lone=bool(work.key.lone))
+            line = self._open(work.key)
         work.queued = True
-        line.by_arrival[work] = None
-        line.by_deadline.push(work)
-        self._by_deadline.push(work)
-        self._count(line, work.left, work.bytes_left)
+        left, size = work.size - work.taken, work.bytes_left
+        line.requests += 1
+        line.items += left
+        line.bytes += size
+        self.requests += 1
+        self.items += left
+        self.bytes += size
+        self._enter(line, work, work.level)
+        if work.level > 1:
+            self._ageing.add(work, work.arrived + AGEING)
+        if work.deadline > self._latest:
+            self._latest = work.deadline
+        if line.held and self._fills(line):
+            self._release(line)
 
     def leave(self, work: Work) -> None:
         """Take a request out of its line, with the items not cut yet; no-op where it is in none."""
         if work.queued:
-            line = self._lines[work.key]
-            self._count(line, -work.left, -work.bytes_left)
-            self._remove(line, work)
+            lane: Lane = work.lane
+            self._part(lane, work)
+            self._count(lane, 1, work.size - work.taken, work.bytes_left)
+
+    def first(self) -> Work | None:
+        """The request with the earliest deadline, whosever turn it is."""
+        lane = self._by_deadline.first()
+        return None if lane is None else lane.first()
+
+    def ahead(self, work: Work) -> tuple[int, int]:
+        """About how many items, in how many lines, go before a request that arrives now; O(1).
+
+        All of more urgent levels, and of its own those with earlier deadlines: where its deadline is not the
+        latest, the others are taken to be spread evenly from now on. With fairness, no more than its share's
+        own for each active share.
+
+        Args:
+            work: the request, not in the queue yet.
+        """
+        ahead, own = 0, self.items
+        if len(self._ageing):
+            level, items = min(work.level, LEVELS), self._level_items
+            first = own - sum(items)
+            ahead, own = (0, first) if level == 1 else (first + sum(items[2:level]), items[level])
+        now, latest = work.arrived, self._latest
+        if work.deadline < latest and latest > now:
+            own = int(own * max(0.0, work.deadline - now) / (latest - now))
+        ahead += own
+        flows = self._flows
+        if self._shared_items or work.share:
+            if not work.share:
+                mine = self.items - self._shared_items
+            else:
+                flow = flows.get(work.share)
+                mine = 0 if flow is None else flow.items
+            ahead = min(ahead, mine * flows.active)
+        return ahead, min(ahead, len(self._lines))
 
     def choose(self, now: float, limits: Limits) -> Choice:
         """Whose turn it is, a slot being free.
 
-        Of the lines that may go, the one that holds the earliest deadline. Without a wait every line may go;
-        with one, a line goes when it fills a batch, when its oldest request has waited long enough, or when
-        its earliest deadline allows no further wait.
+        Without a wait every line may go; with one, a line goes when it fills a batch, when its oldest request
+        has waited long enough, or when its earliest deadline allows no further wait.
         """
+        if len(self._ageing):
+            self._age(now)
+        if limits is not self._limits:
+            self._adopt(limits)
         if limits.wait <= 0.0:
-            first = self._by_deadline.first()
-            return Choice(None if first is None else first.key)
-        best: Work | None = None
-        again: float | None = None
-        for line in self._lines.values():
-            head = line.by_deadline.first()
-            if head is None:
-                continue
-            due = min(line.oldest + limits.wait, head.deadline - limits.service)
-            if due <= now or line.lone or line.items >= limits.size or line.bytes >= limits.bytes:
-                if best is None or head.deadline < best.deadline:
-                    best = head
-            elif again is None or due < again:
-                again = due
-        return Choice(None if best is None else best.key, again)
+            lane = self._next()
+            return Choice(None if lane is None else lane.line.key)
+        held = self._held
+        while (line := held.first()) is not None and self._goes(line, now):
+            self._release(line)
+        while (lane := self._next()) is not None:
+            line = lane.line
+            if self._goes(line, now):
+                return Choice(line.key)
+            line.held = True
+            held.touch(line, min(line.oldest + limits.wait, line.deadline - self._limits.service))
+        line = held.first()
+        return Choice(None, None if line is None else self._due(line))
 
-    def cut(self, key: Key, limits: Limits) -> list[Part]:
-        """The next batch of a line, the earliest deadline first.
+    def cut(
+        self, key: Key, limits: Limits, finish: Finish | None = None, dropped: list[Work] | None = None
+    ) -> list[Part]:
+        """The next batch of a line.
 
         Requests stay whole where they fit into a batch; one that is larger than a whole batch is split, and
         its rest opens the next batch.
+
+        With `finish`, requests that the batch would answer too late are dropped from the head of the line
+        instead of holding up those that still can be answered in time (the sliding window of Nexus: Shen et
+        al., SOSP 2019, doi:10.1145/3341301.3359658, §6.3). But the last request of the whole queue is never
+        dropped: a free slot runs it, because only a batch that runs can show that the model is fast again.
+
+        Args:
+            key: the line.
+            limits: what the batch may hold.
+            finish: when a batch would be answered.
+            dropped: gets what was dropped, taken out of the queue, without an answer yet.
+
+        Returns:
+            The parts; none only where all of the line was dropped and other lines wait.
         """
         line = self._lines[key]
         parts: list[Part] = []
         room, space = limits.size, limits.bytes
-        while room > 0 and (work := line.by_deadline.first()) is not None:
-            count = work.left
-            if count > room or work.bytes_left > space:
+        doom = None if finish is None else finish(min(room, line.items))
+        while room > 0 and (lane := line.next()) is not None and (work := lane.first()) is not None:
+            if doom is not None and work.deadline < doom and (parts or self.requests > 1):
+                self.leave(work)
+                if dropped is not None:
+                    dropped.append(work)
+                if finish is not None and line.items < room:
+                    doom = finish(max(1, limits.size - room + line.items))
+                continue
+            done, items, size = self._fill(lane, parts, room, space, doom)
+            if not items:
+                break
+            room -= items
+            space -= size
+            self._flows.served(lane.group.flow, items)
+            self._count(lane, done, items, size)
+            if parts[-1].work.queued:
+                break
+        return parts
+
+    def _fill(
+        self, lane: Lane, parts: list[Part], room: int, space: int, doom: float | None
+    ) -> tuple[int, int, int]:
+        """Cut requests of one lane: all that fit where its line has no other lane, else one.
+
+        Returns:
+            Requests that left the queue, items, and their bytes; not counted yet.
+        """
+        line = lane.line
+        sole = len(line.lanes) == 1
+        done = items = size = 0
+        while (work := lane.first()) is not None:
+            if items and (not sole or items >= room or (doom is not None and work.deadline < doom)):
+                break
+            count = work.size - work.taken
+            before = work.bytes_left
+            if (count > room - items or before > space - size) and not line.lone:
                 if parts:
                     break
                 count = self._fit(work, room, space)
-            before = work.bytes_left
-            part = work.take(count)
-            self._count(line, -count, work.bytes_left - before)
-            parts.append(part)
-            room -= count
-            space -= before - work.bytes_left
-            if work.left:
+            parts.append(work.take(count))
+            items += count
+            size += before - work.bytes_left
+            if work.size > work.taken:
                 break
-            self._remove(line, work)
-        return parts
+            self._part(lane, work)
+            done += 1
+        return done, items, size
 
     def rekey(self, change: Callable[[Work], None]) -> None:
         """Sort all queued requests anew.
 
         Args:
-            change: sets a request's key.
+            change: sets a request's key, level and share.
         """
         works = sorted(self, key=lambda work: work.arrived)
-        self._lines = {}
-        self._by_deadline = DeadlineHeap(_queued)
-        self.items = self.bytes = 0
+        for work in works:
+            self.leave(work)
         for work in works:
             change(work)
             self.add(work)
 
-    def _count(self, line: Line, items: int, size: int) -> None:
-        line.items += items
-        line.bytes += size
-        self.items += items
-        self.bytes += size
+    # Lines, lanes, groups
 
-    def _remove(self, line: Line, work: Work) -> None:
+    def _open(self, key: Key) -> Line:
+        line = self._spare
+        if line is not None and line.key is key:
+            self._spare = None
+        else:
+            line = Line(key)
+        self._lines[key] = line
+        if self._limits.wait > 0.0:
+            line.held = True
+        return line
+
+    def _enter(self, line: Line, work: Work, level: int) -> None:
+        """Put a request into its lane."""
+        share = work.share
+        lane = line.common if level == 1 and not share else line.lanes.get((level, share))
+        if lane is None:
+            level = min(level, LEVELS)
+            lane = line.lanes.get((level, share))
+            if lane is None:
+                lane = self._new_lane(line, level, share)
+        work.lane = lane
+        if lane.add(work, work.deadline):
+            self._rise(lane, work.deadline)
+        if level > 1 or share:
+            self._mark(lane, work.size - work.taken)
+
+    def _new_lane(self, line: Line, level: int, share: bytes) -> Lane:
+        group = self._groups.get((level, share))
+        if group is None:
+            group = self._groups[level, share] = Group(level, Flow(share, 0.0))
+        lane = Lane(line, group)
+        if level == 1 and not share:
+            line.common = lane
+        return lane
+
+    def _rise(self, lane: Lane, deadline: float) -> None:
+        """A lane has another first request, or a first one at all."""
+        group, line = lane.group, lane.line
+        if len(lane) == 1:
+            group.filled += 1
+            group.flow = self._flows.enter(lane.share)
+            line.enter(lane)
+        self._by_deadline.touch(lane, deadline)
+        if line.held:
+            due = self._due(line)
+            if due is not None:
+                self._held.touch(line, due)
+        else:
+            group.lanes.touch(lane, deadline)
+            self._levels[group.level - 1].touch(group, group.flow.tag)
+
+    def _part(self, lane: Lane, work: Work) -> None:
+        """Take a request out of its lane; its items are counted elsewhere."""
         work.queued = False
-        del line.by_arrival[work]
-        line.by_deadline.forget()
-        self._by_deadline.forget()
-        if not line.by_arrival:
-            del self._lines[work.key]
+        work.lane = None
+        if work.level > 1:
+            self._ageing.discard(work)
+        lane.discard(work)
+        if not lane:
+            self._empty(lane)
+
+    def _empty(self, lane: Lane) -> None:
+        """A lane has fallen empty."""
+        group = lane.group
+        group.filled -= 1
+        group.lanes.discard(lane)
+        self._by_deadline.discard(lane)
+        lane.line.drop(lane)
+        self._flows.leave(group.flow)
+        if not group.filled and group.flow.share:
+            self._levels[group.level - 1].discard(group)
+            del self._groups[group.level, group.flow.share]
+
+    def _mark(self, lane: Lane, items: int) -> None:
+        """Count items of a level beyond the first, or with a share."""
+        if lane.level > 1:
+            self._level_items[lane.level] += items
+        if lane.share:
+            lane.group.flow.items += items
+            self._shared_items += items
+
+    def _count(self, lane: Lane, requests: int, items: int, size: int) -> None:
+        """Requests and items of a lane have left."""
+        line = lane.line
+        line.requests -= requests
+        line.items -= items
+        line.bytes -= size
+        self.requests -= requests
+        self.items -= items
+        self.bytes -= size
+        if lane.level > 1 or lane.share:
+            self._mark(lane, -items)
+        if not line.requests:
+            del self._lines[line.key]
+            line.held = False
+            if not line.lone:
+                # Kept for the next request of this key: a line that falls empty at each batch costs nothing.
+                self._spare = line
+            if not self.requests:
+                self._latest = 0.0
+
+    def _next(self) -> Lane | None:
+        """The lane whose turn it is, of the lines that are not held."""
+        for ranking in self._levels:
+            group = ranking.first()
+            if group is not None:
+                return group.lanes.first()
+        return None
+
+    def _age(self, now: float) -> None:
+        """Raise those that have waited long enough."""
+        ageing = self._ageing
+        while (due := ageing.due()) is not None and due <= now:
+            work = ageing.first()
+            if work is None:
+                return
+            ageing.discard(work)
+            old: Lane = work.lane
+            level = old.level - 1
+            if old.level > 1:
+                self._mark(old, work.taken - work.size)
+            # NB: in before out, so that neither the line nor the share falls empty on the way.
+            self._enter(old.line, work, level)
+            old.discard(work)
+            if not old:
+                self._empty(old)
+            if level > 1:
+                ageing.add(work, due + AGEING)
+
+    # Waiting for part-full batches
+
+    def _adopt(self, limits: Limits) -> None:
+        """Go by other limits; what is held then is looked at anew."""
+        known = self._limits
+        self._limits = limits
+        if limits.wait <= 0.0 and known.wait <= 0.0:
+            return
+        same = (limits.size, limits.bytes, limits.wait) == (known.size, known.bytes, known.wait)
+        if same and known.service * _SHORTER <= limits.service <= known.service:
+            self._limits = known
+            return
+        # Some more than asked, so that not each small rise looks at all lines anew.
+        self._limits = dataclasses.replace(limits, service=limits.service * _HEADROOM)
+        self._held = Ranking(self._due)
+        for line in self._lines.values():
+            line.held = True
+            due = self._due(line)
+            if limits.wait > 0.0 and due is not None:
+                self._held.touch(line, due)
+            else:
+                self._release(line)
+
+    def _due(self, line: Line) -> float | None:
+        """When a held line may go though it fills no batch."""
+        if not line.held or not line.requests:
+            return None
+        return min(line.oldest + self._limits.wait, line.deadline - self._limits.service)
+
+    def _fills(self, line: Line) -> bool:
+        return line.lone or line.items >= self._limits.size or line.bytes >= self._limits.bytes
+
+    def _goes(self, line: Line, now: float) -> bool:
+        limits = self._limits
+        return self._fills(line) or min(line.oldest + limits.wait, line.deadline - limits.service) <= now
+
+    def _release(self, line: Line) -> None:
+        line.held = False
+        self._held.discard(line)
+        for lane in line.lanes.values():
+            due = lane.due()
+            if due is not None:
+                lane.group.lanes.touch(lane, due)
+                self._levels[lane.level - 1].touch(lane.group, lane.group.flow.tag)
 
     @staticmethod
     def _fit(work: Work, room: int, space: int) -> int:

@@ -1,0 +1,96 @@
+"""Equal shares of the slots for those who ask for them: start-time fair queueing, by items.
+
+Each value of the fairness header is a flow with a tag: the items it was served, told in virtual time. Who has
+the lowest tag goes next, and its tag rises by the items that went. The virtual time is the tag of the flow
+that was served last. A flow that begins to wait starts at the virtual time: having been idle saves nothing
+up. (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996; all weights equal.)
+"""
+
+from __future__ import annotations
+
+import heapq
+
+MAX_IDLE = 1024
+"""Flows that are remembered while nothing of theirs waits, because they were served ahead of the others."""
+
+
+class Flow:
+    """One value of the fairness header: `tag`, its `items` that wait, and the lanes that hold them.
+
+    The items of requests without a value are not counted: they are those that no other flow has.
+    """
+
+    __slots__ = ("items", "lanes", "share", "tag")
+
+    def __init__(self, share: bytes, tag: float) -> None:
+        self.share = share
+        self.tag = tag
+        self.lanes = 0
+        self.items = 0
+
+
+class Flows:
+    """All flows that have something waiting, and those that still have to make up for what they got."""
+
+    __slots__ = ("_common", "_flows", "_idle", "active", "virtual")
+
+    def __init__(self) -> None:
+        # Requests without a value share one flow, which stays: without fairness it is the only one.
+        self._common = Flow(b"", 0.0)
+        self._flows: dict[bytes, Flow] = {b"": self._common}
+        self._idle: list[tuple[float, bytes]] = []
+        self.active = 0
+        self.virtual = 0.0
+
+    def __len__(self) -> int:
+        return len(self._flows)
+
+    def get(self, share: bytes) -> Flow | None:
+        """The flow of a value, where it has something waiting or was served ahead."""
+        return self._flows.get(share)
+
+    def enter(self, share: bytes) -> Flow:
+        """The flow of a value that has one more lane with something waiting."""
+        flow = self._flows.get(share)
+        if flow is None:
+            flow = self._flows[share] = Flow(share, self.virtual)
+        if not flow.lanes:
+            self.active += 1
+            flow.tag = max(flow.tag, self.virtual)
+        flow.lanes += 1
+        return flow
+
+    def leave(self, flow: Flow) -> None:
+        """A flow has one lane less with something waiting."""
+        flow.lanes -= 1
+        if flow.lanes:
+            return
+        self.active -= 1
+        if not self.active:
+            # Nobody waits: there is nobody to make up to.
+            self.virtual = self._common.tag = 0.0
+            if len(self._flows) > 1:
+                self._flows = {b"": self._common}
+                self._idle.clear()
+        elif flow is self._common:
+            return
+        elif flow.tag <= self.virtual:
+            del self._flows[flow.share]
+        else:
+            heapq.heappush(self._idle, (flow.tag, flow.share))
+            while len(self._idle) > MAX_IDLE:
+                self._forget(*heapq.heappop(self._idle))
+
+    def served(self, flow: Flow, items: int) -> None:
+        """So many items of a flow went."""
+        if flow.tag > self.virtual:
+            self.virtual = flow.tag
+            idle = self._idle
+            while idle and idle[0][0] <= self.virtual:
+                self._forget(*heapq.heappop(idle))
+        flow.tag += items
+
+    def _forget(self, tag: float, share: bytes) -> None:
+        flow = self._flows.get(share)
+        if flow is not None and not flow.lanes and flow.tag <= tag:
+            del self._flows[share]
