@@ -11,7 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from penstock_wire.http import ConnectFailed, Request, Response, Upstream, UpstreamError, UpstreamTimeout
+from penstock_wire.http import (
+    ConnectFailed,
+    Request,
+    Response,
+    Upstream,
+    UpstreamAnswer,
+    UpstreamError,
+    UpstreamTimeout,
+)
 from penstock_wire.process import log
 
 LOADING_PERIOD = 0.25
@@ -65,6 +73,17 @@ class Model:
         """Send a request (raises UpstreamError); a refused connection makes the model not ready at once."""
         try:
             return await self._upstream.send(self._host, self._port, request, timeout=timeout)
+        except ConnectFailed as error:
+            self._set(ready=False, gone=True, message=str(error))
+            raise
+        except UpstreamError:
+            self._look.set()
+            raise
+
+    async def open(self, request: Request, timeout: float, idle: float) -> UpstreamAnswer:
+        """As `send`, but returns with the head of the answer (see `Upstream.open`)."""
+        try:
+            return await self._upstream.open(self._host, self._port, request, timeout=timeout, idle=idle)
         except ConnectFailed as error:
             self._set(ready=False, gone=True, message=str(error))
             raise

@@ -55,12 +55,14 @@ class H1Upstream:
             connection.abandon(answer)
             raise
 
-    async def open(self, host: str, port: int, request: Request, *, timeout: float) -> Answer:
+    async def open(
+        self, host: str, port: int, request: Request, *, timeout: float, idle: float | None = None
+    ) -> Answer:
         """See `Upstream.open`."""
         connection = self._take((host, port))
         if connection is None:
             connection, timeout = await self._connect((host, port), timeout)
-        head = connection.open(request, timeout)
+        head = connection.open(request, timeout, timeout if idle is None else idle)
         try:
             return await head
         except asyncio.CancelledError:

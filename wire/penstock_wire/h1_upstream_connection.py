@@ -94,6 +94,7 @@ class Connection(asyncio.Protocol):
         self._to_the_end = False  # the body ends with the connection
         self._paused = False
         self._timeout = 0.0
+        self._idle_timeout = 0.0
         self._deadline = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -104,8 +105,9 @@ class Connection(asyncio.Protocol):
         """Send a request; the future gets its whole answer or its failure."""
         return self._begin(request, timeout, streamed=False)
 
-    def open(self, request: Request, timeout: float) -> asyncio.Future[Answer]:
+    def open(self, request: Request, timeout: float, idle: float) -> asyncio.Future[Answer]:
         """Send a request and its stream; the future gets the answer's beginning or the failure."""
+        self._idle_timeout = idle
         return self._begin(request, timeout, streamed=True)
 
     def _begin(self, request: Request, timeout: float, *, streamed: bool) -> asyncio.Future[Any]:
@@ -211,7 +213,7 @@ class Connection(asyncio.Protocol):
     def expect(self) -> None:
         """Somebody waits for the next piece of the answer."""
         if self._state == _BODY:
-            self._expect_by(time.monotonic() + self._timeout)
+            self._expect_by(time.monotonic() + self._idle_timeout)
 
     def relax(self) -> None:
         """Nobody waits for the peer."""
@@ -233,8 +235,11 @@ class Connection(asyncio.Protocol):
         if self._deadline > time.monotonic():
             self._expect_by(self._deadline)
             return
-        what = "no answer" if self._state == _HEAD else "nothing more"
-        self.fail(UpstreamTimeout(f"{what} of {self.where} in {self._timeout:.3f} s"))
+        if self._state == _BODY and self._streamed:
+            what, seconds = "nothing more", self._idle_timeout
+        else:
+            what, seconds = "no answer", self._timeout
+        self.fail(UpstreamTimeout(f"{what} of {self.where} in {seconds:.3f} s"))
 
     # -- the transport's callbacks --------------------------------------------------------------------------
 

@@ -282,7 +282,9 @@ class Upstream(Protocol):
         """
         ...
 
-    async def open(self, host: str, port: int, request: Request, *, timeout: float) -> UpstreamAnswer:
+    async def open(
+        self, host: str, port: int, request: Request, *, timeout: float, idle: float | None = None
+    ) -> UpstreamAnswer:
         """Send a request, its stream as it comes, and return when the answer's head is there.
 
         An answer that comes before the end of the request's body ends the sending of that body. A request
@@ -293,8 +295,9 @@ class Upstream(Protocol):
             port: its port.
             request: what to send.
             timeout: seconds until the head of the answer, connecting included; while the request's body is
-                under way, until the next piece of it is taken. Each piece of the answer must follow within
-                the same time.
+                under way, until the next piece of it is taken.
+            idle: seconds within which each piece of the answer must follow once it is waited for; None = as
+                `timeout`.
 
         Raises:
             ConnectFailed: surely not executed.

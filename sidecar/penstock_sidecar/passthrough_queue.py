@@ -1,0 +1,99 @@
+"""Requests that wait to be passed through: the earliest deadline first; among equals, who came first.
+
+Pure: the time is an argument. A request leaves in O(1): the heap forgets it when it comes up, or when it is
+half full of such.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Generic, Protocol, TypeVar
+
+_MIN_COMPACT = 64
+
+
+class Waiter(Protocol):
+    """What waits."""
+
+    arrived: float
+    expires: float
+    waiting: bool
+    """Whether it is in the queue; kept by the queue alone."""
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class WaitingLine(Generic[W]):
+    """The queue."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, W]] = []
+        self._by_arrival: dict[W, None] = {}
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._by_arrival)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the one that waits longest arrived."""
+        return next(iter(self._by_arrival)).arrived if self._by_arrival else None
+
+    @property
+    def first_expiry(self) -> float | None:
+        """The earliest deadline."""
+        self._skip()
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, waiter: W) -> None:
+        """Put one in."""
+        waiter.waiting = True
+        self._sequence += 1
+        self._by_arrival[waiter] = None
+        heapq.heappush(self._heap, (waiter.expires, self._sequence, waiter))
+
+    def leave(self, waiter: W) -> None:
+        """Take one out, wherever it stands; no-op where it is not in."""
+        if not waiter.waiting:
+            return
+        waiter.waiting = False
+        del self._by_arrival[waiter]
+        if len(self._heap) > _MIN_COMPACT and len(self._heap) > 2 * len(self._by_arrival):
+            self._heap = [entry for entry in self._heap if entry[2].waiting]
+            heapq.heapify(self._heap)
+
+    def expired(self, now: float) -> list[W]:
+        """Take out all whose deadline has come."""
+        found: list[W] = []
+        while self._by_arrival:
+            self._skip()
+            if self._heap[0][0] > now:
+                break
+            found.append(self._pop())
+        return found
+
+    def next(self) -> W | None:
+        """Take out whose turn it is."""
+        self._skip()
+        return self._pop() if self._heap else None
+
+    def clear(self) -> list[W]:
+        """Take out all, the one that came first first."""
+        found = list(self._by_arrival)
+        for waiter in found:
+            waiter.waiting = False
+        self._by_arrival.clear()
+        self._heap.clear()
+        return found
+
+    def _skip(self) -> None:
+        heap = self._heap
+        while heap and not heap[0][2].waiting:
+            heapq.heappop(heap)
+
+    def _pop(self) -> W:
+        waiter = heapq.heappop(self._heap)[2]
+        waiter.waiting = False
+        del self._by_arrival[waiter]
+        return waiter

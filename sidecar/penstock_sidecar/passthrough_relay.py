@@ -1,0 +1,96 @@
+"""What goes on after the head of an answer: its body on the way to the client, and tunnels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Self
+
+from penstock_wire.http import BodyReader, ClientGone, Tunnel, UpstreamAnswer, UpstreamError
+
+Ended = Callable[[Exception | None], None]
+"""Called once: None when all went through, else what ended it early."""
+
+
+class Relay:
+    """The body of an answer as a `Response`'s stream: what the client does not take is not read.
+
+    Args:
+        answer: whose body.
+        ended: is told how it ended.
+    """
+
+    __slots__ = ("_answer", "_ended", "_reader")
+
+    def __init__(self, answer: UpstreamAnswer, ended: Ended) -> None:
+        self._answer = answer
+        self._reader: BodyReader = answer.stream
+        self._ended: Ended | None = ended
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next piece; raises UpstreamError, at which the front cuts the client's connection."""
+        try:
+            piece = await self._reader.read()
+        except UpstreamError as error:
+            self._end(error)
+            raise
+        if piece:
+            return piece
+        self._end(None)
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Nobody reads any more: where that is early, the model is told by the end of its connection."""
+        if self._ended is not None:
+            self._answer.abort()
+            self._end(ClientGone("the client went away before the end of its answer"))
+
+    def _end(self, error: Exception | None) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(error)
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    """The body of an answer to HEAD: it has a length, and is not there."""
+    return
+    yield b""
+
+
+async def join(one: Tunnel, other: Tunnel) -> None:
+    """Carry bytes both ways until both sides have ended; each half ends by itself.
+
+    Raises:
+        ClientGone, UpstreamError: a side is gone; both are closed then, as they are when this is cancelled.
+    """
+    back = asyncio.get_running_loop().create_task(_carry(other, one))
+    try:
+        forth = asyncio.get_running_loop().create_task(_carry(one, other))
+        try:
+            done, _ = await asyncio.wait({forth, back}, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            await _stop(forth)
+    except BaseException:
+        one.abort()
+        other.abort()
+        raise
+    finally:
+        await _stop(back)
+
+
+async def _carry(source: Tunnel, sink: Tunnel) -> None:
+    while data := await source.read():
+        await sink.write(data)
+    sink.end()
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # it is known by now
