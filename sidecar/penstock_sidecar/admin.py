@@ -12,6 +12,7 @@ import msgspec
 from penstock_sidecar.dispatch import Dispatcher
 from penstock_sidecar.drain import Drain
 from penstock_sidecar.metrics import Metrics
+from penstock_sidecar.passthrough import Passing
 from penstock_wire import settings as wire_settings
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import DRAIN, get
@@ -37,7 +38,7 @@ class Admin:
     def __init__(
         self,
         *,
-        dispatcher: Dispatcher,
+        dispatcher: Dispatcher | Passing,
         drain: Drain,
         metrics: Metrics,
         settings: Callable[[], wire_settings.Settings],
@@ -100,21 +101,14 @@ class Admin:
     async def _show_settings(self, _: Request) -> Response:
         settings = self._settings()
         document: dict[str, Any] = msgspec.to_builtins(settings)
-        document["batching"]["maxQueuedItems"] = settings.batching.queue_limit(self._dispatcher.slots)
+        flow = self._dispatcher
+        limit = flow.queue_limit if isinstance(flow, Passing) else settings.batching.queue_limit(flow.slots)
+        document["batching"]["maxQueuedItems"] = limit
         return _json(document)
 
     async def _show_queue(self, _: Request) -> Response:
-        dispatcher, now = self._dispatcher, self._dispatcher.now()
-        lines = [
-            {
-                "key": hashlib.sha256(repr(key).encode()).hexdigest()[:12],
-                "requests": len(line.by_arrival),
-                "items": line.items,
-                "bytes": line.bytes,
-                "oldestAgeMs": round((now - line.oldest) * 1000),
-            }
-            for key, line in dispatcher.queue.lines.items()
-        ]
+        dispatcher = self._dispatcher
+        lines = dispatcher.lines if isinstance(dispatcher, Passing) else _lines(dispatcher)
         return _json(
             {
                 "queued": dispatcher.queued,
@@ -124,6 +118,20 @@ class Admin:
                 "lines": lines,
             }
         )
+
+
+def _lines(dispatcher: Dispatcher) -> list[dict[str, Any]]:
+    now = dispatcher.now()
+    return [
+        {
+            "key": hashlib.sha256(repr(key).encode()).hexdigest()[:12],
+            "requests": len(line.by_arrival),
+            "items": line.items,
+            "bytes": line.bytes,
+            "oldestAgeMs": round((now - line.oldest) * 1000),
+        }
+        for key, line in dispatcher.queue.lines.items()
+    ]
 
 
 def _health(problem: str) -> Response:

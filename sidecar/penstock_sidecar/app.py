@@ -16,6 +16,7 @@ from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.model import Model
+from penstock_sidecar.passthrough import NONE, Passing
 from penstock_sidecar.readiness import Readiness
 from penstock_sidecar.reconfigure import Reconfigure
 from penstock_sidecar.warmup import Warmup
@@ -23,6 +24,7 @@ from penstock_wire import process, report
 from penstock_wire import settings as wire_settings
 from penstock_wire.h1_front import H1Front
 from penstock_wire.h1_upstream import H1Upstream
+from penstock_wire.http import Listener
 from penstock_wire.process import log
 from penstock_wire.reporter import Reporter
 from penstock_wire.settings import Settings
@@ -58,16 +60,13 @@ class Sidecar:
             busy=lambda: self._dispatcher.ongoing > 0 or self._readiness.busy,
             changed=self._model_changed,
         )
-        protocol = PROTOCOLS[config.protocol]
         self._default = Settings(backend=config.backend)
-        self._dispatcher = Dispatcher(
-            send=self._model.send,
-            protocol=protocol,
-            batching=self._default.batching,
-            observer=self._metrics,
-            clock=time.monotonic,
-        )
-        self._metrics.show(self._dispatcher)
+        self._dispatcher: Dispatcher | Passing
+        if config.protocol == NONE:
+            self._dispatcher = self._passing(config)
+        else:
+            self._dispatcher, self._handler = self._batching(config)
+        self._metrics.show(self._dispatcher, streams=self._open_streams)
         self._reconfigure = Reconfigure(
             config.reconfigure_path,
             send=self._model.send,
@@ -81,15 +80,6 @@ class Sidecar:
                 config.warmup, timeout=config.warmup_timeout, send=self._model.send, clock=time.monotonic
             ),
             changed=self._readiness_changed,
-        )
-        self._handler = SidecarHandler(
-            dispatcher=self._dispatcher,
-            protocol=protocol,
-            tally=self._metrics,
-            clock=time.monotonic,
-            backend=lambda: self.settings.backend or config.backend,
-            pod=config.pod,
-            first=self._arrived_while_idle,
         )
         self._drain = Drain(
             flow=self._dispatcher,
@@ -120,6 +110,37 @@ class Sidecar:
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
+    def _passing(self, config: Config) -> Passing:
+        return Passing(
+            open=self._model.open,
+            settings=self._default,
+            tally=self._metrics,
+            clock=time.monotonic,
+            backend=lambda: self.settings.backend or config.backend,
+            pod=config.pod,
+            first=self._arrived_while_idle,
+        )
+
+    def _batching(self, config: Config) -> tuple[Dispatcher, SidecarHandler]:
+        protocol = PROTOCOLS[config.protocol]
+        dispatcher = Dispatcher(
+            send=self._model.send,
+            protocol=protocol,
+            batching=self._default.batching,
+            observer=self._metrics,
+            clock=time.monotonic,
+        )
+        handler = SidecarHandler(
+            dispatcher=dispatcher,
+            protocol=protocol,
+            tally=self._metrics,
+            clock=time.monotonic,
+            backend=lambda: self.settings.backend or config.backend,
+            pod=config.pod,
+            first=self._arrived_while_idle,
+        )
+        return dispatcher, handler
+
     @property
     def settings(self) -> Settings:
         """The settings in effect."""
@@ -149,7 +170,7 @@ class Sidecar:
             drain_secret=config.drain_secret,
         )
         try:
-            data_listener = await self._data.listen(*config.listen, self._handler)
+            data_listener = await self._listen()
             admin_listener = await self._admin.listen(*config.admin, admin)
             process.ready(data=data_listener.address, admin=admin_listener.address)
             await self._stop.wait()
@@ -159,6 +180,12 @@ class Sidecar:
             return 1
         finally:
             await self._close()
+
+    async def _listen(self) -> Listener:
+        address = self._config.listen
+        if isinstance(self._dispatcher, Passing):
+            return await self._data.serve(*address, self._dispatcher.begin, streams=self._dispatcher.streams)
+        return await self._data.listen(*address, self._handler)
 
     async def _end(self) -> int:
         """Drain and end; a second signal ends at once."""
@@ -260,6 +287,10 @@ class Sidecar:
             self._report_now()
         self._last_arrival = now
 
+    def _open_streams(self) -> tuple[int, int]:
+        flow = self._dispatcher
+        return (flow.open_streams, flow.open_tunnels) if isinstance(flow, Passing) else (0, 0)
+
     def _report_now(self) -> None:
         if self._reporter is not None:
             self._reporter.report_now()
@@ -268,7 +299,10 @@ class Sidecar:
         self._source.offer(data, origin="operator")
 
     def _apply(self, settings: Settings) -> None:
-        self._dispatcher.apply(settings.batching)
+        if isinstance(self._dispatcher, Passing):
+            self._dispatcher.apply(settings)
+        else:
+            self._dispatcher.apply(settings.batching)
         self._reconfigure.want(settings.user_config, settings.version or self._source.version)
         self._readiness.settings_changed()
         self._report_now()

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from penstock_sidecar import warmup
 from penstock_sidecar.exchange import PROTOCOLS
+from penstock_sidecar.passthrough import NONE
 from penstock_wire import process
 from penstock_wire.errors import DocumentError
 from penstock_wire.http import Request
@@ -95,7 +96,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("admin", type=process.address, default=("127.0.0.1", 8013), help="admin address, HOST:PORT")
     flag("model", type=_model, default=("127.0.0.1", 8080), help="the model server's URL")
     flag("settings", type=Path, help="settings file, JSON or YAML; followed")
-    flag("protocol", choices=sorted(PROTOCOLS), default="instances", help="how requests are joined")
+    flag("protocol", choices=sorted((*PROTOCOLS, NONE)), default="instances", help="how requests are joined")
     flag("ready-path", type=_path, default="/", help="path that the model answers 2xx when it is ready")
     flag("reconfigure-path", type=_path, help="path that takes userConfig by POST; none unless given")
     flag(

@@ -39,6 +39,8 @@ from penstock_wire.http import (
 from penstock_wire.process import log
 from penstock_wire.settings import Batching, Settings
 
+NONE = "none"
+"""What `--protocol` says where nothing is batched."""
 QUEUE_FACTOR = 8
 """Requests that may wait for each that may be with the model, where the policy does not say."""
 STREAM_BYTES = 64 * 1024
