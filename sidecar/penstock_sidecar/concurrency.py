@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 
 GAIN = 0.10
-LOSS = 0.05
+LOSS = 0.08
 CLEAR = 0.30
 """A difference of this much after the first round needs no more rounds."""
 ROUNDS = 4
@@ -31,7 +31,7 @@ STRETCH = 10
 """Measured batches of a stretch at least, and four for each slot."""
 REST = 40
 """Batches between two trials at first, doubled by each that changes nothing."""
-MAX_REST = 2560
+MAX_REST = 1280
 BAND = 0.3
 """Change of throughput at rest that says the model is another one now."""
 IDLE_PATIENCE = 3
