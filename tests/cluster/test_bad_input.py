@@ -6,27 +6,18 @@ import json
 
 import pytest
 
-from tests.support.k8s import MODEL_IMAGE, Load, Namespace, endpoint, ledger_backend, ledger_code, split
+from tests.support.k8s import (
+    MODEL_IMAGE,
+    Load,
+    Namespace,
+    container_backend,
+    endpoint,
+    ledger_backend,
+    ledger_code,
+    split,
+)
 
 GOOD = '{"instances": [{"id": 1}]}'
-
-
-def container_backend(name: str, *, script: str, image: str = MODEL_IMAGE) -> dict[str, object]:
-    """A ModelBackend whose model is a Python script."""
-    return {
-        "apiVersion": "penstock.dev/v1alpha1",
-        "kind": "ModelBackend",
-        "metadata": {"name": name},
-        "spec": {
-            "model": {
-                "container": {
-                    "image": image,
-                    "imagePullPolicy": "Never",
-                    "command": ["python", "-u", "-c", script],
-                }
-            }
-        },
-    }
 
 
 GARBAGE = """

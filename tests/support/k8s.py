@@ -268,6 +268,27 @@ def ledger_backend(name: str, *, collector: int, **spec: Any) -> dict[str, Any]:
     }
 
 
+def container_backend(
+    name: str, *, script: str, image: str = MODEL_IMAGE, model: dict[str, Any] | None = None, **spec: Any
+) -> dict[str, Any]:
+    """A ModelBackend whose model is a Python script.
+
+    Args:
+        name: its name.
+        script: the program's text.
+        image: an image with Python.
+        model: more of `spec.model`.
+        spec: more of the spec.
+    """
+    container = {"image": image, "imagePullPolicy": "Never", "command": ["python", "-u", "-c", script]}
+    return {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "ModelBackend",
+        "metadata": {"name": name},
+        "spec": {"model": {"container": container, **(model or {})}, **spec},
+    }
+
+
 def ledger_code() -> dict[str, Any]:
     """The ConfigMap that holds the ledger model's code."""
     code = (Path(__file__).parent / "ledger_model.py").read_text()

@@ -1,0 +1,273 @@
+"""What a sidecar can do, asked for by resources: protocols, streams, warm-up, userConfig, every knob."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.k8s import (
+    MODEL_IMAGE,
+    Namespace,
+    container_backend,
+    endpoint,
+    wait_for,
+)
+
+SCRIPTS = Path(__file__).parent / "models"
+
+
+def script(name: str) -> str:
+    """The text of a model program."""
+    return (SCRIPTS / f"{name}.py").read_text()
+
+
+def restarts(namespace: Namespace, backend: str) -> list[int]:
+    """How often each container of a backend's pods was started again."""
+    return [
+        status["restartCount"]
+        for pod in namespace.pods(backend)
+        for status in pod["status"]["containerStatuses"] + pod["status"]["initContainerStatuses"]
+    ]
+
+
+def settled(namespace: Namespace, backend: str) -> list[str]:
+    """Uids of a backend's pods, which a change of something hot leaves as they are."""
+    return sorted(pod["metadata"]["uid"] for pod in namespace.pods(backend))
+
+
+def service(namespace: Namespace, backend: str) -> str:
+    """The base URL of a backend's own Service."""
+    return namespace.url(f"{backend}-backend", path="")
+
+
+OVERLOAD = """
+import asyncio, collections, json, sys
+import aiohttp
+url = sys.stdin.read()
+async def main():
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        async def one(n):
+            async with session.post(url, json={"instances": [n]}) as answer:
+                body = await answer.json(content_type=None)
+                return str(answer.status) if answer.status == 200 else body["reason"]
+        return await asyncio.gather(*(one(n) for n in range(16)))
+print(json.dumps(collections.Counter(asyncio.run(main()))))
+"""
+
+
+def test_a_policys_objective_slots_and_priorities_take_effect_without_a_restart(namespace: Namespace) -> None:
+    """An objective that the queue cannot keep refuses what it refused not before; no pod is replaced."""
+    policy: dict[str, Any] = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "BatchPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"maxBatchSize": 1, "maxQueuedItems": 100},
+    }
+    namespace.apply(policy, container_backend("slow", script=script("slow"), batchPolicyRef="p"))
+    namespace.wait_ready("modelbackend", "slow")
+    url = service(namespace, "slow") + "/predict"
+    (pod,) = namespace.pods("slow")
+    before = settled(namespace, "slow")
+    assert json.loads(namespace.run_python(OVERLOAD, input=url)) == {"200": 16}
+
+    policy["spec"] |= {
+        "latencyObjective": "400ms",
+        "maxConcurrentBatches": "auto",
+        "priority": {"levels": 3, "default": 2},
+        "fairness": {"header": "X-Tenant"},
+        "onBatchError": "Fail",
+    }
+    namespace.apply(policy)
+
+    def effective() -> dict[str, Any] | None:
+        text = namespace.curl(f"http://{pod['status']['podIP']}:8013/settings")[2]
+        found: dict[str, Any] = json.loads(text)["batching"]
+        return found if found["latencyObjectiveMs"] == 400 else None
+
+    told = wait_for("the sidecar to obey the new policy", effective, seconds=10, every=0.1)
+    assert told["maxConcurrentBatches"] == "auto"
+    assert told["priority"] == {"levels": 3, "default": 2, "header": "x-penstock-priority"}
+    assert (told["fairness"], told["onBatchError"]) == ({"header": "x-tenant"}, "Fail")
+    answers = json.loads(namespace.run_python(OVERLOAD, input=url))
+    assert answers["deadline"] > 0, answers
+    assert answers["200"] > 0, answers
+    assert set(answers) == {"200", "deadline"}
+    namespace.wait_condition("batchpolicy", "p", "Ready")
+    namespace.wait_condition("modelbackend", "slow", "SettingsApplied")
+    assert settled(namespace, "slow") == before
+    assert set(restarts(namespace, "slow")) == {0}
+
+
+PASSED_THROUGH = """
+import asyncio, json, sys
+import aiohttp
+url = sys.stdin.read()
+async def main():
+    seen = []
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url + "/events") as stream:
+            seen.append((await stream.content.readline()).decode())
+            # The model writes the rest only when it is told to: nobody on the way may have waited for it.
+            async with session.post(url + "/go") as answer:
+                seen.append(answer.status)
+            seen.append((await stream.content.read()).decode())
+            seen.append(stream.headers["content-type"])
+        async with session.ws_connect(url.replace("http", "ws", 1) + "/socket") as socket:
+            for text in ("one", "two"):
+                await socket.send_str(text)
+                seen.append((await socket.receive(timeout=10)).data)
+    return seen
+print(json.dumps(asyncio.run(main())))
+"""
+
+
+def test_streams_and_websocket_pass_through_with_protocol_none(namespace: Namespace) -> None:
+    """Server-sent events come piece by piece and a WebSocket echoes, through the backend's own Service."""
+    namespace.apply(
+        container_backend("raw", script=script("raw"), model={"protocol": "none"}, maxOngoingRequests=4),
+        endpoint("raw", "raw"),
+    )
+    namespace.wait_ready("modelbackend", "raw")
+    url = service(namespace, "raw")
+    assert json.loads(namespace.run_python(PASSED_THROUGH, input=url)) == [
+        "data: 1\n",
+        200,
+        "\ndata: 2\n\n",
+        "text/event-stream",
+        "one",
+        "two",
+    ]
+    namespace.wait_ready("modelendpoint", "raw")
+    assert namespace.curl(namespace.url("raw", path="/plain"))[::2] == (200, "plain")
+
+
+def test_a_pod_is_ready_only_after_its_warm_up(namespace: Namespace) -> None:
+    """While the model refuses a warm-up request the pod is not ready and says which; then it is."""
+    requests = [
+        {"path": "/predict", "body": {"instances": [1, 2]}},
+        {"path": "/warm?deep=1", "body": "as it is: 1.0", "headers": {"content-type": "text/plain"}},
+    ]
+    warmup = {"requests": requests, "timeout": "5s"}
+    namespace.apply(container_backend("cold", script=script("cold"), warmup=warmup))
+
+    def waits() -> bool:
+        told = namespace.condition("modelbackend", "cold", "ModelLoaded")
+        return told.get("status") == "False" and "warm-up request 2 of 2" in told["message"]
+
+    wait_for("the warm-up to be told", waits, seconds=60)
+    (pod,) = namespace.pods("cold")
+    model = f"http://{pod['status']['podIP']}:8080"
+    conditions = {one["type"]: one["status"] for one in pod["status"]["conditions"]}
+    assert conditions["Ready"] == "False"
+    assert namespace.curl(f"{model}/allow")[0] == 200
+    namespace.wait_ready("modelbackend", "cold", seconds=30)
+    seen = json.loads(namespace.curl(f"{model}/seen")[2])
+    assert seen[0] == ["/predict", "application/json", '{"instances":[1,2]}']
+    assert seen[-1] == ["/warm?deep=1", "text/plain", "as it is: 1.0"]
+
+
+ADDER = """
+import penstock
+
+class Adder:
+    def __init__(self):
+        self.amount = 0
+
+    def reconfigure(self, config):
+        if not isinstance(config["add"], int):
+            raise ValueError(f"add: expected a whole number, found {config['add']!r}")
+        self.amount = config["add"]
+
+    @penstock.batched
+    def predict(self, items):
+        return [item + self.amount for item in items]
+"""
+
+
+def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Namespace) -> None:
+    """A python model is reconfigured in place; what it refuses is told in its words, the last one serves."""
+    code = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "code"},
+        "data": {"adder.py": ADDER},
+    }
+    python = {
+        "target": "adder:Adder",
+        "image": MODEL_IMAGE,
+        "imagePullPolicy": "Never",
+        "env": [{"name": "PYTHONPATH", "value": "/code"}],
+        "volumeMounts": [{"name": "code", "mountPath": "/code", "readOnly": True}],
+    }
+    backend = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "ModelBackend",
+        "metadata": {"name": "adder"},
+        "spec": {
+            "model": {"python": python},
+            "podTemplate": {"volumes": [{"name": "code", "configMap": {"name": "code"}}]},
+            "userConfig": {"add": 1},
+        },
+    }
+    namespace.apply(code, backend)
+    namespace.wait_ready("modelbackend", "adder")
+    url = service(namespace, "adder") + "/predict"
+    before = settled(namespace, "adder")
+
+    def answer() -> int:
+        status, _, text = namespace.curl(url, body='{"instances": [10]}')
+        assert status == 200, text
+        return int(json.loads(text)["predictions"][0])
+
+    assert answer() == 11
+    namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": 5}}})
+    wait_for("the new userConfig", lambda: answer() == 15, seconds=15)
+
+    namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": "much"}}})
+    found = namespace.wait_condition(
+        "modelbackend", "adder", "SettingsApplied", "False", reason="ReconfigureFailed", seconds=20
+    )
+    assert "add: expected a whole number, found 'much'" in found["message"]
+    (pod,) = namespace.pods("adder")
+    assert pod["metadata"]["name"] in found["message"]
+    (told,) = (namespace.get("modelbackend", "adder") or {})["status"]["reconfigure"]
+    assert (told["pod"], told["ok"]) == (pod["metadata"]["name"], False)
+    assert answer() == 15
+
+    namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": 7}}})
+    namespace.wait_condition("modelbackend", "adder", "SettingsApplied", seconds=20)
+    assert answer() == 17
+    assert settled(namespace, "adder") == before
+    assert set(restarts(namespace, "adder")) == {0}
+
+
+TENSORS = """
+import asyncio, json, sys
+import aiohttp
+url = sys.stdin.read()
+async def main():
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        async def one(n):
+            x = {"name": "x", "datatype": "INT64", "shape": [1, 2], "data": [n, 2**53 + n]}
+            async with session.post(url, json={"id": str(n), "inputs": [x]}) as answer:
+                return [answer.status, await answer.json(content_type=None)]
+        return await asyncio.gather(*(one(n) for n in range(64)))
+print(json.dumps(asyncio.run(main())))
+"""
+
+
+def test_tensors_are_batched_with_protocol_v2(namespace: Namespace) -> None:
+    """Each caller gets its own rows, exactly, and the model saw batches."""
+    namespace.apply(container_backend("v2", script=script("tensors"), model={"protocol": "v2"}))
+    namespace.wait_ready("modelbackend", "v2")
+    url = service(namespace, "v2") + "/v2/models/sum/infer"
+    answers = json.loads(namespace.run_python(TENSORS, input=url))
+    sizes = []
+    for n, (status, body) in enumerate(answers):
+        assert status == 200, body
+        outputs = {one["name"]: one for one in body["outputs"]}
+        assert outputs["sum"]["data"] == [2**53 + 2 * n]
+        assert outputs["sum"]["shape"] == [1, 1]
+        sizes += outputs["rows"]["data"]
+    assert max(sizes) > 1, sizes
