@@ -150,7 +150,7 @@ class Pair:
     async def start_model(self) -> None:
         """Start the model, again at the same address if it ran before."""
         port = self.model_url.rpartition(":")[2] or "0"
-        self.model = Program("tests.support.model_server", f"--port={port}", *self._model_flags)
+        self.model = Program(self.model_program, f"--port={port}", *self._model_flags)
         self.model_url = f"http://{await self.model.start()}"
 
     async def stop(self) -> None:
@@ -159,12 +159,18 @@ class Pair:
         await self.sidecar.stop()
         await self.model.stop()
 
+    model_program = "tests.support.model_server"
+    """The module that runs as the model; set before `start`."""
+    max_ongoing_requests: int | None = None
+
     def settle(self, *, version: int | None = None, **batching: Any) -> None:
         """Write the settings file as an editor does: whole, by rename."""
         fresh = self.settings_path.with_suffix(".new")
         document: dict[str, Any] = {"v": 1, "backend": "digits", "batching": batching}
         if version is not None:
             document["version"] = version
+        if self.max_ongoing_requests is not None:
+            document["maxOngoingRequests"] = self.max_ongoing_requests
         if self.user_config is not None:
             document["userConfig"] = self.user_config
         fresh.write_text(json.dumps(document))
