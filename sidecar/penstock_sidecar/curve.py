@@ -109,9 +109,10 @@ def p95(values: list[float]) -> float:
 class _Class:
     """The samples of one class, and what was made of them."""
 
-    __slots__ = ("a", "again", "b", "floors", "kept", "largest", "n", "samples")
+    __slots__ = ("a", "again", "b", "floors", "horizon", "kept", "largest", "n", "samples")
 
-    def __init__(self) -> None:
+    def __init__(self, horizon: float) -> None:
+        self.horizon = horizon
         self.samples: deque[Sample] = deque(maxlen=LAST)
         self.n = 0
         self.again = 0.0
@@ -123,7 +124,7 @@ class _Class:
 
     def fit(self, now: float) -> None:
         samples = self.samples
-        while samples and samples[0][0] <= now - HORIZON:
+        while samples and samples[0][0] <= now - self.horizon:
             samples.popleft()
         self.n = len(samples)
         self.kept = (0, 0.0, 0)
@@ -132,7 +133,7 @@ class _Class:
             self.largest = 0
             return
         # Again when the next sample expires, though not at each of them.
-        self.again = max(samples[0][0] + HORIZON, now + REFIT)
+        self.again = max(samples[0][0] + self.horizon, now + REFIT)
         self.a, self.b = fit_line([(items, seconds) for _, items, seconds in samples])
         buckets: list[list[float]] = [[] for _ in _BOUNDS]
         for _, items, seconds in samples:
@@ -154,11 +155,15 @@ class ServiceCurve:
     """L(W) for each class of requests.
 
     `learning` is False while nothing shall be learned: before the model is loaded.
+
+    Args:
+        horizon: seconds after which a sample expires.
     """
 
-    __slots__ = ("_classes", "learning")
+    __slots__ = ("_classes", "_horizon", "learning")
 
-    def __init__(self) -> None:
+    def __init__(self, horizon: float = HORIZON) -> None:
+        self._horizon = horizon
         self._classes: OrderedDict[str, _Class] = OrderedDict()
         self.learning = True
 
@@ -177,7 +182,7 @@ class ServiceCurve:
         if known is None:
             if len(self._classes) >= CLASSES:
                 self._classes.popitem(last=False)
-            known = self._classes[cls] = _Class()
+            known = self._classes[cls] = _Class(self._horizon)
         else:
             self._classes.move_to_end(cls)
         known.samples.append((now, items, seconds))

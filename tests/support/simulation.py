@@ -1,0 +1,270 @@
+"""The sidecar's decisions against a simulated model, in discrete events: minutes of load in a second.
+
+Queue, service curve and admission are the real ones; the loop around them is the dispatcher's, without its
+transport. Simplifications: a batch takes exactly what the model's formula says (times a jitter), and sidecar
+and network take no time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+import random
+from collections.abc import Callable
+from typing import Literal
+
+from penstock_sidecar import admission, curve, queue
+from penstock_sidecar.work import Key, Outcome, Work
+from penstock_wire.http import Request
+
+KEY = Key("POST", "/v1/models/m:predict", (), ())
+REQUEST = Request(method="POST", target="/v1/models/m:predict", headers=(), body=b"")
+SERVICE_SHARE = 1 / 1.5
+
+Model = Callable[[float, int], float]
+"""Seconds that a batch takes: of the time at which it begins, and of its items."""
+
+
+def affine(base: float, item: float) -> Model:
+    """A model that takes `base` and `item` for each item, in seconds."""
+    return lambda _, items: base + item * items
+
+
+class Asked(Work):
+    """A request of the simulation; `client` is who asked, where each waits for its answer."""
+
+    __slots__ = ("client",)
+
+    def finish(self, outcome: Outcome) -> None:
+        raise AssertionError("outcomes are counted, not told")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Case:
+    """What is simulated.
+
+    Args:
+        model: how long a batch takes.
+        seconds: how long load comes.
+        rate: arrivals a second (Poisson), or None where `clients` ask again as soon as they are answered.
+        clients: how many.
+        think: seconds between an answer and the client's next request.
+        size: `maxBatchSize`.
+        slots: `maxConcurrentBatches`.
+        objective: `latencyObjective` in seconds.
+        timeout: the client's, in seconds; None = the objective.
+        wait: `batchWaitTimeout` in seconds.
+        drop: `window` (ours), `none`, or `shrink`: batches so small that the oldest keeps its deadline.
+        admit: whether arrivals are refused that cannot be served in time.
+        expiring: the first guard: samples expire.
+        run_head: the second guard: a free slot runs the last that waits.
+        jitter: standard deviation of the logarithm of a batch's time.
+    """
+
+    model: Model
+    seconds: float
+    rate: float | None = None
+    clients: int = 0
+    think: float = 0.0
+    size: int = 32
+    slots: int = 1
+    objective: float | None = None
+    timeout: float = 30.0
+    wait: float = 0.0
+    drop: Literal["window", "none", "shrink"] = "window"
+    admit: bool = True
+    expiring: bool = True
+    run_head: bool = True
+    jitter: float = 0.0
+    seed: int = 1
+
+
+@dataclasses.dataclass
+class Result:
+    """Requests, by what became of them; `good` were answered within their deadline."""
+
+    arrived: int = 0
+    good: int = 0
+    late: int = 0
+    full: int = 0
+    refused: int = 0
+    dropped: int = 0
+    batches: int = 0
+    items: int = 0
+    latencies: list[float] = dataclasses.field(default_factory=list)
+
+    @property
+    def served(self) -> float:
+        """Share of the requests that were answered in time."""
+        return self.good / max(1, self.arrived)
+
+    @property
+    def on_arrival(self) -> float:
+        """Share of what was not served that was told so on arrival."""
+        return (self.refused + self.full) / max(1, self.refused + self.full + self.dropped + self.late)
+
+
+class Simulation:
+    """One run; see `run`."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.now = 0.0
+        self.result = Result()
+        self._random = random.Random(case.seed)
+        self._queue = queue.Queue()
+        self._curve = curve.ServiceCurve() if case.expiring else curve.ServiceCurve(math.inf)
+        self._limits = queue.Limits(size=case.size, bytes=1 << 30, wait=case.wait)
+        self._running: list[tuple[float, int, float, list[Asked]]] = []
+        self._arrivals: list[tuple[float, int]] = []
+        self._count = 0
+
+    def run(self) -> Result:
+        """Simulate until the load has ended and all is answered."""
+        case = self.case
+        if case.rate is None:
+            self._arrivals = [(self._random.random() * 1e-3, client) for client in range(case.clients)]
+            heapq.heapify(self._arrivals)
+        else:
+            self._arrivals = [(self._random.expovariate(case.rate), 0)]
+        again: float | None = None
+        while True:
+            moments = [
+                moment
+                for moment in (
+                    self._arrivals[0][0] if self._arrivals else None,
+                    self._running[0][0] if self._running else None,
+                    again,
+                )
+                if moment is not None
+            ]
+            if not moments:
+                return self.result
+            self.now = max(self.now, min(moments))
+            while self._running and self._running[0][0] <= self.now:
+                self._end()
+            while self._arrivals and self._arrivals[0][0] <= self.now:
+                self._arrive()
+            again = self._turn()
+
+    def _arrive(self) -> None:
+        case, now = self.case, self.now
+        arrived, client = heapq.heappop(self._arrivals)
+        if arrived > case.seconds:
+            return
+        if case.rate is not None:
+            heapq.heappush(self._arrivals, (arrived + self._random.expovariate(case.rate), 0))
+        self.result.arrived += 1
+        patience = case.timeout if case.objective is None else min(case.objective, case.timeout)
+        work = Asked(KEY, REQUEST, b"", [b"1"], (), now, now + patience, now + case.timeout)
+        work.client = client
+        if self._queue.items >= 8 * case.size * case.slots + case.size * self._free():
+            self.result.full += 1
+            self._ask_again(work)
+        elif case.admit and self._too_late(work):
+            self.result.refused += 1
+            self._ask_again(work)
+        else:
+            self._queue.add(work)
+
+    def _ask_again(self, work: Asked) -> None:
+        if self.case.rate is None:
+            heapq.heappush(self._arrivals, (self.now + self.case.think + 1e-6, work.client))
+
+    def _free(self) -> int:
+        return self.case.slots - len(self._running)
+
+    def _too_late(self, work: Asked) -> bool:
+        free = self._free()
+        if free and not self._queue.items:
+            return False
+        size = self._size()
+        service = self._curve.predict(self.now, KEY.cls, size)
+        if service is None:
+            return False
+        items, _ = self._queue.ahead(work)
+        ahead = (items + work.size - 1) // size
+        ends = [
+            begun + (self._curve.predict(self.now, KEY.cls, len(works)) or 0.0) - self.now
+            for _, _, begun, works in self._running
+        ]
+        finish = admission.predicted_finish(
+            ahead=ahead,
+            free=free,
+            slots=self.case.slots,
+            service=service,
+            first_free=max(0.0, min(ends, default=0.0)),
+        )
+        return ahead >= free and self.now + finish > work.deadline
+
+    def _size(self) -> int:
+        if self.case.objective is None:
+            return self.case.size
+        return self._curve.largest(self.now, KEY.cls, self.case.size, SERVICE_SHARE * self.case.objective)
+
+    def _turn(self) -> float | None:
+        again: float | None = None
+        while self._queue.items and self._free() > 0:
+            choice = self._queue.choose(self.now, self._limits)
+            if choice.key is None:
+                again = choice.again
+                break
+            self._cut(choice.key)
+        while (first := self._queue.first()) is not None and first.deadline <= self.now:
+            if first.expires > self.now and (self.case.drop != "window" or self._queue.requests == 1):
+                break
+            self._drop(first)
+        if first is not None and first.deadline > self.now:
+            again = first.deadline if again is None else min(again, first.deadline)
+        return again
+
+    def _drop(self, work: Work) -> None:
+        self._queue.leave(work)
+        self.result.dropped += 1
+        assert isinstance(work, Asked)
+        self._ask_again(work)
+
+    def _finish(self, items: int) -> float:
+        return self.now + (self._curve.predict(self.now, KEY.cls, items) or 0.0)
+
+    def _cut(self, key: Key) -> None:
+        case = self.case
+        size = self._size()
+        if case.drop == "shrink" and (head := self._queue.first()) is not None:
+            size = min(size, self._curve.largest(self.now, key.cls, case.size, head.deadline - self.now))
+        limits = dataclasses.replace(self._limits, size=size)
+        dropped: list[Work] = []
+        parts = self._queue.cut(key, limits, self._finish if case.drop == "window" else None, dropped)
+        works = [part.work for part in parts if isinstance(part.work, Asked)]
+        if case.drop == "window" and not case.run_head:
+            doom = self._finish(len(works))
+            dropped += [work for work in works if work.deadline < doom]
+            works = [work for work in works if work.deadline >= doom]
+        for work in dropped:
+            self._drop(work)
+        if not works:
+            return
+        seconds = case.model(self.now, len(works))
+        if case.jitter:
+            seconds *= self._random.lognormvariate(0.0, case.jitter)
+        self._count += 1
+        heapq.heappush(self._running, (self.now + seconds, self._count, self.now, works))
+        self.result.batches += 1
+        self.result.items += len(works)
+
+    def _end(self) -> None:
+        _, _, begun, works = heapq.heappop(self._running)
+        self._curve.observe(self.now, KEY.cls, len(works), self.now - begun)
+        for work in works:
+            if self.now <= work.deadline + 1e-9:
+                self.result.good += 1
+            else:
+                self.result.late += 1
+            self.result.latencies.append(self.now - work.arrived)
+            self._ask_again(work)
+
+
+def run(case: Case) -> Result:
+    """Simulate a case."""
+    return Simulation(case).run()
