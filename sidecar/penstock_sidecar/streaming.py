@@ -1,0 +1,264 @@
+"""One streamed answer of the model to a batch becomes one answer for each of its clients.
+
+A client's answer begins with the first line that concerns it, so that an error before it has a real status;
+later ones travel in-band. Each client has a buffer of its own: one that does not read until it is full is cut
+off, its batch mates go on. The model is never held up.
+
+What a client sees of the values: one that is no string is a line of NDJSON; a string is its text, as it is.
+The content type is what the model said, else what the first value is: `application/x-ndjson` or `text/plain`.
+An error is a last line `{"error": …}` of NDJSON, an event `error` of `text/event-stream`; in any other
+answer the connection is cut, so that nobody takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock_wire.envelope import read_string
+from penstock_wire.envelope_stream import Event, Splitter
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import PREFIX, Headers, get
+from penstock_wire.http import Response, UpstreamAnswer, UpstreamError
+from penstock_wire.json_slices import NotJSON, members
+
+MAX_BUFFER = 2**20
+"""Bytes that a client may leave unread."""
+NDJSON = b"application/x-ndjson"
+EVENTS = b"text/event-stream"
+TEXT = b"text/plain; charset=utf-8"
+CANCEL_HEADER = PREFIX + b"cancel"
+"""A model that takes `POST /-/cancel` says so in the head of its streamed answer."""
+CANCEL_PATH = "/-/cancel"
+
+
+class Watcher(Protocol):
+    """Takes what the clients of one batch get; all calls come from the loop."""
+
+    def begun(self, index: int, outcome: Response | PenstockError) -> None:
+        """The answer for this item: an error, or a response with a stream. Called once for each."""
+        ...
+
+    def over(self, index: int, reason: Reason | None) -> None:
+        """A stream that had begun is over: None = complete, else why not."""
+        ...
+
+    def cancelled(self, ids: Sequence[str]) -> None:
+        """The model wants to be told that nobody waits for these items any more."""
+        ...
+
+
+def is_streamed(headers: Headers) -> bool:
+    """Whether an answer's fields say that it is a stream for several clients."""
+    media = (get(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
+    return media == NDJSON
+
+
+def cancel_body(ids: Sequence[str]) -> bytes:
+    """The body of `POST /-/cancel`."""
+    return msgspec.json.encode({"ids": list(ids)})
+
+
+class ClientStream:
+    """What one client reads (an `AsyncIterator[bytes]`)."""
+
+    def __init__(self, left: Callable[[], None]) -> None:
+        self._left = left
+        self._unread = bytearray()
+        self._ended = False
+        self._failure: PenstockError | None = None
+        self._news = asyncio.Event()
+
+    def put(self, data: bytes) -> bool:
+        """Take what the model said; False when that is more than a client may leave unread."""
+        if self._unread and len(self._unread) + len(data) > MAX_BUFFER:
+            return False
+        self._unread += data
+        self._news.set()
+        return True
+
+    def end(self) -> None:
+        """It is complete."""
+        self._ended = True
+        self._news.set()
+
+    def cut(self, failure: PenstockError) -> None:
+        """End it so that nobody takes it for complete; of a slow reader's buffer nothing more is sent."""
+        if failure.reason is Reason.SLOW_READER:
+            self._unread.clear()
+        self._failure = failure
+        self._news.set()
+
+    def __aiter__(self) -> ClientStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._unread:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        data = bytes(self._unread)
+        self._unread.clear()
+        return data
+
+    async def aclose(self) -> None:
+        """The client went away, or has all."""
+        self._left()
+
+
+class BatchStreams:
+    """The answers to one batch, while the model streams them.
+
+    Args:
+        answer: the model's, with status 2xx.
+        ids: the items' ids, in order.
+        watcher: takes what comes of it.
+    """
+
+    def __init__(self, answer: UpstreamAnswer, ids: Sequence[str], watcher: Watcher) -> None:
+        self._answer = answer
+        self._ids = ids
+        self._watcher = watcher
+        self._splitter = Splitter(len(ids))
+        self._clients: dict[int, tuple[ClientStream, bytes]] = {}
+        self._cancels = get(answer.headers, CANCEL_HEADER) == b"1"
+        self._reading: asyncio.Task[object] | None = None
+        self._all_left = False
+
+    async def run(self) -> None:
+        """Read the model's stream to its end; every item has been told of when this returns or raises."""
+        self._reading = asyncio.current_task()
+        why = "the sidecar was stopped"
+        try:
+            while data := await self._answer.stream.read():
+                self._take(self._splitter.feed(data))
+            why = ""
+        except UpstreamError as error:
+            why = f"the model's stream: {error}"
+        except asyncio.CancelledError:
+            if not self._all_left or self._reading is None or self._reading.uncancel():
+                raise
+        finally:
+            self._reading = None
+            self._take(self._splitter.end(why))
+            self._answer.abort()
+
+    def leave(self, index: int) -> None:
+        """The client of this item went away, or its time is over; no-op where its answer is complete."""
+        if index not in self._splitter.open:
+            return
+        self._splitter.drop(index)
+        if self._clients.pop(index, None) is not None:
+            self._watcher.over(index, Reason.CLIENT_GONE)
+        self._tell(index)
+        self._stop_if_all_left()
+
+    def _take(self, events: Sequence[Event]) -> None:
+        for event in events:
+            client = self._clients.get(event.item)
+            if client is None:
+                self._begin(event)
+            else:
+                self._go_on(event, *client)
+
+    def _begin(self, event: Event) -> None:
+        """The first that is known of an item."""
+        index = event.item
+        if event.bad:
+            self._watcher.begun(index, PenstockError(Reason.BAD_ANSWER, event.bad))
+            return
+        if event.error is not None:
+            self._watcher.begun(index, _as_answer(event.error))
+            return
+        stream = ClientStream(lambda: self.leave(index))
+        media = get(event.headers, b"content-type")
+        headers = event.headers
+        if media is None:
+            media = TEXT if event.data is not None and event.data[:1] == b'"' else NDJSON
+            headers = (*headers, (b"content-type", media))
+        media = media.partition(b";")[0].strip().lower()
+        self._clients[index] = (stream, media)
+        self._watcher.begun(index, Response(event.status, headers, stream=stream))
+        self._go_on(event, stream, media)
+
+    def _go_on(self, event: Event, stream: ClientStream, media: bytes) -> None:
+        index = event.item
+        if event.data is not None:
+            try:
+                fits = stream.put(_value(event.data))
+            except NotJSON as error:
+                event = Event(index, bad=f"the model's stream: {error}")
+                self._splitter.drop(index)
+                fits = True
+            if not fits:
+                self._cut_slow(index, stream)
+                return
+        if event.bad or event.error is not None:
+            reason = Reason.BAD_ANSWER if event.bad else Reason.MODEL_FAILED
+            failure = PenstockError(reason, event.bad or "the model ended its answer with an error")
+            said = event.error
+            if said is None:
+                said = msgspec.json.encode({"reason": reason.value, "detail": event.bad})
+            if media == NDJSON:
+                stream.put(b'{"error":' + said + b"}\n")
+                stream.end()
+            elif media == EVENTS:
+                stream.put(b"event: error\ndata: " + b" ".join(said.splitlines()) + b"\n\n")
+                stream.end()
+            else:
+                stream.cut(failure)
+            self._over(index, reason)
+        elif event.end:
+            stream.end()
+            self._over(index, None)
+
+    def _cut_slow(self, index: int, stream: ClientStream) -> None:
+        stream.cut(PenstockError(Reason.SLOW_READER, f"more than {MAX_BUFFER} bytes were left unread"))
+        was_open = index in self._splitter.open
+        self._splitter.drop(index)
+        self._over(index, Reason.SLOW_READER)
+        if was_open:
+            self._tell(index)
+            self._stop_if_all_left()
+
+    def _tell(self, index: int) -> None:
+        if self._cancels and self._splitter.open:
+            self._watcher.cancelled([self._ids[index]])
+
+    def _stop_if_all_left(self) -> None:
+        # NB: a connection that closes tells a model more surely than any word that nobody waits.
+        if not self._splitter.open and not self._all_left and self._reading is not None:
+            self._all_left = True
+            self._reading.cancel()
+
+    def _over(self, index: int, reason: Reason | None) -> None:
+        del self._clients[index]
+        self._watcher.over(index, reason)
+
+
+def _value(raw: bytes) -> bytes:
+    """What a client sees of a value."""
+    if raw[:1] != b'"':
+        return b" ".join(raw.splitlines()) + b"\n"
+    return read_string(raw).encode()
+
+
+def _as_answer(error: bytes) -> Response | PenstockError:
+    """An error of the model's that came first: its own status, where it has one from 400 to 599."""
+    status = 500
+    detail = ""
+    try:
+        found = members(error)
+        said = found.get("status", b"500")
+        if len(said) == 3 and said.isdigit() and 400 <= int(said) < 600:
+            status = int(said)
+        detail = read_string(found["detail"]) if "detail" in found else ""
+    except NotJSON:
+        detail = error.decode("utf-8", "replace")[:1000]
+    return PenstockError(Reason.MODEL_FAILED, detail or "the model answered with an error", status=status)

@@ -1,0 +1,205 @@
+"""A streamed batch: each client has its own stream, and none of them harms another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from penstock_sidecar import streaming
+from penstock_sidecar.streaming import BatchStreams
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import Headers
+from penstock_wire.http import ConnectionLost, Response, UpstreamAnswer
+
+NDJSON = (b"content-type", b"application/x-ndjson")
+CANCEL = (b"x-penstock-cancel", b"1")
+
+
+class Answer:
+    """A model's answer, told piece by piece; b"" is its end."""
+
+    def __init__(self, *headers: tuple[bytes, bytes]) -> None:
+        self.status = 200
+        self.headers: Headers = (NDJSON, *headers)
+        self.length = None
+        self.tunnel = None
+        self.stream = self
+        self.pieces: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self.aborted = False
+
+    def say(self, *documents: Any) -> None:
+        for document in documents:
+            self.pieces.put_nowait(json.dumps(document).encode() + b"\n")
+
+    async def read(self) -> bytes:
+        piece = await self.pieces.get()
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+    def whole(self) -> bytes | None:
+        return None
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Clients:
+    """What the clients of a batch got."""
+
+    def __init__(self, count: int, *headers: tuple[bytes, bytes]) -> None:
+        self.answer = Answer(*headers)
+        self.outcomes: dict[int, Response | PenstockError] = {}
+        self.ends: dict[int, Reason | None] = {}
+        self.told: list[str] = []
+        model: UpstreamAnswer = self.answer
+        self.streams = BatchStreams(model, [f"id{index}" for index in range(count)], self)
+        self.task = asyncio.create_task(self.streams.run())
+
+    def begun(self, index: int, outcome: Response | PenstockError) -> None:
+        assert index not in self.outcomes
+        self.outcomes[index] = outcome
+
+    def over(self, index: int, reason: Reason | None) -> None:
+        assert index not in self.ends
+        self.ends[index] = reason
+
+    def cancelled(self, ids: Sequence[str]) -> None:
+        self.told += ids
+
+    async def settle(self) -> None:
+        """Let what was said arrive."""
+        for _ in range(self.answer.pieces.qsize() + 3):
+            await asyncio.sleep(0)
+
+    def head(self, index: int) -> Response:
+        outcome = self.outcomes[index]
+        assert isinstance(outcome, Response)
+        return outcome
+
+    async def text(self, index: int) -> bytes:
+        stream = self.head(index).stream
+        assert stream is not None
+        return b"".join([piece async for piece in stream])
+
+
+async def finish(clients: Clients) -> None:
+    clients.answer.pieces.put_nowait(b"")
+    await asyncio.wait_for(clients.task, 10)
+    assert clients.answer.aborted
+
+
+async def test_each_client_has_its_own_stream():
+    clients = Clients(3)
+    clients.answer.say({"i": 1, "data": {"t": 1}}, {"i": 0, "data": "a\n"})
+    await clients.settle()
+    assert set(clients.outcomes) == {0, 1}  # the head waits for the first line
+    said = {"i": 2, "status": 201, "headers": {"content-type": "text/event-stream"}, "data": "data: x\n\n"}
+    clients.answer.say(said, {"i": 0, "data": "ü"}, [{"end": True}, {"data": [2]}, None])
+    clients.answer.say({"i": 1, "end": True}, {"i": 2, "end": True})
+    await finish(clients)
+    assert clients.head(0).headers == ((b"content-type", b"text/plain; charset=utf-8"),)
+    assert await clients.text(0) == "a\nü".encode()
+    assert clients.head(1).headers == (NDJSON,)
+    assert await clients.text(1) == b'{"t": 1}\n[2]\n'
+    assert clients.head(2).status == 201
+    assert await clients.text(2) == b"data: x\n\n"
+    assert clients.ends == {0: None, 1: None, 2: None}
+
+
+async def test_an_error_before_the_first_value_is_a_status():
+    clients = Clients(3)
+    clients.answer.say(
+        {"i": 0, "error": {"status": 429, "detail": "busy"}}, {"i": 1, "error": "why not"}, {"i": 2}
+    )
+    await finish(clients)
+    found = [clients.outcomes[index] for index in range(3)]
+    assert [(each.reason, each.status) for each in found if isinstance(each, PenstockError)] == [
+        (Reason.MODEL_FAILED, 429), (Reason.MODEL_FAILED, 500), (Reason.BAD_ANSWER, 502)
+    ]  # fmt: skip
+    assert not clients.ends
+
+
+async def test_a_later_error_is_in_band():
+    clients = Clients(3)
+    clients.answer.say({"i": 0, "data": 1}, {"i": 1, "data": "x"})
+    clients.answer.say({"i": 2, "headers": {"content-type": "text/event-stream"}, "data": "data: 1\n\n"})
+    clients.answer.say(*[{"i": index, "error": {"detail": "no"}} for index in range(3)])
+    await finish(clients)
+    assert await clients.text(0) == b'1\n{"error":{"detail": "no"}}\n'
+    with pytest.raises(PenstockError):  # cut: nothing in plain text says that it is an error
+        await clients.text(1)
+    assert await clients.text(2) == b'data: 1\n\nevent: error\ndata: {"detail": "no"}\n\n'
+    assert set(clients.ends.values()) == {Reason.MODEL_FAILED}
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_a_stream_that_ends_early_is_no_complete_answer(lost: bool):
+    clients = Clients(3)
+    clients.answer.say({"i": 0, "data": 1}, {"i": 1, "data": "x"})
+    clients.answer.pieces.put_nowait(ConnectionLost("lost") if lost else b"")
+    await asyncio.wait_for(clients.task, 10)
+    assert json.loads((await clients.text(0)).splitlines()[1])["error"]["reason"] == "bad_answer"
+    with pytest.raises(PenstockError):
+        await clients.text(1)
+    outcome = clients.outcomes[2]
+    assert isinstance(outcome, PenstockError)
+    assert outcome.reason == Reason.BAD_ANSWER
+
+
+async def test_a_slow_reader_is_cut_and_its_mates_go_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(streaming, "MAX_BUFFER", 100)
+    clients = Clients(2, CANCEL)
+    for _ in range(10):
+        clients.answer.say({"i": 0, "data": "x" * 30}, {"i": 1, "data": 1})
+    clients.answer.say({"i": 1, "end": True})
+    await finish(clients)
+    with pytest.raises(PenstockError) as caught:
+        await clients.text(0)
+    assert caught.value.reason == Reason.SLOW_READER
+    assert await clients.text(1) == b"1\n" * 10
+    assert clients.ends == {0: Reason.SLOW_READER, 1: None}
+    assert clients.told == ["id0"]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_client_that_left_is_told_where_the_model_asks_for_it(declared: bool):
+    clients = Clients(3, *((CANCEL,) if declared else ()))
+    clients.answer.say({"i": 0, "data": 1}, {"i": 1, "data": 1})
+    await clients.settle()
+    stream: Any = clients.head(0).stream
+    await stream.aclose()
+    await stream.aclose()
+    clients.streams.leave(2)  # before its first line
+    assert clients.told == (["id0", "id2"] if declared else [])
+    clients.answer.say({"i": 0, "data": 2}, {"i": 2, "data": 2}, {"i": 1, "end": True})
+    await finish(clients)
+    assert await clients.text(1) == b"1\n"
+    assert set(clients.outcomes) == {0, 1}
+    assert clients.ends == {0: Reason.CLIENT_GONE, 1: None}
+
+
+async def test_when_all_have_left_the_models_connection_is_closed():
+    clients = Clients(2, CANCEL)
+    clients.answer.say({"i": 0, "data": 1})
+    await clients.settle()
+    clients.streams.leave(0)
+    clients.streams.leave(1)
+    await asyncio.wait_for(clients.task, 10)
+    assert clients.answer.aborted
+    assert not clients.task.cancelled()
+
+
+async def test_a_stop_ends_all():
+    clients = Clients(2)
+    clients.answer.say({"i": 0, "data": 1})
+    await clients.settle()
+    clients.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await clients.task
+    assert b'"bad_answer"' in await clients.text(0)
+    assert isinstance(clients.outcomes[1], PenstockError)
