@@ -1,0 +1,172 @@
+"""Bodies of 1 MB through `protocol: none`: how many bytes a second of the sidecar's CPU carries.
+
+A client and a model on blocking sockets, in one process on one core; the sidecar on another. Each byte is
+received once and sent once by the sidecar, and is counted once. `python -m bench.none` prints the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from bench.processes import cpu_seconds
+
+BODY = 1 << 20
+CLIENTS = 2
+WARM_SECONDS = 0.3
+
+
+class _Peer:
+    """One end of a connection: heads, then bodies of known length into one buffer."""
+
+    def __init__(self, link: socket.socket) -> None:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.link = link
+        self._space = memoryview(bytearray(BODY + 65536))
+
+    def receive(self) -> tuple[bytes, int] | None:
+        """The next head and how long its body was, None at the end."""
+        found = 0
+        while True:
+            count = self.link.recv_into(self._space[found:])
+            if not count:
+                return None
+            found += count
+            head, end, _ = bytes(self._space[: min(found, 4096)]).partition(b"\r\n\r\n")
+            if end:
+                break
+        length = 0
+        for line in head.lower().split(b"\r\n")[1:]:
+            if line.startswith(b"content-length:"):
+                length = int(line[15:])
+        missing = len(head) + 4 + length - found
+        while missing:
+            count = self.link.recv_into(self._space[: min(missing, BODY)])
+            if not count:
+                raise ConnectionError("the connection ended in the middle of a body")
+            missing -= count
+        return head, length
+
+
+def _model(server: socket.socket) -> None:
+    """Answers GET with 1 MB, a POST with 2 bytes."""
+    large = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % BODY + bytes(BODY)
+    small = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+    def serve(link: socket.socket) -> None:
+        peer = _Peer(link)
+        try:
+            while (found := peer.receive()) is not None:
+                link.sendall(large if found[0].startswith(b"GET /large") else small)
+        except OSError:
+            pass  # the sidecar has ended
+        finally:
+            link.close()
+
+    while True:
+        try:
+            link, _ = server.accept()
+        except OSError:
+            return
+        threading.Thread(target=serve, args=(link,), daemon=True).start()
+
+
+def _load(port: int, request: bytes, expected: int, until: float, counts: list[int]) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        peer = _Peer(link)
+        while time.monotonic() < until:
+            link.sendall(request)
+            found = peer.receive()
+            if found is None or not found[0].startswith(b"HTTP/1.1 200") or found[1] != expected:
+                raise ConnectionError(f"expected 200 with {expected} bytes, found {found}")
+            counts.append(1)
+
+
+def _run(port: int, pid: int, request: bytes, expected: int, seconds: float) -> tuple[float, float]:
+    """Bytes of bodies a second of the sidecar's CPU, and a second of time."""
+    for length in (WARM_SECONDS, seconds):
+        counts: list[int] = []
+        begun, used = time.monotonic(), cpu_seconds(pid)
+        threads = [
+            threading.Thread(target=_load, args=(port, request, expected, begun + length, counts))
+            for _ in range(CLIENTS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        took, used = time.monotonic() - begun, cpu_seconds(pid) - used
+    return len(counts) * BODY / used, len(counts) * BODY / took
+
+
+def measure(server_core: int, load_core: int, seconds: float) -> dict[str, tuple[float, str]]:
+    """What a core of the sidecar carries, up (requests) and down (answers), by name: value and unit.
+
+    Args:
+        server_core: the core that the sidecar runs on.
+        load_core: the core of the clients and the model.
+        seconds: of each direction.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {load_core})
+    try:
+        return _measure(server_core, seconds)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _measure(server_core: int, seconds: float) -> dict[str, tuple[float, str]]:
+    server = socket.create_server(("127.0.0.1", 0), backlog=64)
+    threading.Thread(target=_model, args=(server,), daemon=True).start()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Path(folder) / "settings.json"
+        settings.write_text("{}")
+        sidecar = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "penstock_sidecar", "--protocol=none", f"--settings={settings}"),
+                *("--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--propagation-delay=0s"),
+                f"--model=http://127.0.0.1:{server.getsockname()[1]}",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, {server_core}),
+        )
+        try:
+            if sidecar.stdout is None or not (line := sidecar.stdout.readline()).startswith("ready "):
+                raise RuntimeError("the sidecar did not start")
+            port = int(line.split()[1].rpartition(":")[2])
+            found: dict[str, tuple[float, str]] = {}
+            upload = b"POST /up HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % BODY + bytes(BODY)
+            for name, request, expected in (
+                ("up", upload, 2),
+                ("down", b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n", BODY),
+            ):
+                core, wall = _run(port, sidecar.pid, request, expected, seconds)
+                found[f"{name} a core"] = (round(core / 1e9, 3), "GB/s")
+                found[name] = (round(wall / 1e9, 3), "GB/s")
+            return found
+        finally:
+            sidecar.terminate()
+            sidecar.wait(timeout=20)
+            server.close()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=3.0)
+    found = measure(0, 1, parser.parse_args().seconds)
+    print(json.dumps({name: f"{value} {unit}" for name, (value, unit) in found.items()}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
