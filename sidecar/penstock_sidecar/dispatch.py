@@ -1,28 +1,37 @@
-"""Cuts batches into free slots: one coroutine, woken by arrivals, ended batches, settings and deadlines.
+"""Cuts batches into free slots: one turn at a time, after arrivals, ended batches, settings and deadlines.
 
 What a batch holds is decided when a slot falls free, never when a timer fires (late binding): a busy model
-makes its own batches, an idle one answers at once.
+makes its own batches, an idle one answers at once. All that arrives in one turn of the event loop is there
+when its end cuts.
+
+Two guards keep one slow start from locking a healthy model out (L above the deadline → all dropped → no
+success → L never falls): samples expire, and a free slot always runs the last one that waits.
 
 Invariants: each accepted request gets exactly one outcome; no exception ends the dispatcher; at most
-`maxConcurrentBatches` batches are with the model; counters fall in `finally`.
+`maxConcurrentBatches` batches are with the model.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
-from penstock_sidecar import keys
-from penstock_sidecar.exchange import Batchable, compose, distribute, failure, from_model, rejoin
+from penstock_sidecar import admission
+from penstock_sidecar.concurrency import AutoSlots
+from penstock_sidecar.curve import ServiceCurve
+from penstock_sidecar.exchange import failure, from_model
+from penstock_sidecar.isolation import Budget
+from penstock_sidecar.keys import Keys, lone_fields
 from penstock_sidecar.pace import Pace
-from penstock_sidecar.queue import DeadlineHeap, Limits, Queue
-from penstock_sidecar.work import Outcome, Part, Work
-from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import SERVER_TIMING
+from penstock_sidecar.queue import Limits, Queue
+from penstock_sidecar.runs import Observer, Runs, Send
+from penstock_sidecar.work import Key, Outcome, Work
+from penstock_wire.batch_protocol import BatchProtocol
+from penstock_wire.errors import PenstockError
 from penstock_wire.http import Request, Response, UpstreamError
 from penstock_wire.process import log
+from penstock_wire.report import Fit
 from penstock_wire.settings import Batching
 
 TIMER_SLACK = 0.0005
@@ -31,24 +40,10 @@ MAX_QUEUED_BYTES = 256 * 1024 * 1024
 """Bytes of items that may wait, whatever their number: a bound on the sidecar's own memory."""
 MAX_PASSING = 100
 """Requests without items (GET and the like) that may be with the model at once, beside the slots."""
-MIN_RUN_SECONDS = 0.001
 WAIT_MARGIN = 2.0
 """A part-full batch waits no longer than this many mean batch times before its earliest deadline."""
-
-Send = Callable[[Request, float], Awaitable[Response]]
-"""Sends a request to the model within so many seconds; raises UpstreamError."""
-
-
-class Observer(Protocol):
-    """Is told what happens."""
-
-    def waited(self, seconds: float) -> None:
-        """A request was cut into a batch after so many seconds in the queue."""
-        ...
-
-    def ran(self, items: int, limit: int, seconds: float) -> None:
-        """A batch of so many items, of `limit` possible, was with the model for so many seconds."""
-        ...
+SERVICE_SHARE = 1 / 1.5
+"""Share of the objective that a batch may take: one that arrives waits half a batch's time on average."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -59,15 +54,6 @@ class Counts:
     batch_items: int = 0
 
 
-@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
-class _Batch:
-    parts: list[Part]
-    items: int
-    limit: int
-    in_model: bool = True
-    begun: bool = False
-
-
 class Dispatcher:
     """Takes accepted requests, gives each its outcome.
 
@@ -75,15 +61,18 @@ class Dispatcher:
         send: sends to the model.
         protocol: joins and splits.
         batching: the policy to begin with.
-        observer: is told of waits and runs.
+        observer: is told of runs.
         clock: the monotonic time in seconds.
+
+    `slots` batches may be with the model at once now; `alive` while it runs; `refusing` is what new requests
+    are told, if they are refused; `keys` reads header fields under the policy in effect.
     """
 
     def __init__(
         self,
         *,
         send: Send,
-        protocol: Batchable,
+        protocol: BatchProtocol,
         batching: Batching,
         observer: Observer,
         clock: Callable[[], float],
@@ -91,24 +80,25 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._send = send
-        self._protocol = protocol
-        self._observer = observer
+        self._isolates = protocol.isolates
         self._queue = Queue()
-        self._unanswered = DeadlineHeap(lambda work: not work.done)
-        self._wake = asyncio.Event()
+        self._runs = Runs(send=send, protocol=protocol, observer=observer, clock=clock, flow=self)
+        self._curve = ServiceCurve()
+        self._budget = Budget()
+        self._auto: AutoSlots | None = None
         self._idle = asyncio.Event()
-        self._idle.set()
-        self._runs: set[asyncio.Task[None]] = set()
-        self._busy = 0
-        self._paused = False
         self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._scheduled = False
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._passing = 0
-        self.ongoing = 0
+        self.slots = 1
         self.refusing: PenstockError | None = None
         self.counts = Counts()
         self.pace = Pace()
         self.alive = False
+        self.keys = Keys(key_fields=protocol.key_fields, batching=batching)
         self._set(batching)
 
     # What others see
@@ -124,15 +114,14 @@ class Dispatcher:
         return self._queue
 
     @property
-    def slots(self) -> int:
-        """Batches that may be with the model at once now."""
-        slots = self._batching.max_concurrent_batches
-        return 1 if slots == "auto" else slots
-
-    @property
     def queued(self) -> int:
         """Items that wait."""
         return self._queue.items
+
+    @property
+    def ongoing(self) -> int:
+        """Items with the model."""
+        return self._runs.items + self._passing
 
     @property
     def oldest_age(self) -> float:
@@ -145,24 +134,56 @@ class Dispatcher:
         """Seconds until all that waits is through, at the pace of the latest batches."""
         return self.pace.drain_seconds(self._queue.items, self.slots)
 
+    def fits(self) -> dict[str, Fit]:
+        """The service curve of each class, for reports and metrics."""
+        found = self._curve.fits(self._clock())
+        return {cls: Fit(a_ms=a * 1e3, b_ms=b * 1e3, n=n) for cls, (a, b, n) in found.items()}
+
     def now(self) -> float:
         """The time that arrivals and deadlines are told in."""
         return self._clock()
 
+    def until(self, arrived: float, timeout_ms: int | None) -> tuple[float, float]:
+        """When the answer to a request is of no more use, and when its client waits no longer.
+
+        Args:
+            arrived: when it arrived.
+            timeout_ms: the time that its client gave it, None for none.
+        """
+        seconds = self._default_timeout
+        if timeout_ms is not None and timeout_ms / 1000 < seconds:
+            seconds = timeout_ms / 1000
+        objective = self._objective
+        return arrived + (
+            seconds if objective is None or seconds < objective else objective
+        ), arrived + seconds
+
     async def idle(self) -> None:
         """Wait until nothing is queued and nothing is with the model."""
         while self._queue.items or self.ongoing:
+            self._idle.clear()
             await self._idle.wait()
+
+    async def quiet(self) -> None:
+        """Wait until no batch is with the model."""
+        while self._runs.busy:
+            self._quiet.clear()
+            await self._quiet.wait()
 
     # What others do
 
     def apply(self, batching: Batching) -> None:
         """Obey another policy from the next cut on; what is with the model is not disturbed."""
-        renamed = batching.batch_key_headers != self._batching.batch_key_headers
+        before = self._batching
         self._set(batching)
-        if renamed:
-            self._queue.rekey(lambda work: keys.rekey(work, self.key_names))
-        self._wake.set()
+        if (batching.batch_key_headers, batching.priority, batching.fairness) != (
+            before.batch_key_headers,
+            before.priority,
+            before.fairness,
+        ):
+            self.keys.apply(batching)
+            self._queue.rekey(self.keys.rekey)
+        self._schedule()
 
     def pause(self) -> None:
         """Cut no further batch; what comes waits, what is with the model ends."""
@@ -171,28 +192,16 @@ class Dispatcher:
     def resume(self) -> None:
         """Cut batches again."""
         self._paused = False
-        self._wake.set()
+        self._schedule()
 
-    async def quiet(self) -> None:
-        """Wait until no batch is with the model."""
-        while self._busy:
-            await self._quiet.wait()
+    def model_changed(self, *, loaded: bool, gone: bool) -> None:
+        """Learn how long batches take only from a model that is loaded, and forget it with the process."""
+        self._curve.learning = loaded
+        if gone:
+            self._curve.forget()
 
-    async def answer(self, work: Work) -> Outcome:
-        """Accept a request and wait for its outcome; cancelled, the request leaves the queue.
-
-        Raises:
-            PenstockError: it was not accepted.
-        """
-        self._admit(work)
-        try:
-            return await work.future
-        finally:
-            if not work.done:
-                self._leave(work)
-
-    async def pass_through(self, request: Request, request_id: str, deadline: float) -> Outcome:
-        """Send a request that holds no items straight to the model, beside the slots; it counts as one item.
+    def accept(self, work: Work) -> None:
+        """Accept a request: its `finish` is called once, unless `leave` is called before.
 
         Raises:
             PenstockError: it was not accepted.
@@ -200,22 +209,45 @@ class Dispatcher:
         if self.refusing is not None:
             # NB: raised as it is, it would keep the frames of every request that it refused.
             raise self.refusing.with_traceback(None)
+        if work.expires <= work.arrived:
+            raise admission.late_on_arrival()
+        if self._queue.items or self._paused or self._runs.busy >= self.slots:
+            self._check_room(work)
+        self._queue.add(work)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def leave(self, work: Work) -> None:
+        """The client went away: nothing of the request is sent any more, and an answer is dropped."""
+        work.done = True
+        if work.queued:
+            self._queue.leave(work)
+        self._check_idle()
+
+    async def pass_through(self, request: Request, request_id: bytes, deadline: float) -> Outcome:
+        """Send a request that holds no items straight to the model, beside the slots; it counts as one item.
+
+        Raises:
+            PenstockError: it was not accepted.
+        """
+        if self.refusing is not None:
+            raise self.refusing.with_traceback(None)
         if self._passing >= MAX_PASSING:
             raise self._full(f"expected at most {MAX_PASSING} requests passing through, found as many")
         timeout = deadline - self._clock()
         if timeout <= 0:
-            raise self._late()
+            raise admission.late_on_arrival()
         self._passing += 1
-        self._load(1)
         try:
-            headers = keys.lone_fields(request, request_id, timeout)
+            headers = lone_fields(request, request_id, timeout)
             answer = await self._send(dataclasses.replace(request, headers=headers), timeout)
             return Response(status=answer.status, headers=from_model(answer.headers), body=answer.body)
         except UpstreamError as error:
             return failure(error, executed=False)
         finally:
             self._passing -= 1
-            self._load(-1)
+            self._check_idle()
 
     def refuse(self, error: PenstockError | None) -> None:
         """Refuse new requests with an error, or take them again (None)."""
@@ -227,41 +259,80 @@ class Dispatcher:
         A request of which a part is with the model already is not surely unexecuted, and is told so.
         """
         works = list(self._queue)
+        executed = PenstockError(error.reason, error.detail, retry_after=error.retry_after)
         for work in works:
-            self._queue.leave(work)
-            told = error
-            if work.executed:
-                told = PenstockError(error.reason, error.detail, retry_after=error.retry_after)
-            self._settle(work, told)
+            self.settle(work, executed if work.executed else error)
         self._check_idle()
         return len(works)
 
     async def run(self) -> None:
         """Cut batches until cancelled."""
         self.alive = True
+        self._schedule()
         try:
-            while True:
-                try:
-                    again = self._turn()
-                except Exception as error:
-                    log("dispatch failed", level="error", error=repr(error))
-                    again = self._clock() + 1.0
-                await self._sleep(again)
+            await self._loop.create_future()
         finally:
             self.alive = False
 
     async def abort(self) -> None:
         """End all runs at once; what they held is answered as unreachable."""
-        runs = list(self._runs)
-        for run in runs:
-            run.cancel()
-        await asyncio.gather(*runs, return_exceptions=True)
+        await self._runs.abort()
+
+    # What the runs tell (runs.Flow)
+
+    def settle(self, work: Work, outcome: Outcome) -> None:
+        """See `runs.Flow`."""
+        if work.done:
+            return
+        work.done = True
+        if work.queued:
+            self._queue.leave(work)
+        try:
+            work.finish(outcome)
+        except Exception as error:
+            log("answer failed", level="error", error=repr(error))
+
+    def freed(self) -> None:
+        """See `runs.Flow`."""
+        if not self._runs.busy:
+            self._quiet.set()
+        self._check_idle()
+        self._schedule()
+
+    def learned(self, work: Work, items: int, seconds: float, *, ok: bool) -> None:
+        """See `runs.Flow`."""
+        now = self._clock()
+        if ok:
+            self.pace.observe(items, seconds)
+            self._curve.observe(now, work.key.cls, items, seconds)
+        if self._auto is not None:
+            self.slots = self._auto.ended(now, items, seconds, pressed=self._queue.items > 0, ok=ok)
+
+    def isolates(self) -> bool:
+        """See `runs.Flow`."""
+        wanted = self._batching.on_batch_error
+        return self._isolates if wanted is None else wanted == "Isolate"
+
+    def may_isolate(self, attempt: int, requests: int) -> bool:
+        """See `runs.Flow`."""
+        return self._budget.take(self._clock())
 
     # Inside
 
     def _set(self, batching: Batching) -> None:
         self._batching = batching
-        self.key_names = keys.key_names(batching.batch_key_headers)
+        self._default_timeout = batching.default_timeout_ms / 1000
+        objective = batching.latency_objective_ms
+        self._objective = None if objective is None else objective / 1000
+        self._service = None if self._objective is None else self._objective * SERVICE_SHARE
+        slots = batching.max_concurrent_batches
+        if slots != "auto":
+            self._auto = None
+            self.slots = slots
+        elif self._auto is None:
+            self._auto = AutoSlots(start=self.slots, max_seconds=self._service)
+        else:
+            self._auto.max_seconds = self._service
         self._limits = Limits(
             size=batching.max_batch_size,
             bytes=batching.max_batch_bytes,
@@ -269,198 +340,143 @@ class Dispatcher:
         )
 
     def _free(self) -> int:
-        return 0 if self._paused else self.slots - self._busy
+        return 0 if self._paused else self.slots - self._runs.busy
 
-    def _admit(self, work: Work) -> None:
-        if self.refusing is not None:
-            # NB: raised as it is, it would keep the frames of every request that it refused.
-            raise self.refusing.with_traceback(None)
-        if work.deadline <= self._clock():
-            raise self._late()
-        batching, queued = self._batching, self._queue.items
+    def _check_room(self, work: Work) -> None:
+        queue, batching = self._queue, self._batching
+        queued = queue.items
         free = max(0, self._free())
         # What free slots take at once does not wait; and a request larger than the whole queue gets its
         # chance when nobody else waits.
-        room = batching.queue_limit(self.slots) + free * batching.max_batch_size
-        if queued + work.size > room and not (free and not queued):
-            raise self._full(
-                f"expected room for {work.size} items, found {queued} of "
-                f"{batching.queue_limit(self.slots)} queued"
-            )
-        if queued and self._queue.bytes + work.bytes_left > MAX_QUEUED_BYTES:
+        limit = batching.queue_limit(self.slots)
+        if queued + work.size > limit + free * batching.max_batch_size and not (free and not queued):
+            raise self._full(f"expected room for {work.size} items, found {queued} of {limit} queued")
+        if queued and queue.bytes + work.bytes_left > MAX_QUEUED_BYTES:
             raise self._full(f"expected at most {MAX_QUEUED_BYTES} bytes to wait, found more")
-        self._queue.add(work)
-        self._unanswered.push(work)
-        self._idle.clear()
-        self._wake.set()
+        if queued or not free:
+            self._check_deadline(work, free)
+
+    def _check_deadline(self, work: Work, free: int) -> None:
+        """Refuse what would not be answered in time."""
+        queue, now, cls = self._queue, work.arrived, work.key.cls
+        size = self._size(now, cls)
+        service = self._curve.predict(now, cls, size)
+        if service is None or self._paused:
+            return
+        items, lines = queue.ahead(work)
+        batches = max((items + work.size - 1) // size, lines - 1)
+        finish = admission.predicted_finish(
+            ahead=batches, free=free, slots=self.slots, service=service, first_free=self._first_free(now, cls)
+        )
+        if batches >= free and now + finish > work.deadline:
+            raise admission.unmeetable(finish, work.deadline - now)
+
+    def _first_free(self, now: float, cls: str) -> float:
+        """Seconds until the next slot falls free."""
+        left = [
+            max(0.0, begun + (self._curve.predict(now, cls, items) or 0.0) - now)
+            for begun, items in self._runs.begun()
+        ]
+        return min(left, default=0.0)
 
     def _full(self, detail: str) -> PenstockError:
-        return PenstockError(
-            Reason.QUEUE_FULL,
-            detail,
-            status=self._batching.overflow_status,
-            retry_after=self.pace.retry_after(self._queue.items, self.slots),
-            not_admitted=True,
-        )
+        retry_after = self.pace.retry_after(self._queue.items, self.slots)
+        return admission.full(detail, status=self._batching.overflow_status, retry_after=retry_after)
 
-    @staticmethod
-    def _late() -> PenstockError:
-        return PenstockError(
-            Reason.DEADLINE, "the deadline had passed on arrival", status=503, not_admitted=True
-        )
-
-    def _settle(self, work: Work, outcome: Outcome) -> None:
-        if work.settle(outcome):
-            self._unanswered.forget()
-
-    def _leave(self, work: Work) -> None:
-        work.done = True
-        self._unanswered.forget()
-        self._queue.leave(work)
-        self._check_idle()
-
-    def _load(self, items: int) -> None:
-        self.ongoing += items
-        if items > 0:
-            self._idle.clear()
-        else:
-            self._check_idle()
+    def _size(self, now: float, cls: str) -> int:
+        """Items of a batch at most: those of the policy, or fewer where that keeps the objective."""
+        limit = self._batching.max_batch_size
+        if self._service is None:
+            return limit
+        return self._curve.largest(now, cls, limit, self._service)
 
     def _check_idle(self) -> None:
-        if not self._queue.items and not self.ongoing:
+        if not self._queue.items and not self._runs.items and not self._passing:
             self._idle.set()
 
-    def _turn(self) -> float | None:
-        """Drop what expired, fill the free slots; returns when to look again, None for at the next event."""
+    # A turn
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if not self.alive:
+            return
+        try:
+            again = self._look()
+        except Exception as error:
+            log("dispatch failed", level="error", error=repr(error))
+            again = self._clock() + 1.0
+        if again is not None and (self._timer is None or again < self._timer_at):
+            if self._timer is not None:
+                self._timer.cancel()
+            # NB: not `call_at`: uvloop's own time is cached and in whole milliseconds, so clocks may differ.
+            self._timer_at = again
+            self._timer = self._loop.call_later(max(0.0, again - self._clock()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._schedule()
+
+    def _look(self) -> float | None:
+        """Answer what expired, fill the free slots; returns when to look again, if ever."""
         now = self._clock() + TIMER_SLACK
-        while (work := self._unanswered.first()) is not None and work.deadline <= now:
-            self._expire(work)
-        again = None if work is None else work.deadline
-        limits = self._limits
-        if limits.wait:
-            limits = dataclasses.replace(limits, service=WAIT_MARGIN * self.pace.seconds)
-        while self._free() > 0 and self._queue.items:
-            choice = self._queue.choose(now, limits)
+        queue = self._queue
+        again: float | None = None
+        while queue.items and self._free() > 0:
+            choice = queue.choose(now, self._choosing())
             if choice.key is None:
-                if choice.again is not None:
-                    again = choice.again if again is None else min(again, choice.again)
+                again = choice.again
                 break
-            self._start(self._queue.cut(choice.key, limits))
+            self._cut(now, choice.key)
+        again = _earlier(again, self._expire(now))
+        again = _earlier(again, self._runs.expire(now))
+        self._check_idle()
         return again
 
-    def _expire(self, work: Work) -> None:
-        where = "with the model" if work.executed else "in the queue"
-        waited = self._clock() - work.arrived
-        self._queue.leave(work)
-        self._settle(
-            work, PenstockError(Reason.DEADLINE, f"the deadline passed after {waited:.3f} s, {where}")
-        )
-        self._check_idle()
+    def _choosing(self) -> Limits:
+        if not self._limits.wait:
+            return self._limits
+        return dataclasses.replace(self._limits, service=WAIT_MARGIN * self.pace.seconds)
 
-    async def _sleep(self, again: float | None) -> None:
-        # NB: not `call_at`: uvloop's own time is cached and in whole milliseconds, so clocks may differ.
-        timer = None if again is None else self._loop.call_later(again - self._clock(), self._wake.set)
-        try:
-            await self._wake.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-        self._wake.clear()
-
-    def _start(self, parts: list[Part]) -> None:
-        now = self._clock()
-        for part in parts:
-            work = part.work
-            work.executed = True
-            if not part.start:
-                work.cut_at = now
-                self._observer.waited(now - work.arrived)
-        batch = _Batch(parts=parts, items=sum(part.size for part in parts), limit=self._limits.size)
-        self._busy += 1
-        self._quiet.clear()
-        self._load(batch.items)
-        self.counts.batches += 1
-        self.counts.batch_items += batch.items
-        run = self._loop.create_task(self._run(batch))
-        self._runs.add(run)
-
-        def ended(run: asyncio.Task[None]) -> None:
-            self._runs.discard(run)
-            if not batch.begun:
-                # NB: a task that is cancelled before its first step never reaches a `finally` of its own.
-                self._release(batch)
-                self._fail(parts, _stopped())
-
-        run.add_done_callback(ended)
-
-    def _release(self, batch: _Batch) -> None:
-        """Give the batch's slot back, once."""
-        if batch.in_model:
-            batch.in_model = False
-            self._busy -= 1
-            if not self._busy:
-                self._quiet.set()
-            self._load(-batch.items)
-            self._wake.set()
-
-    async def _run(self, batch: _Batch) -> None:
-        """Send one batch and give each of its parts an outcome."""
-        batch.begun = True
-        parts = batch.parts
-        begun = self._clock()
-        try:
-            timeout = max(MIN_RUN_SECONDS, max(part.work.deadline for part in parts) - begun)
-            request = compose(parts, self._protocol, timeout)
-            sent = self._clock()
-            try:
-                answer = await self._send(request, timeout)
-            finally:
-                self._release(batch)
-            answered = self._clock()
-            outcomes = distribute(parts, self._protocol, answer)
-            seconds = answered - sent
-            self._observer.ran(batch.items, batch.limit, seconds)
-            if answer.status < 400:
-                self.pace.observe(batch.items, seconds)
-            own = self._clock() - begun - seconds
-            timing = b'batch;dur=%.3f;desc="%d", model;dur=%.3f' % (own * 1e3, batch.items, seconds * 1e3)
-            for part, outcome in zip(parts, outcomes, strict=True):
-                self._deliver(part, outcome, timing)
-        except UpstreamError as error:
-            for part in parts:
-                self._fail([part], failure(error, executed=part.work.parts > 1))
-        except asyncio.CancelledError:
-            self._fail(parts, _stopped())
-            raise
-        except Exception as error:
-            log("batch failed", level="error", error=repr(error))
-            self._fail(parts, PenstockError(Reason.INTERNAL, "the batch could not be handled"))
-        finally:
-            self._release(batch)
-
-    def _deliver(self, part: Part, outcome: Outcome, timing: bytes) -> None:
-        work = part.work
-        if work.done:
+    def _cut(self, now: float, key: Key) -> None:
+        """Send the next batch of a line, without those at its head that would be late."""
+        queue, curve, cls = self._queue, self._curve, key.cls
+        size = self._size(now, cls)
+        limits = self._limits if size == self._limits.size else dataclasses.replace(self._limits, size=size)
+        if (head := queue.lines[key].first()) is not None and head.expires <= now:
+            self.settle(head, admission.expired(now - head.arrived))
             return
-        if not part.whole and isinstance(outcome, Response) and 200 <= outcome.status < 300:
-            answers = work.collect(part.start, outcome)
-            if answers is None:
-                return
-            outcome = rejoin(answers, self._protocol)
-        if isinstance(outcome, Response):
-            queue = b"queue;dur=%.3f, " % ((work.cut_at - work.arrived) * 1e3)
-            outcome.headers = (*outcome.headers, (SERVER_TIMING, queue + timing))
-        self._queue.leave(work)
-        self._settle(work, outcome)
-        self._check_idle()
+        dropped: list[Work] = []
+        parts = queue.cut(key, limits, lambda items: now + (curve.predict(now, cls, items) or 0.0), dropped)
+        for work in dropped:
+            service = curve.predict(now, cls, size) or 0.0
+            self.settle(work, admission.dropped(now - work.arrived, service))
+        if not parts:
+            return
+        self.counts.batches += 1
+        self.counts.batch_items += self._runs.start(parts, self._limits.size)
+        self._budget.batch(now)
+        self.keys.forget(queue.lines)
 
-    def _fail(self, parts: Sequence[Part], error: PenstockError) -> None:
-        for part in parts:
-            if not part.work.done:
-                self._queue.leave(part.work)
-                self._settle(part.work, error)
-        self._check_idle()
+    def _expire(self, now: float) -> float | None:
+        """Answer those in the queue whose time is over; returns when the next one's is.
+
+        What is past its deadline while its client still waits goes too, but for the last one: a slot that
+        falls free will run that.
+        """
+        queue = self._queue
+        while (work := queue.first()) is not None and work.deadline <= now:
+            if work.expires > now and queue.requests == 1:
+                return work.expires
+            self.settle(work, admission.expired(now - work.arrived))
+        return None if work is None else work.deadline
 
 
-def _stopped() -> PenstockError:
-    return PenstockError(Reason.MODEL_UNREACHABLE, "the sidecar was stopped at once")
+def _earlier(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

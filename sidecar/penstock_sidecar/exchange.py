@@ -7,13 +7,12 @@ and splits a 2xx answer by item count; any other answer goes to each request of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from penstock_sidecar.keys import batch_fields, lone_fields
-from penstock_sidecar.work import Outcome, Part
-from penstock_wire import instances
+from penstock_sidecar.keys import attempt_field, batch_fields, lone_fields
+from penstock_sidecar.work import Part
+from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import PREFIX, Headers, without
+from penstock_wire.headers import PREFIX, REQUEST_ID, Headers
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
@@ -23,29 +22,10 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.instances import INSTANCES_PROTOCOL
 
-
-class Batchable(Protocol):
-    """A protocol whose requests hold items that can be joined and answers that can be split."""
-
-    def parse(self, body: bytes) -> instances.Parsed:
-        """Read a request (raises PenstockError)."""
-        ...
-
-    def join(self, items: Sequence[bytes], parameters: instances.Parameters) -> bytes:
-        """The body of a batch."""
-        ...
-
-    def split(self, body: bytes, counts: Sequence[int]) -> list[bytes]:
-        """One body for each count from a batch's answer (raises PenstockError `bad_answer`)."""
-        ...
-
-    def merge(self, bodies: Sequence[bytes]) -> bytes:
-        """One body from those of the parts of one request."""
-        ...
-
-
-PROTOCOLS: dict[str, Batchable] = {"instances": instances}
+_JSON: Headers = ((b"content-type", b"application/json"),)
+PROTOCOLS: dict[str, BatchProtocol] = {"instances": INSTANCES_PROTOCOL}
 """By the name that `--protocol` takes."""
 
 _ABOUT_WHOLE_BODY = frozenset(
@@ -54,64 +34,67 @@ _ABOUT_WHOLE_BODY = frozenset(
 """Fields of an answer that are about all of it, or for one caller, and so for no request of a batch."""
 
 
-def compose(parts: Sequence[Part], protocol: Batchable, timeout: float) -> Request:
+def alone(parts: Sequence[Part], protocol: BatchProtocol) -> bool:
+    """Whether a batch is one whole request that passes byte for byte, both ways."""
+    return len(parts) == 1 and parts[0].whole and (protocol.key_fields or not parts[0].work.items)
+
+
+def compose(parts: Sequence[Part], protocol: BatchProtocol, timeout: float, attempt: int = 0) -> Request:
     """The one request that a batch sends.
 
     Args:
         parts: what the batch holds; at least one.
         protocol: joins the items.
         timeout: seconds to the latest deadline.
+        attempt: 0, or which further run it is of items that were with the model before.
     """
     first = parts[0].work
-    if len(parts) == 1 and parts[0].whole:
-        return Request(
-            method=first.request.method,
-            target=first.request.target,
-            headers=lone_fields(first.request, first.request_id, timeout),
-            body=first.request.body,
-        )
-    items = [item for part in parts for item in part.items]
-    return Request(
-        method=first.key.method,
-        target=first.key.target,
-        headers=batch_fields([part.work for part in parts], timeout),
-        body=protocol.join(items, first.key.parameters),
-    )
+    key = first.key
+    if alone(parts, protocol):
+        headers = lone_fields(first.request, first.request_id, timeout)
+        body = first.request.body
+    else:
+        message = protocol.join([part.items for part in parts], key.parameters)
+        described = message.headers
+        if not described and not any([name == b"content-type" for name, _ in key.fields]):
+            described = _JSON
+        headers = batch_fields([part.work for part in parts], described, timeout)
+        body = message.body
+    if attempt:
+        headers = (*headers, attempt_field(attempt))
+    return Request(key.method, key.target, headers, body)
 
 
-def distribute(parts: Sequence[Part], protocol: Batchable, answer: Response) -> list[Outcome]:
+def distribute(parts: Sequence[Part], protocol: BatchProtocol, answer: Response) -> list[Response]:
     """The answer for each part of a batch, in order.
 
     Args:
         parts: what the batch held.
         protocol: splits the answer.
-        answer: what the model answered.
+        answer: what the model answered; its fields are those that may be passed on.
+
+    Raises:
+        PenstockError: `bad_answer`: it cannot be read, or holds not as many answers as there were items.
     """
-    fields = from_model(answer.headers)
-    if len(parts) == 1 and parts[0].whole:
-        return [Response(status=answer.status, headers=fields, body=answer.body)]
-    fields = without(fields, _ABOUT_WHOLE_BODY)
+    if alone(parts, protocol):
+        return [answer]
+    for field in answer.headers:
+        if field[0] in _ABOUT_WHOLE_BODY:
+            answer.headers = tuple([each for each in answer.headers if each[0] not in _ABOUT_WHOLE_BODY])
+            break
     if not 200 <= answer.status < 300:
-        return [Response(status=answer.status, headers=fields, body=answer.body) for _ in parts]
-    try:
-        bodies = protocol.split(answer.body, [part.size for part in parts])
-    except PenstockError as error:
-        return [error] * len(parts)
-    return [Response(status=answer.status, headers=fields, body=body) for body in bodies]
+        return [Response(answer.status, answer.headers, answer.body) for _ in parts]
+    return protocol.split(answer, [part.items for part in parts], parts[0].work.key.parameters)
 
 
-def rejoin(answers: Sequence[Response], protocol: Batchable) -> Response:
-    """One answer from the answers to the parts of one request; status and fields come from the first."""
-    first = answers[0]
-    if len(answers) == 1:
-        return first
-    body = protocol.merge([answer.body for answer in answers])
-    return Response(status=first.status, headers=first.headers, body=body)
+def rejoin(answers: Sequence[Response], protocol: BatchProtocol) -> Response:
+    """One answer from the answers to the parts of one request (raises PenstockError `bad_answer`)."""
+    return answers[0] if len(answers) == 1 else protocol.merge(answers)
 
 
 def from_model(headers: Headers) -> Headers:
-    """An answer's fields without those that only Penstock may set."""
-    return tuple([field for field in headers if not field[0].startswith(PREFIX)])
+    """An answer's fields without those that only Penstock may set, and the batch's own request ids."""
+    return tuple([field for field in headers if field[0] != REQUEST_ID and not field[0].startswith(PREFIX)])
 
 
 def failure(error: UpstreamError, *, executed: bool) -> PenstockError:

@@ -1,33 +1,22 @@
-"""A request from its arrival to its answer: read it, accept it, wait, answer it once."""
+"""A request from its arrival to its answer: read it, accept it, answer it once."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import re
 from collections.abc import Callable
 from typing import Protocol
 
 from penstock_sidecar.dispatch import Dispatcher
-from penstock_sidecar.exchange import Batchable
-from penstock_sidecar.keys import sort_fields
 from penstock_sidecar.work import Key, Outcome, Work
+from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import QUEUE, REQUEST_ID, get, timeout_ms
-from penstock_wire.http import Request, Response
+from penstock_wire.headers import QUEUE, REQUEST_ID, Headers
+from penstock_wire.http import Exchange, Request, Response, Tunnel
 from penstock_wire.process import log
 
-_REQUEST_ID = re.compile(rb"[!-+\--~]{1,128}")  # visible ASCII, no comma: a batch joins ids with commas
-_JSON_LIKE = frozenset(
-    {
-        b"application/json",
-        b"text/json",
-        b"text/plain",
-        # What `curl -d` says of any body; KServe and TensorFlow Serving take it for JSON too.
-        b"application/x-www-form-urlencoded",
-    }
-)
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")  # visible ASCII
 
 
 class Tally(Protocol):
@@ -48,12 +37,34 @@ class Tally(Protocol):
         ...
 
 
+class _Call(Work):
+    """A request on its connection."""
+
+    __slots__ = ("exchange", "handler")
+
+    exchange: Exchange | None
+    handler: SidecarHandler
+
+    def finish(self, outcome: Outcome) -> None:
+        """See `Work.finish`."""
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.gone = None
+            self.handler.answer(exchange, outcome, self.request_id, self.size)
+
+    def gone(self) -> None:
+        """The client went away."""
+        if self.exchange is not None:
+            self.exchange = None
+            self.handler.left(self)
+
+
 class SidecarHandler:
-    """Answers the requests of the data port.
+    """Answers the requests of the data port: `begin` is a `Service`.
 
     Args:
         dispatcher: takes what was read.
-        protocol: reads bodies.
+        protocol: reads requests.
         tally: counts.
         clock: the time in seconds.
         backend: name of the backend, for error documents; asked each time, since settings bring it.
@@ -65,7 +76,7 @@ class SidecarHandler:
         self,
         *,
         dispatcher: Dispatcher,
-        protocol: Batchable,
+        protocol: BatchProtocol,
         tally: Tally,
         clock: Callable[[], float],
         backend: Callable[[], str] = lambda: "",
@@ -79,36 +90,88 @@ class SidecarHandler:
         self._backend = backend
         self._pod = pod
         self._first = first
-        self._lone = itertools.count(1)
+        self._loop = asyncio.get_running_loop()
+        self._passing: set[asyncio.Task[None]] = set()
+        # An id need not be unguessable: it is no secret, and opens nothing. A random part keeps those of two
+        # processes apart, a number those of one.
+        self._id_prefix = os.urandom(8).hex().encode()
+        self._id_number = 0
 
-    async def __call__(self, request: Request) -> Response:
-        """Answer one request; only its cancellation (the client went away) is raised."""
-        sent_id = get(request.headers, REQUEST_ID)
-        valid = sent_id is not None and _REQUEST_ID.fullmatch(sent_id)
-        request_id = sent_id.decode() if sent_id is not None and valid else os.urandom(16).hex()
-        items = 0
-        outcome: Outcome
+    def begin(self, exchange: Exchange) -> None:
+        """Take a request (a `Service`)."""
+        dispatcher = self._dispatcher
+        request = exchange.request
+        arrived = self._clock()
+        told = dispatcher.keys.read(request.headers)
+        request_id = told.request_id
+        if request_id is None or _REQUEST_ID.fullmatch(request_id) is None:
+            self._id_number += 1
+            request_id = b"%b%016x" % (self._id_prefix, self._id_number)
+        size = 0
         try:
-            if self._dispatcher.refusing is not None:
-                raise self._dispatcher.refusing.with_traceback(None)
-            if request.method == "POST":
-                work = self._read(request, request_id)
-                items = work.size
-                self._arrived(items)
-                outcome = await self._dispatcher.answer(work)
+            if dispatcher.refusing is not None:
+                raise dispatcher.refusing.with_traceback(None)
+            deadline, expires = dispatcher.until(arrived, told.timeout_ms)
+            if self._protocol.passes(request):
+                self._arrived(1)
+                self._pass(exchange, request_id, expires)
+                return
+            parsed = self._protocol.parse(request)
+            items = parsed.items
+            if items and not parsed.lone:
+                key = dispatcher.keys.key(request.method, request.target, told.fields, parsed.parameters)
             else:
-                items = 1
-                self._arrived(items)
-                outcome = await self._dispatcher.pass_through(request, request_id, self._deadline(request))
+                # A request without items has nothing to be joined by: the model alone knows what it means.
+                key = Key(request.method, request.target, told.fields, parsed.parameters, lone=True)
+            call = _Call(
+                key,
+                request,
+                request_id,
+                items,
+                told.shared,
+                arrived,
+                deadline,
+                expires,
+                told.level,
+                told.share,
+            )
+            size = call.size
+            call.exchange = exchange
+            call.handler = self
+            self._arrived(size)
+            dispatcher.accept(call)
+            exchange.gone = call.gone
         except PenstockError as error:
-            outcome = error
-        except asyncio.CancelledError:
-            self._tally.ended(499, Reason.CLIENT_GONE, items)
-            raise
+            self.answer(exchange, error, request_id, size)
         except Exception as error:
             log("request failed", level="error", error=repr(error))
-            outcome = PenstockError(Reason.INTERNAL, "the request could not be handled")
-        return self._finish(outcome, request_id, items)
+            failed = PenstockError(Reason.INTERNAL, "the request could not be handled")
+            self.answer(exchange, failed, request_id, size)
+
+    def answer(self, exchange: Exchange, outcome: Outcome, request_id: bytes, items: int) -> None:
+        """Send an outcome.
+
+        Args:
+            exchange: where to.
+            outcome: what.
+            request_id: the request's id.
+            items: its items, 0 where it could not be read.
+        """
+        queued = (QUEUE, b"%d" % self._dispatcher.queued)
+        if isinstance(outcome, Response):
+            outcome.headers = (*outcome.headers, (REQUEST_ID, request_id), queued)
+            self._tally.ended(outcome.status, None, items)
+            exchange.answer(outcome)
+            return
+        answer = outcome.response(request_id=request_id.decode(), backend=self._backend(), pod=self._pod)
+        answer.headers = (*answer.headers, queued)
+        self._tally.ended(answer.status, outcome.reason, items)
+        exchange.answer(answer)
+
+    def left(self, work: Work) -> None:
+        """The client of an accepted request went away."""
+        self._tally.ended(499, Reason.CLIENT_GONE, work.size)
+        self._dispatcher.leave(work)
 
     def _arrived(self, items: int) -> None:
         dispatcher = self._dispatcher
@@ -116,61 +179,49 @@ class SidecarHandler:
         if not dispatcher.queued and not dispatcher.ongoing:
             self._first()
 
-    def _finish(self, outcome: Outcome, request_id: str, items: int) -> Response:
-        reason = None
-        if isinstance(outcome, PenstockError):
-            reason = outcome.reason
-            answer = outcome.response(request_id=request_id, backend=self._backend(), pod=self._pod)
-        else:
-            answer = outcome
-            kept = [field for field in answer.headers if field[0] != REQUEST_ID]
-            answer.headers = (*kept, (REQUEST_ID, request_id.encode()))
-        answer.headers = (*answer.headers, (QUEUE, b"%d" % self._dispatcher.queued))
-        self._tally.ended(answer.status, reason, items)
-        return answer
+    def _pass(self, exchange: Exchange, request_id: bytes, expires: float) -> None:
+        task = self._loop.create_task(self._pass_through(exchange, request_id, expires))
+        self._passing.add(task)
+        task.add_done_callback(self._passing.discard)
+        exchange.gone = task.cancel
 
-    def _deadline(self, request: Request) -> float:
-        milliseconds = self._dispatcher.batching.default_timeout_ms
-        asked = timeout_ms(request.headers)
-        if asked is not None:
-            milliseconds = min(milliseconds, asked)
-        return self._clock() + milliseconds / 1000
+    async def _pass_through(self, exchange: Exchange, request_id: bytes, expires: float) -> None:
+        outcome: Outcome
+        try:
+            outcome = await self._dispatcher.pass_through(exchange.request, request_id, expires)
+        except PenstockError as error:
+            outcome = error
+        except asyncio.CancelledError:
+            self._tally.ended(499, Reason.CLIENT_GONE, 1)
+            raise
+        except Exception as error:
+            log("request failed", level="error", error=repr(error))
+            outcome = PenstockError(Reason.INTERNAL, "the request could not be handled")
+        self.answer(exchange, outcome, request_id, 1)
 
-    def _read(self, request: Request, request_id: str) -> Work:
-        """The work that a request is; raises PenstockError where it cannot be read."""
-        fields, shared = sort_fields(request.headers, self._dispatcher.key_names)
-        self._check_media_type(request)
-        parsed = self._protocol.parse(request.body)
-        return Work(
-            key=Key(
-                request.method,
-                request.target,
-                fields,
-                parsed.parameters,
-                # A request without items has nothing to be joined by: the model alone knows what it means.
-                0 if parsed.items else next(self._lone),
-            ),
-            request=request,
-            request_id=request_id,
-            items=parsed.items,
-            shared=shared,
-            arrived=self._clock(),
-            deadline=self._deadline(request),
-            future=asyncio.get_running_loop().create_future(),
-        )
+    async def __call__(self, request: Request) -> Response:
+        """Answer one request (a `Handler`, for a front that has no exchanges)."""
+        exchange = _Awaited(request, self._loop.create_future())
+        self.begin(exchange)
+        try:
+            return await exchange.answered
+        except asyncio.CancelledError:
+            if exchange.gone is not None:
+                exchange.gone()
+            raise
 
-    @staticmethod
-    def _check_media_type(request: Request) -> None:
-        for name, value in request.headers:
-            if name == b"content-type":
-                media = value.partition(b";")[0].strip().lower()
-                if media not in _JSON_LIKE and not media.endswith(b"+json"):
-                    raise PenstockError(
-                        Reason.BAD_MEDIA_TYPE,
-                        f"content-type: expected application/json, found {media.decode('latin-1')[:100]}",
-                    )
-            elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-                raise PenstockError(
-                    Reason.BAD_MEDIA_TYPE,
-                    f"content-encoding: expected none, found {value.decode('latin-1')[:100]}",
-                )
+
+class _Awaited:
+    """An exchange whose answer is awaited."""
+
+    def __init__(self, request: Request, answered: asyncio.Future[Response]) -> None:
+        self.request = request
+        self.answered = answered
+        self.gone: Callable[[], object] | None = None
+
+    def answer(self, response: Response) -> None:
+        if not self.answered.done():
+            self.answered.set_result(response)
+
+    def switch(self, headers: Headers) -> Tunnel:
+        raise NotImplementedError

@@ -3,17 +3,19 @@
 Three kinds of fields: those a model may act upon (`KEY_FIELDS` and the policy's `batchKeyHeaders`) are part
 of the key, so a batch has one set of them; those that only describe the caller (`SHARED_FIELDS`) are
 forwarded where they are equal across the batch; all others reach the model only with a request that has its
-batch to itself.
+batch to itself. Where each item carries its own fields (a protocol without `key_fields`), only the policy's
+are part of the key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from operator import itemgetter
 
-from penstock_sidecar.work import Work
-from penstock_wire.headers import METHOD, PREFIX, REQUEST_ID, TIMEOUT_MS, Headers
+from penstock_sidecar.work import Key, Work
+from penstock_wire.headers import ATTEMPT, METHOD, PREFIX, REQUEST_ID, TIMEOUT_MS, Headers, timeout_ms
 from penstock_wire.http import Request
+from penstock_wire.settings import Batching
 
 KEY_FIELDS = frozenset(
     {b"accept", b"accept-language", b"authorization", b"content-language", b"content-type", b"cookie", METHOD}
@@ -33,40 +35,126 @@ SHARED_FIELDS = frozenset(
 )
 MAX_REQUEST_IDS_BYTES = 4096
 """Request ids of a batch that are told to the model at most; those beyond are left out."""
+MAX_KEYS = 4096
+"""Keys that are remembered at most beyond those in use."""
 
 _name = itemgetter(0)
+_KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE = 1, 2, 4, 8, 16, 32
 
 
-def key_names(batch_key_headers: Iterable[str]) -> frozenset[bytes]:
-    """The names of the fields that are part of the key under a policy."""
-    return KEY_FIELDS | {name.lower().encode() for name in batch_key_headers}
+class Told:
+    """What a request's header fields say; see `Keys.read`."""
+
+    __slots__ = ("fields", "level", "request_id", "share", "shared", "timeout_ms")
+
+    def __init__(self) -> None:
+        self.fields: Headers = ()
+        self.shared: Headers = ()
+        self.request_id: bytes | None = None
+        self.timeout_ms: int | None = None
+        self.level = 1
+        self.share = b""
 
 
-def sort_fields(headers: Headers, names: Collection[bytes]) -> tuple[Headers, Headers]:
-    """The fields of the key, sorted by name (the values of one name stay in order), and the shared ones.
+class Keys:
+    """Reads header fields under a policy, and makes keys, one object for equal values.
 
     Args:
-        headers: the request's fields.
-        names: what `key_names` returned.
+        key_fields: whether the fields that a model may act upon are part of the key.
+        batching: the policy.
     """
-    key: list[tuple[bytes, bytes]] = []
-    shared: list[tuple[bytes, bytes]] = []
-    for field in headers:
-        if field[0] in names:
-            key.append(field)
-        elif field[0] in SHARED_FIELDS:
-            shared.append(field)
-    key.sort(key=_name)
-    return tuple(key), tuple(shared)
+
+    def __init__(self, *, key_fields: bool, batching: Batching) -> None:
+        self._key_fields = key_fields
+        self._known: dict[tuple[str, str, Headers, Hashable], Key] = {}
+        self.apply(batching)
+
+    def apply(self, batching: Batching) -> None:
+        """Read under another policy from now on."""
+        roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT}
+
+        def add(name: bytes, role: int) -> None:
+            roles[name] = roles.get(name, 0) | role
+
+        for name in SHARED_FIELDS:
+            add(name, _SHARED)
+        names = {name.lower().encode() for name in batching.batch_key_headers}
+        for name in names | (KEY_FIELDS if self._key_fields else set()):
+            roles[name] = roles.get(name, 0) & ~_SHARED | _KEY
+        self._levels = batching.priority.levels
+        self._level = min(batching.priority.default, self._levels)
+        if self._levels > 1:
+            add(batching.priority.header.lower().encode(), _LEVEL)
+        if batching.fairness is not None:
+            add(batching.fairness.header.lower().encode(), _SHARE)
+        self._roles = roles
+
+    def read(self, headers: Headers) -> Told:
+        """Sort a request's fields in one pass; values of one name stay in order."""
+        told = Told()
+        told.level = self._level
+        roles = self._roles
+        key: list[tuple[bytes, bytes]] = []
+        shared: list[tuple[bytes, bytes]] = []
+        for field in headers:
+            role = roles.get(field[0])
+            if role is None:
+                continue
+            if role == _KEY:
+                key.append(field)
+            elif role == _SHARED:
+                shared.append(field)
+            else:
+                if role & _KEY:
+                    key.append(field)
+                elif role & _SHARED:
+                    shared.append(field)
+                if role & _ID and told.request_id is None:
+                    told.request_id = field[1]
+                if role & _TIMEOUT and told.timeout_ms is None:
+                    told.timeout_ms = timeout_ms((field,))
+                if role & _LEVEL:
+                    told.level = self._clamp(field[1])
+                if role & _SHARE:
+                    told.share = field[1]
+        if len(key) > 1:
+            key.sort(key=_name)
+        told.fields = tuple(key)
+        told.shared = tuple(shared)
+        return told
+
+    def key(self, method: str, target: str, fields: Headers, parameters: Hashable) -> Key:
+        """The key of these values; the same object as long as it is remembered or in use."""
+        values = (method, target, fields, parameters)
+        key = self._known.get(values)
+        if key is None:
+            key = self._known[values] = Key(method, target, fields, parameters)
+        return key
+
+    def forget(self, used: Collection[Key]) -> None:
+        """Where many keys are remembered, forget those that are not in use."""
+        if len(self._known) > MAX_KEYS:
+            self._known = {values: key for values, key in self._known.items() if key in used}
+
+    def rekey(self, work: Work) -> None:
+        """Give a queued request the key, level and share that it has under the policy of now."""
+        told = self.read(work.request.headers)
+        work.shared, work.level, work.share = told.shared, told.level, told.share
+        key = work.key
+        if key.lone:
+            work.key = Key(key.method, key.target, told.fields, key.parameters, lone=True)
+        else:
+            work.key = self.key(key.method, key.target, told.fields, key.parameters)
+
+    def _clamp(self, value: bytes) -> int:
+        """The level that a field names: the default where it is no number, the nearest one that exists."""
+        value = value.strip()
+        if not value.isdigit() or len(value) > 6:
+            return self._level
+        return min(max(int(value), 1), self._levels)
 
 
-def rekey(work: Work, names: Collection[bytes]) -> None:
-    """Give a queued request the key it has under another policy."""
-    fields, work.shared = sort_fields(work.request.headers, names)
-    work.key = work.key._replace(fields=fields)
-
-
-def lone_fields(request: Request, request_id: str, timeout: float) -> Headers:
+def lone_fields(request: Request, request_id: bytes, timeout: float) -> Headers:
     """What a request that has its batch to itself, or none at all, sends to the model.
 
     Args:
@@ -79,20 +167,27 @@ def lone_fields(request: Request, request_id: str, timeout: float) -> Headers:
         for field in request.headers
         if field[0] != REQUEST_ID and (not field[0].startswith(PREFIX) or field[0] == METHOD)
     ]
-    return (*kept, *_ours(request_id.encode(), timeout))
+    return (*kept, *_ours(request_id, timeout))
 
 
-def batch_fields(works: Sequence[Work], timeout: float) -> Headers:
+def batch_fields(works: Sequence[Work], described: Headers, timeout: float) -> Headers:
     """What a batch of several requests (or parts of requests) sends to the model.
 
     Args:
         works: the requests, in the order of their items; all of one key.
+        described: the fields that describe the body; they stand for those of the requests.
         timeout: seconds that remain to the latest deadline.
     """
     fields = works[0].key.fields
-    if not any(name == b"content-type" for name, _ in fields):
-        fields = (*fields, (b"content-type", b"application/json"))
+    if described:
+        names = {name for name, _ in described}
+        fields = (*[field for field in fields if field[0] not in names], *described)
     return (*fields, *_equal(works), *_ours(_request_ids(works), timeout))
+
+
+def attempt_field(attempt: int) -> tuple[bytes, bytes]:
+    """What marks a request as a further run of items that were with the model before."""
+    return (ATTEMPT, b"%d" % attempt)
 
 
 def _ours(request_id: bytes, timeout: float) -> Headers:
@@ -101,12 +196,15 @@ def _ours(request_id: bytes, timeout: float) -> Headers:
 
 def _equal(works: Sequence[Work]) -> Headers:
     first = works[0].shared
-    if all(work.shared == first for work in works):
+    unlike = [work.shared for work in works if work.shared != first]
+    if not unlike:
         return first
     names = {name for name, _ in first}
-    for work in works[1:]:
-        names = {name for name in names if _values(work.shared, name) == _values(first, name)}
-    return tuple(field for field in first if field[0] in names)
+    for shared in unlike:
+        names = {name for name in names if _values(shared, name) == _values(first, name)}
+        if not names:
+            break
+    return tuple([field for field in first if field[0] in names])
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:
@@ -114,11 +212,16 @@ def _values(headers: Headers, name: bytes) -> list[bytes]:
 
 
 def _request_ids(works: Sequence[Work]) -> bytes:
-    ids: list[str] = []
+    """The ids of a batch, a comma between two; a comma within one is written %2C."""
+    joined = b",".join([work.request_id for work in works])
+    if len(joined) <= MAX_REQUEST_IDS_BYTES and joined.count(b",") == len(works) - 1:
+        return joined
+    ids: list[bytes] = []
     room = MAX_REQUEST_IDS_BYTES
     for work in works:
-        room -= len(work.request_id) + 1
+        told = work.request_id.replace(b",", b"%2C")
+        room -= len(told) + 1
         if room < 0:
             break
-        ids.append(work.request_id)
-    return ",".join(ids).encode()
+        ids.append(told)
+    return b",".join(ids)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import json
 from collections.abc import Callable
 from typing import Any
 
 from penstock_sidecar.dispatch import Dispatcher
-from penstock_sidecar.keys import sort_fields
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.work import Key, Outcome, Work
-from penstock_wire import instances
 from penstock_wire.http import Request, Response
+from penstock_wire.instances import INSTANCES_PROTOCOL
 from penstock_wire.settings import Batching
 
-_lone = itertools.count(1)
 Behaviour = Callable[["Run"], Response | Exception | None]
 
 
@@ -34,6 +31,19 @@ class Run:
     @property
     def fields(self) -> dict[bytes, bytes]:
         return dict(self.request.headers)
+
+
+class Asked(Work):
+    """A request whose outcome is awaited."""
+
+    __slots__ = ("future",)
+
+    future: asyncio.Future[Outcome]
+
+    def finish(self, outcome: Outcome) -> None:
+        assert not self.future.done() or self.future.cancelled(), "answered twice"
+        if not self.future.done():
+            self.future.set_result(outcome)
 
 
 class Scripted:
@@ -56,7 +66,7 @@ class Scripted:
         self.metrics = Metrics()
         self.dispatcher = Dispatcher(
             send=self.send,
-            protocol=instances,
+            protocol=INSTANCES_PROTOCOL,
             batching=Batching(**batching),
             observer=self.metrics,
             clock=self.loop.time,
@@ -85,27 +95,44 @@ class Scripted:
             body=json.dumps({"predictions": predictions}).encode(),
         )
 
-    def work(self, *items: Any, timeout: float = 30.0, target: str = "/p", **fields: str) -> Work:
+    def work(self, *items: Any, timeout: float = 30.0, target: str = "/p", **fields: str) -> Asked:
         """A request for these items; further arguments are header fields, `_` for `-`."""
         headers = tuple((name.replace("_", "-").encode(), value.encode()) for name, value in fields.items())
         body = json.dumps({"instances": items}).encode()
-        parsed = instances.parse(body)
-        key_fields, shared = sort_fields(headers, self.dispatcher.key_names)
-        now = self.loop.time()
-        return Work(
-            key=Key("POST", target, key_fields, parsed.parameters, 0 if parsed.items else next(_lone)),
-            request=Request(method="POST", target=target, headers=headers, body=body),
-            request_id=f"id-{items}".replace(",", "."),
-            items=parsed.items,
-            shared=shared,
-            arrived=now,
-            deadline=now + timeout,
-            future=self.loop.create_future(),
+        request = Request(method="POST", target=target, headers=headers, body=body)
+        parsed = INSTANCES_PROTOCOL.parse(request)
+        keys, now = self.dispatcher.keys, self.loop.time()
+        told = keys.read(headers)
+        deadline, expires = self.dispatcher.until(now, round(timeout * 1000))
+        return Asked(
+            keys.key("POST", target, told.fields, parsed.parameters)
+            if parsed.items
+            else Key("POST", target, told.fields, parsed.parameters, lone=True),
+            request,
+            f"id-{items}".replace(",", ".").encode(),
+            parsed.items,
+            told.shared,
+            now,
+            deadline,
+            expires,
+            told.level,
+            told.share,
         )
+
+    async def answer(self, work: Asked) -> Outcome:
+        """Accept a request and wait for its outcome; cancelled, its client leaves (raises PenstockError)."""
+        work.future = self.loop.create_future()
+        self.dispatcher.accept(work)
+        try:
+            return await work.future
+        except asyncio.CancelledError:
+            if not work.done:
+                self.dispatcher.leave(work)
+            raise
 
     def ask(self, *items: Any, **options: Any) -> asyncio.Task[Outcome]:
         """Send a request; its outcome is the task's result."""
-        task = asyncio.create_task(self.dispatcher.answer(self.work(*items, **options)))
+        task = asyncio.create_task(self.answer(self.work(*items, **options)))
         self.asked.append(task)
         return task
 

@@ -8,7 +8,7 @@ import traceback
 
 import pytest
 
-from penstock_sidecar import dispatch
+from penstock_sidecar import runs
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import SERVER_TIMING, get
 from penstock_wire.http import ConnectFailed, ConnectionLost, Request, Response, UpstreamTimeout
@@ -99,7 +99,7 @@ def test_a_batch_of_one_request_passes_byte_for_byte_with_its_own_fields():
         s = Scripted()
         work = s.work(1, x_other="kept", x_penstock_priority="1", x_penstock_method="f")
         work.request.body = b' {"instances" : [1e2 ], "more": 9007199254740993}'
-        await s.dispatcher.answer(work)
+        await s.answer(work)
         (run,) = s.runs
         assert run.request.body == work.request.body
         assert run.fields[b"x-other"] == b"kept"
@@ -161,7 +161,8 @@ class TestWaiting:
             await s.ask(0, timeout=10.0)
             begun = s.loop.time()
             assert got(await s.ask(1, timeout=1.0)) == [1]
-            assert s.runs[1].begun - begun == pytest.approx(0.8, abs=0.001)
+            # A batch takes 0.1 s: twice that is kept free, and a quarter more of it against small changes.
+            assert s.runs[1].begun - begun == pytest.approx(0.75, abs=0.001)
             await s.close()
 
         fake_loop.run(main())
@@ -386,7 +387,7 @@ class TestAnswers:
     )
     def test_an_answer_that_cannot_be_split_is_502_for_all(self, body: bytes):
         async def main():
-            s = Scripted(behaviour=lambda run: Response(status=200, body=body))
+            s = Scripted(behaviour=lambda run: Response(status=200, body=body), on_batch_error="Fail")
             for task in [s.ask(1), s.ask(2)]:
                 outcome = await task
                 assert isinstance(outcome, PenstockError)
@@ -545,24 +546,13 @@ def test_requests_without_a_batch_pass_beside_the_slots_and_count_as_load():
         busy = s.ask(1)
         await asyncio.sleep(0.1)
         request = Request(method="GET", target="/v1/models/m", headers=((b"x-a", b"b"),), body=b"")
-        passing = asyncio.create_task(s.dispatcher.pass_through(request, "id", s.loop.time() + 5))
+        passing = asyncio.create_task(s.dispatcher.pass_through(request, b"id", s.loop.time() + 5))
         await fake_loop.settle()
         assert s.dispatcher.ongoing == 2
         await asyncio.gather(busy, passing)
         assert s.runs[1].request.method == "GET"
         assert s.runs[1].fields[b"x-a"] == b"b"
         assert s.runs[1].begun == pytest.approx(1000.1)
-        await s.close()
-
-    fake_loop.run(main())
-
-
-def test_memory_of_departed_and_answered_requests_stays_in_proportion_to_the_living():
-    async def main():
-        s = Scripted(base=0.001, max_batch_size=64, max_queued_items=10_000)
-        for _ in range(20):
-            await asyncio.gather(*(s.ask(i) for i in range(100)))
-        assert len(s.dispatcher._unanswered) < 200
         await s.close()
 
     fake_loop.run(main())
@@ -596,7 +586,7 @@ def test_a_batch_that_cannot_be_handled_gives_its_slot_back(monkeypatch: pytest.
             raise RuntimeError("a defect")
 
         with monkeypatch.context() as patch:
-            patch.setattr(dispatch, broken, fail)
+            patch.setattr(runs, broken, fail)
             outcome = await s.ask(1)
         assert isinstance(outcome, PenstockError)
         assert outcome.reason is Reason.INTERNAL
@@ -615,7 +605,7 @@ def test_what_is_refused_over_and_over_leaves_nothing_behind():
         lengths = []
         for _ in range(3):
             with pytest.raises(PenstockError):
-                await s.dispatcher.answer(s.work(1))
+                await s.answer(s.work(1))
             lengths.append(len(traceback.extract_tb(error.__traceback__)))
         # An exception keeps the frames of each time it was raised, and they the requests' bodies.
         assert lengths[2] == lengths[0]

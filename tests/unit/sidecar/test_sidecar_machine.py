@@ -13,19 +13,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock_sidecar.work import Outcome
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import ATTEMPT, get
 from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamTimeout
-from penstock_wire.settings import Batching
+from penstock_wire.settings import Batching, Fairness, Priority
 from tests.support.fake_loop import FakeLoop, settle
 from tests.support.scripted_model import Run, Scripted
 
-FAULTS = ("ok", "refused", "lost", "timeout", "status", "short", "garbage", "defect")
+FAULTS = ("ok", "refused", "lost", "timeout", "status", "bad", "short", "garbage", "defect")
 POLICIES = st.builds(
     Batching,
     max_batch_size=st.sampled_from([4, 6, 2, 1]),
     max_batch_bytes=st.sampled_from([10_000, 10_000, 50, 12]),
     batch_wait_timeout_ms=st.sampled_from([0, 0, 300, 2000]),
-    max_concurrent_batches=st.sampled_from([1, 1, 2, 3]),
+    max_concurrent_batches=st.sampled_from([1, 1, 2, 3, "auto"]),
     max_queued_items=st.sampled_from([None, None, 20, 5, 0]),
+    latency_objective_ms=st.sampled_from([None, None, 900, 3000]),
+    on_batch_error=st.sampled_from([None, "Isolate", "Fail"]),
+    priority=st.sampled_from([Priority(), Priority(levels=3, default=2)]),
+    fairness=st.sampled_from([None, Fairness(header="x-tenant")]),
     batch_key_headers=st.sampled_from([(), ("x-tenant",)]),
 )
 
@@ -47,14 +52,15 @@ class Watched(Scripted):
 
     async def send(self, request: Any, timeout: float) -> Response:
         # NB: collected, not raised: whatever a run raises is an answer to the dispatcher.
-        self.broken += list(self.violations(json.loads(request.body)["instances"]))
+        again = get(request.headers, ATTEMPT) is not None
+        self.broken += list(self.violations(json.loads(request.body)["instances"], again=again))
         return await super().send(request, timeout)
 
-    def violations(self, items: list[Any]) -> Iterator[str]:
+    def violations(self, items: list[Any], *, again: bool) -> Iterator[str]:
         batching = self.dispatcher.batching
         if len(items) > batching.max_batch_size:
             yield "over size"
-        if self.running >= batching.max_concurrent_batches:
+        if self.running >= self.dispatcher.slots:
             yield "over concurrency"
         keys = {self.like[item["of"]] for item in items}
         if len(keys if batching.batch_key_headers else {path for path, _ in keys}) != 1:
@@ -63,8 +69,8 @@ class Watched(Scripted):
         if len(items) > 1 and sum(sizes) > batching.max_batch_bytes:
             yield "over bytes"
         for item in items:
-            if item["n"] in self.sent:
-                yield "sent twice"
+            if (item["n"] in self.sent) != again:
+                yield "sent twice" if not again else "called a further run at the first"
             if item["n"] in self.departed:
                 yield "sent after its client left"
             if self.deadlines[item["of"]] <= self.loop.time():
@@ -76,12 +82,14 @@ class Watched(Scripted):
             # A request that has its batch to itself gets what the model says, byte for byte.
             self.passed_on.add(run.items[0]["of"])
         right = [{"got": item} for item in run.items]
+        bad = any(item["of"] % 3 == 0 for item in run.items)
         return {
             "ok": None,
             "refused": ConnectFailed("refused"),
             "lost": ConnectionLost("lost"),
             "timeout": UpstreamTimeout("slow"),
             "status": Response(status=429, body=b"no"),
+            "bad": Response(status=400, body=b"bad") if bad else None,
             "short": Response(status=200, body=json.dumps({"predictions": right[1:]}).encode()),
             "garbage": Response(status=200, body=b"<html>"),
             "defect": RuntimeError("a defect"),
@@ -109,8 +117,9 @@ class Machine(RuleBasedStateMachine):
         tenants=st.sampled_from(["1", "2", "12"]),
         timeout=st.sampled_from([0.4, 1.0, 3.0, 30.0]),
         times=st.integers(1, 4),
+        level=st.sampled_from(["1", "3", "x"]),
     )
-    def ask(self, count: int, path: str, tenants: str, timeout: float, times: int) -> None:
+    def ask(self, count: int, path: str, tenants: str, timeout: float, times: int, level: str) -> None:
         async def send() -> None:
             for number in range(times):
                 tenant = tenants[number % len(tenants)]
@@ -120,7 +129,9 @@ class Machine(RuleBasedStateMachine):
                 items = [{"of": of, "n": number} for number in numbers]
                 self.model.deadlines[of] = self.loop.time() + timeout
                 self.model.like[of] = (path, tenant)
-                task = self.model.ask(*items, timeout=timeout, target=path, x_tenant=tenant)
+                task = self.model.ask(
+                    *items, timeout=timeout, target=path, x_tenant=tenant, x_penstock_priority=level
+                )
                 self.asked.append((of, numbers, task))
             await settle()
 
@@ -206,5 +217,5 @@ class Machine(RuleBasedStateMachine):
             assert got == [{"of": of, "n": number} for number in numbers], "somebody else's answer"
 
 
-Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestMachine = Machine.TestCase

@@ -1,0 +1,328 @@
+"""Batches with the model: each is sent, its answer is split, and every part of it gets its outcome.
+
+A batch holds its slot until its last run has ended: a failed batch that is run again in halves, to find the
+request that fails it, uses no second one. A request whose client waits no longer is answered at that moment;
+the slot stays taken until the model has answered or the connection is closed (at the latest deadline of the
+batch), so that the model never gets more at once than it was promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from penstock_sidecar.exchange import compose, distribute, failure, from_model, rejoin
+from penstock_sidecar.isolation import STATUSES, Halving
+from penstock_sidecar.work import Outcome, Part, Work
+from penstock_wire.batch_protocol import BatchProtocol
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import SERVER_TIMING
+from penstock_wire.http import Request, Response, UpstreamError
+from penstock_wire.process import log
+
+MIN_RUN_SECONDS = 0.001
+
+_NEVER = float("inf")
+
+Send = Callable[[Request, float], Awaitable[Response]]
+"""Sends a request to the model within so many seconds; raises UpstreamError."""
+
+
+class Observer(Protocol):
+    """Is told what happens."""
+
+    def ran(self, items: int, limit: int, seconds: float, waits: Sequence[float] = ()) -> None:
+        """A batch of so many items, of `limit` possible, was with the model for so many seconds.
+
+        Args:
+            items: its items.
+            limit: what it could have held.
+            seconds: from its sending to its answer.
+            waits: seconds that its requests were queued.
+        """
+        ...
+
+    def isolated(self) -> None:
+        """A part of a failed batch is run again."""
+        ...
+
+
+class Flow(Protocol):
+    """What a run needs of the dispatcher."""
+
+    def settle(self, work: Work, outcome: Outcome) -> None:
+        """Give a request its outcome, unless it has one."""
+        ...
+
+    def freed(self) -> None:
+        """A slot fell free."""
+        ...
+
+    def learned(self, work: Work, items: int, seconds: float, *, ok: bool) -> None:
+        """A run of so many items, `work` among them, was answered after so many seconds."""
+        ...
+
+    def isolates(self) -> bool:
+        """Whether a failed batch is to be halved and run again."""
+        ...
+
+    def may_isolate(self, attempt: int, requests: int) -> bool:
+        """Ask for further run number `attempt` of a failed batch; it is counted where it is granted."""
+        ...
+
+
+class Batch:
+    """What holds one slot.
+
+    Args:
+        parts: what it holds.
+        items: their items.
+        limit: what it could have held.
+        waits: seconds that the requests that begin here have waited.
+        began: when it was cut.
+    """
+
+    __slots__ = ("began", "begun", "due", "in_model", "items", "limit", "parts", "task", "waits")
+
+    def __init__(self, parts: list[Part], items: int, limit: int, waits: list[float], began: float) -> None:
+        self.began = began
+        self.parts = parts
+        self.items = items
+        self.limit = limit
+        self.waits = waits
+        self.begun = False
+        self.in_model = True
+        self.due = min([part.work.expires for part in parts])
+        self.task: asyncio.Task[None] | None = None
+
+
+class Runs:
+    """All batches that are with the model: `busy` of them, of `items` items.
+
+    Args:
+        send: sends to the model.
+        protocol: joins and splits.
+        observer: is told of runs.
+        clock: the monotonic time in seconds.
+        flow: the dispatcher.
+    """
+
+    def __init__(
+        self,
+        *,
+        send: Send,
+        protocol: BatchProtocol,
+        observer: Observer,
+        clock: Callable[[], float],
+        flow: Flow,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._send = send
+        self._protocol = protocol
+        self._observer = observer
+        self._clock = clock
+        self._flow = flow
+        self._batches: set[Batch] = set()
+        self.busy = 0
+        self.items = 0
+
+    def start(self, parts: list[Part], limit: int) -> int:
+        """Send a batch of these parts, which could have held `limit` items; returns its items."""
+        now = self._clock()
+        items = 0
+        waits: list[float] = []
+        for part in parts:
+            items += part.size
+            work = part.work
+            work.executed = True
+            if not part.start:
+                work.cut_at = now
+                waits.append(now - work.arrived)
+        batch = Batch(parts, items, limit, waits, now)
+        self._batches.add(batch)
+        self.busy += 1
+        self.items += items
+        batch.task = self._loop.create_task(self._run(batch))
+        batch.task.add_done_callback(lambda _: self._ended(batch))
+        return items
+
+    def expire(self, now: float) -> float | None:
+        """Answer those whose clients wait no longer; returns when to look again."""
+        following: float | None = None
+        for batch in list(self._batches):
+            if batch.due <= now:
+                self._expire(batch, now)
+            if batch.due < _NEVER and (following is None or batch.due < following):
+                following = batch.due
+        return following
+
+    def begun(self) -> list[tuple[float, int]]:
+        """When each batch that is with the model was sent, and its items."""
+        return [(batch.began, batch.items) for batch in self._batches if batch.in_model]
+
+    async def abort(self) -> None:
+        """End all runs at once; what they held is answered as unreachable."""
+        tasks = [batch.task for batch in self._batches if batch.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # One batch
+
+    def _expire(self, batch: Batch, now: float) -> None:
+        due = _NEVER
+        for part in batch.parts:
+            work = part.work
+            if work.done:
+                continue
+            if work.expires <= now:
+                detail = f"the deadline passed after {now - work.arrived:.3f} s, with the model"
+                self._flow.settle(work, PenstockError(Reason.DEADLINE, detail))
+            else:
+                due = min(due, work.expires)
+        batch.due = due
+
+    def _release(self, batch: Batch) -> None:
+        """Give the batch's slot back, once."""
+        if batch.in_model:
+            batch.in_model = False
+            self.busy -= 1
+            self.items -= batch.items
+            self._flow.freed()
+
+    def _ended(self, batch: Batch) -> None:
+        self._batches.discard(batch)
+        batch.task = None
+        self._release(batch)
+        if not batch.begun:
+            # NB: a task that is cancelled before its first step never reaches an `except` of its own.
+            self._tell(batch.parts, _stopped())
+
+    async def _run(self, batch: Batch) -> None:
+        """Send one batch and give each of its parts an outcome, in as many runs as that takes."""
+        batch.begun = True
+        try:
+            said = await self._attempt(batch, batch.parts, 0)
+            if said is not None:
+                await self._isolate(batch, said)
+        except UpstreamError as error:
+            self._release(batch)
+            for part in batch.parts:
+                self._tell([part], failure(error, executed=part.work.parts > 1))
+        except asyncio.CancelledError:
+            self._tell(batch.parts, _stopped())
+            raise
+        except Exception as error:
+            log("batch failed", level="error", error=repr(error))
+            self._release(batch)
+            self._tell(batch.parts, PenstockError(Reason.INTERNAL, "the batch could not be handled"))
+
+    async def _isolate(self, batch: Batch, said: Outcome) -> None:
+        """Run a failed batch again in halves; what that leaves unresolved gets what its batch got.
+
+        Args:
+            batch: the batch, of several parts.
+            said: what it got.
+        """
+        halving = Halving(len(batch.parts))
+        attempt = 0
+        while (span := halving.next()) is not None:
+            waiting = [part for part in batch.parts[slice(*span)] if not part.work.done]
+            if not waiting:
+                halving.passed()
+                continue
+            attempt += 1
+            if not self._flow.may_isolate(attempt, len(batch.parts)):
+                break
+            self._observer.isolated()
+            try:
+                failed = await self._attempt(batch, waiting, attempt)
+            except UpstreamError as error:
+                # It may be the model's own fault now: it is not asked again.
+                self._tell(waiting, failure(error, executed=True))
+                break
+            if failed is None:
+                halving.passed()
+            else:
+                halving.failed()
+        self._release(batch)
+        self._tell(batch.parts, said)
+
+    async def _attempt(self, batch: Batch, parts: list[Part], attempt: int) -> Outcome | None:
+        """Run once.
+
+        Args:
+            batch: whose slot it uses.
+            parts: what is sent.
+            attempt: 0, or which further run it is.
+
+        Returns:
+            None where all were answered; else what is to be told to those that are not run again.
+
+        Raises:
+            UpstreamError: there is no answer.
+        """
+        begun = self._clock()
+        timeout = max(MIN_RUN_SECONDS, max([part.work.expires for part in parts]) - begun)
+        request = compose(parts, self._protocol, timeout, attempt)
+        sent = self._clock()
+        answer = await self._send(request, timeout)
+        answered = self._clock()
+        seconds = answered - sent
+        items = batch.items if not attempt else sum([part.size for part in parts])
+        answer.headers = from_model(answer.headers)
+        said: Outcome = answer
+        answers: list[Response] = []
+        try:
+            answers = distribute(parts, self._protocol, answer)
+        except PenstockError as error:
+            said = error
+        if not attempt:
+            self._observer.ran(items, batch.limit, seconds, batch.waits)
+        self._flow.learned(parts[0].work, items, seconds, ok=bool(answers) and answer.status < 300)
+        if (not answers or answer.status in STATUSES) and self._flow.isolates() and len(parts) > 1:
+            return said
+        if not attempt:
+            self._release(batch)
+        if answers:
+            own = self._clock() - begun - seconds
+            timing = b'batch;dur=%.3f;desc="%d", model;dur=%.3f' % (own * 1e3, items, seconds * 1e3)
+            self._deliver(parts, answers, timing)
+        else:
+            self._tell(parts, said)
+        return None
+
+    def _deliver(self, parts: Sequence[Part], answers: Sequence[Response], timing: bytes) -> None:
+        settle = self._flow.settle
+        for part, answer in zip(parts, answers, strict=True):
+            work = part.work
+            if work.done:
+                continue
+            outcome: Outcome = answer
+            if not part.whole and 200 <= answer.status < 300:
+                collected = work.collect(part.start, answer)
+                if collected is None:
+                    continue
+                try:
+                    outcome = answer = rejoin(collected, self._protocol)
+                except PenstockError as error:
+                    settle(work, error)
+                    continue
+            queue = b"queue;dur=%.3f, " % ((work.cut_at - work.arrived) * 1e3)
+            answer.headers = (*answer.headers, (SERVER_TIMING, queue + timing))
+            settle(work, outcome)
+
+    def _tell(self, parts: Sequence[Part], outcome: Outcome) -> None:
+        """Give the same outcome to each that still waits for one."""
+        for part in parts:
+            if part.work.done:
+                continue
+            if isinstance(outcome, Response):
+                self._flow.settle(part.work, Response(outcome.status, outcome.headers, outcome.body))
+            else:
+                self._flow.settle(part.work, outcome)
+
+
+def _stopped() -> PenstockError:
+    return PenstockError(Reason.MODEL_UNREACHABLE, "the sidecar was stopped at once")
