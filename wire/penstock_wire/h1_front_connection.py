@@ -106,6 +106,7 @@ class H1Connection(asyncio.Protocol):
 
     __slots__ = (
         "_behind",
+        "_behind_upgrade",
         "_body_bytes",
         "_continue",
         "_current",
@@ -181,6 +182,9 @@ class H1Connection(asyncio.Protocol):
         # switching protocols
         self._undecided: H1Exchange | None = None
         self._behind = b""
+        self._behind_upgrade: tuple[H1Exchange, int] | None = (
+            None  # a head whose body the parser does not take
+        )
         self._tunnel: streams.FrontTunnel | None = None
 
     # -- the transport's callbacks --------------------------------------------------------------------------
@@ -387,7 +391,11 @@ class H1Connection(asyncio.Protocol):
         exchange.old = found.old
         self._left = -1 if found.chunked else found.length
         self._continue = exchange.expects = found.expects and self._left != 0
-        if self._left:
+        if self._left and parser.should_upgrade():
+            # NB: httptools takes no body behind an `Upgrade`: what is one would be read as the next request.
+            self._behind_upgrade = (exchange, self._left)
+            self._incoming = None
+        elif self._left:
             self._begin_body(exchange, None if found.chunked else found.length)
         elif found.upgrade and found.keep and self._listener.streams is not None and parser.should_upgrade():
             request.upgrade = found.upgrade
@@ -398,18 +406,19 @@ class H1Connection(asyncio.Protocol):
         request = exchange.request
         wanted = self._listener.streams
         if wanted is not None:
+            request.length = length  # what is asked about
             try:
                 stream = wanted(request)
             except Exception as error:
                 log("handler failed", level="error", error=repr(error))
                 raise PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler") from error
             if stream:
-                request.length = length
                 request.stream = self._reader = streams.Inbound(self)
                 self._enqueue(exchange)
                 if self._mode == _DROP:
                     raise _EndedError
                 return
+            request.length = None
         if length is not None and length > self._front.max_body_bytes:
             raise self._too_large(f"{length}")
 
@@ -700,8 +709,9 @@ class H1Connection(asyncio.Protocol):
         self._since = self._front.now
         if self._undecided is exchange:
             self._undecided = None
-        reader, self._reader = self._reader, None
-        if reader is not None:
+        reader = self._reader
+        if reader is not None and self._incoming is exchange:  # and not the next one's
+            self._reader = None
             reader.fail("the request was answered before its end")
             self._body_bytes = 0  # what is read away counts from here
         if exchange.keep:
@@ -791,9 +801,13 @@ class H1Connection(asyncio.Protocol):
         return tunnel
 
     def _switched(self, rest: memoryview) -> None:
-        """The parser has stopped behind a request that asks to switch protocols."""
+        """The parser has stopped behind a head that asks to switch protocols."""
         while True:
-            self._parser = httptools.HttpRequestParser(self)
+            if self._behind_upgrade is not None:
+                if not self._go_on_with_body(*self._behind_upgrade):
+                    return
+            else:
+                self._parser = httptools.HttpRequestParser(self)
             if self._mode == _TUNNEL and self._tunnel is not None:
                 self._tunnel.feed(bytes(rest))
                 return
@@ -804,6 +818,8 @@ class H1Connection(asyncio.Protocol):
                 self._behind = bytes(rest)
                 return
             if not rest:
+                if self._phase:
+                    self._unfinished()
                 return
             # We may ignore an `Upgrade` (RFC 9110 section 7.8); what follows is read on.
             self._dry_bytes = len(rest)
@@ -818,6 +834,19 @@ class H1Connection(asyncio.Protocol):
                 if self._phase:
                     self._unfinished()
                 return
+
+    def _go_on_with_body(self, exchange: H1Exchange, left: int) -> bool:
+        """Receive the body of a request whose `Upgrade` is ignored; False where nothing more is received."""
+        self._behind_upgrade = None
+        self._incoming, self._left, self._phase = exchange, left, _BODY
+        self._parser = _parser_in_body(self, left)
+        try:
+            self._begin_body(exchange, None if left < 0 else left)
+        except PenstockError as error:
+            self._refuse(error)
+        except _EndedError:
+            pass
+        return self._mode == _PARSE
 
     def end_tunnel(self) -> None:
         """See `streams.Carrier`."""
@@ -895,3 +924,39 @@ def _check_size(url: bytes, fields: heads.Fields) -> None:
         raise heads.fields_too_large(f"expected at most {_MAX_FIELDS} header fields")
     if len(url) + sum(len(name) + len(value) for name, value in fields) > _MAX_HEAD_BYTES:
         raise heads.fields_too_large(f"expected a head of at most {_MAX_HEAD_BYTES} bytes")
+
+
+class _Deaf:
+    """Keeps a connection from hearing its parser until it listens."""
+
+    def __init__(self, connection: H1Connection) -> None:
+        self.listens = False
+        self.on_body = connection.on_body
+        self.on_message_complete = connection.on_message_complete
+        self._connection = connection
+
+    def on_message_begin(self) -> None:
+        if self.listens:
+            self._connection.on_message_begin()
+
+    def on_url(self, part: bytes) -> None:
+        if self.listens:
+            self._connection.on_url(part)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.listens:
+            self._connection.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.listens:
+            self._connection.on_headers_complete()
+
+
+def _parser_in_body(connection: H1Connection, left: int) -> Any:
+    """A parser that has read a head and expects its body: of `left` bytes, or chunked where negative."""
+    listener = _Deaf(connection)
+    parser = httptools.HttpRequestParser(listener)
+    framing = b"transfer-encoding: chunked" if left < 0 else b"content-length: %d" % left
+    parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
+    listener.listens = True
+    return parser

@@ -1,0 +1,120 @@
+"""A second, strict reading of HTTP/1.1 requests: RFC 9112's grammar as regular expressions, whole bytes only.
+
+Written apart from the front and its parser, to say where a request that the front took must end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+# RFC 9112 section 3: words may be set apart by more than one space.
+_REQUEST_LINE = re.compile(rb"(" + TOKEN + rb") +([!-~\x80-\xff]+) +HTTP/(1\.[01])\r\n")
+_FIELD = re.compile(rb"(" + TOKEN + rb"):[ \t]*([\t -~\x80-\xff]*)\r\n")
+_QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
+# NB: names and values of extensions may be empty here, which RFC 9112 section 7.1.1 does not say: llhttp takes
+# that, we ignore extensions, and no reader can take them for data as long as they hold no CR or LF.
+_WORD = rb"(?:" + TOKEN + rb")?"
+_EXTENSION = rb"[ \t]*;[ \t]*" + _WORD + rb"(?:[ \t]*=[ \t]*(?:" + _QUOTED + rb"|" + _WORD + rb"))?"
+_CHUNK = re.compile(rb"([0-9A-Fa-f]+)((?:" + _EXTENSION + rb")*)\r\n")
+_CLOSES = re.compile(rb"(?:^|,)[ \t]*close[ \t]*(?:,|$)", re.IGNORECASE)
+
+
+class Unreadable(Exception):
+    """The bytes are no request."""
+
+
+class Incomplete(Exception):
+    """The bytes are the beginning of a request at most."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """One request, as received."""
+
+    method: bytes
+    target: bytes
+    fields: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    keep: bool
+
+
+def requests(data: bytes) -> list[Reading]:
+    """The requests at the beginning of `data`, up to the first that is incomplete, unreadable or the last."""
+    found: list[Reading] = []
+    at = 0
+    while True:
+        try:
+            one, at = _request(data, at)
+        except (Unreadable, Incomplete):
+            return found
+        found.append(one)
+        if not one.keep:
+            return found
+
+
+def _match(pattern: re.Pattern[bytes], data: bytes, at: int) -> re.Match[bytes]:
+    found = pattern.match(data, at)
+    if found is None:
+        raise Incomplete if data.find(b"\n", at) < 0 else Unreadable
+    return found
+
+
+def _fields(data: bytes, at: int) -> tuple[list[tuple[bytes, bytes]], int]:
+    fields = []
+    while not data.startswith(b"\r\n", at):
+        line = _match(_FIELD, data, at)
+        fields.append((line[1].lower(), line[2].rstrip(b" \t")))
+        at = line.end()
+    return fields, at + 2
+
+
+def _request(data: bytes, at: int) -> tuple[Reading, int]:
+    while data[at : at + 1] in (
+        b"\r",
+        b"\n",
+    ):  # RFC 9112 section 2.2: empty lines before a request are ignored
+        at += 1
+    line = _match(_REQUEST_LINE, data, at)
+    method, target, version = line.groups()
+    fields, at = _fields(data, line.end())
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in fields:
+        values.setdefault(name, []).append(value)
+    hosts, lengths, codings = (
+        values.get(name, []) for name in (b"host", b"content-length", b"transfer-encoding")
+    )
+    if len(hosts) > 1 or (not hosts and version == b"1.1"):
+        raise Unreadable
+    if codings:
+        if lengths or version == b"1.0" or [one.lower() for one in codings] != [b"chunked"]:
+            raise Unreadable
+        body, at = _chunks(data, at)
+    elif lengths:
+        if len(lengths) > 1 or re.fullmatch(rb"[0-9]+", lengths[0]) is None:
+            raise Unreadable
+        end = at + int(lengths[0])
+        if end > len(data):
+            raise Incomplete
+        body, at = data[at:end], end
+    else:
+        body = b""
+    keep = version == b"1.1" and not any(_CLOSES.search(one) for one in values.get(b"connection", []))
+    return Reading(method, target, tuple(fields), body, keep), at
+
+
+def _chunks(data: bytes, at: int) -> tuple[bytes, int]:
+    body = b""
+    while True:
+        line = _match(_CHUNK, data, at)
+        size, at = int(line[1], 16), line.end()
+        if not size:
+            return body, _fields(data, at)[1]
+        if at + size + 2 > len(data):
+            raise Incomplete
+        body += data[at : at + size]
+        at += size
+        if not data.startswith(b"\r\n", at):
+            raise Unreadable
+        at += 2
