@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from penstock_sidecar.keys import attempt_field, batch_fields, lone_fields
 from penstock_sidecar.work import Part
 from penstock_wire.batch_protocol import BatchProtocol
+from penstock_wire.envelope import ENVELOPE_PROTOCOL
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import PREFIX, REQUEST_ID, Headers
 from penstock_wire.http import (
@@ -23,9 +24,12 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from penstock_wire.instances import INSTANCES_PROTOCOL
+from penstock_wire.openai import OPENAI_PROTOCOL
+from penstock_wire.v2 import V2_PROTOCOL
 
 _JSON: Headers = ((b"content-type", b"application/json"),)
-PROTOCOLS: dict[str, BatchProtocol] = {"instances": INSTANCES_PROTOCOL}
+_ALL: tuple[BatchProtocol, ...] = (INSTANCES_PROTOCOL, V2_PROTOCOL, OPENAI_PROTOCOL, ENVELOPE_PROTOCOL)
+PROTOCOLS = {protocol.name: protocol for protocol in _ALL}
 """By the name that `--protocol` takes."""
 
 _ABOUT_WHOLE_BODY = frozenset(
@@ -56,7 +60,7 @@ def compose(parts: Sequence[Part], protocol: BatchProtocol, timeout: float, atte
     else:
         message = protocol.join([part.items for part in parts], key.parameters)
         described = message.headers
-        if not described and not any([name == b"content-type" for name, _ in key.fields]):
+        if not described and not any(name == b"content-type" for name, _ in key.fields):
             described = _JSON
         headers = batch_fields([part.work for part in parts], described, timeout)
         body = message.body
