@@ -1,0 +1,664 @@
+"""`Passing` on the fake clock: the queue, the limit, deadlines, refusals, who leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_sidecar.drain import refusal
+from penstock_sidecar.metrics import Metrics
+from penstock_sidecar.passthrough import STREAM_BYTES, STREAM_IDLE_SECONDS, Passing
+from penstock_sidecar.passthrough_queue import WaitingLine
+from penstock_wire.errors import PenstockError
+from penstock_wire.headers import Headers, get
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ClientGone,
+    ConnectFailed,
+    ConnectionLost,
+    Request,
+    Response,
+    Tunnel,
+    UpstreamTimeout,
+)
+from penstock_wire.settings import Batching, Settings
+from tests.support import fake_loop
+from tests.support.fake_loop import settle
+
+
+class Line:
+    """A `Tunnel` in memory: what it reads is put in, what it is given is kept."""
+
+    def __init__(self) -> None:
+        self.inbox: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self.sent: list[bytes] = []
+        self.ended = self.aborted = False
+
+    async def read(self) -> bytes:
+        found = await self.inbox.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def end(self) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Answer:
+    """An `UpstreamAnswer` whose body is a `Line`, or is whole."""
+
+    def __init__(self, status: int = 200, *, body: bytes | None = b"ok", headers: Headers = ()) -> None:
+        self.status = status
+        self.headers = headers
+        self.length = None if body is None else len(body)
+        self.line = Line()
+        self.stream = self.line
+        self.tunnel: Tunnel | None = None
+        self.aborted = False
+        self._body = body
+
+    def whole(self) -> bytes | None:
+        return self._body
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Model:
+    """Answers when told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Request, float, float, asyncio.Future[Any]]] = []
+        self.cancelled = 0
+
+    async def open(self, request: Request, timeout: float, idle: float) -> Any:
+        answered = asyncio.get_running_loop().create_future()
+        self.calls.append((request, timeout, idle, answered))
+        try:
+            async with asyncio.timeout(timeout):
+                return await answered
+        except TimeoutError:
+            raise UpstreamTimeout("no answer") from None
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    def answer(self, number: int, with_: Any = None) -> None:
+        answered = self.calls[number][3]
+        if isinstance(with_, Exception):
+            answered.set_exception(with_)
+        else:
+            answered.set_result(with_ or Answer())
+
+    @property
+    def targets(self) -> list[str]:
+        return [request.target for request, *_ in self.calls]
+
+
+class Asked:
+    """An `Exchange`."""
+
+    def __init__(self, target: str = "/", *, method: str = "POST", **fields: str) -> None:
+        headers = tuple((name.replace("_", "-").encode(), value.encode()) for name, value in fields.items())
+        self.request = Request(method, target, headers, b"body")
+        self.gone: Callable[[], object] | None = None
+        self.answers: list[Response] = []
+        self.client = Line()
+        self.switched: Headers | None = None
+
+    def answer(self, response: Response) -> None:
+        self.gone = None
+        self.answers.append(response)
+
+    def switch(self, headers: Headers) -> Tunnel:
+        self.gone = None
+        self.switched = headers
+        return self.client
+
+    def leave(self) -> None:
+        assert self.gone is not None
+        gone, self.gone = self.gone, None
+        gone()
+
+    @property
+    def status(self) -> int:
+        (answer,) = self.answers
+        return answer.status
+
+    @property
+    def reason(self) -> str:
+        (answer,) = self.answers
+        return (get(answer.headers, b"x-penstock-reason") or b"").decode()
+
+    def field(self, name: bytes) -> bytes | None:
+        (answer,) = self.answers
+        return get(answer.headers, name)
+
+
+class Bench:
+    """A `Passing` before a `Model`."""
+
+    def __init__(self, *, slots: int = 1, **batching: Any) -> None:
+        self.model = Model()
+        self.metrics = Metrics()
+        self.firsts = 0
+        self.passing = Passing(
+            open=self.model.open,
+            settings=settings(slots, **batching),
+            tally=self.metrics,
+            clock=asyncio.get_running_loop().time,
+            backend=lambda: "b",
+            pod="p",
+            first=self._first,
+        )
+
+    def _first(self) -> None:
+        self.firsts += 1
+
+    def ask(self, target: str = "/", **fields: str) -> Asked:
+        found = Asked(target, **fields)
+        self.passing.begin(found)
+        return found
+
+    @property
+    def load(self) -> tuple[int, int]:
+        return self.passing.queued, self.passing.ongoing
+
+
+def settings(slots: int, **batching: Any) -> Settings:
+    return Settings(batching=Batching(**batching), max_ongoing_requests=slots)
+
+
+class TestQueue:
+    def test_the_earliest_deadline_goes_first_and_settings_count_at_once(self) -> None:
+        """Never more than the limit with the model; whoever has no timeout goes in order of arrival."""
+
+        async def main() -> None:
+            bench = Bench(slots=2)
+            asked = [bench.ask(f"/{number}") for number in range(4)]
+            asked.append(bench.ask("/urgent", x_penstock_timeout_ms="5000"))
+            await settle()
+            assert bench.model.targets == ["/0", "/1"]
+            assert bench.load == (3, 2)
+            bench.model.answer(1)
+            await settle()
+            assert bench.model.targets[2:] == ["/urgent"]
+            bench.passing.apply(settings(3))
+            await settle()
+            assert bench.model.targets[3:] == ["/2"]
+            bench.passing.apply(settings(1))
+            for number in (0, 2, 3):
+                assert bench.passing.queued == 1
+                bench.model.answer(number)
+                await settle()
+            bench.model.answer(4)
+            await settle()
+            assert [one.status for one in asked] == [200] * 5
+            assert bench.load == (0, 0)
+            assert bench.firsts == 1
+
+        fake_loop.run(main())
+
+    @pytest.mark.parametrize(("status", "limit", "room"), [(503, None, 16), (429, 3, 3), (503, 0, 0)])
+    def test_a_full_queue_refuses_with_the_time_until_there_is_room(
+        self, status: int, limit: int | None, room: int
+    ) -> None:
+        """Mean service time · position / limit; surely not executed."""
+
+        async def main() -> None:
+            bench = Bench(slots=2, max_queued_items=limit, overflow_status=status)
+            for number in range(2):
+                bench.ask()
+                await settle()
+                await asyncio.sleep(4)
+                bench.model.answer(number)
+                await settle()
+            for _ in range(2 + room):
+                bench.ask()
+            assert bench.passing.queued == bench.passing.queue_limit == room
+            refused = bench.ask(x_request_id="mine")
+            assert (refused.status, refused.reason) == (status, "queue_full")
+            assert refused.field(b"retry-after") == b"%d" % max(1, (room + 1) * 4 // 2)
+            assert refused.field(b"x-penstock-not-admitted") == b"1"
+            assert refused.field(b"x-request-id") == b"mine"
+            assert refused.field(b"x-penstock-queue") == b"%d" % room
+            await bench.passing.abort()
+
+        fake_loop.run(main())
+
+    def test_who_waits_past_its_deadline_is_never_sent(self) -> None:
+        """It is told at its deadline, and the others go on."""
+
+        async def main() -> None:
+            bench = Bench()
+            first = bench.ask("/first")
+            short = bench.ask("/short", x_penstock_timeout_ms="1500")
+            other = bench.ask("/other", default="1")
+            late = bench.ask("/late", x_penstock_timeout_ms="0")
+            assert (late.status, late.reason) == (503, "deadline")
+            assert late.field(b"x-penstock-not-admitted") == b"1"
+            await asyncio.sleep(1.4)
+            assert bench.passing.oldest_age == pytest.approx(1.4)
+            assert short.answers == []
+            await asyncio.sleep(0.2)
+            assert (short.status, short.reason) == (504, "deadline")
+            bench.model.answer(0)
+            await settle()
+            bench.model.answer(1)
+            await settle()
+            assert bench.model.targets == ["/first", "/other"]
+            assert (first.status, other.status) == (200, 200)
+
+        fake_loop.run(main())
+
+    def test_who_leaves_the_queue_is_never_sent_and_costs_no_place(self) -> None:
+        async def main() -> None:
+            bench = Bench(max_queued_items=1)
+            bench.ask("/first")
+            bench.ask("/gone").leave()
+            assert bench.load == (0, 1)
+            bench.ask("/next")
+            await settle()
+            bench.model.answer(0)
+            await settle()
+            assert bench.model.targets == ["/first", "/next"]
+            await bench.passing.abort()
+
+        fake_loop.run(main())
+
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(["add", "leave", "next", "expire"]), st.integers(0, 9)), max_size=200
+        )
+    )
+    def test_the_line_is_what_a_sorted_list_is(self, steps: list[tuple[str, int]]) -> None:
+        """Whatever comes, leaves, is taken and expires."""
+
+        class One:
+            def __init__(self, number: int, expires: float) -> None:
+                self.arrived, self.expires, self.waiting = float(number), expires, False
+
+        line: WaitingLine[One] = WaitingLine()
+        expected: list[One] = []
+        for number, (step, value) in enumerate(steps):
+            in_order = sorted(expected, key=lambda one: (one.expires, one.arrived))
+            if step == "add":
+                one = One(number, value)
+                line.add(one)
+                expected.append(one)
+            elif step == "leave" and expected:
+                one = expected.pop(value % len(expected))
+                line.leave(one)
+                line.leave(one)
+            elif step == "next":
+                assert line.next() is (in_order[0] if in_order else None)
+                expected = [one for one in expected if not in_order or one is not in_order[0]]
+            elif step == "expire":
+                due = [one for one in in_order if one.expires <= value]
+                assert line.expired(value) == due
+                expected = [one for one in expected if one not in due]
+            assert len(line) == len(expected)
+            assert line.oldest == (expected[0].arrived if expected else None)
+            assert line.first_expiry == min((one.expires for one in expected), default=None)
+            assert all(one.waiting for one in expected)
+        assert line.clear() == expected
+
+
+class TestAnswers:
+    def test_what_is_sent_and_what_comes_back(self) -> None:
+        """The remaining time is told; the model's own Penstock fields are not passed on."""
+
+        async def main() -> None:
+            bench = Bench()
+            bench.ask("/first")
+            await asyncio.sleep(2)
+            second = bench.ask("/second", x_request_id="mine", x_penstock_timeout_ms="9000", x_a="1")
+            await asyncio.sleep(1)
+            bench.model.answer(0)
+            await settle()
+            request, timeout, idle, _ = bench.model.calls[1]
+            assert (timeout, idle) == (pytest.approx(8), STREAM_IDLE_SECONDS)
+            assert request.headers == (
+                (b"x-a", b"1"),
+                (b"x-request-id", b"mine"),
+                (b"x-penstock-timeout-ms", b"8000"),
+            )
+            await asyncio.sleep(0.5)
+            fields = ((b"x-m", b"7"), (b"x-penstock-not-admitted", b"1"), (b"x-request-id", b"its own"))
+            bench.model.answer(1, Answer(404, headers=fields))
+            await settle()
+            assert second.answers[0].headers == (
+                (b"x-m", b"7"),
+                (b"server-timing", b"queue;dur=1000.000, model;dur=500.000"),
+                (b"x-request-id", b"mine"),
+                (b"x-penstock-queue", b"0"),
+            )
+            assert (second.status, second.answers[0].body) == (404, b"ok")
+
+        fake_loop.run(main())
+
+    @pytest.mark.parametrize(
+        ("error", "status", "reason", "not_admitted"),
+        [
+            (ConnectFailed("x"), 502, "model_unreachable", b"1"),
+            (ConnectionLost("x"), 502, "model_unreachable", None),
+            (AnswerUnreadable("x"), 502, "bad_answer", None),
+            (UpstreamTimeout("x"), 504, "deadline", None),
+            (RuntimeError("x"), 500, "internal", None),
+        ],
+    )
+    def test_a_model_that_gives_no_answer(
+        self, error: Exception, status: int, reason: str, not_admitted: bytes | None
+    ) -> None:
+        """The reason says why; only what was surely not executed may be tried elsewhere; the slot is free."""
+
+        async def main() -> None:
+            bench = Bench()
+            asked = bench.ask()
+            await settle()
+            bench.model.answer(0, error)
+            await settle()
+            assert (asked.status, asked.reason) == (status, reason)
+            assert asked.field(b"x-penstock-not-admitted") == not_admitted
+            assert bench.load == (0, 0)
+
+        fake_loop.run(main())
+
+    def test_a_stream_is_ongoing_until_it_ended_well_or_not(self) -> None:
+        """Its end, its breaking off, its client's leaving: each gives the place back once."""
+
+        async def main() -> None:
+            bench = Bench()
+            for end, code in ((b"", ("200", "")), (ConnectionLost("x"), ("200", "model_unreachable"))):
+                asked = bench.ask()
+                await settle()
+                answer = Answer(body=None)
+                bench.model.answer(-1, answer)
+                await settle()
+                stream = asked.answers[0].stream
+                assert stream is not None
+                answer.line.inbox.put_nowait(b"one")
+                assert await anext(stream) == b"one"
+                assert bench.load == (0, 1)
+                assert bench.passing.open_streams == 1
+                answer.line.inbox.put_nowait(end)
+                with pytest.raises((StopAsyncIteration, ConnectionLost)):
+                    await anext(stream)
+                await stream.aclose()  # type: ignore[attr-defined]
+                assert not answer.aborted
+                assert bench.load == (0, 0)
+                assert (
+                    f'requests_total{{code="{code[0]}",reason="{code[1]}"}} 1.0'
+                    in bench.metrics.text().decode()
+                )
+            asked = bench.ask()
+            await settle()
+            answer = Answer(body=None)
+            bench.model.answer(-1, answer)
+            await settle()
+            await asked.answers[0].stream.aclose()  # type: ignore[union-attr]
+            assert answer.aborted
+            assert bench.load == (0, 0)
+            assert bench.passing.open_streams == 0
+            assert 'requests_total{code="499",reason="client_gone"} 1.0' in bench.metrics.text().decode()
+
+        fake_loop.run(main())
+
+    @pytest.mark.parametrize("turns", [0, 1, 5])
+    def test_who_leaves_while_it_is_with_the_model_ends_its_connection_there(self, turns: int) -> None:
+        """At whatever moment, even before the first step; the next one goes at once."""
+
+        async def main() -> None:
+            bench = Bench()
+            asked = bench.ask("/gone")
+            bench.ask("/next")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            asked.leave()
+            await settle()
+            assert asked.answers == []
+            assert bench.model.targets[-1] == "/next"
+            assert bench.load == (0, 1)
+            bench.model.answer(-1)
+            await settle()
+            assert bench.load == (0, 0)
+
+        fake_loop.run(main())
+
+    def test_a_body_that_breaks_off_is_its_clients_leaving(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            asked = bench.ask()
+            await settle()
+            bench.model.answer(0, ClientGone("left"))
+            await settle()
+            assert asked.answers == []
+            assert bench.load == (0, 0)
+
+        fake_loop.run(main())
+
+    def test_head_is_told_the_length_that_a_body_would_have(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            asked = Asked(method="HEAD")
+            bench.passing.begin(asked)
+            await settle()
+            answer = Answer(body=b"")
+            answer.length = 77
+            bench.model.answer(0, answer)
+            await settle()
+            assert asked.answers[0].length == 77
+
+        fake_loop.run(main())
+
+    def test_small_bodies_are_whole_and_large_ones_streams(self) -> None:
+        def ask(length: int | None) -> bool:
+            return Passing.streams(Request("POST", "/", (), b"", length=length))
+
+        assert [ask(length) for length in (0, STREAM_BYTES, STREAM_BYTES + 1, None)] == [
+            False,
+            False,
+            True,
+            True,
+        ]
+
+
+class TestTunnels:
+    async def open(self, bench: Bench) -> tuple[Asked, Line]:
+        asked, model = bench.ask(), Line()
+        await settle()
+        answer = Answer(101, body=None, headers=((b"connection", b"upgrade"), (b"upgrade", b"websocket")))
+        answer.tunnel = model
+        bench.model.answer(-1, answer)
+        await settle()
+        assert asked.switched is not None
+        assert asked.switched[:2] == answer.headers
+        assert bench.load == (0, 1)
+        assert bench.passing.open_tunnels == 1
+        return asked, model
+
+    def test_each_half_ends_by_itself(self) -> None:
+        """It is ongoing until both have."""
+
+        async def main() -> None:
+            bench = Bench()
+            asked, model = await self.open(bench)
+            asked.client.inbox.put_nowait(b"to the model")
+            model.inbox.put_nowait(b"to the client")
+            asked.client.inbox.put_nowait(b"")
+            await settle()
+            assert (model.sent, model.ended) == ([b"to the model"], True)
+            assert (asked.client.sent, asked.client.ended) == ([b"to the client"], False)
+            assert bench.load == (0, 1)
+            model.inbox.put_nowait(b"")
+            await settle()
+            assert asked.client.ended
+            assert bench.load == (0, 0)
+            assert not model.aborted
+            assert not asked.client.aborted
+
+        fake_loop.run(main())
+
+    @pytest.mark.parametrize("side", ["client", "model"])
+    def test_a_side_that_is_gone_closes_the_other(self, side: str) -> None:
+        async def main() -> None:
+            bench = Bench()
+            asked, model = await self.open(bench)
+            if side == "client":
+                asked.client.inbox.put_nowait(ClientGone("x"))
+            else:
+                model.inbox.put_nowait(ConnectionLost("x"))
+            await settle()
+            assert model.aborted
+            assert asked.client.aborted
+            assert bench.load == (0, 0)
+            assert bench.passing.open_tunnels == 0
+
+        fake_loop.run(main())
+
+    def test_a_drain_closes_it_at_the_timeout(self) -> None:
+        """`refuse_queued` is what a drain does then."""
+
+        async def main() -> None:
+            bench = Bench()
+            _, model = await self.open(bench)
+            assert bench.passing.refuse_queued(refusal()) == 0
+            await bench.passing.idle()
+            assert model.aborted
+
+        fake_loop.run(main())
+
+
+class TestFlow:
+    def test_a_drain_refuses_what_waits_and_what_comes_and_waits_for_the_rest(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            ongoing, queued = bench.ask(), bench.ask()
+            bench.passing.refuse(refusal())
+            came = bench.ask()
+            assert bench.passing.refuse_queued(refusal()) == 1
+            for refused in (queued, came):
+                assert (refused.status, refused.reason) == (503, "draining")
+                assert refused.field(b"x-penstock-not-admitted") == b"1"
+            idle = asyncio.ensure_future(bench.passing.idle())
+            await settle()
+            assert not idle.done()
+            bench.model.answer(0)
+            await idle
+            assert ongoing.status == 200
+            bench.passing.refuse(None)
+            again = bench.ask()
+            await settle()
+            bench.model.answer(1)
+            await settle()
+            assert again.status == 200
+
+        fake_loop.run(main())
+
+    def test_while_paused_all_wait(self) -> None:
+        async def main() -> None:
+            bench = Bench(slots=5)
+            first = bench.ask()
+            await settle()
+            bench.passing.pause()
+            second = bench.ask()
+            quiet = asyncio.ensure_future(bench.passing.quiet())
+            await settle()
+            assert bench.load == (1, 1)
+            assert not quiet.done()
+            bench.model.answer(0)
+            await quiet
+            assert bench.load == (1, 0)
+            bench.passing.resume()
+            await settle()
+            bench.model.answer(1)
+            await settle()
+            assert (first.status, second.status) == (200, 200)
+
+        fake_loop.run(main())
+
+    def test_an_abort_answers_what_can_be_answered_and_cuts_the_rest(self) -> None:
+        async def main() -> None:
+            bench = Bench(slots=2)
+            streamed, hanging = bench.ask(), bench.ask()
+            await settle()
+            answer = Answer(body=None)
+            bench.model.answer(0, answer)
+            await settle()
+            await bench.passing.abort()
+            assert (hanging.status, hanging.reason) == (502, "model_unreachable")
+            assert streamed.status == 200
+            assert answer.aborted
+            assert bench.load == (0, 0)
+            assert bench.model.cancelled == 1
+
+        fake_loop.run(main())
+
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(["ask", "leave", "answer", "fail", "sleep"]), st.integers(0, 20)),
+            max_size=60,
+        )
+    )
+    def test_each_request_is_answered_once_or_has_left(self, steps: list[tuple[str, int]]) -> None:
+        """Whatever happens in whatever order: never over the limit, and in the end nothing is left."""
+
+        async def main() -> None:
+            bench = Bench(slots=2, max_queued_items=3, default_timeout_ms=2000)
+            asked: list[Asked] = []
+            left: set[int] = set()
+            for step, value in steps:
+                if step == "ask":
+                    asked.append(bench.ask(f"/{len(asked)}"))
+                elif step == "leave":
+                    waiting = [number for number, one in enumerate(asked) if one.gone is not None]
+                    if waiting:
+                        number = waiting[value % len(waiting)]
+                        asked[number].leave()
+                        left.add(number)
+                elif step == "sleep":
+                    await asyncio.sleep(value / 10)
+                else:
+                    await settle(value)
+                    pending = [n for n, call in enumerate(bench.model.calls) if not call[3].done()]
+                    if pending:
+                        bench.model.answer(
+                            pending[value % len(pending)], ConnectionLost("x") if step == "fail" else None
+                        )
+                assert bench.passing.ongoing <= 2
+                assert bench.passing.queued <= 3
+            await asyncio.sleep(10)
+            assert bench.load == (0, 0)
+            for number, one in enumerate(asked):
+                assert len(one.answers) == (0 if number in left else 1)
+            assert len(set(bench.model.targets)) == len(bench.model.targets)
+
+        fake_loop.run(main())
+
+
+def test_errors_keep_no_frames() -> None:
+    """A refusal is one object for all whom it refuses."""
+
+    async def main() -> None:
+        bench = Bench()
+        error: PenstockError = refusal()
+        bench.passing.refuse(error)
+        for _ in range(3):
+            bench.ask()
+        depth, frame = 0, error.__traceback__
+        while frame is not None:
+            depth, frame = depth + 1, frame.tb_next
+        assert depth <= 1
+
+    fake_loop.run(main())
