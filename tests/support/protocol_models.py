@@ -1,0 +1,184 @@
+"""Small model servers for the protocols, as programs: each records how many items it ran at once.
+
+`python -m tests.support.protocol_models KIND [--port N]` prints `ready HOST:PORT`. KIND is `instances` (the
+sum of each item), `v2` (`y` is twice `x`), `openai` (an embedding is the text's length and number of words)
+or `envelope` (twice the body's `x`; `/stream` counts up to it). `GET /-/runs` tells what ran, and of which
+items it was told that nobody waits for them; `POST /-/gate?open=0` keeps predictions waiting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import struct
+from typing import Any
+
+from aiohttp import web
+
+runs: list[int] = []
+held: list[str] = []
+gate = asyncio.Event()
+cancelled: list[str] = []
+finished: list[str] = []
+
+
+@web.middleware
+async def hold(request: web.Request, handler: Any) -> web.StreamResponse:
+    """Keep predictions waiting behind the gate; the first of them is told as held."""
+    if request.method == "POST" and not request.path.startswith("/-/"):
+        held.append(request.path)
+        await gate.wait()
+    answer: web.StreamResponse = await handler(request)
+    return answer
+
+
+async def instances(request: web.Request) -> web.StreamResponse:
+    items = (await request.json())["instances"]
+    runs.append(len(items))
+    return web.json_response({"predictions": [sum(item) for item in items], "model_version": "3"})
+
+
+async def v2(request: web.Request) -> web.StreamResponse:
+    body = await request.read()
+    length = request.headers.get("inference-header-content-length")
+    text = body if length is None else body[: int(length)]
+    document = json.loads(text)
+    (x,) = document["inputs"]
+    runs.append(x["shape"][0])
+    total = math.prod(x["shape"])
+    y = {"name": "y", "datatype": "FP32", "shape": x["shape"]}
+    answer: dict[str, Any] = {"model_name": "double", "model_version": "1"}
+    if "id" in document:
+        answer["id"] = document["id"]
+    if length is None:
+        return web.json_response({**answer, "outputs": [{**y, "data": [2 * value for value in x["data"]]}]})
+    values = struct.unpack(f"<{total}f", body[int(length) :])
+    data = struct.pack(f"<{total}f", *(2 * value for value in values))
+    head = json.dumps({**answer, "outputs": [{**y, "parameters": {"binary_data_size": len(data)}}]}).encode()
+    return web.Response(
+        body=head + data,
+        headers={
+            "Inference-Header-Content-Length": str(len(head)),
+            "Content-Type": "application/octet-stream",
+        },
+    )
+
+
+async def openai(request: web.Request) -> web.StreamResponse:
+    document = await request.json()
+    if not request.path.endswith("/embeddings"):
+        return await chat(request)
+    texts = document["input"] if isinstance(document["input"], list) else [document["input"]]
+    runs.append(len(texts))
+    data = [
+        {"object": "embedding", "index": index, "embedding": [len(text), len(text.split())]}
+        for index, text in enumerate(texts)
+    ]
+    tokens = sum(len(text.split()) for text in texts)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return web.json_response({"object": "list", "data": data, "model": document["model"], "usage": usage})
+
+
+async def chat(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await answer.prepare(request)
+    for word in ("a", "b"):
+        await answer.write(b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % word.encode())
+    await answer.write(b"data: [DONE]\n\n")
+    return answer
+
+
+async def envelope(request: web.Request) -> web.StreamResponse:
+    items = (await request.json())["items"]
+    runs.append(len(items))
+    if items[0]["path"].startswith("/stream"):
+        return await stream(request, items)
+    answers = []
+    for item in items:
+        x = item["body"]["x"]
+        if x < 0:
+            answers.append({"status": 404, "body": {"error": "below zero"}})
+        else:
+            answers.append({"status": 200, "headers": {"x-model": "m7"}, "body": {"twice": 2 * x}})
+    return web.json_response({"items": answers})
+
+
+async def stream(request: web.Request, items: list[dict[str, Any]]) -> web.StreamResponse:
+    headers = {"Content-Type": "application/x-ndjson", "x-penstock-cancel": "1"}
+    answer = web.StreamResponse(headers=headers)
+    await answer.prepare(request)
+
+    async def say(**line: Any) -> None:
+        await answer.write(json.dumps(line).encode() + b"\n")
+
+    counts = {}
+    for index, item in enumerate(items):
+        x = item["body"]["x"]
+        if x < 0:
+            await say(i=index, error={"status": 404, "detail": "below zero"})
+        else:
+            counts[index] = x
+    step = 0
+    while counts:
+        step += 1
+        for index in list(counts):
+            if items[index]["id"] in cancelled:
+                del counts[index]
+            elif step > counts[index]:
+                del counts[index]
+                finished.append(items[index]["id"])
+                await say(i=index, end=True)
+            else:
+                await say(i=index, data={"step": step})
+        await asyncio.sleep(0.001)
+    return answer
+
+
+async def cancel(request: web.Request) -> web.StreamResponse:
+    cancelled.extend((await request.json())["ids"])
+    return web.json_response({})
+
+
+async def look(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"runs": runs, "cancelled": cancelled, "finished": finished, "held": held})
+
+
+async def turn(request: web.Request) -> web.StreamResponse:
+    if request.query["open"] == "1":
+        gate.set()
+    else:
+        gate.clear()
+        held.clear()
+    return web.json_response({})
+
+
+async def ready(request: web.Request) -> web.StreamResponse:
+    return web.json_response({})
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind")
+    parser.add_argument("--port", type=int, default=0)
+    arguments = parser.parse_args()
+    kinds = {"instances": instances, "v2": v2, "openai": openai, "envelope": envelope}
+    app = web.Application(middlewares=[hold])
+    gate.set()
+    app.router.add_get("/", ready)
+    app.router.add_get("/-/runs", look)
+    app.router.add_post("/-/cancel", cancel)
+    app.router.add_post("/-/gate", turn)
+    app.router.add_post("/{path:.*}", kinds[arguments.kind])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", arguments.port)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    print(f"ready {host}:{port}", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

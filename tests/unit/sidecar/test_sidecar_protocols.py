@@ -1,0 +1,228 @@
+"""docs/protocols.md, run: each example in one batch with other requests, through real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sidecar_process import Pair, Program, Reply, until
+
+PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text()
+EXAMPLES = {
+    kind + " " + name: text
+    for kind, name, text in re.findall(
+        r"^```(request|answer) (\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE
+    )
+}
+
+
+class ProtocolPair(Pair):
+    """A sidecar before a model of its protocol."""
+
+    kind = ""
+
+    async def start_model(self) -> None:
+        self.model = Program("tests.support.protocol_models", self.kind)
+        self.model_url = f"http://{await self.model.start()}"
+
+    async def look(self) -> dict[str, Any]:
+        """What the model ran, and what it was told."""
+        found: dict[str, Any] = (await self.ask("/-/runs", method="GET", base=self.model_url)).document
+        return found
+
+    async def batched(
+        self, items: int, plug: Coroutine[Any, Any, Reply], *asks: Coroutine[Any, Any, Reply]
+    ) -> list[Reply]:
+        """The replies to requests that share a batch of so many items: `plug` has the slot till all wait."""
+        await self.ask("/-/gate?open=0", base=self.model_url)
+        first = asyncio.create_task(plug)
+        await until(self._held)
+        tasks = [asyncio.create_task(ask) for ask in asks]
+        await self.until_state(queued=items)
+        await self.ask("/-/gate?open=1", base=self.model_url)
+        await first
+        replies = await asyncio.gather(*tasks)
+        assert (await self.look())["runs"][1:] == [items]
+        return replies
+
+    async def _held(self) -> Any:
+        return (await self.look())["held"]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    pairs: list[ProtocolPair] = []
+
+    async def make(kind: str, **batching: Any) -> ProtocolPair:
+        pair = ProtocolPair(tmp_path, f"--protocol={kind}")
+        pair.kind = kind
+        pairs.append(pair)
+        await pair.start(**batching)
+        return pair
+
+    yield make
+    for pair in pairs:
+        if hasattr(pair, "session"):
+            await pair.stop()
+
+
+def body_of(text: str) -> bytes:
+    """A body: JSON, and behind it what is shown in hexadecimal."""
+    document, _, blob = text.strip("\n").partition("\nhex: ")
+    return document.encode() + bytes.fromhex(blob)
+
+
+def parse_request(name: str) -> tuple[str, dict[str, str], bytes]:
+    head, _, body = EXAMPLES["request " + name].partition("\n\n")
+    first, *fields = head.split("\n")
+    method, path = first.split(" ")
+    assert method == "POST"
+    return path, dict(field.split(": ", 1) for field in fields), body_of(body)
+
+
+def binary_parts(body: bytes, length: str | None) -> tuple[Any, bytes]:
+    size = len(body) if length is None else int(length)
+    return json.loads(body[:size]), body[size:]
+
+
+def floats(*values: float) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def v2_mate(start: float, **more: Any) -> dict[str, Any]:
+    data = [start, start + 1]
+    return {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": data}], **more}
+
+
+MATES: dict[str, list[tuple[bytes, Any]]] = {
+    "instances": [
+        (b'{"signature":"small","instances":[[100]]}', {"predictions": [100], "model_version": "3"}),
+        (b'{"instances":[[7,1]],"signature":"small"}', {"predictions": [8], "model_version": "3"}),
+    ],
+    "v2": [
+        (json.dumps(v2_mate(start)).encode(), [start * 2, start * 2 + 2]) for start in (100, 200)
+    ],
+    "openai": [
+        (b'{"input":"one","model":"mini"}', [[3, 1]]),
+        (b'{"input":["two words"],"model":"mini"}', [[9, 2]]),
+    ],
+    "envelope": [(b'{"x":1}', {"twice": 2}), (b'{"x":-1}', {"error": "below zero"})],
+}  # fmt: skip
+ITEMS = {"instances": 4, "v2": 4, "openai": 4, "envelope": 3}
+
+
+@pytest.mark.parametrize("kind", list(MATES))
+async def test_an_example_of_the_page_in_a_batch(start: Callable[..., Any], kind: str):
+    pair = await start(kind)
+    path, headers, body = parse_request(kind)
+    mates = MATES[kind]
+    reply, *others = await pair.batched(
+        ITEMS[kind],
+        pair.ask(path + "?plug", headers=headers, data=body),
+        pair.ask(path, headers=headers, data=body),
+        *[pair.ask(path, headers=headers, data=sent) for sent, _ in mates],
+    )
+    status, _, expected = EXAMPLES["answer " + kind].partition("\n")
+    assert reply.status == int(status)
+    found, documented = reply.document, json.loads(expected)
+    if kind == "openai":
+        replies = [reply, *others]
+        # 2 + 3 + 1 + 2 words in all; whose they are is an estimate.
+        assert sum(each.document["usage"]["total_tokens"] for each in replies) == 8
+        found.pop("usage")
+        documented.pop("usage")
+    assert found == documented
+    for (_, answer), other in zip(mates, others, strict=True):
+        assert own(kind, other) == answer
+
+
+def own(kind: str, reply: Reply) -> Any:
+    """What is a mate's own in its answer."""
+    document = reply.document
+    if kind == "v2":
+        return document["outputs"][0]["data"]
+    if kind == "openai":
+        return [each["embedding"] for each in document["data"]]
+    if kind == "envelope":
+        assert reply.status == (404 if "error" in document else 200)
+        assert reply.headers.get("x-model") == (None if "error" in document else "m7")
+    return document
+
+
+async def test_the_openai_example_alone_has_its_servers_usage(start: Callable[..., Any]):
+    pair = await start("openai")
+    path, headers, body = parse_request("openai")
+    reply = await pair.ask(path, headers=headers, data=body)
+    assert reply.document == json.loads(EXAMPLES["answer openai"].partition("\n")[2])
+
+
+async def test_other_paths_of_openai_pass(start: Callable[..., Any]):
+    pair = await start("openai")
+    reply = await pair.ask("/v1/chat/completions", json={"model": "m", "stream": True})
+    assert reply.headers["content-type"] == "text/event-stream"
+    assert reply.body.endswith(b"data: [DONE]\n\n")
+    assert (await pair.look())["runs"] == []
+
+
+async def test_the_binary_example_in_a_batch(start: Callable[..., Any]):
+    pair = await start("v2")
+    path, headers, body = parse_request("v2-binary")
+    text, data = binary_parts(body, headers["inference-header-content-length"])
+    assert data == floats(1, 2)
+    text["id"] = "mate"
+    mate = json.dumps(text).encode()
+    reply, other = await pair.batched(
+        2,
+        pair.ask(path + "?plug", headers=headers, data=body),
+        pair.ask(path, headers=headers, data=body),
+        pair.ask(
+            path,
+            headers={**headers, "inference-header-content-length": str(len(mate))},
+            data=mate + floats(10, 20),
+        ),
+    )
+    expected = body_of(EXAMPLES["answer v2-binary"].partition("\n")[2])
+    wanted, blob = expected[:-8], expected[-8:]
+    found, got = binary_parts(reply.body, reply.headers["inference-header-content-length"])
+    assert (found, got) == (json.loads(wanted), blob)
+    found, got = binary_parts(other.body, other.headers["inference-header-content-length"])
+    assert (found["id"], got) == ("mate", floats(20, 40))
+
+
+async def test_a_request_that_lies_leaves_its_mates_alone(start: Callable[..., Any]):
+    pair = await start("v2")
+    path, headers, _ = parse_request("v2")
+    bad = v2_mate(1)
+    bad["inputs"][0]["shape"] = [3, 2]
+    one, two, refused = await pair.batched(
+        2,
+        pair.ask(path, headers=headers, json=v2_mate(1)),
+        pair.ask(path, headers=headers, json=v2_mate(1, id="a")),
+        pair.ask(path, headers=headers, json=v2_mate(5, id="b")),
+        pair.ask(path, headers=headers, json=bad),
+    )
+    assert refused.status == 422
+    assert refused.document["path"] == "$.inputs[0].data"
+    assert [(each.document["id"], own("v2", each)) for each in (one, two)] == [("a", [2, 4]), ("b", [10, 12])]
+
+
+async def test_a_request_larger_than_a_batch_has_one_answer(start: Callable[..., Any]):
+    pair = await start("openai", maxBatchSize=2)
+    texts = ["a" * size for size in range(1, 6)]
+    reply = await pair.ask("/v1/embeddings", json={"model": "mini", "input": texts})
+    assert [each["embedding"][0] for each in reply.document["data"]] == [1, 2, 3, 4, 5]
+    assert reply.document["usage"]["total_tokens"] == 5
+    assert sorted((await pair.look())["runs"]) == [1, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["v2-binary"])
+def test_the_lengths_on_the_page_are_true(name: str):
+    _, headers, body = parse_request(name)
+    json.loads(body[: int(headers["inference-header-content-length"])])
