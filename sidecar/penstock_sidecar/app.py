@@ -14,7 +14,7 @@ from penstock_sidecar.dispatch import Dispatcher
 from penstock_sidecar.drain import GRACE_BEYOND_TIMEOUT, Drain, refusal
 from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.handler import SidecarHandler
-from penstock_sidecar.metrics import Metrics
+from penstock_sidecar.metrics import Metrics, most_telling
 from penstock_sidecar.model import Model
 from penstock_sidecar.passthrough import NONE, Passing
 from penstock_sidecar.readiness import Readiness
@@ -24,7 +24,7 @@ from penstock_wire import process, report
 from penstock_wire import settings as wire_settings
 from penstock_wire.h1_front import H1Front
 from penstock_wire.h1_upstream import H1Upstream
-from penstock_wire.http import Listener
+from penstock_wire.http import Listener, Service, Streams
 from penstock_wire.process import log
 from penstock_wire.reporter import Reporter
 from penstock_wire.settings import Settings
@@ -61,12 +61,13 @@ class Sidecar:
             changed=self._model_changed,
         )
         self._default = Settings(backend=config.backend)
-        self._dispatcher: Dispatcher | Passing
-        if config.protocol == NONE:
-            self._dispatcher = self._passing(config)
-        else:
-            self._dispatcher, self._handler = self._batching(config)
-        self._metrics.show(self._dispatcher, streams=self._open_streams)
+        self._passing = self._make_passing(config)
+        self._dispatcher: Dispatcher | Passing = self._passing
+        self._service: Service = self._passing.begin
+        self._streams: Streams = self._passing.streams
+        if config.protocol != NONE:
+            self._batching(config)
+        self._metrics.show(self._dispatcher, fits=self._dispatcher.fits, streams=self._open_streams)
         self._reconfigure = Reconfigure(
             config.reconfigure_path,
             send=self._model.send,
@@ -110,7 +111,7 @@ class Sidecar:
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
-    def _passing(self, config: Config) -> Passing:
+    def _make_passing(self, config: Config) -> Passing:
         return Passing(
             open=self._model.open,
             settings=self._default,
@@ -121,25 +122,29 @@ class Sidecar:
             first=self._arrived_while_idle,
         )
 
-    def _batching(self, config: Config) -> tuple[Dispatcher, SidecarHandler]:
+    def _batching(self, config: Config) -> None:
+        """Put the dispatcher before what passes through."""
         protocol = PROTOCOLS[config.protocol]
-        dispatcher = Dispatcher(
+        self._dispatcher = dispatcher = Dispatcher(
             send=self._model.send,
             protocol=protocol,
             batching=self._default.batching,
             observer=self._metrics,
             clock=time.monotonic,
+            beside=self._passing,
         )
+        dispatcher.model_changed(loaded=False, gone=False)
         handler = SidecarHandler(
             dispatcher=dispatcher,
             protocol=protocol,
+            passing=self._passing,
             tally=self._metrics,
             clock=time.monotonic,
             backend=lambda: self.settings.backend or config.backend,
             pod=config.pod,
             first=self._arrived_while_idle,
         )
-        return dispatcher, handler
+        self._service, self._streams = handler.begin, handler.streams
 
     @property
     def settings(self) -> Settings:
@@ -182,10 +187,7 @@ class Sidecar:
             await self._close()
 
     async def _listen(self) -> Listener:
-        address = self._config.listen
-        if isinstance(self._dispatcher, Passing):
-            return await self._data.serve(*address, self._dispatcher.begin, streams=self._dispatcher.streams)
-        return await self._data.listen(*address, self._handler)
+        return await self._data.serve(*self._config.listen, self._service, streams=self._streams)
 
     async def _end(self) -> int:
         """Drain and end; a second signal ends at once."""
@@ -274,6 +276,7 @@ class Sidecar:
             oldest_age_ms=round(self._dispatcher.oldest_age * 1000),
             totals=self._metrics.totals(batches=counts.batches, batch_items=counts.batch_items),
             message=self._unready()[:300],
+            fit=dict(most_telling(self._dispatcher.fits())),
             slots=self._dispatcher.slots,
             reconfigure=self._reconfigure.result,
         )
@@ -288,8 +291,7 @@ class Sidecar:
         self._last_arrival = now
 
     def _open_streams(self) -> tuple[int, int]:
-        flow = self._dispatcher
-        return (flow.open_streams, flow.open_tunnels) if isinstance(flow, Passing) else (0, 0)
+        return self._passing.open_streams, self._passing.open_tunnels
 
     def _report_now(self) -> None:
         if self._reporter is not None:
@@ -299,9 +301,8 @@ class Sidecar:
         self._source.offer(data, origin="operator")
 
     def _apply(self, settings: Settings) -> None:
-        if isinstance(self._dispatcher, Passing):
-            self._dispatcher.apply(settings)
-        else:
+        self._passing.apply(settings)
+        if isinstance(self._dispatcher, Dispatcher):
             self._dispatcher.apply(settings.batching)
         self._reconfigure.want(settings.user_config, settings.version or self._source.version)
         self._readiness.settings_changed()
@@ -309,12 +310,14 @@ class Sidecar:
 
     def _model_changed(self) -> None:
         self._readiness.model_changed(ready=self._model.ready, gone=self._model.gone)
+        self._dispatcher.model_changed(loaded=self._prepared, gone=self._model.gone)
         self._drain.model_changed(ready=self._prepared, gone=self._model.gone)
         if self._stop.is_set() and not self._model.ready:
             self._drain.hurry()
         self._report_now()
 
     def _readiness_changed(self) -> None:
+        self._dispatcher.model_changed(loaded=self._prepared, gone=self._model.gone)
         if self._prepared:
             log("ready")
             self._drain.model_changed(ready=True, gone=False)

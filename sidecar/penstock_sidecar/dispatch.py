@@ -16,20 +16,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from typing import Protocol
 
 from penstock_sidecar import admission
 from penstock_sidecar.concurrency import AutoSlots
 from penstock_sidecar.curve import ServiceCurve
-from penstock_sidecar.exchange import failure, from_model
 from penstock_sidecar.isolation import Budget
-from penstock_sidecar.keys import Keys, lone_fields
+from penstock_sidecar.keys import Keys
 from penstock_sidecar.pace import Pace
 from penstock_sidecar.queue import Limits, Queue
-from penstock_sidecar.runs import Observer, Runs, Send
+from penstock_sidecar.runs import Observer, Runs, Send, Trace
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError
-from penstock_wire.http import Request, Response, UpstreamError
 from penstock_wire.process import log
 from penstock_wire.report import Fit
 from penstock_wire.settings import Batching
@@ -38,8 +37,6 @@ TIMER_SLACK = 0.0005
 """uvloop's timers have a resolution of 1 ms and may fire this much early."""
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
 """Bytes of items that may wait, whatever their number: a bound on the sidecar's own memory."""
-MAX_PASSING = 100
-"""Requests without items (GET and the like) that may be with the model at once, beside the slots."""
 WAIT_MARGIN = 2.0
 """A part-full batch waits no longer than this many mean batch times before its earliest deadline."""
 SERVICE_SHARE = 1 / 1.5
@@ -54,6 +51,48 @@ class Counts:
     batch_items: int = 0
 
 
+class Beside(Protocol):
+    """What sends the model, beside the batches, what holds no items (`passthrough.Passing`)."""
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        ...
+
+    @property
+    def ongoing(self) -> int:
+        """Requests with the model."""
+        ...
+
+    async def idle(self) -> None:
+        """Wait until there is nothing."""
+        ...
+
+    async def quiet(self) -> None:
+        """Wait until nothing is with the model."""
+        ...
+
+    def pause(self) -> None:
+        """Send nothing more."""
+        ...
+
+    def resume(self) -> None:
+        """Send again."""
+        ...
+
+    def refuse(self, error: PenstockError | None) -> None:
+        """Refuse new requests, or take them again."""
+        ...
+
+    def refuse_queued(self, error: PenstockError) -> int:
+        """Refuse what is queued."""
+        ...
+
+    async def abort(self) -> None:
+        """End all at once."""
+        ...
+
+
 class Dispatcher:
     """Takes accepted requests, gives each its outcome.
 
@@ -63,6 +102,8 @@ class Dispatcher:
         batching: the policy to begin with.
         observer: is told of runs.
         clock: the monotonic time in seconds.
+        beside: sends what is not batched; what is said to the dispatcher is said to it, too.
+        trace: sends in a span of each batch, None where nothing is traced.
 
     `slots` batches may be with the model at once now; `alive` while it runs; `refusing` is what new requests
     are told, if they are refused; `keys` reads header fields under the policy in effect.
@@ -76,13 +117,17 @@ class Dispatcher:
         batching: Batching,
         observer: Observer,
         clock: Callable[[], float],
+        beside: Beside | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
-        self._send = send
+        self._beside = beside
         self._isolates = protocol.isolates
         self._queue = Queue()
-        self._runs = Runs(send=send, protocol=protocol, observer=observer, clock=clock, flow=self)
+        self._runs = Runs(
+            send=send, protocol=protocol, observer=observer, clock=clock, flow=self, trace=trace
+        )
         self._curve = ServiceCurve()
         self._budget = Budget()
         self._auto: AutoSlots | None = None
@@ -92,7 +137,6 @@ class Dispatcher:
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._passing = 0
         self.slots = 1
         self.refusing: PenstockError | None = None
         self.counts = Counts()
@@ -116,12 +160,12 @@ class Dispatcher:
     @property
     def queued(self) -> int:
         """Items that wait."""
-        return self._queue.items
+        return self._queue.items + (0 if self._beside is None else self._beside.queued)
 
     @property
     def ongoing(self) -> int:
         """Items with the model."""
-        return self._runs.items + self._passing
+        return self._runs.items + (0 if self._beside is None else self._beside.ongoing)
 
     @property
     def oldest_age(self) -> float:
@@ -160,15 +204,20 @@ class Dispatcher:
 
     async def idle(self) -> None:
         """Wait until nothing is queued and nothing is with the model."""
-        while self._queue.items or self.ongoing:
-            self._idle.clear()
-            await self._idle.wait()
+        while self.queued or self.ongoing:
+            if self._beside is not None:
+                await self._beside.idle()
+            if self._queue.items or self._runs.items:
+                self._idle.clear()
+                await self._idle.wait()
 
     async def quiet(self) -> None:
         """Wait until no batch is with the model."""
         while self._runs.busy:
             self._quiet.clear()
             await self._quiet.wait()
+        if self._beside is not None:
+            await self._beside.quiet()
 
     # What others do
 
@@ -188,10 +237,14 @@ class Dispatcher:
     def pause(self) -> None:
         """Cut no further batch; what comes waits, what is with the model ends."""
         self._paused = True
+        if self._beside is not None:
+            self._beside.pause()
 
     def resume(self) -> None:
         """Cut batches again."""
         self._paused = False
+        if self._beside is not None:
+            self._beside.resume()
         self._schedule()
 
     def model_changed(self, *, loaded: bool, gone: bool) -> None:
@@ -225,33 +278,11 @@ class Dispatcher:
             self._queue.leave(work)
         self._check_idle()
 
-    async def pass_through(self, request: Request, request_id: bytes, deadline: float) -> Outcome:
-        """Send a request that holds no items straight to the model, beside the slots; it counts as one item.
-
-        Raises:
-            PenstockError: it was not accepted.
-        """
-        if self.refusing is not None:
-            raise self.refusing.with_traceback(None)
-        if self._passing >= MAX_PASSING:
-            raise self._full(f"expected at most {MAX_PASSING} requests passing through, found as many")
-        timeout = deadline - self._clock()
-        if timeout <= 0:
-            raise admission.late_on_arrival()
-        self._passing += 1
-        try:
-            headers = lone_fields(request, request_id, timeout)
-            answer = await self._send(dataclasses.replace(request, headers=headers), timeout)
-            return Response(status=answer.status, headers=from_model(answer.headers), body=answer.body)
-        except UpstreamError as error:
-            return failure(error, executed=False)
-        finally:
-            self._passing -= 1
-            self._check_idle()
-
     def refuse(self, error: PenstockError | None) -> None:
         """Refuse new requests with an error, or take them again (None)."""
         self.refusing = error
+        if self._beside is not None:
+            self._beside.refuse(error)
 
     def refuse_queued(self, error: PenstockError) -> int:
         """Answer all that is queued with an error; returns how many requests that were.
@@ -263,7 +294,7 @@ class Dispatcher:
         for work in works:
             self.settle(work, executed if work.executed else error)
         self._check_idle()
-        return len(works)
+        return len(works) + (0 if self._beside is None else self._beside.refuse_queued(error))
 
     async def run(self) -> None:
         """Cut batches until cancelled."""
@@ -277,6 +308,8 @@ class Dispatcher:
     async def abort(self) -> None:
         """End all runs at once; what they held is answered as unreachable."""
         await self._runs.abort()
+        if self._beside is not None:
+            await self._beside.abort()
 
     # What the runs tell (runs.Flow)
 
@@ -391,7 +424,7 @@ class Dispatcher:
         return self._curve.largest(now, cls, limit, self._service)
 
     def _check_idle(self) -> None:
-        if not self._queue.items and not self._runs.items and not self._passing:
+        if not self._queue.items and not self._runs.items:
             self._idle.set()
 
     # A turn

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Callable
 from typing import Protocol
 
 from penstock_sidecar.dispatch import Dispatcher
+from penstock_sidecar.passthrough import Passing
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import QUEUE, REQUEST_ID, Headers
-from penstock_wire.http import Exchange, Request, Response, Tunnel
+from penstock_wire.headers import QUEUE, REQUEST_ID
+from penstock_wire.http import Exchange, Request, Response
 from penstock_wire.process import log
 
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")  # visible ASCII
@@ -65,6 +65,7 @@ class SidecarHandler:
     Args:
         dispatcher: takes what was read.
         protocol: reads requests.
+        passing: takes what is none of the protocol's.
         tally: counts.
         clock: the time in seconds.
         backend: name of the backend, for error documents; asked each time, since settings bring it.
@@ -77,6 +78,7 @@ class SidecarHandler:
         *,
         dispatcher: Dispatcher,
         protocol: BatchProtocol,
+        passing: Passing,
         tally: Tally,
         clock: Callable[[], float],
         backend: Callable[[], str] = lambda: "",
@@ -90,12 +92,15 @@ class SidecarHandler:
         self._backend = backend
         self._pod = pod
         self._first = first
-        self._loop = asyncio.get_running_loop()
-        self._passing: set[asyncio.Task[None]] = set()
+        self._passing = passing
         # An id need not be unguessable: it is no secret, and opens nothing. A random part keeps those of two
         # processes apart, a number those of one.
         self._id_prefix = os.urandom(8).hex().encode()
         self._id_number = 0
+
+    def streams(self, request: Request) -> bool:
+        """Which bodies are streams (a `Streams`): large ones of requests that pass through."""
+        return self._protocol.passes(request) and self._passing.streams(request)
 
     def begin(self, exchange: Exchange) -> None:
         """Take a request (a `Service`)."""
@@ -112,9 +117,8 @@ class SidecarHandler:
             if dispatcher.refusing is not None:
                 raise dispatcher.refusing.with_traceback(None)
             deadline, expires = dispatcher.until(arrived, told.timeout_ms)
-            if self._protocol.passes(request):
-                self._arrived(1)
-                self._pass(exchange, request_id, expires)
+            if request.upgrade or self._protocol.passes(request):
+                self._passing.take(exchange, request_id, arrived, expires)
                 return
             parsed = self._protocol.parse(request)
             items = parsed.items
@@ -178,50 +182,3 @@ class SidecarHandler:
         self._tally.arrived(items)
         if not dispatcher.queued and not dispatcher.ongoing:
             self._first()
-
-    def _pass(self, exchange: Exchange, request_id: bytes, expires: float) -> None:
-        task = self._loop.create_task(self._pass_through(exchange, request_id, expires))
-        self._passing.add(task)
-        task.add_done_callback(self._passing.discard)
-        exchange.gone = task.cancel
-
-    async def _pass_through(self, exchange: Exchange, request_id: bytes, expires: float) -> None:
-        outcome: Outcome
-        try:
-            outcome = await self._dispatcher.pass_through(exchange.request, request_id, expires)
-        except PenstockError as error:
-            outcome = error
-        except asyncio.CancelledError:
-            self._tally.ended(499, Reason.CLIENT_GONE, 1)
-            raise
-        except Exception as error:
-            log("request failed", level="error", error=repr(error))
-            outcome = PenstockError(Reason.INTERNAL, "the request could not be handled")
-        self.answer(exchange, outcome, request_id, 1)
-
-    async def __call__(self, request: Request) -> Response:
-        """Answer one request (a `Handler`, for a front that has no exchanges)."""
-        exchange = _Awaited(request, self._loop.create_future())
-        self.begin(exchange)
-        try:
-            return await exchange.answered
-        except asyncio.CancelledError:
-            if exchange.gone is not None:
-                exchange.gone()
-            raise
-
-
-class _Awaited:
-    """An exchange whose answer is awaited."""
-
-    def __init__(self, request: Request, answered: asyncio.Future[Response]) -> None:
-        self.request = request
-        self.answered = answered
-        self.gone: Callable[[], object] | None = None
-
-    def answer(self, response: Response) -> None:
-        if not self.answered.done():
-            self.answered.set_result(response)
-
-    def switch(self, headers: Headers) -> Tunnel:
-        raise NotImplementedError

@@ -28,6 +28,9 @@ _NEVER = float("inf")
 Send = Callable[[Request, float], Awaitable[Response]]
 """Sends a request to the model within so many seconds; raises UpstreamError."""
 
+Trace = Callable[[Send, Request, float, Sequence[Part], int], Awaitable[Response]]
+"""Sends likewise, in a span: the parts that are sent, and the items that the batch could have held."""
+
 
 class Observer(Protocol):
     """Is told what happens."""
@@ -106,6 +109,7 @@ class Runs:
         observer: is told of runs.
         clock: the monotonic time in seconds.
         flow: the dispatcher.
+        trace: sends in a span, None where nothing is traced.
     """
 
     def __init__(
@@ -116,6 +120,7 @@ class Runs:
         observer: Observer,
         clock: Callable[[], float],
         flow: Flow,
+        trace: Trace | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._send = send
@@ -123,6 +128,7 @@ class Runs:
         self._observer = observer
         self._clock = clock
         self._flow = flow
+        self._trace = trace
         self._batches: set[Batch] = set()
         self.busy = 0
         self.items = 0
@@ -267,7 +273,10 @@ class Runs:
         timeout = max(MIN_RUN_SECONDS, max([part.work.expires for part in parts]) - begun)
         request = compose(parts, self._protocol, timeout, attempt)
         sent = self._clock()
-        answer = await self._send(request, timeout)
+        if self._trace is None:
+            answer = await self._send(request, timeout)
+        else:
+            answer = await self._trace(self._send, request, timeout, parts, batch.limit)
         answered = self._clock()
         seconds = answered - sent
         items = batch.items if not attempt else sum([part.size for part in parts])

@@ -11,7 +11,7 @@ import pytest
 from penstock_sidecar import runs
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import SERVER_TIMING, get
-from penstock_wire.http import ConnectFailed, ConnectionLost, Request, Response, UpstreamTimeout
+from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamTimeout
 from penstock_wire.settings import Batching
 from tests.support import fake_loop
 from tests.support.scripted_model import Run, Scripted, got
@@ -538,24 +538,6 @@ class TestChanges:
             await s.close()
 
         fake_loop.run(main())
-
-
-def test_requests_without_a_batch_pass_beside_the_slots_and_count_as_load():
-    async def main():
-        s = Scripted()
-        busy = s.ask(1)
-        await asyncio.sleep(0.1)
-        request = Request(method="GET", target="/v1/models/m", headers=((b"x-a", b"b"),), body=b"")
-        passing = asyncio.create_task(s.dispatcher.pass_through(request, b"id", s.loop.time() + 5))
-        await fake_loop.settle()
-        assert s.dispatcher.ongoing == 2
-        await asyncio.gather(busy, passing)
-        assert s.runs[1].request.method == "GET"
-        assert s.runs[1].fields[b"x-a"] == b"b"
-        assert s.runs[1].begun == pytest.approx(1000.1)
-        await s.close()
-
-    fake_loop.run(main())
 
 
 def test_no_exception_ends_the_dispatcher(monkeypatch: pytest.MonkeyPatch):

@@ -309,7 +309,7 @@ async def test_every_flag_is_also_an_environment_variable_and_bad_ones_are_told(
         (["--model", "ftp://x"], "expected a URL such as http://127.0.0.1:8080, found 'ftp://x'"),
         (["--listen", "8012"], "expected HOST:PORT"),
         (["--drain-timeout", "30"], "expected a duration such as"),
-        (["--protocol", "none"], "invalid choice"),
+        (["--protocol", "grpc"], "invalid choice"),
     ]:
         program = Program("penstock_sidecar", *flags)
         with pytest.raises(AssertionError):
