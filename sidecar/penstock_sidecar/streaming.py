@@ -13,17 +13,20 @@ answer the connection is cut, so that nobody takes a part for the whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
+from penstock_sidecar.exchange import from_model
+from penstock_sidecar.work import Outcome, Part, Work
 from penstock_wire.envelope import read_string
 from penstock_wire.envelope_stream import Event, Splitter
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import PREFIX, Headers, get
-from penstock_wire.http import Response, UpstreamAnswer, UpstreamError
+from penstock_wire.http import Request, Response, UpstreamAnswer, UpstreamError
 from penstock_wire.json_slices import NotJSON, members
+from penstock_wire.process import log
 
 MAX_BUFFER = 2**20
 """Bytes that a client may leave unread."""
@@ -33,13 +36,24 @@ TEXT = b"text/plain; charset=utf-8"
 CANCEL_HEADER = PREFIX + b"cancel"
 """A model that takes `POST /-/cancel` says so in the head of its streamed answer."""
 CANCEL_PATH = "/-/cancel"
+CANCEL_SECONDS = 5.0
+IDLE_SECONDS = 60.0
+"""A stream whose model is silent for longer is cut."""
+
+Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
+"""Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
+Send = Callable[[Request, float], Awaitable[Response]]
 
 
 class Watcher(Protocol):
     """Takes what the clients of one batch get; all calls come from the loop."""
 
-    def begun(self, index: int, outcome: Response | PenstockError) -> None:
-        """The answer for this item: an error, or a response with a stream. Called once for each."""
+    def begun(self, index: int, outcome: Response | PenstockError) -> bool:
+        """The answer for this item: an error, or a response with a stream. Called once for each.
+
+        Returns:
+            Whether somebody takes it.
+        """
         ...
 
     def over(self, index: int, reason: Reason | None) -> None:
@@ -55,11 +69,6 @@ def is_streamed(headers: Headers) -> bool:
     """Whether an answer's fields say that it is a stream for several clients."""
     media = (get(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
     return media == NDJSON
-
-
-def cancel_body(ids: Sequence[str]) -> bytes:
-    """The body of `POST /-/cancel`."""
-    return msgspec.json.encode({"ids": list(ids)})
 
 
 class ClientStream:
@@ -183,8 +192,10 @@ class BatchStreams:
             media = TEXT if event.data is not None and event.data[:1] == b'"' else NDJSON
             headers = (*headers, (b"content-type", media))
         media = media.partition(b";")[0].strip().lower()
+        if not self._watcher.begun(index, Response(event.status, headers, stream=stream)):
+            self.leave(index)
+            return
         self._clients[index] = (stream, media)
-        self._watcher.begun(index, Response(event.status, headers, stream=stream))
         self._go_on(event, stream, media)
 
     def _go_on(self, event: Event, stream: ClientStream, media: bytes) -> None:
@@ -240,6 +251,100 @@ class BatchStreams:
     def _over(self, index: int, reason: Reason | None) -> None:
         del self._clients[index]
         self._watcher.over(index, reason)
+
+
+class StreamedSends:
+    """Sends batches whose answers may be streams.
+
+    Args:
+        open: sends to the model, and returns with the head of its answer.
+        send: sends to the model.
+    """
+
+    def __init__(self, *, open: Open, send: Send) -> None:
+        self._open = open
+        self._send = send
+        self._left: list[str] = []
+        self._telling: asyncio.Task[None] | None = None
+
+    async def send(
+        self,
+        request: Request,
+        timeout: float,
+        parts: Sequence[Part],
+        settle: Callable[[Work, Outcome], None],
+    ) -> Response | None:
+        """Send a batch.
+
+        Args:
+            request: the batch.
+            timeout: seconds until the head of the answer; between two pieces of a stream at least
+                `IDLE_SECONDS`.
+            parts: what it holds.
+            settle: gives a request its outcome, unless it has one.
+
+        Returns:
+            The answer; None where it was a stream, which has ended, and every request has its outcome.
+
+        Raises:
+            UpstreamError: there is no answer.
+        """
+        answer = await self._open(request, timeout, max(timeout, IDLE_SECONDS))
+        if 200 <= answer.status < 300 and is_streamed(answer.headers):
+            ids = [part.items[0].id for part in parts]
+            await BatchStreams(answer, ids, _Parts(parts, settle, self._tell)).run()
+            return None
+        pieces = []
+        try:
+            while piece := await answer.stream.read():
+                pieces.append(piece)
+        finally:
+            answer.abort()
+        return Response(answer.status, answer.headers, b"".join(pieces))
+
+    def _tell(self, ids: Sequence[str]) -> None:
+        self._left += ids
+        if self._telling is None:
+            self._telling = asyncio.create_task(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        try:
+            while self._left:
+                ids, self._left = self._left, []
+                body = msgspec.json.encode({"ids": ids})
+                headers = ((b"content-type", b"application/json"),)
+                await self._send(Request("POST", CANCEL_PATH, headers, body), CANCEL_SECONDS)
+        except UpstreamError as error:
+            log("the model could not be told who left", level="warning", error=str(error))
+        finally:
+            self._telling = None
+
+
+class _Parts:
+    """The `Watcher` of a batch's parts."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        settle: Callable[[Work, Outcome], None],
+        cancelled: Callable[[Sequence[str]], None],
+    ) -> None:
+        self._parts = parts
+        self._settle = settle
+        self.cancelled = cancelled
+
+    def begun(self, index: int, outcome: Response | PenstockError) -> bool:
+        work = self._parts[index].work
+        if work.done:
+            return False
+        if isinstance(outcome, Response):
+            outcome.headers = from_model(outcome.headers)
+        self._settle(work, outcome)
+        return True
+
+    def over(self, index: int, reason: Reason | None) -> None:
+        if reason is not None and reason is not Reason.CLIENT_GONE:
+            log("a stream was cut", level="warning", reason=reason.value)
 
 
 def _value(raw: bytes) -> bytes:

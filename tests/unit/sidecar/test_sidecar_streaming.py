@@ -56,13 +56,17 @@ class Clients:
         self.outcomes: dict[int, Response | PenstockError] = {}
         self.ends: dict[int, Reason | None] = {}
         self.told: list[str] = []
+        self.gone: set[int] = set()
         model: UpstreamAnswer = self.answer
         self.streams = BatchStreams(model, [f"id{index}" for index in range(count)], self)
         self.task = asyncio.create_task(self.streams.run())
 
-    def begun(self, index: int, outcome: Response | PenstockError) -> None:
+    def begun(self, index: int, outcome: Response | PenstockError) -> bool:
         assert index not in self.outcomes
+        if index in self.gone:
+            return False
         self.outcomes[index] = outcome
+        return True
 
     def over(self, index: int, reason: Reason | None) -> None:
         assert index not in self.ends
@@ -181,6 +185,16 @@ async def test_a_client_that_left_is_told_where_the_model_asks_for_it(declared: 
     assert await clients.text(1) == b"1\n"
     assert set(clients.outcomes) == {0, 1}
     assert clients.ends == {0: Reason.CLIENT_GONE, 1: None}
+
+
+async def test_a_client_that_left_before_its_head_is_noticed_at_its_first_line():
+    clients = Clients(2, CANCEL)
+    clients.gone.add(0)
+    clients.answer.say({"i": 0, "data": 1}, {"i": 0, "data": 2}, {"i": 1, "data": 1}, {"i": 1, "end": True})
+    await finish(clients)
+    assert clients.told == ["id0"]
+    assert await clients.text(1) == b"1\n"
+    assert clients.ends == {1: None}
 
 
 async def test_when_all_have_left_the_models_connection_is_closed():
