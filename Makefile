@@ -47,8 +47,8 @@ unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
 demo: $(VENV)/.ready ## The main job: a cluster, the operator, two models, traffic; leaves the cluster up
 	@$(if $(findstring command line,$(origin KUBECONFIG)),,env -u KUBECONFIG) $(BIN)/python -m examples.digits.demo
 
-bench: $(VENV)/.ready ## Measure the sidecar on this machine; figures in bench/results/
-	@$(BIN)/python -m bench.sidecar
+bench: $(VENV)/.ready ## Measure the sidecar beside its peers on this machine (15 min); figures in bench/results/
+	@$(BIN)/python -m bench.run $(BENCH)
 
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -58,13 +59,23 @@ def wrk(
     if line is None:
         raise VoidError(f"wrk ended with {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
     found: dict[str, float] = json.loads(line.removeprefix("BENCH "))
-    errors = {name: found[name] for name in ("not_200", "last_status", "connect", "read", "write", "timeout") if found[name]}
+    errors = {
+        name: found[name]
+        for name in ("not_200", "last_status", "connect", "read", "write", "timeout")
+        if found[name]
+    }
     if found["mismatched"]:
         raise VoidError(f"{found['mismatched']:.0f} answers held an item that was not waiting for one")
     if not found["good"] or (errors and not lenient):
         raise VoidError(f"errors in a closed loop: {errors or 'no answer at all'}")
     found["per_s"] = found["good"] * items / found["seconds"]
     return found
+
+
+def warm(server: Server, connections: int, *, core: int, items: int) -> None:
+    """A second of the same load, whose figures nobody reads: a slow server may well answer nothing in it."""
+    with contextlib.suppress(VoidError):
+        wrk(server, connections, 1, core=core, items=items, lenient=True)
 
 
 def open_loop(
@@ -98,9 +109,10 @@ def open_loop(
         env=dict(os.environ),
     )
     try:
-        found: dict[str, Any] = json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
     except ValueError:
-        raise VoidError(f"the generator ended with {done.returncode}: {done.stderr[-300:]}") from None
+        printed = (done.stderr + done.stdout)[-300:]
+        raise VoidError(f"the generator ended with {done.returncode}: {printed}") from None
     if done.returncode:
         raise VoidError("; ".join(found["faults"] + found["void"]))
     return found

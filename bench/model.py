@@ -1,7 +1,8 @@
 """A model for benchmarks: `instances` in, `predictions` out, a + b·W ms a batch, one batch at a time.
 
-It sleeps, as a device does that computes beside the core: the core is the sidecar's. With 0 0 it answers at once.
-Usage: `python -m bench.model PORT A_MS B_MS`. `GET /-/batches` answers how often it ran each batch size.
+It sleeps, as a device does that computes beside the core: the core is the sidecar's. With 0 0 it answers at
+once. Usage: `python -m bench.model PORT A_MS B_MS`. `GET /-/batches` answers how often it ran each batch
+size.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import collections
 import re
 import sys
 import time
+from typing import Any
 
 import msgspec
 import uvloop
@@ -67,6 +69,11 @@ class Device:
             self.start(self.waiting.popleft())
         connection.answer(b'{"predictions":[%b]}' % items)
 
+    def close(self) -> None:
+        """Give the timer back."""
+        if self.timer:
+            self.timer.close()
+
 
 class Connection(asyncio.Protocol):
     """One connection; answers come in the order of its requests."""
@@ -77,7 +84,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self.transport = transport
+        self.transport: Any = transport  # uvloop's are no subclass of asyncio's Transport
 
     def data_received(self, data: bytes) -> None:
         """Cut requests out of the stream by their content-length."""
@@ -103,8 +110,8 @@ class Connection(asyncio.Protocol):
 
     def answer(self, text: bytes) -> None:
         """Answer a request, if its client is still there."""
-        if not self.transport.is_closing():  # type: ignore[attr-defined]  # a BaseTransport by signature
-            self.transport.write(_HEAD % (len(text), text))  # type: ignore[attr-defined]
+        if not self.transport.is_closing():
+            self.transport.write(_HEAD % (len(text), text))
 
 
 async def main(port: int, a_ms: float, b_ms: float) -> None:

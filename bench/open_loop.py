@@ -1,14 +1,16 @@
 """Open-loop load: requests are sent when they are due, however the server does, each on a free connection.
 
-Usage: `python -m bench.open_loop http://127.0.0.1:PORT/predict --rate 1000 --seconds 5`. It prints one JSON object;
-exit code 0 = it counts, 3 = void (sends were late or the generator was too busy), 4 = an answer was another's or came
-twice. Latencies count from the intended send time, so a server that stalls cannot hide the requests it kept away.
+Usage: `python -m bench.open_loop http://127.0.0.1:PORT/predict --rate 1000 --seconds 5`. It prints one JSON
+object; exit code 0 = it counts, 3 = void (sends were late or the generator was too busy), 4 = an answer was
+another's or came twice. Latencies count from the intended send time, so a server that stalls cannot hide
+the requests it kept away.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import gc
 import itertools
 import json
@@ -28,6 +30,7 @@ from bench.ledger import Entry, Ledger
 from bench.timer import Timer, precise, urgent
 
 MOST_CONNECTIONS = 12_000
+AT_ONCE = 50  # requests given up in one turn, so that sends are not late
 
 
 class Connection(asyncio.Protocol):
@@ -159,15 +162,15 @@ class OpenLoop:
         self.connections: set[Connection] = set()
         self.waiting: list[asyncio.Task[Any]] = []
         self.open = 0
-        self.oldest = 0
+        self.asked: collections.deque[tuple[Entry, Connection]] = collections.deque()
         self.done = False
 
     def message(self, number: int) -> bytes:
         """A request's bytes."""
         body = self.bodies.body(number)
         return (
-            b"POST %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-            % (self.path, len(body), body)
+            b"POST %b HTTP/1.1\r\nhost: bench\r\n"
+            b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (self.path, len(body), body)
         )
 
     async def run(self) -> None:
@@ -221,6 +224,7 @@ class OpenLoop:
         while self.idle:
             connection = self.idle.pop()
             if connection in self.connections and not connection.transport.is_closing():
+                self.asked.append((entry, connection))
                 connection.send(entry)
                 return
         if len(self.connections) < MOST_CONNECTIONS:
@@ -234,6 +238,8 @@ class OpenLoop:
         connection = Connection(self)
         self.connections.add(connection)
         connection.entry = entry
+        if entry:
+            self.asked.append((entry, connection))
         task = self.loop.create_task(self.open_connection(connection))
         self.waiting.append(task)
         if len(self.waiting) > 1000:
@@ -249,14 +255,12 @@ class OpenLoop:
 
     def expire(self) -> None:
         """Give up what is too old: its connection ends, as a client's does that leaves."""
-        entries = self.ledger.entries
-        while self.oldest < len(entries) and entries[self.oldest].outcome:
-            self.oldest += 1
-        if self.oldest == len(entries) or time.monotonic() - entries[self.oldest].intended < self.timeout:
-            return
         limit = time.monotonic() - self.timeout
-        for connection in list(self.connections):
-            if connection.entry and connection.entry.intended < limit:
+        for _ in range(AT_ONCE):
+            if not self.asked or self.asked[0][0].intended > limit:
+                return
+            entry, connection = self.asked.popleft()
+            if connection.entry is entry:
                 connection.finish("timeout", f"{self.timeout:g} s")
                 if connection.transport:
                     connection.transport.abort()

@@ -1,4 +1,4 @@
-"""Starts what is measured, on its core, and ends it with all its children; reads what the kernel counted of it."""
+"""Starts what is measured, on its core; ends it with all its children; reads what the kernel counted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def free_port() -> int:
 def running(
     command: Sequence[str], *, core: int, env: Mapping[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A program in a process group of its own, pinned to a core; yields it and the file with what it prints."""
+    """A program in a session of its own, on one core; yields it and the file with what it prints."""
 
     def prepare() -> None:
         os.sched_setaffinity(0, {core})
@@ -155,21 +155,28 @@ def model(a_ms: float, b_ms: float, *, core: int) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def sidecar(
-    behind: Server, *, core: int, protocol: str = "instances", max_ongoing: int = 100, **batching: Any
+    behind: Server,
+    *,
+    core: int,
+    batching: Mapping[str, Any],
+    protocol: str = "instances",
+    max_ongoing: int = 100,
 ) -> Iterator[Server]:
     """Our sidecar before a model.
 
     Args:
         behind: the model.
         core: where it runs.
+        batching: fields of the settings' `batching`.
         protocol: how it joins requests.
         max_ongoing: requests with the model at once under `none`.
-        batching: fields of the settings' `batching`.
     """
     port, admin = free_port(), free_port()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         settings = Path(folder) / "settings.json"
-        settings.write_text(json.dumps({"v": 1, "batching": batching, "maxOngoingRequests": max_ongoing}))
+        settings.write_text(
+            json.dumps({"v": 1, "batching": dict(batching), "maxOngoingRequests": max_ongoing})
+        )
         command = [
             *(sys.executable, "-m", "penstock_sidecar", f"--listen=127.0.0.1:{port}"),
             *(f"--admin=127.0.0.1:{admin}", f"--model=http://127.0.0.1:{behind.port}"),

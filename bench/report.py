@@ -20,16 +20,16 @@ LABELS = {
 def number(value: float | None, digits: int = 2) -> str:
     """A figure for people; a dash where there is none."""
     if value is None:
-        return "–"
+        return "-"
     return f"{value:,.0f}".replace(",", " ") if abs(value) >= 1000 else f"{value:.{digits}f}"
 
 
 def throughput_table(document: Mapping[str, Any]) -> Iterator[str]:
     """Throughput by connections, and ours as a multiple of each."""
     yield (
-        "| items/s, median (min–max) | "
+        "| items/s, median (min to max) | "
         + " | ".join(str(c) for c in CONNECTIONS)
-        + " | ours × at 64 | at 256 |"
+        + " | sidecar ÷ it, at 64 | at 256 |"
     )
     yield "| -- |" + " -- |" * (len(CONNECTIONS) + 2)
     for subject, label in LABELS.items():
@@ -37,11 +37,11 @@ def throughput_table(document: Mapping[str, Any]) -> Iterator[str]:
         for connections in CONNECTIONS:
             found = document["figures"].get(f"throughput/{subject}/{connections}/rate")
             cells.append(
-                f"{number(found['median'], 0)} ({number(found['min'], 0)}–{number(found['max'], 0)})"
+                f"{number(found['median'], 0)} ({number(found['min'], 0)} to {number(found['max'], 0)})"
                 if found
-                else "–"
+                else "-"
             )
-        if set(cells) == {"–"}:
+        if set(cells) == {"-"}:
             if subject in document["failures"]:
                 yield f"| {label} | did not run: {document['failures'][subject][:200]} |" + " |" * len(cells)
             continue
@@ -49,7 +49,7 @@ def throughput_table(document: Mapping[str, Any]) -> Iterator[str]:
         for connections in (64, 256):
             ours = median(document, f"throughput/sidecar/{connections}/rate")
             theirs = median(document, f"throughput/{subject}/{connections}/rate")
-            ratios.append(f"{ours / theirs:.2f}" if ours and theirs else "–")
+            ratios.append(f"{ours / theirs:.2f}" if ours and theirs else "-")
         version = document["versions"].get(subject)
         yield f"| {label}{f' {version}' if version else ''} | " + " | ".join(cells + ratios) + " |"
 
@@ -63,7 +63,7 @@ def goodput_table(document: Mapping[str, Any]) -> Iterator[str]:
     yield "| -- |" + " -- |" * len(percents)
     for subject, label in LABELS.items():
         cells = [number(median(document, f"goodput/{subject}/{percent}/share")) for percent in percents]
-        if set(cells) != {"–"}:
+        if set(cells) != {"-"}:
             yield f"| {label} | " + " | ".join(cells) + " |"
 
 
@@ -80,19 +80,23 @@ def target_table(document: Mapping[str, Any]) -> Iterator[str]:
 def page(document: Mapping[str, Any]) -> str:
     """The whole page, Markdown."""
     settings, machine = document["settings"], document["machine"]
+    quick, slow = settings["quick_model_ms"], settings["slow_model_ms"]
     lines = [
         "# Measured",
         "",
-        f"{document['date']}, {machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python "
-        f"{machine['python']}; load average before: {machine['load_average_before']:.2f}. Medians of "
-        f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s. Written by `make bench`; read the "
-        "ratios, the machine is shared.",
+        (
+            f"{document['date']}, {machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python "
+            f"{machine['python']}; load average before: {machine['load_average_before']:.2f}. Medians of "
+            f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s. Written by "
+            "`make bench`; read the ratios, the machine is shared."
+        ),
         "",
-        "Servers and their model share one core, the load has the other. Closed loops: the model sleeps "
-        f"{settings['quick_model_ms'][0]:g} ms + {settings['quick_model_ms'][1]:g} ms an item, one batch of at most "
-        f"{settings['max_batch']} at a time. Open loops: {settings['slow_model_ms'][0]:g} + "
-        f"{settings['slow_model_ms'][1]:g} ms, capacity {settings['capacity_per_s']:.0f}/s, objective "
-        f"{settings['objective_ms']:g} ms.",
+        (
+            "Servers and their model share one core, the load has the other. Closed loops: the model sleeps "
+            f"{quick[0]:g} ms + {quick[1]:g} ms an item, one batch of at most {settings['max_batch']} at a time. "
+            f"Open loops: {slow[0]:g} + {slow[1]:g} ms, capacity {settings['capacity_per_s']:.0f}/s, objective "
+            f"{settings['objective_ms']:g} ms."
+        ),
         "",
         "## Throughput by connections",
         "",

@@ -1,8 +1,8 @@
 """`make bench`: the sidecar, its model alone and its peers on the same cores, in interleaved rounds.
 
-Writes `bench/results/sidecar.json` (every figure: unit, n, median, spread, samples), `bench/results/README.md` and the
-pictures of `docs/pictures/`. A run with an error or a wrong answer is void and told as such. `--quick` takes less than
-five minutes and writes beside them, not over them.
+Writes `bench/results/sidecar.json` (every figure: unit, n, median, spread, samples),
+`bench/results/README.md` and the pictures of `docs/pictures/`. A run with an error or a wrong answer is
+void and told as such. `--quick` takes less than five minutes and writes beside them, not over them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import report, venvs
+from bench import report, table, venvs
 from bench.figures import Figures
 from bench.parts import (
     CAPACITY,
@@ -74,8 +74,8 @@ def parse() -> argparse.Namespace:
         "--sidecar",
         default="",
         help="command line of another sidecar to measure beside ours, with {listen_port}, {model_port} and "
-        "{admin_port}; KServe's agent: 'agent --port {listen_port} --component-port {model_port} --enable-batcher "
-        "--max-batchsize 32 --max-latency 1'",
+        "{admin_port}; KServe's agent: 'agent --port {listen_port} --component-port {model_port} "
+        "--enable-batcher --max-batchsize 32 --max-latency 1'",
     )
     parser.add_argument("--sidecar-path", default="/v1/models/bench:predict", help="what is posted to there")
     parser.add_argument("--out", type=Path, help="where the JSON goes; default: bench/results/sidecar.json")
@@ -143,6 +143,7 @@ def main() -> int:
     if out == RESULTS / "sidecar.json":
         (RESULTS / "README.md").write_text(text)
         plots(out)
+        table.write(document)
     return 1 if figures.voids else 0
 
 

@@ -58,19 +58,19 @@ def targets(document: Mapping[str, Any]) -> Iterator[Target]:
         "throughput at 256 connections, against Mosec",
         ratio(ours.format(256), "throughput/mosec/256/rate"),
         2,
-        "×",
+        "times",
     )
     yield Target(
         "throughput at 64 connections, against Mosec",
         ratio(ours.format(64), "throughput/mosec/64/rate"),
         1.5,
-        "×",
+        "times",
     )
     yield Target(
         "throughput at 256 connections, against the model's own limit",
         ratio(ours.format(256), "throughput/model/256/rate"),
         0.95,
-        "×",
+        "times",
     )
     for name, peer in PEERS.items():
         if name != "mosec":
@@ -79,7 +79,7 @@ def targets(document: Mapping[str, Any]) -> Iterator[Target]:
                     f"throughput at {connections} connections, against {peer.label}",
                     ratio(ours.format(connections), f"throughput/{name}/{connections}/rate"),
                     10,
-                    "×",
+                    "times",
                 )
     for connections in (64, 256):
         yield Target(
@@ -105,7 +105,7 @@ def targets(document: Mapping[str, Any]) -> Iterator[Target]:
                 f"batchWaitTimeout {milliseconds} ms against 0, {connections} connections",
                 ratio(f"wait/{milliseconds}/{connections}/rate", f"wait/0/{connections}/rate"),
                 NOISE,
-                "×",
+                "times",
             )
     yield Target(
         "added at one connection, p50", value("latency/sidecar/one/added_p50"), 0.2, "ms", at_least=False
@@ -129,4 +129,6 @@ def targets(document: Mapping[str, Any]) -> Iterator[Target]:
     )
     yield Target("idle CPU", value("idle/sidecar/-/cpu"), 0.5, "% of a core", at_least=False)
     yield Target("memory after load", value("memory/sidecar/loaded/rss"), 40, "MB", at_least=False)
-    yield Target("1 MB bodies through none", value("none/sidecar/1MB/rate"), 1, "GB/s a core")
+    for way in ("up", "down"):
+        key = f"none/sidecar/1MB/{way} a core"
+        yield Target(f"1 MB bodies through none, {way}, a core", value(key), 1, "GB/s")

@@ -18,12 +18,12 @@ class _Spec(ctypes.Structure):
 
 
 def precise() -> None:
-    """Let this process and its future children sleep to the microsecond (the kernel's default slack is 50 µs)."""
+    """Let this process and its children sleep to the microsecond (the kernel's own slack is 50 µs)."""
     _LIBC.prctl(_SET_TIMER_SLACK, 1000, 0, 0, 0)
 
 
 def urgent() -> bool:
-    """Let this process run before all others of its core (real-time class, needs root); returns whether it may."""
+    """Let this process run before all others of its core (real-time class); returns whether it may."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
     except OSError:

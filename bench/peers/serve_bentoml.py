@@ -1,7 +1,7 @@
 """BentoML: Starlette on uvicorn (uvloop and httptools are installed), adaptive batching in the front.
 
-`threads=1`: one batch at a time. `max_latency_ms` is the objective its dispatcher plans by and refuses by: the
-load's own objective where it has one, else its default of a minute. Its access log and traces are off.
+`threads=1`: one batch at a time. `max_latency_ms` is the objective its dispatcher plans by and refuses by:
+the load's own objective where it has one, else its default of a minute. Its access log and traces are off.
 """
 
 import os

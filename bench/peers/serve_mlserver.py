@@ -1,8 +1,8 @@
 """MLServer: FastAPI on uvicorn (uvloop and httptools are installed), adaptive batching in the process.
 
-`parallel_workers: 0`: no hop to a worker process (with one core it only costs); the batch sleeps in a thread, so
-that the loop reads on meanwhile. `max_batch_time` 1 ms (0 turns batching off). gzip, gRPC's share, metrics and the
-access log are off as far as they can be. It speaks v2 alone.
+`parallel_workers: 0`: no hop to a worker process (with one core it only costs); the batch sleeps in a
+thread, so that the loop reads on meanwhile. `max_batch_time` 1 ms (0 turns batching off). gzip, gRPC's
+share, metrics and the access log are off as far as they can be. It speaks v2 alone.
 """
 
 import asyncio

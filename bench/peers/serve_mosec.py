@@ -1,7 +1,8 @@
 """Mosec: a Rust front and batcher, one Python worker process.
 
-`max_wait_time` 1 ms is the least (0 means its default of 10 ms); batches of up to 32 gather while the worker is
-busy. `num=1`: one batch at a time. JSON is msgspec's, which Mosec's documentation offers as the quick one.
+`max_wait_time` 1 ms is the least (0 means its default of 10 ms); batches of up to 32 gather while the
+worker is busy. `num=1`: one batch at a time. JSON is msgspec's, which Mosec's documentation offers as the
+quick one.
 """
 
 import os
@@ -29,7 +30,7 @@ class Model(Worker):
 
 
 if __name__ == "__main__":
-    sys.argv = sys.argv[:1] + ["--address", "127.0.0.1", "--port", os.environ["BENCH_PORT"], "--wait", "1"]
+    sys.argv = [*sys.argv[:1], "--address", "127.0.0.1", "--port", os.environ["BENCH_PORT"], "--wait", "1"]
     sys.argv += ["--timeout", "30000", "--log-level", "error"]
     server = Server()
     server.append_worker(

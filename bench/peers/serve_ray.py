@@ -1,8 +1,8 @@
 """Ray Serve: its HTTP proxy (uvicorn, uvloop) and one replica with `@serve.batch`.
 
-`batch_wait_timeout_s` 0: a batch goes when it can; `max_concurrent_batches` 1: one at a time; `max_ongoing_requests`
-wide, as its batching guide asks, so that batches can fill. The batch sleeps in a thread, so that the replica reads on
-meanwhile. The dashboard and the access log are off. No autoscaling.
+`batch_wait_timeout_s` 0: a batch goes when it can; `max_concurrent_batches` 1: one at a time;
+`max_ongoing_requests` wide, as its batching guide asks, so that batches can fill. The batch sleeps in a
+thread, so that the replica reads on meanwhile. The dashboard and the access log are off. No autoscaling.
 """
 
 import asyncio

@@ -1,0 +1,111 @@
+"""README's performance table, generated from the results: `python -m bench.table` prints it.
+
+With `--write` it puts it into README.md between its two marks, in the place of what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.figures import median
+from bench.parts import LOADS
+from bench.peers.catalogue import PEERS
+from bench.report import number
+
+RESULTS = Path(__file__).parent / "results" / "sidecar.json"
+README = Path(__file__).parent.parent / "README.md"
+BEGIN = "<!-- written by `python -m bench.table --write` out of bench/results/sidecar.json -->"
+END = "<!-- end of what is written -->"
+
+
+def block(document: Mapping[str, Any]) -> str:
+    """The block between the marks, with them."""
+
+    def rate(subject: str, connections: int) -> str:
+        found = median(document, f"throughput/{subject}/{connections}/rate")
+        return "-" if found is None else number(found, 0)
+
+    def times(subject: str, connections: int) -> str:
+        ours = median(document, f"throughput/sidecar/{connections}/rate")
+        theirs = median(document, f"throughput/{subject}/{connections}/rate")
+        return f"{ours / theirs:.2g}" if ours and theirs else "-"
+
+    lines = [
+        BEGIN,
+        "| | 64 connections | 256 connections | sidecar ÷ it: 64 | 256 |",
+        "| -- | -- | -- | -- | -- |",
+        f"| Penstock's sidecar | {rate('sidecar', 64)}/s | {rate('sidecar', 256)}/s | 1 | 1 |",
+        (
+            f"| the model's own limit | {rate('model', 64)}/s | {rate('model', 256)}/s | "
+            f"{times('model', 64)} | {times('model', 256)} |"
+        ),
+    ]
+    for name, peer in PEERS.items():
+        if name in document["failures"] and median(document, f"throughput/{name}/64/rate") is None:
+            lines.append(f"| {peer.label} {document['versions'][name]} | did not run | | | |")
+            continue
+        cells = (f"{rate(name, 64)}/s", f"{rate(name, 256)}/s", times(name, 64), times(name, 256))
+        lines.append(f"| {peer.label} {document['versions'][name]} | " + " | ".join(cells) + " |")
+
+    def value(key: str, digits: int = 2) -> str:
+        return number(median(document, key), digits)
+
+    goods = ", ".join(f"{value(f'goodput/sidecar/{percent}/share')} at {percent} %" for percent in LOADS)
+    lines += [
+        "",
+        "| the sidecar | |",
+        "| -- | -- |",
+        (
+            f"| CPU a request, at 64 / 256 connections | {value('throughput/sidecar/64/cpu', 1)} / "
+            f"{value('throughput/sidecar/256/cpu', 1)} µs |"
+        ),
+        f"| with a model that costs nothing, 256 connections | {value('free/sidecar/256/rate', 0)}/s |",
+        (
+            f"| added at one connection, p50 / p99 | {value('latency/sidecar/one/added_p50')} / "
+            f"{value('latency/sidecar/one/added_p99')} ms |"
+        ),
+        (
+            f"| added at half load, p99, against a batcher that costs nothing | "
+            f"{value('latency/sidecar/half/added_p99')} ms |"
+        ),
+        f"| answers in time, of min(offered, capacity) | {goods} |",
+        f"| refusals within 5 ms at 150 % load | {value('goodput/sidecar/150/refused_within_5ms')} |",
+        (
+            f"| idle CPU, memory after load | {value('idle/sidecar/-/cpu')} % of a core, "
+            f"{value('memory/sidecar/loaded/rss', 0)} MB |"
+        ),
+        END,
+    ]
+    return "\n".join(lines)
+
+
+def found_in(readme: str) -> str | None:
+    """The block that a README holds, with its marks; None without them."""
+    begin, end = readme.find(BEGIN), readme.find(END)
+    return readme[begin : end + len(END)] if 0 <= begin < end else None
+
+
+def write(document: Mapping[str, Any]) -> None:
+    """Put the block into README.md in the place of the one there (raises ValueError without its marks)."""
+    readme = README.read_text()
+    old = found_in(readme)
+    if old is None:
+        raise ValueError(f"expected the marks {BEGIN!r} and {END!r} in README.md, found none")
+    README.write_text(readme.replace(old, block(document)))
+
+
+def main() -> None:
+    """Print or write the block."""
+    document = json.loads(RESULTS.read_text())
+    if "--write" in sys.argv[1:]:
+        write(document)
+    else:
+        print(block(document))
+
+
+if __name__ == "__main__":
+    main()
