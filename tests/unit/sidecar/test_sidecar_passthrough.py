@@ -150,6 +150,8 @@ class Bench:
     """A `Passing` before a `Model`."""
 
     def __init__(self, *, slots: int = 1, **batching: Any) -> None:
+        loop = asyncio.get_running_loop()
+        self.late = 0.0  # seconds that the loop's timers are behind the clock
         self.model = Model()
         self.metrics = Metrics()
         self.firsts = 0
@@ -157,7 +159,7 @@ class Bench:
             open=self.model.open,
             settings=settings(slots, **batching),
             tally=self.metrics,
-            clock=asyncio.get_running_loop().time,
+            clock=lambda: loop.time() + self.late,
             backend=lambda: "b",
             pod="p",
             first=self._first,
@@ -259,6 +261,22 @@ class TestQueue:
             await settle()
             assert bench.model.targets == ["/first", "/other"]
             assert (first.status, other.status) == (200, 200)
+
+        fake_loop.run(main())
+
+    def test_what_expired_in_a_long_turn_is_not_sent_either(self) -> None:
+        """The place falls free before the timer could ring."""
+
+        async def main() -> None:
+            bench = Bench()
+            first, second = bench.ask("/first"), bench.ask("/second")
+            await settle()
+            bench.late = 31.0
+            bench.model.answer(0)
+            await settle()
+            assert bench.model.targets == ["/first"]
+            assert (first.status, second.status, second.reason) == (200, 504, "deadline")
+            assert bench.load == (0, 0)
 
         fake_loop.run(main())
 

@@ -426,7 +426,7 @@ class TestBroken:
         peer.scripts = [play, good]
 
         async def use() -> None:
-            answer = await ask(upstream, peer)
+            answer = await ask(upstream, peer, timeout=60)  # it is not the time that ends it
             if when == "aborted":
                 answer.abort()
                 answer.abort()
@@ -599,6 +599,25 @@ class TestTunnels:
         with pytest.raises(ConnectionLost):
             await tunnel.write(b"too late")
         await check_pool(upstream, peer, 2)
+
+    async def test_a_peer_that_ends_its_half_first_is_still_written_to(
+        self, upstream: H1Upstream, peer: Scripted
+    ) -> None:
+        got = asyncio.get_running_loop().create_future()
+
+        async def play(wire: Wire) -> None:
+            await wire.head()
+            await wire.send(b"HTTP/1.1 101 S\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n")
+            wire.writer.write_eof()
+            got.set_result(await wire.reader.read())
+
+        peer.scripts = [play]
+        tunnel = (await self.open(upstream, peer)).tunnel
+        assert tunnel is not None
+        assert await tunnel.read() == b""
+        await tunnel.write(b"still here")
+        tunnel.end()
+        assert await asyncio.wait_for(got, 10) == b"still here"
 
     async def test_another_status_is_an_answer_like_any_other(
         self, upstream: H1Upstream, peer: Scripted
