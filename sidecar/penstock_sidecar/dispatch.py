@@ -26,6 +26,7 @@ from penstock_sidecar.keys import Keys
 from penstock_sidecar.pace import Pace
 from penstock_sidecar.queue import Limits, Queue
 from penstock_sidecar.runs import Observer, Runs, Send, Trace
+from penstock_sidecar.streaming import StreamedSends
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError
@@ -104,6 +105,7 @@ class Dispatcher:
         clock: the monotonic time in seconds.
         beside: sends what is not batched; what is said to the dispatcher is said to it, too.
         trace: sends in a span of each batch, None where nothing is traced.
+        streamed: sends what may be answered by a stream for several clients, None where nothing is.
 
     `slots` batches may be with the model at once now; `alive` while it runs; `refusing` is what new requests
     are told, if they are refused; `keys` reads header fields under the policy in effect.
@@ -119,6 +121,7 @@ class Dispatcher:
         clock: Callable[[], float],
         beside: Beside | None = None,
         trace: Trace | None = None,
+        streamed: StreamedSends | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -126,7 +129,13 @@ class Dispatcher:
         self._isolates = protocol.isolates
         self._queue = Queue()
         self._runs = Runs(
-            send=send, protocol=protocol, observer=observer, clock=clock, flow=self, trace=trace
+            send=send,
+            protocol=protocol,
+            observer=observer,
+            clock=clock,
+            flow=self,
+            trace=trace,
+            streamed=streamed,
         )
         self._curve = ServiceCurve()
         self._budget = Budget()

@@ -9,11 +9,13 @@ batch), so that the model never gets more at once than it was promised.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from penstock_sidecar.exchange import compose, distribute, failure, from_model, rejoin
 from penstock_sidecar.isolation import STATUSES, Halving
+from penstock_sidecar.streaming import Streamed, StreamedSends
 from penstock_sidecar.work import Outcome, Part, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason
@@ -110,6 +112,7 @@ class Runs:
         clock: the monotonic time in seconds.
         flow: the dispatcher.
         trace: sends in a span, None where nothing is traced.
+        streamed: sends what may be answered by a stream for several clients, None where nothing is.
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class Runs:
         clock: Callable[[], float],
         flow: Flow,
         trace: Trace | None = None,
+        streamed: StreamedSends | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._send = send
@@ -129,6 +133,7 @@ class Runs:
         self._clock = clock
         self._flow = flow
         self._trace = trace
+        self._streamed = streamed
         self._batches: set[Batch] = set()
         self.busy = 0
         self.items = 0
@@ -273,13 +278,20 @@ class Runs:
         timeout = max(MIN_RUN_SECONDS, max([part.work.expires for part in parts]) - begun)
         request = compose(parts, self._protocol, timeout, attempt)
         sent = self._clock()
+        send = self._send
+        if self._streamed is not None:
+            send = functools.partial(self._streamed.send, parts, self._flow.settle)
         if self._trace is None:
-            answer = await self._send(request, timeout)
+            answer = await send(request, timeout)
         else:
-            answer = await self._trace(self._send, request, timeout, parts, batch.limit)
+            answer = await self._trace(send, request, timeout, parts, batch.limit)
         answered = self._clock()
         seconds = answered - sent
         items = batch.items if not attempt else sum([part.size for part in parts])
+        if isinstance(answer, Streamed):
+            self._observer.ran(items, batch.limit, seconds, batch.waits)
+            self._flow.learned(parts[0].work, items, seconds, ok=True)
+            return None
         answer.headers = from_model(answer.headers)
         said: Outcome = answer
         answers: list[Response] = []

@@ -253,6 +253,10 @@ class BatchStreams:
         self._watcher.over(index, reason)
 
 
+class Streamed(Response):
+    """An answer that all have had already."""
+
+
 class StreamedSends:
     """Sends batches whose answers may be streams.
 
@@ -269,22 +273,22 @@ class StreamedSends:
 
     async def send(
         self,
-        request: Request,
-        timeout: float,
         parts: Sequence[Part],
         settle: Callable[[Work, Outcome], None],
-    ) -> Response | None:
+        request: Request,
+        timeout: float,
+    ) -> Response:
         """Send a batch.
 
         Args:
+            parts: what it holds.
+            settle: gives a request its outcome, unless it has one.
             request: the batch.
             timeout: seconds until the head of the answer; between two pieces of a stream at least
                 `IDLE_SECONDS`.
-            parts: what it holds.
-            settle: gives a request its outcome, unless it has one.
 
         Returns:
-            The answer; None where it was a stream, which has ended, and every request has its outcome.
+            The answer; `Streamed` where it was a stream, which has ended, and every request has its outcome.
 
         Raises:
             UpstreamError: there is no answer.
@@ -293,7 +297,7 @@ class StreamedSends:
         if 200 <= answer.status < 300 and is_streamed(answer.headers):
             ids = [part.items[0].id for part in parts]
             await BatchStreams(answer, ids, _Parts(parts, settle, self._tell)).run()
-            return None
+            return Streamed(answer.status, answer.headers)
         pieces = []
         try:
             while piece := await answer.stream.read():

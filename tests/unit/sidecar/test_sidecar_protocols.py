@@ -226,3 +226,46 @@ async def test_a_request_larger_than_a_batch_has_one_answer(start: Callable[...,
 def test_the_lengths_on_the_page_are_true(name: str):
     _, headers, body = parse_request(name)
     json.loads(body[: int(headers["inference-header-content-length"])])
+
+
+async def test_a_batch_is_streamed_to_each_of_its_clients(start: Callable[..., Any]):
+    pair = await start("envelope")
+    plug, three, none, refused = (
+        pair.ask("/stream", json={"x": x}, headers={"x-who": str(x)}) for x in (1, 3, 0, -1)
+    )
+    replies = await pair.batched(3, plug, three, none, refused)
+    assert [reply.status for reply in replies] == [200, 200, 404]
+    assert replies[0].headers["content-type"] == "application/x-ndjson"
+    assert replies[0].body == b'{"step": 1}\n{"step": 2}\n{"step": 3}\n'
+    assert replies[1].body == b""
+    assert replies[2].reason == "model_failed"
+    assert replies[2].document["detail"] == "below zero"
+    await pair.until_load(0)
+
+
+async def test_one_that_leaves_a_streamed_batch_is_told_and_its_mate_goes_on(start: Callable[..., Any]):
+    pair = await start("envelope")
+    endless = 10**9
+
+    async def leave() -> Reply:
+        async with pair.session.post(pair.data + "/stream", json={"x": endless}) as answer:
+            first = await answer.content.readline()
+            answer.close()
+            return Reply(answer.status, answer.headers, first)
+
+    async def mate() -> Reply:
+        """Reads until the model knows that the other one has left, then until its own end."""
+        reply = await pair.ask("/stream", json={"x": 300})
+        await until(cancelled)
+        return reply
+
+    async def cancelled() -> Any:
+        return (await pair.look())["cancelled"]
+
+    left, stayed = await pair.batched(2, pair.ask("/stream", json={"x": 0}), leave(), mate())
+    assert left.body == b'{"step": 1}\n'
+    assert stayed.body.count(b"\n") == 300
+    found = await pair.look()
+    assert len(found["cancelled"]) == 1
+    assert found["cancelled"][0] not in found["finished"]
+    await pair.until_load(0)
