@@ -19,9 +19,11 @@ from penstock_sidecar.model import Model
 from penstock_sidecar.passthrough import NONE, Passing
 from penstock_sidecar.readiness import Readiness
 from penstock_sidecar.reconfigure import Reconfigure
+from penstock_sidecar.streaming import StreamedSends
 from penstock_sidecar.warmup import Warmup
 from penstock_wire import process, report
 from penstock_wire import settings as wire_settings
+from penstock_wire.envelope import ENVELOPE_PROTOCOL
 from penstock_wire.h1_front import H1Front
 from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.http import Listener, Service, Streams
@@ -132,6 +134,9 @@ class Sidecar:
             observer=self._metrics,
             clock=time.monotonic,
             beside=self._passing,
+            streamed=StreamedSends(open=self._model.open, send=self._model.send)
+            if protocol is ENVELOPE_PROTOCOL
+            else None,
         )
         dispatcher.model_changed(loaded=False, gone=False)
         handler = SidecarHandler(
