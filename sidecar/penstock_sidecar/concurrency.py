@@ -232,6 +232,7 @@ class AutoSlots:
             self._set(self._base)
         else:
             self._stretch = self._new_stretch(0)
+            self._rest_left = max(self._rest_left, STRETCH)
 
     def _fail(self) -> None:
         self._failures += 1

@@ -35,7 +35,7 @@ class Lane(Timeline):
 class Line:
     """The queued requests of one key."""
 
-    __slots__ = ("_levels", "bytes", "common", "held", "items", "key", "lanes", "lone", "requests")
+    __slots__ = ("_levels", "bytes", "common", "held", "items", "key", "lanes", "latest", "lone", "requests")
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -48,6 +48,8 @@ class Line:
         self.items = 0
         self.bytes = 0
         self.held = False
+        # When the latest request came, while part-full batches may wait.
+        self.latest = 0.0
 
     @property
     def oldest(self) -> float:

@@ -26,6 +26,10 @@ from penstock_sidecar.work import Key, Part, Work
 AGEING = 5.0
 """Seconds of waiting that raise a request by one level."""
 LEVELS = 8
+QUIET = 5.0
+"""Mean gaps between arrivals without one after which a part-full batch waits no longer. Among independent
+arrivals that happens once in e⁵ = 150 times; but callers who all wait for this very batch never fill it."""
+_GAP_WEIGHT = 1 / 16
 _HEADROOM = 1.25
 _SHORTER = 0.5
 """A `service` that falls below this share of what was kept is taken up; a smaller fall is not."""
@@ -77,6 +81,7 @@ class Queue:
         self._latest = 0.0
         self._held: Ranking[Line] = Ranking(self._due)
         self._limits = Limits(size=1, bytes=1)
+        self._gap = 0.0
         self.items = 0
         self.bytes = 0
         self.requests = 0
@@ -114,8 +119,8 @@ class Queue:
             self._ageing.add(work, work.arrived + AGEING)
         if work.deadline > self._latest:
             self._latest = work.deadline
-        if line.held and self._fills(line):
-            self._release(line)
+        if self._limits.wait > 0.0:
+            self._notice(line, work.arrived)
 
     def leave(self, work: Work) -> None:
         """Take a request out of its line, with the items not cut yet; no-op where it is in none."""
@@ -179,7 +184,7 @@ class Queue:
             if self._goes(line, now):
                 return Choice(line.key)
             line.held = True
-            held.touch(line, min(line.oldest + limits.wait, line.deadline - self._limits.service))
+            held.touch(line, self._until(line))
         line = held.first()
         return Choice(None, None if line is None else self._due(line))
 
@@ -415,11 +420,14 @@ class Queue:
             return
         # Some more than asked, so that not each small rise looks at all lines anew.
         self._limits = dataclasses.replace(limits, service=limits.service * _HEADROOM)
+        if not same:
+            self._gap = limits.wait
         self._held = Ranking(self._due)
         for line in self._lines.values():
             line.held = True
+            line.latest = max(work.arrived for work in line.by_arrival)
             due = self._due(line)
-            if limits.wait > 0.0 and due is not None:
+            if limits.wait > 0.0 and due is not None and not self._fills(line):
                 self._held.touch(line, due)
             else:
                 self._release(line)
@@ -428,14 +436,28 @@ class Queue:
         """When a held line may go though it fills no batch."""
         if not line.held or not line.requests:
             return None
-        return min(line.oldest + self._limits.wait, line.deadline - self._limits.service)
+        return self._until(line)
+
+    def _until(self, line: Line) -> float:
+        limits = self._limits
+        quiet = line.latest + QUIET * self._gap
+        return min(line.oldest + limits.wait, line.deadline - limits.service, quiet)
+
+    def _notice(self, line: Line, arrived: float) -> None:
+        """Something arrived while part-full batches may wait."""
+        if line.requests > 1:
+            # Only of gaps within a line: before its first request, callers may have waited for an answer.
+            gap = min(arrived - line.latest, self._limits.wait)
+            self._gap += _GAP_WEIGHT * (gap - self._gap)
+        line.latest = arrived
+        if line.held and self._fills(line):
+            self._release(line)
 
     def _fills(self, line: Line) -> bool:
         return line.lone or line.items >= self._limits.size or line.bytes >= self._limits.bytes
 
     def _goes(self, line: Line, now: float) -> bool:
-        limits = self._limits
-        return self._fills(line) or min(line.oldest + limits.wait, line.deadline - limits.service) <= now
+        return self._fills(line) or self._until(line) <= now
 
     def _release(self, line: Line) -> None:
         line.held = False

@@ -49,7 +49,7 @@ class Case:
         seconds: how long load comes.
         rate: arrivals a second (Poisson), or None where `clients` ask again as soon as they are answered.
         clients: how many.
-        think: seconds between an answer and the client's next request.
+        think: seconds between an answer and the client's next request, in the mean (exponential).
         size: `maxBatchSize`.
         slots: `maxConcurrentBatches`.
         objective: `latencyObjective` in seconds.
@@ -66,7 +66,7 @@ class Case:
     seconds: float
     rate: float | None = None
     clients: int = 0
-    think: float = 0.0
+    think: float = 1e-4
     size: int = 32
     slots: int = 1
     objective: float | None = None
@@ -170,7 +170,8 @@ class Simulation:
 
     def _ask_again(self, work: Asked) -> None:
         if self.case.rate is None:
-            heapq.heappush(self._arrivals, (self.now + self.case.think + 1e-6, work.client))
+            think = self._random.expovariate(1.0 / self.case.think)
+            heapq.heappush(self._arrivals, (self.now + think, work.client))
 
     def _free(self) -> int:
         return self.case.slots - len(self._running)

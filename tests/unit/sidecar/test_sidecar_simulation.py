@@ -1,0 +1,126 @@
+"""What dropping, refusing and the guards are for: the sidecar's decisions against a simulated model.
+
+The numbers of docs/batching.md, "Why", come from these cases.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.simulation import Case, Result, affine, run
+
+BASE, ITEM, SIZE = 0.020, 0.001, 32
+FULL = BASE + ITEM * SIZE
+CAPACITY = SIZE / FULL
+OBJECTIVE = 2 * FULL + 0.050
+SECONDS = 20.0
+
+WAYS: dict[str, dict[str, object]] = {
+    "nothing": {"drop": "none", "admit": False},
+    "shrink": {"drop": "shrink", "admit": False},
+    "drop": {"admit": False},
+    "drop and refuse": {},
+}
+
+
+def loaded(load: float, way: str, **more: object) -> tuple[Result, float]:
+    """A load as a share of capacity; the result, and goodput as a share of what could be served."""
+    fields = {"objective": OBJECTIVE, "timeout": OBJECTIVE, "jitter": 0.05} | WAYS[way] | more
+    result = run(Case(model=affine(BASE, ITEM), rate=load * CAPACITY, seconds=SECONDS, **fields))  # type: ignore[arg-type]
+    return result, result.good / min(result.arrived, CAPACITY * SECONDS)
+
+
+@pytest.mark.parametrize("load", [0.25, 0.6, 0.9, 1.1, 1.3, 1.5])
+def test_goodput_at_each_load_is_what_could_be_served(load: float):
+    assert loaded(load, "drop and refuse")[1] >= 0.95
+
+
+@pytest.mark.parametrize("load", [1.1, 1.3, 1.5])
+def test_without_dropping_overload_serves_the_dead(load: float):
+    """And batches that shrink so that the oldest keeps its deadline serve fewer and fewer."""
+    assert loaded(load, "nothing")[1] <= 0.15
+    assert loaded(load, "shrink")[1] <= 0.20
+
+
+@pytest.mark.parametrize("load", [0.6, 0.9, 1.1, 1.3, 1.5])
+def test_refusing_on_arrival_costs_at_most_a_fiftieth(load: float):
+    assert loaded(load, "drop and refuse")[1] >= loaded(load, "drop")[1] - 0.02
+
+
+@pytest.mark.parametrize("load", [1.1, 1.3, 1.5])
+def test_most_refusals_are_on_arrival(load: float):
+    assert loaded(load, "drop and refuse")[0].on_arrival >= 0.8
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_goodput_with_several_slots(slots: int):
+    result = run(
+        Case(
+            model=affine(BASE, ITEM),
+            rate=1.5 * slots * CAPACITY,
+            seconds=10.0,
+            slots=slots,
+            objective=OBJECTIVE,
+            timeout=OBJECTIVE,
+            jitter=0.05,
+        )
+    )
+    assert result.good / (slots * CAPACITY * 10.0) >= 0.95
+    assert result.on_arrival >= 0.8
+
+
+@pytest.mark.parametrize(("factor", "least"), [(1.3, 0.6), (1.6, 0.75), (2.0, 0.95)])
+def test_a_tight_objective_makes_smaller_batches(factor: float, least: float):
+    """An objective of less than two full batches' time costs capacity, but not all of it."""
+    objective = factor * FULL
+    assert loaded(1.5, "drop and refuse", objective=objective, timeout=objective)[1] >= least
+
+
+def test_a_client_that_waits_longer_than_the_objective_is_dropped_at_the_objective():
+    result, goodput = loaded(1.5, "drop and refuse", timeout=30.0)
+    assert goodput >= 0.95
+    assert result.late <= 0.01 * result.arrived
+
+
+@pytest.mark.parametrize(
+    ("expiring", "run_head", "least", "most"),
+    [(False, False, 0.0, 0.0), (True, False, 0.94, 1.0), (False, True, 0.97, 1.0), (True, True, 0.97, 1.0)],
+    ids=["no guard", "samples expire", "the last is run", "both"],
+)
+def test_one_slow_start_does_not_lock_a_healthy_model_out(
+    *, expiring: bool, run_head: bool, least: float, most: float
+):
+    """The first batch takes 3 s, all others 20 ms, the objective is 250 ms: 300 s of it."""
+    case = Case(
+        model=lambda begun, items: (3.0 if begun < 1.0 else BASE) + ITEM * items,
+        rate=50.0,
+        seconds=300.0,
+        objective=0.25,
+        timeout=0.25,
+        expiring=expiring,
+        run_head=run_head,
+    )
+    assert least <= run(case).served <= most
+
+
+@pytest.mark.parametrize("wait", [0.001, 0.005, 0.020])
+@pytest.mark.parametrize(("size", "clients"), [(8, 64), (32, 4), (32, 16), (32, 64), (256, 64), (256, 256)])
+def test_no_wait_makes_a_busy_model_slower(size: int, clients: int, wait: float):
+    """Callers who ask again as soon as they are answered; 5 % for finding out that they are all there are."""
+    model = affine(0.001, 0.00001)
+    seconds = 1.0 + 100 * wait
+    without, waiting = (
+        run(Case(model=model, clients=clients, seconds=seconds, size=size, wait=each, admit=False))
+        for each in (0.0, wait)
+    )
+    assert waiting.good >= 0.95 * without.good
+
+
+def test_a_wait_fills_the_batches_of_an_idle_model():
+    """What it is for: 200 requests a second, one by one without it, by four with 20 ms."""
+    lone, waiting = (
+        run(Case(model=affine(0.001, 0.00001), rate=200.0, seconds=20.0, wait=wait)) for wait in (0.0, 0.020)
+    )
+    assert lone.items / lone.batches < 1.2
+    assert waiting.items / waiting.batches > 3.0
+    assert max(waiting.latencies) < 0.030
