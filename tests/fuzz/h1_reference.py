@@ -13,8 +13,8 @@ TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _REQUEST_LINE = re.compile(rb"(" + TOKEN + rb") +([!-~\x80-\xff]+) +HTTP/(1\.[01])\r\n")
 _FIELD = re.compile(rb"(" + TOKEN + rb"):[ \t]*([\t -~\x80-\xff]*)\r\n")
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
-# NB: names and values of extensions may be empty here, which RFC 9112 section 7.1.1 does not say: llhttp takes
-# that, we ignore extensions, and no reader can take them for data as long as they hold no CR or LF.
+# NB: names and values of extensions may be empty here, which RFC 9112 section 7.1.1 does not say: llhttp
+# takes that, we ignore extensions, and nobody can take them for data as long as they hold no CR or LF.
 _WORD = rb"(?:" + TOKEN + rb")?"
 _EXTENSION = rb"[ \t]*;[ \t]*" + _WORD + rb"(?:[ \t]*=[ \t]*(?:" + _QUOTED + rb"|" + _WORD + rb"))?"
 _CHUNK = re.compile(rb"([0-9A-Fa-f]+)((?:" + _EXTENSION + rb")*)\r\n")

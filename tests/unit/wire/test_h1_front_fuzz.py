@@ -16,8 +16,8 @@ FOUND = {
         b"GET /smuggled HTTP/1.1\r\nHost: smuggler\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n"
     ),
     "the same with chunks": (
-        b"POST /e HTTP/1.1\r\nUpgrade: x\r\nConnection: upgrade\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-        b"3\r\nabc\r\n0\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n"
+        b"POST /e HTTP/1.1\r\nUpgrade: x\r\nConnection: upgrade\r\nHost: a\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n"
     ),
     "an answer to HEAD ended the next one's stream": (
         b"HEAD /h HTTP/1.1\r\nHost: a\r\n\r\n"

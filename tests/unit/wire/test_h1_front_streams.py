@@ -1,0 +1,723 @@
+"""Streams and tunnels of the front, over loopback: bodies as they come, back-pressure, cut connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+
+from penstock_wire import h1_front_limits as limits
+from penstock_wire.h1_front import H1Front
+from penstock_wire.http import BodyReader, ClientGone, Exchange, Request, Response, Tunnel
+
+OK = b"HTTP/1.1 200 OK\r\n"
+UPGRADE = b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: x\r\n\r\n"
+SWITCH = ((b"connection", b"upgrade"), (b"upgrade", b"x"))
+Work = Callable[[Exchange], Awaitable[None]]
+
+
+class Server:
+    """A front that serves with streams; `work` runs in a task for each exchange."""
+
+    def __init__(self) -> None:
+        self.front = H1Front(max_body_bytes=1000)
+        self.work: Work = self.echo
+        self.streamed: Callable[[Request], bool] = lambda request: request.target.startswith("/s")
+        self.exchanges: list[Exchange] = []
+        self.gone = 0
+        self.errors: list[BaseException] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.address = ("", 0)
+
+    def __call__(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
+        exchange.gone = self._gone
+        task = asyncio.create_task(self._run(exchange))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _gone(self) -> None:
+        self.gone += 1
+
+    async def _run(self, exchange: Exchange) -> None:
+        try:
+            await self.work(exchange)
+        except ClientGone as error:
+            self.errors.append(error)
+
+    async def echo(self, exchange: Exchange) -> None:
+        stream = exchange.request.stream
+        body = (
+            exchange.request.body if stream is None else b"".join([piece async for piece in pieces(stream)])
+        )
+        exchange.answer(Response(200, (), body))
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.address)
+
+    async def exchange(self, sent: bytes) -> bytes:
+        """Send bytes, and all that comes back until the server closes."""
+        reader, writer = await self.connect()
+        writer.write(sent)
+        found = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return found
+
+
+async def pieces(stream: BodyReader) -> AsyncIterator[bytes]:
+    while piece := await stream.read():
+        yield piece
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    found = Server()
+    listener = await found.front.serve("127.0.0.1", 0, found, streams=lambda one: found.streamed(one))
+    found.address = listener.address
+    yield found
+    await found.front.close(0)
+    async with asyncio.timeout(10):
+        while found.tasks:
+            await asyncio.wait(set(found.tasks))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Sweeps that come often."""
+    monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.02)
+    return monkeypatch
+
+
+async def until(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not look():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
+
+
+async def head(reader: asyncio.StreamReader) -> bytes:
+    return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+
+
+async def body(reader: asyncio.StreamReader) -> bytes:
+    """The body of an answer with a length."""
+    found = await head(reader)
+    length = int(found.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return await asyncio.wait_for(reader.readexactly(length), 10)
+
+
+def post(target: str, data: bytes, *fields: bytes) -> bytes:
+    lines = [f"POST {target} HTTP/1.1".encode(), b"host: a", b"content-length: %d" % len(data), *fields]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + data
+
+
+# -- requests' bodies ------------------------------------------------------------------------------------
+
+
+async def test_a_streamed_body_is_read_while_it_comes(server: Server) -> None:
+    """The exchange begins with the head, knows the length, and reads each piece before the next is sent."""
+    got: list[bytes] = []
+
+    async def keep(exchange: Exchange) -> None:
+        assert exchange.request.stream is not None
+        assert exchange.request.length == 6
+        assert exchange.request.body == b""
+        async for piece in pieces(exchange.request.stream):
+            got.append(piece)
+        assert await exchange.request.stream.read() == b""
+        exchange.answer(Response(200, (), b"".join(got)))
+
+    server.work = keep
+    reader, writer = await server.connect()
+    writer.write(post("/s", b"abcdef")[:-6])
+    await until(lambda: len(server.exchanges) == 1)
+    for part in (b"ab", b"cd", b"ef"):
+        writer.write(part)
+        await until(lambda part=part: got[-1:] == [part])  # type: ignore[misc]
+    assert await body(reader) == b"abcdef"
+    server.work = server.echo
+    writer.write(post("/whole", b"next"))
+    assert await body(reader) == b"next"
+    writer.close()
+
+
+async def test_a_streamed_chunked_body_has_no_length_and_no_trailers(server: Server) -> None:
+    """RFC 9112 section 7.1: framing and trailers end in the front."""
+    sent = (
+        b"POST /s HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nx-t: 1\r\n\r\n"
+    )
+    reader, writer = await server.connect()
+    for index in range(len(sent)):
+        writer.write(sent[index : index + 1])
+        await writer.drain()
+    assert await body(reader) == b"abcde"
+    assert server.exchanges[0].request.length is None
+    assert b"x-t" not in dict(server.exchanges[0].request.headers)
+    writer.write(post("/s", b"again"))
+    assert await body(reader) == b"again"
+    writer.close()
+
+
+async def test_a_large_body_passes_whole_in_both_framings(server: Server) -> None:
+    """Larger than what is taken whole, in one connection, followed by another request."""
+    data = bytes(range(256)) * 8000
+    reader, writer = await server.connect()
+    writer.write(post("/s", data))
+    assert await body(reader) == data
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in (data[:1], data[1:70_000], data[70_000:]))
+    writer.write(b"POST /s HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    assert await body(reader) == data
+    writer.write(post("/s", b"small"))
+    assert await body(reader) == b"small"
+    writer.close()
+
+
+async def test_who_reads_slowly_slows_the_sender_down(server: Server) -> None:
+    """Back-pressure: what is received and not read is bounded; reading on takes the rest."""
+    go = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        await go.wait()
+        await server.echo(exchange)
+
+    server.work = slow
+    data = b"x" * 30_000_000
+    reader, writer = await server.connect()
+    writer.write(post("/s", data))
+    await until(lambda: len(server.exchanges) == 1)
+    stream = server.exchanges[0].request.stream
+    (connection,) = server.front.connections
+    await until(lambda: bool(connection._holders))
+    assert stream._size <= limits.BUFFER_BYTES + 256 * 1024  # type: ignore[union-attr]
+    go.set()
+    assert await body(reader) == data
+    writer.close()
+
+
+async def test_a_body_that_ends_early_says_so(server: Server) -> None:
+    """`read` raises ClientGone, and `gone` is called, once."""
+    reader, writer = await server.connect()
+    writer.write(post("/s", b"abcdef")[:-3])
+    await until(lambda: len(server.exchanges) == 1)
+    writer.close()
+    await until(lambda: len(server.errors) == 1)
+    assert server.gone == 1
+    assert await reader.read() == b""
+    server.exchanges[0].answer(Response(200))
+
+
+async def test_a_streamed_body_that_turns_bad_is_400_and_its_service_is_told(server: Server) -> None:
+    """RFC 9112 section 7.1: a bad chunk; there is one answer, which is the front's own."""
+    found = await server.exchange(
+        b"POST /s HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n"
+    )
+    assert found.startswith(b"HTTP/1.1 400 ")
+    assert found.count(b"content-length") == 1
+    await until(lambda: len(server.errors) == 1)
+    assert server.gone == 1
+
+
+async def test_a_streamed_body_that_stalls_is_408(server: Server, quick: pytest.MonkeyPatch) -> None:
+    """BODY_SECONDS count between two pieces."""
+    quick.setattr(limits, "BODY_SECONDS", 0.1)
+    found = await server.exchange(post("/s", b"abcdef")[:-3])
+    assert found.startswith(b"HTTP/1.1 408 ")
+    await until(lambda: len(server.errors) == 1)
+
+
+async def test_the_client_is_told_to_go_on_when_somebody_reads(server: Server) -> None:
+    """RFC 9110 section 10.1.1: a service may answer without having asked for the body."""
+    go = asyncio.Event()
+
+    async def wait(exchange: Exchange) -> None:
+        await go.wait()
+        await server.echo(exchange)
+
+    server.work = wait
+    reader, writer = await server.connect()
+    writer.write(post("/s", b"abc", b"expect: 100-continue")[:-3])
+    await until(lambda: len(server.exchanges) == 1)
+    go.set()
+    assert (await head(reader)).startswith(b"HTTP/1.1 100 ")
+    writer.write(b"abc")
+    assert await body(reader) == b"abc"
+    writer.close()
+
+
+async def test_who_is_refused_before_100_is_not_told_to_go_on(server: Server) -> None:
+    """RFC 9110 section 10.1.1: the final status comes instead, and the end: the body may come or not."""
+
+    async def refuse(exchange: Exchange) -> None:
+        exchange.answer(Response(403))
+
+    server.work = refuse
+    found = await server.exchange(post("/s", b"abc", b"expect: 100-continue")[:-3])
+    assert found.startswith(b"HTTP/1.1 403 ")
+    assert b"connection: close" in found
+
+
+async def test_100_comes_behind_the_answers_before_it(server: Server) -> None:
+    """RFC 9110 section 10.1.1 with RFC 9112 section 9.3.2: a pipelined request's turn."""
+    go = asyncio.Event()
+
+    async def wait(exchange: Exchange) -> None:
+        await go.wait()
+        await server.echo(exchange)
+
+    server.work = wait
+    for target in ("/whole", "/s"):
+        go.clear()
+        server.exchanges.clear()
+        reader, writer = await server.connect()
+        writer.write(post("/whole", b"1") + post(target, b"abc", b"expect: 100-continue")[:-3])
+        await until(lambda: len(server.exchanges) == 1)
+        go.set()
+        assert await body(reader) == b"1"
+        assert (await head(reader)).startswith(b"HTTP/1.1 100 ")
+        writer.write(b"abc")
+        assert await body(reader) == b"abc"
+        writer.close()
+
+
+async def test_an_answer_before_a_short_rest_keeps_the_connection(server: Server) -> None:
+    """RFC 9112 section 9.3: the rest of the body is read away; it is not the next request."""
+
+    async def early(exchange: Exchange) -> None:
+        exchange.answer(Response(200, (), b"early" if exchange.request.stream else exchange.request.body))
+
+    server.work = early
+    rest = b"GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n" * 100
+    reader, writer = await server.connect()
+    writer.write(post("/s", rest)[: -len(rest)])
+    assert await body(reader) == b"early"
+    writer.write(rest + post("/whole", b"next"))
+    assert await body(reader) == b"next"
+    assert [one.request.target for one in server.exchanges] == ["/s", "/whole"]
+    writer.close()
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 9999999", b"transfer-encoding: chunked"])
+async def test_an_answer_before_a_long_rest_closes_and_is_read(server: Server, framing: bytes) -> None:
+    """RFC 9112 section 9.6: it says `close`, and no reset takes it away while the client still sends."""
+
+    async def early(exchange: Exchange) -> None:
+        exchange.answer(Response(200, (), b"early"))
+
+    server.work = early
+    reader, writer = await server.connect()
+    writer.write(b"POST /s HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n" % framing)
+    await until(lambda: len(server.exchanges) == 1)
+    for _ in range(20):
+        writer.write(b"ffff\r\n" + b"x" * 0xFFFF + b"\r\n")
+        await writer.drain()
+    found = await asyncio.wait_for(reader.read(), 10)
+    assert found.startswith(OK)
+    assert b"connection: close" in found
+    assert found.endswith(b"early")
+    writer.close()
+
+
+# -- answers ---------------------------------------------------------------------------------------------
+
+
+async def three() -> AsyncIterator[bytes]:
+    for piece in (b"one", b"", b"twelve bytes", b"3"):
+        yield piece
+
+
+def answering(make: Callable[[], Response]) -> Work:
+    async def work(exchange: Exchange) -> None:
+        exchange.answer(make())
+
+    return work
+
+
+async def test_a_stream_is_sent_in_chunks_and_the_connection_kept(server: Server) -> None:
+    """RFC 9112 section 7.1; an empty piece is no last chunk."""
+    server.work = answering(lambda: Response(200, ((b"x-a", b"1"),), stream=three()))
+    found = await server.exchange(
+        b"GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    )
+    chunks = b"3\r\none\r\nc\r\ntwelve bytes\r\n1\r\n3\r\n0\r\n\r\n"
+    assert found.count(chunks) == 2
+    assert found.endswith(chunks)
+    assert found.count(b"transfer-encoding: chunked\r\n") == 2
+    assert found.count(b"connection: close\r\n") == 1
+
+
+async def test_a_stream_of_known_length_has_its_length(server: Server) -> None:
+    """RFC 9112 section 6.2: a length and no chunks."""
+    server.work = answering(lambda: Response(200, stream=three(), length=16))
+    found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert b"content-length: 16\r\n" in found
+    assert found.endswith(b"\r\n\r\nonetwelve bytes3")
+
+
+async def test_a_client_of_http_1_0_gets_no_chunks(server: Server) -> None:
+    """RFC 9112 section 6.1: the end of the connection is the end of the body."""
+    server.work = answering(lambda: Response(200, stream=three()))
+    found = await server.exchange(b"GET / HTTP/1.0\r\n\r\n")
+    assert b"transfer-encoding" not in found
+    assert found.endswith(b"\r\n\r\nonetwelve bytes3")
+
+
+@pytest.mark.parametrize("status", [200, 204, 304])
+async def test_a_stream_that_may_not_be_sent_is_closed(server: Server, status: int) -> None:
+    """RFC 9110 sections 9.3.2, 15.3.5, 15.4.5: HEAD, 204 and 304 have no body; the stream hears of it."""
+    closed = []
+
+    class Stream:
+        def __aiter__(self) -> Stream:
+            return self
+
+        async def __anext__(self) -> bytes:
+            raise AssertionError("nobody may read it")
+
+        async def aclose(self) -> None:
+            closed.append(True)
+
+    server.work = answering(lambda: Response(status, stream=Stream(), length=5))
+    method = b"HEAD" if status == 200 else b"GET"
+    one = method + b" / HTTP/1.1\r\nhost: a\r\n"
+    found = await server.exchange(one + b"\r\n" + one + b"connection: close\r\n\r\n")
+    assert found.count(b"HTTP/1.1 %d " % status) == 2
+    assert found.endswith(b"\r\n\r\n")
+    assert (b"content-length: 5" in found) is (status == 200)
+    assert len(closed) == 2
+
+
+async def failing() -> AsyncIterator[bytes]:
+    yield b"part"
+    raise ValueError("secret")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Response(200, stream=failing()),
+        lambda: Response(200, stream=failing(), length=100),
+        lambda: Response(200, stream=three(), length=17),
+        lambda: Response(200, stream=three(), length=15),
+    ],
+)
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+async def test_a_stream_that_fails_is_never_taken_for_the_whole(
+    server: Server, make: Callable[[], Response], version: bytes
+) -> None:
+    """RFC 9112 section 8: no last chunk, fewer bytes than announced, or a reset."""
+    server.work = answering(make)
+    reader, writer = await server.connect()
+    writer.write(b"GET / HTTP/%b\r\nhost: a\r\n\r\n" % version)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await asyncio.wait_for(reader.readexactly(10_000), 10)
+    writer.close()
+    assert b"secret" not in bytes(reader._buffer)  # type: ignore[attr-defined]
+
+
+class Endless:
+    """A stream without end that keeps what was asked of it."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.closed = False
+
+    def __aiter__(self) -> Endless:
+        return self
+
+    async def __anext__(self) -> bytes:
+        self.sent += 1
+        return b"x" * 10_000
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_a_stream_waits_for_its_reader_and_hears_of_its_end(server: Server) -> None:
+    """Back-pressure from the client; when it goes away the stream is closed, and `gone` is not called."""
+    stream = Endless()
+    server.work = answering(lambda: Response(200, stream=stream))
+    reader, writer = await server.connect()
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    await asyncio.wait_for(reader.readexactly(100), 10)
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    (connection,) = server.front.connections
+    await until(lambda: connection._writable is not None and not connection._writable.done())
+    writer.transport.abort()
+    await until(lambda: stream.closed)
+    assert server.gone == 0
+
+
+async def test_a_stream_whose_reader_takes_nothing_is_cut(server: Server, quick: pytest.MonkeyPatch) -> None:
+    """WRITE_SECONDS without a byte taken; a reader that takes a little is left in peace."""
+    quick.setattr(limits, "WRITE_SECONDS", 0.1)
+    stream = Endless()
+    server.work = answering(lambda: Response(200, stream=stream))
+    reader, writer = await server.connect()
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    await asyncio.wait_for(reader.readexactly(100), 10)
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    await until(lambda: stream.closed)
+    writer.close()
+
+
+async def test_a_reader_that_takes_a_little_is_no_stuck_one(server: Server) -> None:
+    """What counts is that nothing is taken, not that much is left."""
+    server.work = answering(lambda: Response(200, (), b"x" * 40_000_000))
+    reader, writer = await server.connect()
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    await asyncio.wait_for(reader.readexactly(100), 10)
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    (connection,) = server.front.connections
+    await until(lambda: connection._paused)
+    now = time.monotonic()
+    size = connection._transport.get_write_buffer_size()
+    assert not connection.overdue(now)
+    reader._transport.resume_reading()  # type: ignore[attr-defined]
+    await until(lambda: 0 < connection._transport.get_write_buffer_size() < size or not connection._paused)
+    assert not connection.overdue(now + limits.WRITE_SECONDS + limits.SWEEP_SECONDS + 1)
+    writer.transport.abort()
+
+
+async def test_an_echo_streams_both_ways_at_once(server: Server) -> None:
+    """The answer begins before the request has ended, and the connection is kept."""
+
+    async def both(exchange: Exchange) -> None:
+        assert exchange.request.stream is not None
+        exchange.answer(Response(200, stream=pieces(exchange.request.stream)))
+
+    server.work = both
+    reader, writer = await server.connect()
+    for _ in range(2):
+        writer.write(b"POST /s HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+        assert b"connection: close" not in await head(reader)
+        for piece in (b"1\r\na\r\n", b"2\r\nbc\r\n", b"0\r\n\r\n"):
+            writer.write(piece)
+            assert await asyncio.wait_for(reader.readexactly(len(piece)), 10) == piece
+    writer.close()
+
+
+async def test_an_answer_that_cannot_be_sent_is_500(server: Server) -> None:
+    """A status that is none, fields that are two: the service hears nothing, the client 500."""
+    for bad in (Response(100), Response(200, ((b"a", b"b\r\nc: d"),), stream=three())):
+        server.work = answering(lambda bad=bad: bad)  # type: ignore[misc]
+        found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert found.startswith(b"HTTP/1.1 500 ")
+
+
+# -- tunnels ---------------------------------------------------------------------------------------------
+
+
+class Switching:
+    """Work that switches, and keeps the tunnel."""
+
+    def __init__(self, server: Server) -> None:
+        self.tunnels: list[Tunnel] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        server.work = self
+
+    async def __call__(self, exchange: Exchange) -> None:
+        await self.go.wait()
+        assert exchange.request.upgrade == b"x"
+        self.tunnels.append(exchange.switch(SWITCH))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_tunnel_carries_bytes_both_ways_from_the_first_behind_the_head(
+    server: Server, waits: bool
+) -> None:
+    """RFC 9110 section 7.8: what comes behind the request is the new protocol's, sent early or late."""
+    switching = Switching(server)
+    if waits:
+        switching.go.clear()
+    reader, writer = await server.connect()
+    writer.write(UPGRADE + b"early ")
+    await until(lambda: len(server.exchanges) == 1)
+    writer.write(b"GET / late")
+    switching.go.set()
+    assert (await head(reader)).startswith(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n")
+    (tunnel,) = switching.tunnels
+    found = b""
+    while found != b"early GET / late":
+        found += await asyncio.wait_for(tunnel.read(), 10)
+    await tunnel.write(b"answer")
+    assert await asyncio.wait_for(reader.readexactly(6), 10) == b"answer"
+    writer.close()
+
+
+async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
+    """After the client's end it still reads, and after ours it still sends."""
+    switching = Switching(server)
+    reader, writer = await server.connect()
+    writer.write(UPGRADE)
+    await head(reader)
+    (tunnel,) = switching.tunnels
+    writer.write(b"last")
+    writer.write_eof()
+    assert await asyncio.wait_for(tunnel.read(), 10) == b"last"
+    assert await asyncio.wait_for(tunnel.read(), 10) == b""
+    await tunnel.write(b"still here")
+    tunnel.end()
+    assert await asyncio.wait_for(reader.read(), 10) == b"still here"
+    await until(lambda: not server.front.connections)
+    writer.close()
+
+    reader, writer = await server.connect()
+    writer.write(UPGRADE)
+    await head(reader)
+    tunnel = switching.tunnels[1]
+    tunnel.end()
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.write(b"to the end")
+    assert await asyncio.wait_for(tunnel.read(), 10) == b"to the end"
+    writer.write_eof()
+    assert await asyncio.wait_for(tunnel.read(), 10) == b""
+    await until(lambda: not server.front.connections)
+    writer.close()
+
+
+async def test_a_tunnel_has_back_pressure_both_ways(server: Server) -> None:
+    """Who does not read slows the other one down."""
+    switching = Switching(server)
+    reader, writer = await server.connect()
+    writer.write(UPGRADE)
+    await head(reader)
+    (tunnel,) = switching.tunnels
+    writer.write(b"x" * 20_000_000)
+    (connection,) = server.front.connections
+    await until(lambda: bool(connection._holders))
+    got = 0
+    while got < 20_000_000:
+        got += len(await asyncio.wait_for(tunnel.read(), 10))
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    sending = asyncio.create_task(tunnel.write(b"y" * 20_000_000))
+    await until(lambda: connection._writable is not None)
+    assert not sending.done()
+    reader._transport.resume_reading()  # type: ignore[attr-defined]
+    assert len(await asyncio.wait_for(reader.readexactly(20_000_000), 10)) == 20_000_000
+    await sending
+    writer.close()
+
+
+async def test_a_tunnel_whose_client_resets_raises(server: Server) -> None:
+    """Readers and writers hear it."""
+    switching = Switching(server)
+    reader, writer = await server.connect()
+    writer.write(UPGRADE)
+    await head(reader)
+    (tunnel,) = switching.tunnels
+    reading = asyncio.create_task(tunnel.read())
+    reset = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+    writer.transport.abort()
+    with pytest.raises(ClientGone):
+        await asyncio.wait_for(reading, 10)
+    with pytest.raises(ClientGone):
+        await tunnel.write(b"x")
+    tunnel.abort()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_service_may_answer_instead_of_switching(server: Server, waits: bool) -> None:
+    """RFC 9110 section 7.8: it ignores the Upgrade, and what follows is HTTP."""
+    go = asyncio.Event()
+
+    async def ignore(exchange: Exchange) -> None:
+        if waits:
+            await go.wait()
+        exchange.answer(Response(200, (), exchange.request.target.encode()))
+
+    server.work = ignore
+    reader, writer = await server.connect()
+    writer.write(UPGRADE + post("/whole", b"")[:20])
+    await until(lambda: len(server.exchanges) == 1)
+    go.set()
+    assert await body(reader) == b"/ws"
+    writer.write(post("/whole", b"")[20:] + UPGRADE)
+    assert await body(reader) == b"/whole"
+    assert await body(reader) == b"/ws"
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /u HTTP/1.0\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
+        b"POST /u HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: x\r\ncontent-length: 3\r\n\r\nabc",
+        b"GET /u HTTP/1.1\r\nhost: a\r\nupgrade: x\r\n\r\n",
+    ],
+)
+async def test_who_cannot_switch_is_not_said_to_ask(server: Server, sent: bytes) -> None:
+    """RFC 9110 section 7.8: HTTP/1.0, a request with a body, an Upgrade that Connection does not name."""
+    reader, writer = await server.connect()
+    writer.write(sent)
+    await head(reader)
+    assert server.exchanges[0].request.upgrade == b""
+    with pytest.raises((ValueError, ClientGone)):
+        server.exchanges[0].switch(SWITCH)
+    writer.close()
+
+
+# -- services --------------------------------------------------------------------------------------------
+
+
+async def test_a_service_that_raises_is_500_once_in_the_log(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that raises after its answer: that one was sent."""
+    found = []
+
+    def raises(exchange: Exchange) -> None:
+        if exchange.request.target == "/late":
+            exchange.answer(Response(200, (), b"sent"))
+        raise ValueError("defect")
+
+    listener = await server.front.serve("127.0.0.1", 0, raises)
+    server.address = listener.address
+    for target in (b"/", b"/late"):
+        found.append(
+            await server.exchange(b"GET %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n" % target)
+        )
+    assert found[0].startswith(b"HTTP/1.1 500 ")
+    assert b"connection: close" in found[0]
+    assert b"defect" not in found[0]
+    assert found[1].startswith(OK)
+    assert capsys.readouterr().err.count("handler failed") == 2
+
+
+async def test_a_client_that_leaves_while_others_wait_behind_is_told_once(server: Server) -> None:
+    """`gone` is for the exchange that the service has; those behind it never reached it."""
+    asyncio_event = asyncio.Event()
+
+    async def forever(exchange: Exchange) -> None:
+        await asyncio_event.wait()
+        exchange.answer(Response(200))
+
+    server.work = forever
+    _, writer = await server.connect()
+    writer.write(post("/1", b"") + post("/2", b"") + post("/3", b""))
+    await until(lambda: len(server.exchanges) == 1)
+    writer.transport.abort()
+    await until(lambda: server.gone == 1)
+    asyncio_event.set()
+    await until(lambda: not server.tasks)
+    assert len(server.exchanges) == 1
+    assert server.gone == 1
+
+
+async def test_a_second_answer_is_none(server: Server) -> None:
+    """Answered once, whoever answers."""
+
+    async def twice(exchange: Exchange) -> None:
+        exchange.answer(Response(200, (), b"1"))
+        exchange.answer(Response(500, (), b"2"))
+
+    server.work = twice
+    found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert found.count(b"HTTP/1.1") == 1
+    assert found.endswith(b"1")
