@@ -146,6 +146,9 @@ class Dispatcher:
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        # What a batch takes at most, of the classes that ran lately, and how many items it has at most.
+        self._slow = 0.0
+        self._usual = batching.max_batch_size
         self.slots = 1
         self.refusing: PenstockError | None = None
         self.counts = Counts()
@@ -346,7 +349,10 @@ class Dispatcher:
         now = self._clock()
         if ok:
             self.pace.observe(items, seconds)
-            self._curve.observe(now, work.key.cls, items, seconds)
+            cls = work.key.cls
+            self._curve.observe(now, cls, items, seconds)
+            self._usual = self._size(now, cls)
+            self._slow = max(0.9 * self._slow, self._curve.predict(now, cls, self._usual) or 0.0)
         if self._auto is not None:
             self.slots = self._auto.ended(now, items, seconds, pressed=self._queue.items > 0, ok=ok)
 
@@ -375,6 +381,7 @@ class Dispatcher:
             self._auto = AutoSlots(start=self.slots, max_seconds=self._service)
         else:
             self._auto.max_seconds = self._service
+        self._usual = min(self._usual, batching.max_batch_size)
         self._limits = Limits(
             size=batching.max_batch_size,
             bytes=batching.max_batch_bytes,
@@ -395,7 +402,9 @@ class Dispatcher:
             raise self._full(f"expected room for {work.size} items, found {queued} of {limit} queued")
         if queued and queue.bytes + work.bytes_left > MAX_QUEUED_BYTES:
             raise self._full(f"expected at most {MAX_QUEUED_BYTES} bytes to wait, found more")
-        if queued or not free:
+        # Nearly all deadlines are far beyond twice the time that the queue takes: they cost no prediction.
+        batches = (queued + work.size) // self._usual + 2
+        if work.arrived + 2.0 * batches * self._slow >= work.deadline and (queued or not free):
             self._check_deadline(work, free)
 
     def _check_deadline(self, work: Work, free: int) -> None:
