@@ -6,6 +6,7 @@ import sys
 
 from penstock_sidecar import config
 from penstock_sidecar.app import Sidecar
+from penstock_sidecar.tracing import Unavailable
 from penstock_wire import process
 
 
@@ -17,7 +18,11 @@ def main() -> int:
     async def serve() -> int:
         return await Sidecar(parsed).run()
 
-    return process.run(serve)
+    try:
+        return process.run(serve)
+    except Unavailable as error:
+        print(f"penstock-sidecar: --tracing: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -32,6 +34,7 @@ class Admin:
         settings: the settings in effect.
         dead: why the process should be restarted; empty while it is well.
         unready: why nothing should be sent here; empty while it is ready.
+        debug: whether `/debug/tasks` is there.
         drain_secret: value that `/drain` must be sent in `x-penstock-drain`; empty = none.
     """
 
@@ -45,6 +48,7 @@ class Admin:
         dead: Problem,
         unready: Problem,
         drain_secret: str,
+        debug: bool = False,
     ) -> None:
         self._dispatcher = dispatcher
         self._drain = drain
@@ -61,6 +65,8 @@ class Admin:
             "/settings": self._show_settings,
             "/queue": self._show_queue,
         }
+        if debug:
+            self._routes["/debug/tasks"] = self._show_tasks
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request."""
@@ -106,6 +112,17 @@ class Admin:
         document["batching"]["maxQueuedItems"] = limit
         return _json(document)
 
+    async def _show_tasks(self, _: Request) -> Response:
+        """Name and lines of each task: where it stands, and nothing that it holds."""
+        tasks = [
+            {
+                "name": task.get_name(),
+                "stack": [_line(frame) for frame in task.get_stack(limit=20)],
+            }
+            for task in asyncio.all_tasks()
+        ]
+        return _json({"tasks": sorted(tasks, key=lambda task: str(task["name"]))})
+
     async def _show_queue(self, _: Request) -> Response:
         dispatcher = self._dispatcher
         lines = dispatcher.lines if isinstance(dispatcher, Passing) else _lines(dispatcher)
@@ -132,6 +149,11 @@ def _lines(dispatcher: Dispatcher) -> list[dict[str, Any]]:
         }
         for key, line in dispatcher.queue.lines.items()
     ]
+
+
+def _line(frame: FrameType) -> str:
+    code = frame.f_code
+    return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {code.co_qualname}"
 
 
 def _health(problem: str) -> Response:

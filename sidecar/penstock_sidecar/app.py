@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Coroutine
 from typing import Any
 
+from penstock_sidecar import tracing
 from penstock_sidecar.admin import Admin
 from penstock_sidecar.config import Config
 from penstock_sidecar.dispatch import Dispatcher
@@ -63,6 +65,7 @@ class Sidecar:
             changed=self._model_changed,
         )
         self._default = Settings(backend=config.backend)
+        self._tracing = self._start_tracing(config)
         self._passing = self._make_passing(config)
         self._dispatcher: Dispatcher | Passing = self._passing
         self._service: Service = self._passing.begin
@@ -113,6 +116,19 @@ class Sidecar:
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
+    @staticmethod
+    def _start_tracing(config: Config) -> tracing.Tracing | None:
+        if not (config.tracing or tracing.asked_by(os.environ)):
+            return None
+        try:
+            return tracing.start({"service.instance.id": config.pod, "penstock.backend": config.backend})
+        except tracing.Unavailable as error:
+            # Asked for by name it must not be missing; the environment may be meant for others in the pod.
+            if config.tracing:
+                raise
+            log("no tracing", level="warning", error=str(error))
+            return None
+
     def _make_passing(self, config: Config) -> Passing:
         return Passing(
             open=self._model.open,
@@ -134,6 +150,7 @@ class Sidecar:
             observer=self._metrics,
             clock=time.monotonic,
             beside=self._passing,
+            trace=None if self._tracing is None else self._tracing.send,
             streamed=StreamedSends(open=self._model.open, send=self._model.send)
             if protocol is ENVELOPE_PROTOCOL
             else None,
@@ -178,6 +195,7 @@ class Sidecar:
             dead=self._dead,
             unready=self._unready,
             drain_secret=config.drain_secret,
+            debug=config.debug,
         )
         try:
             data_listener = await self._listen()
@@ -192,7 +210,8 @@ class Sidecar:
             await self._close()
 
     async def _listen(self) -> Listener:
-        return await self._data.serve(*self._config.listen, self._service, streams=self._streams)
+        service = self._service if self._tracing is None else self._tracing.service(self._service)
+        return await self._data.serve(*self._config.listen, service, streams=self._streams)
 
     async def _end(self) -> int:
         """Drain and end; a second signal ends at once."""
@@ -223,6 +242,8 @@ class Sidecar:
         await self._data.close(0.0)
         await self._admin.close(0.0)
         await self._upstream.close()
+        if self._tracing is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)

@@ -7,6 +7,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from penstock_sidecar import warmup
@@ -36,6 +37,8 @@ class Config:
         report_to: base URL of the operator, if any.
         token_file: the token that reports carry, if any.
         log_level: debug, info, warning or error.
+        tracing: spans are exported by OpenTelemetry.
+        debug: `/debug/tasks` is served.
         pod: name of the pod.
         pod_uid: uid of the pod.
         backend: name of the backend, until settings bring it.
@@ -56,6 +59,8 @@ class Config:
     report_to: str | None = None
     token_file: Path | None = None
     log_level: str = "info"
+    tracing: bool = False
+    debug: bool = False
     pod: str = ""
     pod_uid: str = ""
     backend: str = ""
@@ -77,6 +82,12 @@ def _path(text: str) -> str:
     if not text.startswith("/"):
         raise argparse.ArgumentTypeError(f"expected a path that begins with /, found {text!r}")
     return text
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0", "on", "off"):
+        raise argparse.ArgumentTypeError(f"expected true or false, found {text!r}")
+    return text.lower() in ("true", "1", "on")
 
 
 def _warmup(text: str) -> tuple[Request, ...]:
@@ -108,6 +119,9 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("report-to", help="the operator's URL; without it the sidecar runs alone")
     flag("token-file", type=Path, help="file with the token that reports carry")
     flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="what is logged")
+    switch: dict[str, Any] = {"type": _switch, "nargs": "?", "const": True, "default": False}
+    flag("tracing", help="export spans as the OTEL_* environment says; needs penstock[tracing]", **switch)
+    flag("debug", help="serve /debug/tasks on the admin port", **switch)
     values = vars(parser.parse_args(arguments))
     return Config(
         **values,

@@ -1,0 +1,268 @@
+"""Spans of requests and batches, through the front, the handler and the dispatcher, into memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from penstock_sidecar import tracing
+from penstock_sidecar.dispatch import Dispatcher
+from penstock_sidecar.exchange import PROTOCOLS
+from penstock_sidecar.handler import SidecarHandler
+from penstock_sidecar.metrics import Metrics
+from penstock_sidecar.passthrough import Passing
+from penstock_sidecar.tracing import Tracing
+from penstock_wire.h1_front import H1Front
+from penstock_wire.headers import get
+from penstock_wire.http import ConnectFailed, Request, Response
+from penstock_wire.settings import Batching, Settings
+from tests.support.sidecar_process import until
+
+TRACE, PARENT = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
+SAMPLED = f"00-{TRACE:032x}-{PARENT:016x}-01"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (SAMPLED, (TRACE, PARENT, True)),
+        (SAMPLED[:-2] + "00", (TRACE, PARENT, False)),
+        (SAMPLED[:-2] + "ff", (TRACE, PARENT, True)),
+        ("01" + SAMPLED[2:], (TRACE, PARENT, True)),
+        ("cc" + SAMPLED[2:] + "-what-comes-later", (TRACE, PARENT, True)),
+        ("00" + SAMPLED[2:] + "-what-comes-later", None),
+        ("cc" + SAMPLED[2:] + ".what-comes-later", None),
+        ("ff" + SAMPLED[2:], None),
+        (SAMPLED.upper(), None),
+        (SAMPLED[:-1], None),
+        (SAMPLED + " ", None),
+        ("", None),
+        ("00-" + "0" * 32 + SAMPLED[35:], None),
+        (SAMPLED[:36] + "0" * 16 + "-01", None),
+        (SAMPLED.replace("-", "_"), None),
+    ],
+)
+def test_a_traceparent_is_read_as_w3c_says(value: str, expected: Any):
+    assert tracing.parse(value.encode()) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/v1/traces"}, True),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, False),
+        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c:4318"}, False),
+    ],
+)
+def test_opentelemetrys_own_variables_turn_it_on(environment: dict[str, str], expected: bool):
+    assert tracing.asked_by(environment) == expected
+
+
+class World:
+    """A traced sidecar before a model made of a function."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.tracing = Tracing(SimpleSpanProcessor(self.exporter), {"penstock.backend": "digits"})
+        self.sent: list[Request] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.fails: Exception | None = None
+        metrics = Metrics()
+        settings = Settings(batching=Batching(max_batch_size=8))
+
+        async def never(*_: Any, **__: Any) -> Any:
+            raise AssertionError
+
+        passing = Passing(open=never, settings=settings, tally=metrics, clock=time.monotonic)
+        self.dispatcher = Dispatcher(
+            send=self.send,
+            protocol=PROTOCOLS["instances"],
+            batching=settings.batching,
+            observer=metrics,
+            clock=time.monotonic,
+            beside=passing,
+            trace=self.tracing.send,
+        )
+        handler = SidecarHandler(
+            dispatcher=self.dispatcher,
+            protocol=PROTOCOLS["instances"],
+            passing=passing,
+            tally=metrics,
+            clock=time.monotonic,
+        )
+        self.service = self.tracing.service(handler.begin)
+        self.front = H1Front()
+
+    async def start(self) -> World:
+        self.task = asyncio.create_task(self.dispatcher.run())
+        listener = await self.front.serve("127.0.0.1", 0, self.service)
+        self.url = f"http://127.0.0.1:{listener.address[1]}/secret-path?secret-query"
+        self.session = aiohttp.ClientSession()
+        return self
+
+    async def send(self, request: Request, timeout: float) -> Response:
+        self.sent.append(request)
+        await self.go.wait()
+        if self.fails is not None:
+            raise self.fails
+        items = json.loads(request.body)["instances"]
+        status = 500 if "fail" in items else 200
+        return Response(status=status, body=json.dumps({"predictions": items}).encode())
+
+    async def ask(self, *items: Any, **headers: str) -> int:
+        body = {"instances": items}
+        async with self.session.post(self.url, json=body, headers=headers) as answer:
+            await answer.read()
+            return answer.status
+
+    async def spans(self, count: int) -> list[ReadableSpan]:
+        """That many ended spans."""
+
+        async def look() -> bool:
+            return len(self.exporter.get_finished_spans()) >= count
+
+        await until(look)
+        found = list(self.exporter.get_finished_spans())
+        assert len(found) == count
+        for span in found:
+            assert span.resource.attributes["penstock.backend"] == "digits"
+            assert "secret" not in span.to_json()
+        return found
+
+    async def stop(self) -> None:
+        self.go.set()
+        await self.session.close()
+        await self.front.close(1)
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.tracing.close()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = await World().start()
+    yield made
+    await made.stop()
+
+
+def one(spans: list[ReadableSpan], which: Callable[[ReadableSpan], bool]) -> ReadableSpan:
+    (found,) = [span for span in spans if which(span)]
+    return found
+
+
+def told(request: Request) -> tuple[int, int, bool]:
+    found = tracing.parse(get(request.headers, b"traceparent") or b"")
+    assert found is not None
+    return found
+
+
+async def test_a_lone_request_is_one_trace_from_its_caller_to_the_model(world: World):
+    assert await world.ask(1, traceparent=SAMPLED, tracestate="vendor=v") == 200
+    spans = await world.spans(2)
+    server = one(spans, lambda span: span.kind is SpanKind.SERVER)
+    batch = one(spans, lambda span: span.kind is SpanKind.CLIENT)
+    assert server.parent is not None
+    assert batch.parent is not None
+    assert (server.parent.trace_id, server.parent.span_id) == (TRACE, PARENT)
+    assert batch.parent.span_id == server.context.span_id
+    assert told(world.sent[0]) == (TRACE, batch.context.span_id, True)
+    assert get(world.sent[0].headers, b"tracestate") == b"vendor=v"
+    assert dict(server.attributes or {}) == {
+        "http.request.method": "POST",
+        "http.response.status_code": 200,
+        "penstock.items": 1,
+        "penstock.queue_seconds": (server.attributes or {})["penstock.queue_seconds"],
+    }
+
+
+async def test_requests_of_one_batch_are_linked_with_it_both_ways(world: World):
+    world.go.clear()
+    first = asyncio.create_task(world.ask(0))
+    await until(lambda: asyncio.sleep(0, world.sent))
+    headers = [{"traceparent": SAMPLED}, {}, {"traceparent": SAMPLED[:-2] + "00"}]
+    rest = [asyncio.create_task(world.ask(n, n, **fields)) for n, fields in enumerate(headers)]
+    await until(lambda: asyncio.sleep(0, world.dispatcher.queued == 6))
+    world.go.set()
+    assert await asyncio.gather(first, *rest) == [200] * 4
+    spans = await world.spans(5)
+    batch = one(spans, lambda span: (span.attributes or {}).get("penstock.batch.requests") == 3)
+    attributes = batch.attributes or {}
+    assert (attributes["penstock.batch.items"], attributes["penstock.batch.fill"]) == (6, 0.75)
+    assert batch.parent is None
+    requests = [span for span in spans if (span.attributes or {}).get("penstock.items") == 2]
+    # The caller of the third does not sample: it has no span of its own.
+    assert {link.context.span_id for link in batch.links} == {span.context.span_id for span in requests}
+    assert len(requests) == 2
+    for span in requests:
+        assert [link.context.span_id for link in span.links] == [batch.context.span_id]
+    assert {span.context.trace_id == TRACE for span in requests} == {True, False}
+    assert told(world.sent[1]) == (batch.context.trace_id, batch.context.span_id, True)
+
+
+async def test_what_nobody_samples_makes_no_span_and_passes_as_it_came(world: World):
+    unsampled = SAMPLED[:-2] + "00"
+    assert await world.ask(1, traceparent=unsampled) == 200
+    assert get(world.sent[0].headers, b"traceparent") == unsampled.encode()
+    assert world.exporter.get_finished_spans() == ()
+
+
+async def test_a_traceparent_that_cannot_be_read_begins_a_new_trace(world: World):
+    assert await world.ask(1, traceparent="00-zz", tracestate="a=b") == 200
+    spans = await world.spans(2)
+    server = one(spans, lambda span: span.kind is SpanKind.SERVER)
+    assert server.parent is None
+    assert told(world.sent[0])[0] == server.context.trace_id
+    assert get(world.sent[0].headers, b"tracestate") is None
+
+
+async def test_errors_are_told_by_status_and_reason_alone(world: World):
+    json_type = {"content-type": "application/json"}
+    async with world.session.post(world.url, data=b"{secret", headers=json_type) as answer:
+        assert answer.status == 400
+    world.fails = ConnectFailed("cannot connect to h:1")
+    assert await world.ask("secret") == 502
+    world.fails = None
+    assert await world.ask("fail") == 500
+    spans = await world.spans(5)
+    servers = [span for span in spans if span.kind is SpanKind.SERVER]
+    found = [
+        (
+            (span.attributes or {})["http.response.status_code"],
+            (span.attributes or {}).get("penstock.reason"),
+            span.status.status_code,
+        )
+        for span in servers
+    ]
+    assert found == [
+        (400, "bad_json", StatusCode.UNSET),
+        (502, "model_unreachable", StatusCode.ERROR),
+        (500, None, StatusCode.ERROR),
+    ]
+    lost, failed = [span for span in spans if span.kind is SpanKind.CLIENT]
+    assert (lost.attributes or {})["error.type"] == "ConnectFailed"
+    assert (failed.attributes or {})["error.type"] == "500"
+
+
+async def test_a_client_that_left_ends_its_span(world: World):
+    world.go.clear()
+    gone = asyncio.create_task(world.ask(1))
+    await until(lambda: asyncio.sleep(0, world.sent))
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    (server,) = await world.spans(1)
+    assert (server.attributes or {})["penstock.reason"] == "client_gone"
