@@ -15,7 +15,8 @@ import time
 from typing import cast
 
 from penstock_wire import h1_front_limits as limits
-from penstock_wire.h1_front_connection import H1Connection, H1Exchange
+from penstock_wire.h1_front_answers import H1Exchange
+from penstock_wire.h1_front_connection import H1Connection
 from penstock_wire.h1_front_head import AnswerHead
 from penstock_wire.http import Exchange, Handler, Listener, Service, Streams
 

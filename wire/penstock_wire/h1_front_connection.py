@@ -3,9 +3,9 @@
 A connection has at most one exchange under way; pipelined ones wait in line, parsed, and reading pauses when
 there are many, so the answers leave in order. In words:
 
-- `_mode` says where received bytes go: to the parser (`_PARSE`); around it, to a body of known length
-  (`_BYPASS`); to a tunnel (`_TUNNEL`); into `_behind` while it is open whether the connection will switch
-  protocols (`_UNDECIDED`); nowhere, once no further request is read (`_DROP`).
+- `_mode` says where received bytes go: to the parser (`PARSE`); around it, to a body of known length
+  (`BYPASS`); to a tunnel (`TUNNEL`); into `_behind` while it is open whether the connection will switch
+  protocols (`UNDECIDED`); nowhere, once no further request is read (`DROP`).
 - `_phase` says what the connection waits for: the next request, the rest of a head, the rest of a body.
 - `_incoming` is the exchange whose body is being received, `_current` the one that the service has; with a
   stream they are the same for a while. `_line` holds those between.
@@ -17,9 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import socket
-import struct
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
@@ -28,74 +25,38 @@ from penstock_wire import h1_front_head as heads
 from penstock_wire import h1_front_limits as limits
 from penstock_wire import h1_front_streams as streams
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.h1_front_answers import (
+    BODY,
+    BYPASS,
+    DROP,
+    HEAD,
+    LINE_IS_LONG,
+    MUCH_BEHIND,
+    PARSE,
+    PLAIN,
+    TUNNEL,
+    UNDECIDED,
+    AnswerSide,
+    H1Exchange,
+)
 from penstock_wire.headers import REQUEST_ID, Headers, get
-from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
+from penstock_wire.http import ClientGone, Request, Tunnel
 from penstock_wire.process import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock_wire.h1_front import H1Front, H1Listener
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_CLOSE = b"connection: close\r\n"
 _SPECIAL = heads.SPECIAL
 _METHODS = heads.METHODS
-_LENGTH_LINES = heads.LENGTH_LINES
-_NO_BODY_STATUS = heads.NO_BODY_STATUS
 _MAX_FIELDS = limits.MAX_FIELDS
 _MAX_HEAD_BYTES = limits.MAX_HEAD_BYTES
-_JOINED_BYTES = 64 * 1024  # up to here one copy is cheaper than a second buffer to write
-_PLAIN, _HEAD, _BODY = 0, 1, 2
-_PARSE, _BYPASS, _TUNNEL, _UNDECIDED, _DROP = 0, 1, 2, 3, 4
-_LINE_IS_LONG, _STREAM_IS_FULL, _MUCH_BEHIND = 1, 2, 4  # why reading pauses
 
 
 class _EndedError(Exception):
     """Stops the parser in the middle of what was received: nothing behind it will be served."""
 
 
-class H1Exchange:
-    """An `Exchange`; its request is complete, or has a stream."""
-
-    __slots__ = ("complete", "connection", "expects", "gone", "keep", "old", "plain", "request")
-
-    def __init__(self, connection: H1Connection, request: Request, *, keep: bool) -> None:
-        self.connection: H1Connection | None = connection
-        self.request = request
-        self.gone: Callable[[], object] | None = None
-        self.keep = keep
-        self.old = False  # HTTP/1.0
-        self.expects = False  # the client waits for `100 Continue`
-        self.complete = False  # the whole body was received
-        self.plain = False  # complete, and its answer has a body and is not the last
-
-    def answer(self, response: Response) -> None:
-        """See `Exchange.answer`."""
-        connection = self.connection
-        if connection is not None:
-            self.connection = self.gone = None
-            connection.answer(self, response)
-
-    def fail(self, error: BaseException) -> None:
-        """What should have answered has raised: tell it in the log, answer 500 and close."""
-        log("handler failed", level="error", error=repr(error))
-        self.keep = self.plain = False
-        self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
-
-    def switch(self, headers: Headers) -> Tunnel:
-        """See `Exchange.switch`."""
-        if self.connection is None:
-            raise ClientGone("the client is gone, or was answered")
-        if not self.request.upgrade:
-            raise ValueError("expected a request that asks to switch protocols")
-        connection = self.connection
-        tunnel = connection.switch(headers)
-        self.connection = self.gone = None
-        return tunnel
-
-
-class H1Connection(asyncio.Protocol):
+class H1Connection(AnswerSide):
     """One connection.
 
     Args:
@@ -104,88 +65,11 @@ class H1Connection(asyncio.Protocol):
         loop: the running loop.
     """
 
-    __slots__ = (
-        "_behind",
-        "_behind_upgrade",
-        "_body_bytes",
-        "_continue",
-        "_current",
-        "_dry_bytes",
-        "_fields",
-        "_front",
-        "_holders",
-        "_host",
-        "_incoming",
-        "_last",
-        "_left",
-        "_line",
-        "_lingering",
-        "_listener",
-        "_loop",
-        "_mode",
-        "_parser",
-        "_paused",
-        "_peer",
-        "_phase",
-        "_pieces",
-        "_reader",
-        "_scheduled",
-        "_sender",
-        "_service",
-        "_since",
-        "_special",
-        "_stuck_bytes",
-        "_stuck_since",
-        "_transport",
-        "_tunnel",
-        "_undecided",
-        "_url",
-        "_writable",
-    )
+    __slots__ = ()
 
     def __init__(self, front: H1Front, listener: H1Listener, loop: asyncio.AbstractEventLoop) -> None:
-        self._front = front
-        self._listener = listener
-        self._service = listener.service
-        self._loop = loop
-        self._transport: asyncio.Transport
-        self._parser: Any = httptools.HttpRequestParser(self)
-        self._peer = ""
-        self._mode = _PARSE
-        self._phase = _PLAIN
-        self._since = front.now  # when the phase began, or its last progress
-        self._last = False  # no further request is read
-        self._lingering = False  # the end was written; what still comes is dropped
-        self._scheduled = False  # `_advance` will be called
-        # the request that is being received
-        self._url = b""
-        self._fields: heads.Fields = []
-        self._special: heads.Fields = []
-        self._host = b""  # the last Host that was found well-formed
-        self._incoming: H1Exchange | None = None
-        self._reader: streams.Inbound | None = None
-        self._pieces: list[bytes] = []
-        self._body_bytes = 0
-        self._left = 0  # bytes of the body to come, -1 = not known
-        self._dry_bytes = 0  # received since the last complete head or part of a body
-        self._continue = False  # the client is to be told to go on when its turn comes
-        # requests in line, the last of which may be a refusal
-        self._line: collections.deque[H1Exchange | PenstockError] | None = None
-        self._current: H1Exchange | None = None
-        self._holders = 0  # who asks that reading pause
-        # writing
-        self._paused = False
-        self._stuck_since = 0.0
-        self._stuck_bytes = 0
-        self._writable: asyncio.Future[None] | None = None
-        self._sender: asyncio.Task[None] | None = None
-        # switching protocols
-        self._undecided: H1Exchange | None = None
-        self._behind = b""
-        self._behind_upgrade: tuple[H1Exchange, int] | None = (
-            None  # a head whose body the parser does not take
-        )
-        self._tunnel: streams.FrontTunnel | None = None
+        super().__init__(front, listener, loop)
+        self._parser = httptools.HttpRequestParser(self)
 
     # -- the transport's callbacks --------------------------------------------------------------------------
 
@@ -193,7 +77,7 @@ class H1Connection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
         if len(self._front.connections) >= self._front.max_connections:
-            self._mode = _DROP
+            self._mode = DROP
             self._transport.abort()
             return
         name = transport.get_extra_info("peername")
@@ -204,7 +88,7 @@ class H1Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`; whoever works for the client is told."""
-        self._mode = _DROP
+        self._mode = DROP
         self._last = True
         self._front.connections.discard(self)
         self._listener.connections.discard(self)
@@ -238,20 +122,6 @@ class H1Connection(asyncio.Protocol):
             return not self._tunnel.sent_all
         return False
 
-    def pause_writing(self) -> None:
-        """The client takes less than it is sent."""
-        self._paused = True
-        self._stuck_since = self._front.now
-        self._stuck_bytes = self._transport.get_write_buffer_size()
-
-    def resume_writing(self) -> None:
-        """The client has taken what it was sent."""
-        self._paused = False
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        if self._line and self._current is None:
-            self._soon()
-
     def data_received(self, data: bytes) -> None:
         """Bytes for the parser, unless `_mode` says otherwise."""
         if self._mode:
@@ -276,12 +146,12 @@ class H1Connection(asyncio.Protocol):
     def _around(self, data: bytes) -> None:
         """What was received is not for the parser."""
         mode = self._mode
-        if mode == _BYPASS:
+        if mode == BYPASS:
             left = self._left
             if len(data) < left:
                 self.on_body(data)
                 return
-            self._mode = _PARSE
+            self._mode = PARSE
             self.on_body(data[:left])
             self._parser = httptools.HttpRequestParser(self)  # the other one still waits for this body
             rest = data[left:]
@@ -291,12 +161,12 @@ class H1Connection(asyncio.Protocol):
                 return
             if rest:
                 self.data_received(rest)
-        elif mode == _TUNNEL and self._tunnel is not None:
+        elif mode == TUNNEL and self._tunnel is not None:
             self._tunnel.feed(data)
-        elif mode == _UNDECIDED:
+        elif mode == UNDECIDED:
             self._behind += data
             if len(self._behind) > limits.BUFFER_BYTES:
-                self._pause(_MUCH_BEHIND)
+                self._pause(MUCH_BEHIND)
 
     def _unfinished(self) -> None:
         """A request has begun to come, and not ended."""
@@ -304,9 +174,9 @@ class H1Connection(asyncio.Protocol):
             return
         if self._dry_bytes > limits.MAX_HEAD_BYTES:
             self._refuse(heads.fields_too_large(f"expected a head of at most {limits.MAX_HEAD_BYTES} bytes"))
-        elif self._phase == _BODY:
+        elif self._phase == BODY:
             if self._left > 0:
-                self._mode = _BYPASS  # what comes next is body to its last byte, and needs no parser
+                self._mode = BYPASS  # what comes next is body to its last byte, and needs no parser
             self._tell_in_turn()
 
     def _tell_in_turn(self) -> None:
@@ -314,18 +184,13 @@ class H1Connection(asyncio.Protocol):
         if self._continue and self._current is None and not self._line and self._reader is None:
             self._tell_to_go_on()
 
-    def _tell_to_go_on(self) -> None:
-        self._continue = False
-        if not self._body_bytes:  # RFC 9110 section 10.1.1: not where the body has begun to come
-            self._transport.write(_CONTINUE)
-
     # -- the parser's callbacks -----------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         if self._last:
             raise _EndedError
-        self._phase = _HEAD
+        self._phase = HEAD
         self._since = self._front.now
 
     def on_url(self, part: bytes) -> None:
@@ -363,7 +228,7 @@ class H1Connection(asyncio.Protocol):
         if self._dry_bytes > _MAX_HEAD_BYTES or len(fields) > _MAX_FIELDS:
             _check_size(url, fields)
         self._dry_bytes = 0
-        self._phase = _BODY
+        self._phase = BODY
         # NB: without a Connection field the parser keeps connections of HTTP/1.1 alone.
         if common and hosts == 1 and parser.should_keep_alive():
             request = Request(method, url.decode(), tuple(fields), b"", self._peer)  # type: ignore[arg-type]
@@ -415,7 +280,7 @@ class H1Connection(asyncio.Protocol):
             if stream:
                 request.stream = self._reader = streams.Inbound(self)
                 self._enqueue(exchange)
-                if self._mode == _DROP:
+                if self._mode == DROP:
                     raise _EndedError
                 return
             request.length = None
@@ -449,7 +314,7 @@ class H1Connection(asyncio.Protocol):
             raise _EndedError
         exchange, self._incoming = self._incoming, None
         self._dry_bytes = self._left = 0
-        self._phase = _PLAIN
+        self._phase = PLAIN
         self._since = self._front.now
         if self._special or self._fields:  # trailers
             self._fields, self._special = [], []
@@ -480,8 +345,8 @@ class H1Connection(asyncio.Protocol):
                 exchange.fail(error)
         else:
             self._enqueue(exchange)
-        if self._last and self._mode != _TUNNEL:
-            self._mode = _DROP
+        if self._last and self._mode != TUNNEL:
+            self._mode = DROP
             raise _EndedError
 
     # -- requests in ----------------------------------------------------------------------------------------
@@ -499,15 +364,9 @@ class H1Connection(asyncio.Protocol):
             self._line = collections.deque()
         self._line.append(entry)
         if len(self._line) > limits.MAX_PIPELINED:
-            self._pause(_LINE_IS_LONG)
+            self._pause(LINE_IS_LONG)
         if self._current is None:
             self._soon()
-
-    def _soon(self) -> None:
-        # NB: not at once: whoever answers is not called with the next request in the middle of it.
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._advance)
 
     def _advance(self) -> None:
         """Go on behind an answer: serve what is in line, read what was held back."""
@@ -524,22 +383,22 @@ class H1Connection(asyncio.Protocol):
             except (Exception, asyncio.CancelledError) as error:
                 entry.fail(error)
         if line is not None and len(line) <= limits.MAX_PIPELINED:
-            self._resume(_LINE_IS_LONG)
+            self._resume(LINE_IS_LONG)
         if self._current is not None or line or self._transport.is_closing():
             return
         self._tell_in_turn()
-        if self._mode == _UNDECIDED and self._undecided is None:
+        if self._mode == UNDECIDED and self._undecided is None:
             behind, self._behind = self._behind, b""
-            self._mode = _PARSE
-            self._resume(_MUCH_BEHIND)
+            self._mode = PARSE
+            self._resume(MUCH_BEHIND)
             if behind:
                 self.data_received(behind)
 
     def _refuse(self, error: PenstockError) -> None:
         """Answer an error behind what is in line; read nothing more."""
         self._last = True
-        self._mode = _DROP
-        self._phase = _PLAIN
+        self._mode = DROP
+        self._phase = PLAIN
         reader, self._reader = self._reader, None
         incoming, self._incoming = self._incoming, None
         if incoming is not None and incoming.connection is None:  # its answer has been sent, or begun
@@ -563,19 +422,6 @@ class H1Connection(asyncio.Protocol):
             self._line = collections.deque()
         self._line.append(error)
 
-    def _let_go(self) -> None:
-        """The exchange under way is none any more: tell its service."""
-        current, self._current = self._current, None
-        if current is None:
-            return
-        current.connection = None
-        gone, current.gone = current.gone, None
-        if gone is not None:
-            try:
-                gone()
-            except Exception as error:
-                log("handler failed", level="error", error=repr(error))
-
     def _too_large(self, found: str) -> PenstockError:
         headers = self._incoming.request.headers if self._incoming is not None else ()
         request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1")
@@ -585,203 +431,7 @@ class H1Connection(asyncio.Protocol):
             extra={"request_id": request_id} if request_id else None,
         )
 
-    # -- answers out ----------------------------------------------------------------------------------------
-
-    def answer(self, exchange: H1Exchange, response: Response) -> None:
-        """Send the answer of the exchange under way, and go on to the next."""
-        front = self._front
-        status = response.status
-        if (
-            exchange.plain
-            and response.stream is None
-            and not self._listener.closing
-            and status not in _NO_BODY_STATUS
-        ):
-            body = response.body
-            length = len(body)
-            line = _LENGTH_LINES[length] if length < 2048 else b"content-length: %d\r\n" % length
-            try:
-                head = front.heads.render(status, response.headers, line)
-            except (ValueError, TypeError) as error:
-                self._unsendable(exchange, error)
-                return
-            if length <= _JOINED_BYTES:
-                self._transport.write(head + body)
-            else:
-                self._transport.write(head)
-                self._transport.write(body)
-            self._current = None
-            self._since = front.now  # the service's time was not the client's
-            if self._line or self._continue or self._undecided is not None:
-                if self._undecided is exchange:
-                    self._undecided = None
-                self._soon()
-            return
-        try:
-            self._answer_uncommon(exchange, response)
-        except (ValueError, TypeError) as error:
-            self._unsendable(exchange, error)
-
-    def _unsendable(self, exchange: H1Exchange, error: Exception) -> None:
-        log("answer cannot be sent", level="error", error=repr(error))
-        exchange.keep = False
-        detail = f"{type(error).__name__} in a handler"
-        self._answer_uncommon(exchange, PenstockError(Reason.INTERNAL, detail).response())
-
-    def _answer_uncommon(self, exchange: H1Exchange, response: Response) -> None:
-        """Send an answer that is a stream, has no body, or may be the last."""
-        keep = exchange.keep and not self._listener.closing
-        stream = response.stream
-        bodiless = exchange.request.method == "HEAD" or response.status in heads.NO_BODY_STATUS
-        body = response.body
-        length = len(body) if stream is None else response.length
-        chunked = False
-        if response.status in heads.NO_BODY_STATUS or (
-            # A HEAD answered from upstream comes without a body, and without the length that it would have.
-            exchange.request.method == "HEAD" and not length
-        ):
-            tail = b""
-        elif length is not None:
-            tail = b"content-length: %d\r\n" % length
-        elif exchange.old:
-            tail = b""
-            keep = False
-        else:
-            tail = b"transfer-encoding: chunked\r\n"
-            chunked = True
-        sending = stream is not None and not bodiless
-        if not exchange.complete and not sending and not self._may_drain(exchange):
-            keep = False
-        if not keep:
-            tail += _CLOSE
-        head = self._front.heads.render(response.status, response.headers, tail)
-        exchange.keep = keep
-        self._transport.write(head if bodiless or stream is not None else head + body)
-        if stream is None:
-            self._answered(exchange)
-        elif bodiless:
-            self._sender = self._loop.create_task(self._close_stream(exchange, stream))
-        else:
-            self._sender = self._loop.create_task(self._send(exchange, stream, length, chunked=chunked))
-
-    def _may_drain(self, exchange: H1Exchange) -> bool:
-        """Whether the rest of the request's body is short enough to be read away."""
-        return 0 < self._left <= limits.DRAIN_BYTES and not (exchange.expects and not self._body_bytes)
-
-    async def _send(
-        self, exchange: H1Exchange, stream: AsyncIterator[bytes], length: int | None, *, chunked: bool
-    ) -> None:
-        try:
-            await streams.send(self, stream, chunked=chunked, length=length)
-        except (ClientGone, UpstreamError):
-            self._cut()
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            self._cut()
-            if task is not None and task.cancelling():
-                raise
-        except Exception as error:
-            log("answer's stream failed", level="error", error=repr(error))
-            self._cut()
-        else:
-            self._streamed(exchange)
-        finally:
-            self._sender = None
-
-    async def _close_stream(self, exchange: H1Exchange, stream: AsyncIterator[bytes]) -> None:
-        try:
-            await streams.close(stream)
-        except Exception as error:
-            log("answer's stream failed", level="error", error=repr(error))
-        self._sender = None
-        self._streamed(exchange)
-
-    def _streamed(self, exchange: H1Exchange) -> None:
-        if self._transport.is_closing():
-            return
-        if not exchange.complete and not self._may_drain(exchange):
-            exchange.keep = False
-        self._answered(exchange)
-
-    def _answered(self, exchange: H1Exchange) -> None:
-        """The whole answer has been written."""
-        self._current = None
-        self._since = self._front.now
-        if self._undecided is exchange:
-            self._undecided = None
-        reader = self._reader
-        if reader is not None and self._incoming is exchange:  # and not the next one's
-            self._reader = None
-            reader.fail("the request was answered before its end")
-            self._body_bytes = 0  # what is read away counts from here
-        if exchange.keep:
-            self._soon()
-        elif exchange.complete and not self._line and not self._behind and self._phase == _PLAIN:
-            self._last = True
-            self._mode = _DROP
-            self._transport.close()
-        else:
-            self._end_now()
-
-    def _end_with(self, error: PenstockError) -> None:
-        """Answer a refusal, which is the last answer."""
-        answer = error.response()
-        tail = b"content-length: %d\r\n%b" % (len(answer.body), _CLOSE)
-        self._transport.write(self._front.heads.render(answer.status, answer.headers, tail) + answer.body)
-        self._end_now()
-
-    def _end_now(self) -> None:
-        """End the connection so that its client reads what was written, whatever it is sending."""
-        if self._lingering:
-            return
-        self._last = self._lingering = True
-        self._mode = _DROP
-        self._line = None
-        self._phase = _PLAIN
-        self._since = self._front.now
-        if not self._transport.is_closing():
-            self._transport.write_eof()
-            self._resume(self._holders)
-
-    def _cut(self) -> None:
-        """End the connection so that nobody takes what was sent for the whole."""
-        if self._transport.is_closing():
-            return
-        found = self._transport.get_extra_info("socket")
-        if found is not None:  # a reset: to HTTP/1.0 an orderly end would be the body's
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._transport.abort()
-
-    # -- what streams and tunnels ask for -------------------------------------------------------------------
-
-    def hold(self, source: streams.Inbound) -> None:
-        """See `streams.Carrier`."""
-        self._pause(_STREAM_IS_FULL)
-
-    def release(self, source: streams.Inbound) -> None:
-        """See `streams.Carrier`."""
-        self._since = self._front.now
-        self._resume(_STREAM_IS_FULL)
-
-    def wanted(self) -> None:
-        """See `streams.Carrier`."""
-        if self._continue and self._current is self._incoming:
-            self._tell_to_go_on()
-
-    def write(self, data: bytes) -> bool:
-        """See `streams.Carrier`."""
-        if self._transport.is_closing():
-            raise ClientGone("the client went away")
-        self._transport.write(data)
-        return not self._paused
-
-    async def writable(self) -> None:
-        """See `streams.Carrier`."""
-        if self._writable is None or self._writable.done():
-            self._writable = self._loop.create_future()
-        await asyncio.shield(self._writable)
-        if self._transport.is_closing():
-            raise ClientGone("the client went away")
+    # -- switching protocols ------------------------------------------------------------------------------
 
     def switch(self, headers: Headers) -> Tunnel:
         """Answer 101 and become a tunnel."""
@@ -794,9 +444,9 @@ class H1Connection(asyncio.Protocol):
         self._tunnel = tunnel = streams.FrontTunnel(self)
         self._current = self._undecided = None
         self._last = True
-        self._mode = _TUNNEL
+        self._mode = TUNNEL
         behind, self._behind = self._behind, b""
-        self._resume(_MUCH_BEHIND)
+        self._resume(MUCH_BEHIND)
         tunnel.feed(behind)
         return tunnel
 
@@ -808,13 +458,13 @@ class H1Connection(asyncio.Protocol):
                     return
             else:
                 self._parser = httptools.HttpRequestParser(self)
-            if self._mode == _TUNNEL and self._tunnel is not None:
+            if self._mode == TUNNEL and self._tunnel is not None:
                 self._tunnel.feed(bytes(rest))
                 return
             if self._mode or self._last:
                 return
             if self._undecided is not None:
-                self._mode = _UNDECIDED
+                self._mode = UNDECIDED
                 self._behind = bytes(rest)
                 return
             if not rest:
@@ -838,7 +488,7 @@ class H1Connection(asyncio.Protocol):
     def _go_on_with_body(self, exchange: H1Exchange, left: int) -> bool:
         """Receive the body of a request whose `Upgrade` is ignored; False where nothing more is received."""
         self._behind_upgrade = None
-        self._incoming, self._left, self._phase = exchange, left, _BODY
+        self._incoming, self._left, self._phase = exchange, left, BODY
         self._parser = _parser_in_body(self, left)
         try:
             self._begin_body(exchange, None if left < 0 else left)
@@ -846,31 +496,7 @@ class H1Connection(asyncio.Protocol):
             self._refuse(error)
         except _EndedError:
             pass
-        return self._mode == _PARSE
-
-    def end_tunnel(self) -> None:
-        """See `streams.Carrier`."""
-        if self._transport.is_closing():
-            return
-        if self._tunnel is not None and self._tunnel.ended:
-            self._transport.close()
-        else:
-            self._transport.write_eof()
-
-    def abort(self) -> None:
-        """Close now, whatever is under way."""
-        self._transport.abort()
-
-    def _pause(self, holder: int) -> None:
-        if not self._holders and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._holders |= holder
-
-    def _resume(self, holder: int) -> None:
-        if self._holders & holder:
-            self._holders &= ~holder
-            if not self._holders and not self._transport.is_closing():
-                self._transport.resume_reading()
+        return self._mode == PARSE
 
     # -- time and the end -----------------------------------------------------------------------------------
 
@@ -891,17 +517,17 @@ class H1Connection(asyncio.Protocol):
             return False  # it waits for us
         if self._lingering:
             patience = limits.LINGER_SECONDS
-        elif self._phase == _PLAIN:
+        elif self._phase == PLAIN:
             patience = limits.IDLE_SECONDS
         else:
-            patience = limits.HEAD_SECONDS if self._phase == _HEAD else limits.BODY_SECONDS
+            patience = limits.HEAD_SECONDS if self._phase == HEAD else limits.BODY_SECONDS
         return now - self._since > patience + limits.SWEEP_SECONDS
 
     def expire(self) -> None:
         """The peer kept us waiting too long: tell it if it was in the middle of a request, and close."""
         if self._paused or self._lingering:
             self._cut()
-        elif self._phase == _PLAIN:
+        elif self._phase == PLAIN:
             self._transport.close()
         else:
             self._refuse(
@@ -910,7 +536,7 @@ class H1Connection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Close now unless a request is read or answered."""
-        if self._current is None and not self._line and self._phase == _PLAIN and self._tunnel is None:
+        if self._current is None and not self._line and self._phase == PLAIN and self._tunnel is None:
             self._transport.close()
 
 

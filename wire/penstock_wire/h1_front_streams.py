@@ -13,6 +13,7 @@ from typing import Protocol
 
 from penstock_wire import h1_front_limits as limits
 from penstock_wire.http import ClientGone
+from penstock_wire.process import log
 
 
 class Carrier(Protocol):
@@ -196,3 +197,20 @@ async def close(stream: AsyncIterator[bytes]) -> None:
     aclose = getattr(stream, "aclose", None)
     if aclose is not None:
         await aclose()
+
+
+def let_go(stream: AsyncIterator[bytes]) -> None:
+    """Close a stream that nobody will read, in a task of its own."""
+    task = asyncio.ensure_future(_close_quietly(stream))
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+async def _close_quietly(stream: AsyncIterator[bytes]) -> None:
+    try:
+        await close(stream)
+    except Exception as error:
+        log("answer's stream failed", level="error", error=repr(error))
+
+
+_closing: set[asyncio.Task[None]] = set()

@@ -721,3 +721,22 @@ async def test_a_second_answer_is_none(server: Server) -> None:
     found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
     assert found.count(b"HTTP/1.1") == 1
     assert found.endswith(b"1")
+
+
+async def test_a_stream_for_a_client_that_is_gone_is_closed(server: Server) -> None:
+    """Nothing happens but that: whoever made the stream hears that nobody reads it."""
+    stream, go = Endless(), asyncio.Event()
+
+    async def late(exchange: Exchange) -> None:
+        await go.wait()
+        exchange.answer(Response(200, stream=stream))
+
+    server.work = late
+    _, writer = await server.connect()
+    writer.write(post("/1", b""))
+    await until(lambda: len(server.exchanges) == 1)
+    writer.transport.abort()
+    await until(lambda: server.gone == 1)
+    go.set()
+    await until(lambda: stream.closed)
+    assert stream.sent == 0
