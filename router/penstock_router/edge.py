@@ -53,7 +53,13 @@ def outward(answer: Response, *, identity: str, backend: str) -> Response:
     marks = [(REQUEST_ID, identity.encode("ascii"))]
     if backend:
         marks.append((BACKEND, backend.encode()))
-    return Response(status=answer.status, headers=(*kept, *marks), body=answer.body)
+    return Response(
+        status=answer.status,
+        headers=(*kept, *marks),
+        body=answer.body,
+        stream=answer.stream,
+        length=answer.length,
+    )
 
 
 def allows(endpoint: Endpoint, method: str) -> bool:

@@ -37,6 +37,14 @@ class Pod:
         self._failures = 0
         self._avoid_until = 0.0
 
+    def begins(self) -> None:
+        """A request goes to it."""
+        self.in_flight += 1
+
+    def ends(self) -> None:
+        """A request is over, its answer's body included."""
+        self.in_flight -= 1
+
     def tells_queue(self, items: int, now: float) -> None:
         """Take what the pod says of its queue (`x-penstock-queue`)."""
         self._told, self._told_at = items, now

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from penstock_router.edge import allows, inward, outward, request_id, with_time
 from penstock_router.endpoints import EndpointState
 from penstock_router.metrics import Metrics
+from penstock_router.passing import receive
 from penstock_router.pods import Pod, Pods
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import NOT_ADMITTED, QUEUE, REASON, Headers, get, timeout_ms
@@ -80,6 +81,10 @@ class Exchange:
     client_deadline: float | None
     deadline: float | None = None
     backend: str = ""
+
+
+def _nothing() -> None:
+    """Nothing is to be done."""
 
 
 class Proxy:
@@ -234,9 +239,13 @@ class Proxy:
             body=exchange.request.body,
         )
         address = pod.address
-        pod.in_flight += 1
+        pod.begins()
+        over = pod.ends
         try:
-            answer = await self._upstream.send(address.host, address.port, request, timeout=left)
+            opened = await self._upstream.open(address.host, address.port, request, timeout=left)
+            over = _nothing  # from here on it is the answer's to tell
+            seconds = exchange.deadline - self._clock()
+            answer = await receive(opened, seconds=max(0.0, seconds), over=pod.ends)
         except ConnectFailed as error:
             pod.failed(self._clock())
             return Refused("connect_failed", None, str(error))
@@ -249,7 +258,7 @@ class Proxy:
         except UpstreamError as error:
             raise PenstockError(Reason.BAD_REQUEST, str(error)) from error
         finally:
-            pod.in_flight -= 1
+            over()
         pod.answered()
         told = get(answer.headers, QUEUE)
         if told is not None and told.isdigit() and len(told) < 10:
@@ -259,6 +268,8 @@ class Proxy:
         word = _REASONS.get(get(answer.headers, REASON) or b"", "other")
         if word == Reason.DRAINING:
             self._pods.refuses(pod)
+        if answer.stream is not None:  # no sidecar's: its refusals are short
+            answer = Response(answer.status, answer.headers)
         return Refused(word, answer)
 
     @staticmethod
