@@ -13,6 +13,7 @@ Source: https://github.com/kserve/open-inference-protocol and Triton's extension
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -41,6 +42,9 @@ from penstock_wire.v2_tensors import (
 HEADER_LENGTH = b"inference-header-content-length"
 MAX_TENSORS = 1000
 _OCTETS = b"application/octet-stream"
+_JSON = ((b"content-type", b"application/json"),)
+_PLAIN = re.compile(rb'"[!#-\[\]-~ ]*"')
+"""A string that is spelled as it is."""
 _STATEFUL = ("sequence_id", "sequence_start", "sequence_end")
 _LONE = Parsed(items=(), lone=True)
 
@@ -124,7 +128,10 @@ class _V2:
         columns = zip(*[row.cells for row in rows], strict=True)
         tensors, binary = _tensors(signature.inputs, list(columns), len(rows))
         text = b'{"inputs":[' + tensors + b"]" + signature.rest + b"}"
-        return _message(text, binary)
+        if not binary:
+            return Message(headers=_JSON, body=text)
+        headers = ((b"content-type", _OCTETS), (HEADER_LENGTH, b"%d" % len(text)))
+        return Message(headers=headers, body=b"".join([text, *binary]))
 
     def split(self, answer: Response, parts: Sequence[Sequence[Row]], parameters: Hashable) -> list[Response]:
         counts = list(map(len, parts))
@@ -172,8 +179,8 @@ class _Answer:
             text, binary = _parts(response.headers, response.body)
             found = members(text)
             own = found.pop("id", None)
-            raws = _list(found, "outputs", "$")
-            outputs, axes = _read_tensors(raws, binary, "outputs", rows)
+            tensors = _objects(_list(found, "outputs", "$"), "outputs")
+            outputs, axes = _read_tensors(tensors, binary, "outputs", rows)
         except (NotJSON, BadTensor) as error:
             raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
         return cls(response, own, _inner(found), outputs, axes)
@@ -188,7 +195,7 @@ class _Answer:
         headers = self.headers
         if self.binary:
             headers = (*headers, (HEADER_LENGTH, b"%d" % len(text)))
-        return Response(self.status, headers, text + binary)
+        return Response(self.status, headers, b"".join([text, *binary]) if binary else text)
 
 
 def _parts(headers: Headers, body: bytes) -> tuple[bytes, memoryview | None]:
@@ -208,14 +215,14 @@ def _read(text: bytes, binary: memoryview | None) -> Parsed:
     own = found.pop("id", None)
     if own is not None and own[:1] != b'"':
         raise BadTensor("$.id", "a string", own[:40].decode("utf-8", "replace"))
-    raws = _list(found, "inputs", "$")
+    inputs = _objects(_list(found, "inputs", "$"), "inputs")
     told = _object(found.get("parameters"), "$.parameters")
     if any(told.get(name, b"0") not in (b"0", b'""', b"false") for name in _STATEFUL):
         return _LONE
     outputs = _list(found, "outputs", "$") if "outputs" in found else None
     rest = b""
     if outputs is not None:
-        wanted = [_object(raw, f"$.outputs[{index}]") for index, raw in enumerate(outputs)]
+        wanted = _objects(outputs, "outputs")
         _check_names([each.get("name") for each in wanted], "outputs")
         for index, each in enumerate(wanted):
             settings = _object(each.get("parameters"), f"$.outputs[{index}].parameters")
@@ -228,7 +235,7 @@ def _read(text: bytes, binary: memoryview | None) -> Parsed:
         found["parameters"] = b"{" + _inner(told) + b"}"
     if found:
         rest += b"," + _inner(found)
-    shapes = _first_look(raws)
+    shapes = _first_look(inputs)
     if not shapes or any(not shape or 0 in shape for shape in shapes):
         return _LONE
     rows = shapes[0][0]
@@ -236,18 +243,19 @@ def _read(text: bytes, binary: memoryview | None) -> Parsed:
         return _LONE
     if rows > MAX_ITEMS:
         raise BadTensor("$.inputs[0].shape[0]", f"at most {MAX_ITEMS} rows", str(rows))
-    tensors, _ = _read_tensors(raws, binary, "inputs", rows)
+    tensors, _ = _read_tensors(inputs, binary, "inputs", rows)
     items = [Row(cells, own) for cells in zip(*[tensor.cells for tensor in tensors], strict=True)]
     return Parsed(items=items, parameters=_Signature(tuple([each.kind for each in tensors]), rest))
 
 
-def _first_look(raws: list[bytes]) -> list[Shape]:
+def _first_look(inputs: list[dict[str, bytes]]) -> list[Shape]:
     """The inputs' shapes; none where an input's data is in shared memory."""
     shapes = []
     names = []
-    for index, raw in enumerate(raws):
-        found = _object(raw, f"$.inputs[{index}]")
-        if "shared_memory_region" in _object(found.get("parameters"), f"$.inputs[{index}].parameters"):
+    for index, found in enumerate(inputs):
+        if "parameters" in found and "shared_memory_region" in _object(
+            found["parameters"], f"$.inputs[{index}].parameters"
+        ):
             return []
         names.append(found.get("name"))
         shapes.append(_shape(found, f"$.inputs[{index}]"))
@@ -256,14 +264,13 @@ def _first_look(raws: list[bytes]) -> list[Shape]:
 
 
 def _read_tensors(
-    raws: list[bytes], binary: memoryview | None, member: str, rows: int | None
+    objects: list[dict[str, bytes]], binary: memoryview | None, member: str, rows: int | None
 ) -> tuple[list[_Tensor], int]:
     """The tensors, and how many rows each of them has."""
     tensors: list[_Tensor] = []
     offset = 0
-    for index, raw in enumerate(raws):
+    for index, found in enumerate(objects):
         path = f"$.{member}[{index}]"
-        found = _object(raw, path)
         name = _text(found.get("name"), path + ".name")
         shape = _shape(found, path)
         if rows is None and shape:
@@ -305,29 +312,24 @@ def _read_tensors(
     return tensors, rows or 0
 
 
-def _tensors(kinds: Sequence[_Kind], columns: Sequence[Sequence[Cell]], rows: int) -> tuple[bytes, bytes]:
-    """Tensors as JSON, and the binary data of those that have it."""
-    texts, blobs = [], []
+def _tensors(
+    kinds: Sequence[_Kind], columns: Sequence[Sequence[Cell]], rows: int
+) -> tuple[bytes, list[Cell]]:
+    """Tensors as JSON, and the pieces of the binary data behind it."""
+    texts: list[bytes] = []
+    pieces: list[Cell] = []
     for kind, cells in zip(kinds, columns, strict=True):
-        data = joined(cells, kind.form)
         settings = kind.parameters
         if kind.form == BINARY:
-            blobs.append(data)
-            settings += (b"," if settings else b"") + b'"binary_data_size":%d' % len(data)
+            pieces += cells
+            settings += (b"," if settings else b"") + b'"binary_data_size":%d' % sum(map(len, cells))
         text = b"{" + kind.head + b',"shape":' + shape_text((rows, *kind.tail)).encode()
         if settings:
             text += b',"parameters":{' + settings + b"}"
         if kind.form != BINARY:
-            text += b',"data":' + data
+            text += b',"data":' + joined(cells, kind.form)
         texts.append(text + b"}")
-    return b",".join(texts), b"".join(blobs)
-
-
-def _message(text: bytes, binary: bytes) -> Message:
-    if not binary:
-        return Message(headers=((b"content-type", b"application/json"),), body=text)
-    headers = ((b"content-type", _OCTETS), (HEADER_LENGTH, b"%d" % len(text)))
-    return Message(headers=headers, body=text + binary)
+    return b",".join(texts), pieces
 
 
 def _object(raw: bytes | None, path: str) -> dict[str, bytes]:
@@ -337,6 +339,10 @@ def _object(raw: bytes | None, path: str) -> dict[str, bytes]:
         return members(raw)
     except NotJSON as error:
         raise BadTensor(path, "an object", str(error).rpartition("found ")[2]) from error
+
+
+def _objects(raws: list[bytes], member: str) -> list[dict[str, bytes]]:
+    return [_object(raw, f"$.{member}[{index}]") for index, raw in enumerate(raws)]
 
 
 def _list(found: dict[str, bytes], name: str, path: str) -> list[bytes]:
@@ -356,6 +362,8 @@ def _shape(found: dict[str, bytes], path: str) -> Shape:
 
 
 def _text(raw: bytes | None, path: str) -> str:
+    if raw is not None and _PLAIN.fullmatch(raw):
+        return raw[1:-1].decode()
     try:
         text: Any = None if raw is None else msgspec.json.decode(raw)
     except msgspec.DecodeError:  # a lone surrogate
@@ -367,6 +375,8 @@ def _text(raw: bytes | None, path: str) -> str:
 
 def _check_names(names: Sequence[bytes | None], member: str) -> None:
     texts = [_text(name, f"$.{member}[{index}].name") for index, name in enumerate(names)]
+    if len(set(texts)) == len(texts):
+        return
     for index, text in enumerate(texts):
         if text in texts[:index]:
             raise BadTensor(f"$.{member}[{index}].name", "another name than the others", text)
@@ -374,4 +384,4 @@ def _check_names(names: Sequence[bytes | None], member: str) -> None:
 
 def _inner(found: dict[str, bytes]) -> bytes:
     """Members sorted by name, as JSON without the braces."""
-    return b",".join([member_name(name) + b":" + found[name] for name in sorted(found)])
+    return b",".join([member_name(name) + b":" + found[name] for name in sorted(found)]) if found else b""

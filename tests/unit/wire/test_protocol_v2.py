@@ -387,3 +387,12 @@ def test_other_paths_pass_through():
     assert passes(Request("GET", "/v2/models/m", (), b""))
     assert passes(Request("POST", "/v2/repository/index", (), b""))
     assert not passes(Request("POST", "/v2/models/m/versions/2/infer?a=b", (), b""))
+
+
+@given(st.integers(1, 5), st.integers(60, 300), st.randoms(use_true_random=False))
+def test_wide_rows_are_cut_at_their_commas(rows: int, width: int, random: Any):
+    values = [random.choice([0, 1.5, -123456.789, 10**17]) for _ in range(rows * width)]
+    document = {"inputs": [{"name": "x", "shape": [rows, width], "datatype": "FP64", "data": values}]}
+    parsed = V2_PROTOCOL.parse(message(document))
+    cut = [json.loads(b"[" + item.cells[0] + b"]") for item in parsed.items]
+    assert cut == nest(values, [rows, width])
