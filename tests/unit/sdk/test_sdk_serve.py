@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from penstock_wire.aiohttp_http import AiohttpUpstream
 from penstock_wire.http import Request, Response, UpstreamError
+from tests.support.aiohttp_http import AiohttpUpstream
 
 MODULE = """
 import pathlib, threading, time

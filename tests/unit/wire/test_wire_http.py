@@ -8,7 +8,6 @@ from typing import Self
 
 import pytest
 
-from penstock_wire.aiohttp_http import AiohttpFront, AiohttpUpstream
 from penstock_wire.h1_front import H1Front
 from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.headers import get
@@ -22,6 +21,7 @@ from penstock_wire.http import (
     Upstream,
     UpstreamTimeout,
 )
+from tests.support.aiohttp_http import AiohttpFront, AiohttpUpstream
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock_wire.aiohttp_http import AiohttpFront, AiohttpUpstream
 from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
 from penstock_wire.reporter import Reporter
+from tests.support.aiohttp_http import AiohttpFront, AiohttpUpstream
 
 
 class Operator:

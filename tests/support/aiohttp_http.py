@@ -1,4 +1,4 @@
-"""`Front` and `Upstream` with aiohttp behind them."""
+"""`Front.listen` and `Upstream.send` with aiohttp behind them: the reference for whole bodies."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ class _AiohttpListener:
         for connection in self._server.connections:
             # NB: `close` alone ends an idle connection's task and leaves its socket open: the next request on
             # it would hang.
-            waiter = connection._waiter  # noqa: SLF001 - no public word says that a connection is idle
+            waiter = connection._waiter
             if waiter is not None and not waiter.done():
                 connection.force_close()
 
@@ -296,7 +296,7 @@ class AiohttpUpstream:
                 middlewares=(),
                 trust_env=False,
             )
-            self._session._retry_connection = False  # noqa: SLF001 - no public switch exists
+            self._session._retry_connection = False
         return self._session
 
     async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
