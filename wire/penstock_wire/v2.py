@@ -217,7 +217,7 @@ def _read(text: bytes, binary: memoryview | None) -> Parsed:
         raise BadTensor("$.id", "a string", own[:40].decode("utf-8", "replace"))
     inputs = _objects(_list(found, "inputs", "$"), "inputs")
     told = _object(found.get("parameters"), "$.parameters")
-    if any(told.get(name, b"0") not in (b"0", b'""', b"false") for name in _STATEFUL):
+    if told and any(told.get(name, b"0") not in (b"0", b'""', b"false") for name in _STATEFUL):
         return _LONE
     outputs = _list(found, "outputs", "$") if "outputs" in found else None
     rest = b""

@@ -28,6 +28,8 @@ MAX_STRINGS = 1_000_000
 
 Cell = bytes | memoryview
 Shape = tuple[int, ...]
+_SHORT = 64
+_USUAL = re.compile(rb"\[(?:0|[1-9][0-9]{0,17})(?:, ?(?:0|[1-9][0-9]{0,17}))*\]")
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]{0,18})")
 _NOT_MARKS = bytes(set(range(256)) - set(b"[]{},"))
 
@@ -54,6 +56,10 @@ def read_shape(raw: bytes, path: str) -> Shape:
     Raises:
         BadTensor: not an array of non-negative integers below 2**63, or more than `MAX_RANK` of them.
     """
+    if len(raw) <= _SHORT:
+        known = _known_shape(raw)
+        if known is not None:
+            return known
     try:
         dims = elements(raw, MAX_RANK) if raw[:1] == b"[" else None
     except NotJSON:
@@ -64,6 +70,14 @@ def read_shape(raw: bytes, path: str) -> Shape:
         if not _INTEGER.fullmatch(dim) or dim[:1] == b"-" or int(dim) >= 2**63:
             raise BadTensor(f"{path}[{index}]", "an integer from 0 to 2^63 - 1", _short(dim))
     return tuple(map(int, dims))
+
+
+@functools.lru_cache(maxsize=256)
+def _known_shape(raw: bytes) -> Shape | None:
+    """A shape in its usual spelling; None for any other text. A model has few shapes: most are remembered."""
+    if not _USUAL.fullmatch(raw):
+        return None
+    return tuple(map(int, raw[1:-1].split(b",")))
 
 
 def shape_text(shape: Sequence[int]) -> str:
