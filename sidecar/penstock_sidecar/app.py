@@ -64,6 +64,7 @@ class Sidecar:
             busy=lambda: self._dispatcher.ongoing > 0 or self._readiness.busy,
             changed=self._model_changed,
         )
+        self._upstream.on_idle_lost = self._model.lost
         self._default = Settings(backend=config.backend)
         self._tracing = self._start_tracing(config)
         self._passing = self._make_passing(config)

@@ -91,6 +91,14 @@ class Model:
             self._look.set()
             raise
 
+    def lost(self, address: tuple[str, int]) -> None:
+        """An idle connection was ended by the server there: look at once whether that is the model's end.
+
+        NB: one that is started anew in less than a probe's period would pass for the old one otherwise.
+        """
+        if address == (self._host, self._port):
+            self._look.set()
+
     def watch_closely(self, close: bool) -> None:  # noqa: FBT001 - a switch
         """Probe at the shorter period: a drain waits for the model to go and come back."""
         self._watched_closely = close

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 TRACESTATE = b"tracestate"
 SERVICE_NAME = "penstock-sidecar"
-FLUSH_MS = 2000
+FLUSH_SECONDS = 2.0
 """How long the last spans may take to leave when the process ends."""
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
@@ -134,9 +135,11 @@ class Tracing:
             return answer
 
     def close(self) -> None:
-        """Send the last spans; blocks up to `FLUSH_MS`."""
-        self._processor.force_flush(FLUSH_MS)
-        self._processor.shutdown()
+        """Send the last spans; blocks up to `FLUSH_SECONDS`, however long the exporter tries."""
+        # NB: a daemon, and so given up: the exporter goes on trying while its collector is gone.
+        last = threading.Thread(target=self._processor.shutdown, daemon=True)
+        last.start()
+        last.join(FLUSH_SECONDS)
 
     def _arrive(self, request: Request) -> Span | None:
         from opentelemetry import trace

@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import signal
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -33,6 +34,7 @@ class Record:
         self.running = 0
         self.ready = True
         self.connections = 0
+        self.ledger: Path | None = None
         self.configs: list[dict[str, Any]] = []
         self.flaked: dict[str, int] = {}
 
@@ -125,6 +127,9 @@ class Connection(asyncio.Protocol):
             "running": record.running,
         }
         record.runs.append(run)
+        if record.ledger is not None:
+            with record.ledger.open("a") as file:
+                file.writelines(json.dumps(item) + "\n" for item in items)
         try:
             seconds = (
                 float(options["ms"]) / 1000 if "ms" in options else record.base + record.item * len(items)
@@ -177,6 +182,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     """Serve until SIGTERM."""
     loop = asyncio.get_running_loop()
     record = Record(base=arguments.base_ms / 1000, item=arguments.item_ms / 1000)
+    record.ledger = arguments.ledger
     server = await loop.create_server(lambda: Connection(record), "127.0.0.1", arguments.port)
     host, port = server.sockets[0].getsockname()[:2]
     stop = asyncio.Event()
@@ -189,6 +195,7 @@ def main() -> None:
     """Parse the command line and serve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--ledger", type=Path, help="file that each item is written to before it is answered")
     parser.add_argument("--base-ms", type=float, default=1.0)
     parser.add_argument("--item-ms", type=float, default=0.01)
     uvloop.run(serve(parser.parse_args()))

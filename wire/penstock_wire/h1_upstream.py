@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import select
 import time
+from collections.abc import Callable
 
 from penstock_wire.h1_upstream_answer import Answer
 from penstock_wire.h1_upstream_connection import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Connection
@@ -42,6 +43,8 @@ class H1Upstream:
         # By address, the one that was used last at the end.
         self._idle: dict[tuple[str, int], dict[Connection, None]] = {}
         self._open: set[Connection] = set()
+        self.on_idle_lost: Callable[[tuple[str, int]], None] | None = None
+        """Called with the address when a server ends an idle connection: it may have ended itself."""
 
     async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
         """See `Upstream.send`."""
@@ -130,6 +133,8 @@ class H1Upstream:
             del idle[lost]
             if not idle:
                 del self._idle[lost.key]
+            if self.on_idle_lost is not None:
+                self.on_idle_lost(lost.key)
 
     async def close(self) -> None:
         """See `Upstream.close`."""

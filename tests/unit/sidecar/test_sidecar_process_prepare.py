@@ -58,6 +58,22 @@ async def test_the_model_is_configured_then_warmed_up_then_ready_and_again_after
     assert "penstock_sidecar_batch_items_count 2.0" in (await pair.admin_get("/metrics")).body.decode()
 
 
+async def test_a_restart_between_two_probes_is_seen_by_the_connection_that_ended(pair: Pair):
+    pair.user_config = {"threshold": 1}
+    await pair.start()
+    for _ in range(3):
+        pair.model.process.kill()
+        await pair.model.ended()
+        await pair.model.stop()
+        await pair.start_model()
+
+        async def prepared() -> bool:
+            return len(await pair.runs()) == 4 and len(await told(pair)) == 1
+
+        await until(prepared)
+        await pair.until_ready()
+
+
 async def test_a_model_that_refuses_its_first_configuration_is_not_ready_and_says_so(pair: Pair):
     pair.user_config = {"refuse": "unknown member threshold"}
     await pair.start(ready=False)
