@@ -115,13 +115,15 @@ def latency(results: Results, axes: Any) -> bool:
         if percents:
             axes.plot(medians, percents, label=label, **look)
             any_drawn = True
+    if not any_drawn:
+        return False
     axes.set_xlabel("latency from the intended send time, ms")
     axes.set_ylabel("% of requests answered by then")
     axes.set_title("Latency at half of the model's capacity, Poisson arrivals")
     axes.set_xlim(left=0)
     axes.set_ylim(0, 101)
     axes.legend(loc="lower right")
-    return any_drawn
+    return True
 
 
 def size(results: Results, axes: Any) -> bool:
@@ -147,7 +149,9 @@ def size(results: Results, axes: Any) -> bool:
     right.grid(visible=False)
     handles, labels = axes.get_legend_handles_labels()
     more, more_labels = right.get_legend_handles_labels()
-    axes.legend(handles + more, labels + more_labels, loc="center right")
+    axes.legend(
+        handles + more, labels + more_labels, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2
+    )
     axes.set_title("maxBatchSize at 256 connections: model of 1 ms + 0.01 ms an item")
     return True
 

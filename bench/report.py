@@ -93,9 +93,9 @@ def page(document: Mapping[str, Any]) -> str:
         "",
         (
             "Servers and their model share one core, the load has the other. Closed loops: the model sleeps "
-            f"{quick[0]:g} ms + {quick[1]:g} ms an item, one batch of at most {settings['max_batch']} at a time. "
-            f"Open loops: {slow[0]:g} + {slow[1]:g} ms, capacity {settings['capacity_per_s']:.0f}/s, objective "
-            f"{settings['objective_ms']:g} ms."
+            f"{quick[0]:g} ms + {quick[1]:g} ms an item, one batch of at most {settings['max_batch']} at "
+            f"a time. Open loops: {slow[0]:g} + {slow[1]:g} ms, capacity {settings['capacity_per_s']:.0f}/s, "
+            f"objective {settings['objective_ms']:g} ms."
         ),
         "",
         "## Throughput by connections",

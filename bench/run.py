@@ -106,6 +106,9 @@ def main() -> int:
             venvs.ensure(name)
         except venvs.NotInstalledError as why:
             figures.failures[name] = f"not installed: {why}"
+    whole = not (told.quick or told.only)
+    out = told.out or RESULTS / ("sidecar.json" if whole else "quick.json")
+    text = ""
     for number in range(1 if told.quick else told.rounds):
         for name in told.only or (QUICK_PARTS if told.quick else list(PARTS)):
             bench.say(f"round {number + 1}: {name}")
@@ -114,13 +117,27 @@ def main() -> int:
             except DidNotStartError as why:
                 figures.void(name, f"a server of ours did not start: {why}")
                 bench.say(f"VOID {name}: {why}")
-    document = {
+        # NB: after each round, so that a run that is ended early leaves what it found.
+        text = publish(results(bench, described, rounds=number + 1), out)
+    print("\n" + text)
+    return 1 if figures.voids else 0
+
+
+def results(bench: Bench, described: dict[str, Any], *, rounds: int) -> dict[str, Any]:
+    """The results document.
+
+    Args:
+        bench: with the figures.
+        described: the machine.
+        rounds: how many are in the figures.
+    """
+    return {
         "what": __doc__.splitlines()[0] if __doc__ else "",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": _commit(),
         "machine": described,
         "settings": {
-            "rounds": 1 if told.quick else told.rounds,
+            "rounds": rounds,
             "seconds": bench.seconds,
             "max_batch": MAX_BATCH,
             "quick_model_ms": [QUICK_A, QUICK_B],
@@ -130,21 +147,22 @@ def main() -> int:
             "cores": "servers and model on one, load on the other; part free: its model on the load's",
         },
         "versions": {peer.name: peer.version for peer in PEERS.values()},
-        "figures": figures.document(),
-        "voids": figures.voids,
-        "failures": figures.failures,
+        "figures": bench.figures.document(),
+        "voids": bench.figures.voids,
+        "failures": bench.figures.failures,
     }
-    partial = bool(told.quick or told.only)
-    out = told.out or RESULTS / ("quick.json" if partial else "sidecar.json")
+
+
+def publish(document: dict[str, Any], out: Path) -> str:
+    """Write the JSON and, where it is the repository's own, the page, the pictures and README's table."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     text = report.page(document)
-    print("\n" + text)
     if out == RESULTS / "sidecar.json":
         (RESULTS / "README.md").write_text(text)
         plots(out)
         table.write(document)
-    return 1 if figures.voids else 0
+    return text
 
 
 def plots(results: Path) -> None:

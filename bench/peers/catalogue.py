@@ -20,6 +20,7 @@ class Peer:
         path: what predictions are posted to.
         form: a name in `bodies.FORMS`.
         start_seconds: how long its start may take.
+        seconds: how long a closed loop must last that each connection is answered several times.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Peer:
     path: str = "/predict"
     form: str = "instances"
     start_seconds: float = 60
+    seconds: float = 3
 
     @property
     def version(self) -> str:
@@ -52,6 +54,7 @@ class Peer:
         port = processes.free_port()
         told = {
             "BENCH_PORT": str(port),
+            "BENCH_SECOND_PORT": str(processes.free_port()),
             "BENCH_A_MS": str(a_ms),
             "BENCH_B_MS": str(b_ms),
             "BENCH_MAX_BATCH": str(max_batch),
@@ -71,6 +74,6 @@ PEERS = {
         Peer("mlserver", "MLServer", "/v2/models/bench/infer", "v2"),
         Peer("litserve", "LitServe"),
         Peer("bentoml", "BentoML"),
-        Peer("ray", "Ray Serve", start_seconds=120),
+        Peer("ray", "Ray Serve", start_seconds=120, seconds=10),
     )
 }

@@ -36,7 +36,7 @@ async def main():
             debug=False,
             host="127.0.0.1",
             http_port=port,
-            grpc_port=port + 1,
+            grpc_port=int(os.environ["BENCH_SECOND_PORT"]),
             metrics_endpoint=None,
             parallel_workers=0,
             gzip_enabled=False,
