@@ -27,11 +27,16 @@ def worth(status: int, requests: int) -> bool:
     return requests > 1 and status in STATUSES
 
 
+def granted(requests: int) -> int:
+    """Runs that a grant to isolate covers: as many as it takes to find one bad request."""
+    return 2 * max(1, (requests - 1).bit_length())
+
+
 class Budget:
     """At most a tenth as many runs again as batches over 10 s; one in 10 s is always allowed.
 
     Counts are kept by whole seconds. Runs are counted over the current and the ten seconds before, batches
-    over the current and nine before, so the bound holds over any 10 s of the clock.
+    over the current and nine before, so the bound holds over the 10 s before each run that is allowed.
     """
 
     __slots__ = ("_batches", "_runs")
@@ -52,6 +57,10 @@ class Budget:
             return False
         _count(self._runs, second)
         return True
+
+    def spend(self, now: float) -> None:
+        """Note one more run that was granted with another."""
+        _count(self._runs, int(now))
 
 
 def _count(counts: deque[list[int]], second: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.isolation import Budget, Halving, worth
+from penstock_sidecar.isolation import Budget, Halving, granted, worth
 
 
 def find(requests: int, bad: set[int], most: int | None = None) -> tuple[set[int], set[int], Halving]:
@@ -114,3 +114,22 @@ def test_one_run_is_always_allowed_and_then_one_for_ten_batches():
     assert budget.take(100.5)
     assert not budget.take(100.5)
     assert budget.take(112.0)
+
+
+@given(st.integers(2, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
+def test_one_grant_covers_finding_one_bad_request(batch: tuple[int, int]):
+    requests, bad = batch
+    assert find(requests, {bad})[2].runs <= granted(requests)
+
+
+def test_runs_that_were_granted_with_another_count():
+    budget = Budget()
+    assert budget.take(100.0)
+    for _ in range(4):
+        budget.spend(100.0)
+    for _ in range(50):
+        budget.batch(100.0)
+    assert not budget.take(100.0)
+    for _ in range(10):
+        budget.batch(100.0)
+    assert budget.take(100.0)
