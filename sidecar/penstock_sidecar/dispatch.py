@@ -21,7 +21,7 @@ from typing import Protocol
 from penstock_sidecar import admission
 from penstock_sidecar.concurrency import AutoSlots
 from penstock_sidecar.curve import ServiceCurve
-from penstock_sidecar.isolation import Budget
+from penstock_sidecar.isolation import Budget, granted
 from penstock_sidecar.keys import Keys
 from penstock_sidecar.pace import Pace
 from penstock_sidecar.queue import Limits, Queue
@@ -363,7 +363,12 @@ class Dispatcher:
 
     def may_isolate(self, attempt: int, requests: int) -> bool:
         """See `runs.Flow`."""
-        return self._budget.take(self._clock())
+        now = self._clock()
+        # What was begun is brought to an end: to stop half way would have cost runs and told nobody apart.
+        if 1 < attempt <= granted(requests):
+            self._budget.spend(now)
+            return True
+        return self._budget.take(now)
 
     # Inside
 

@@ -258,7 +258,8 @@ class Runs:
             else:
                 halving.failed()
         self._release(batch)
-        self._tell(batch.parts, said)
+        for span in halving.unresolved:
+            self._tell(batch.parts[slice(*span)], said)
 
     async def _attempt(self, batch: Batch, parts: list[Part], attempt: int) -> Outcome | None:
         """Run once.
