@@ -99,47 +99,54 @@ def test_a_policys_objective_slots_and_priorities_take_effect_without_a_restart(
     assert set(restarts(namespace, "slow")) == {0}
 
 
-PASSED_THROUGH = """
+EVENTS = """
 import asyncio, json, sys
 import aiohttp
 url = sys.stdin.read()
 async def main():
-    seen = []
     async with aiohttp.ClientSession() as session:
         async with session.get(url + "/events") as stream:
-            seen.append((await stream.content.readline()).decode())
+            first = (await stream.content.readline()).decode()
             # The model writes the rest only when it is told to: nobody on the way may have waited for it.
             async with session.post(url + "/go") as answer:
-                seen.append(answer.status)
-            seen.append((await stream.content.read()).decode())
-            seen.append(stream.headers["content-type"])
+                told = answer.status
+            return [first, told, (await stream.content.read()).decode(), stream.headers["content-type"]]
+print(json.dumps(asyncio.run(main())))
+"""
+
+SOCKET = """
+import asyncio, json, sys
+import aiohttp
+url = sys.stdin.read()
+async def main():
+    async with aiohttp.ClientSession() as session:
         async with session.ws_connect(url.replace("http", "ws", 1) + "/socket") as socket:
+            seen = []
             for text in ("one", "two"):
                 await socket.send_str(text)
                 seen.append((await socket.receive(timeout=10)).data)
-    return seen
+            return seen
 print(json.dumps(asyncio.run(main())))
 """
 
 
 def test_streams_and_websocket_pass_through_with_protocol_none(namespace: Namespace) -> None:
-    """Server-sent events come piece by piece and a WebSocket echoes, through the backend's own Service."""
+    """Server-sent events come piece by piece, by the backend's own Service and by an endpoint.
+
+    A WebSocket echoes through the backend's Service.
+    """
     namespace.apply(
         container_backend("raw", script=script("raw"), model={"protocol": "none"}, maxOngoingRequests=4),
         endpoint("raw", "raw"),
     )
     namespace.wait_ready("modelbackend", "raw")
-    url = service(namespace, "raw")
-    assert json.loads(namespace.run_python(PASSED_THROUGH, input=url)) == [
-        "data: 1\n",
-        200,
-        "\ndata: 2\n\n",
-        "text/event-stream",
-        "one",
-        "two",
-    ]
     namespace.wait_ready("modelendpoint", "raw")
-    assert namespace.curl(namespace.url("raw", path="/plain"))[::2] == (200, "plain")
+    own, edge = service(namespace, "raw"), namespace.url("raw", path="")
+    for url in (own, edge):
+        seen = json.loads(namespace.run_python(EVENTS, input=url))
+        assert seen == ["data: 1\n", 200, "\ndata: 2\n\n", "text/event-stream"]
+    assert json.loads(namespace.run_python(SOCKET, input=own)) == ["one", "two"]
+    assert namespace.curl(edge + "/plain")[::2] == (200, "plain")
 
 
 def test_a_pod_is_ready_only_after_its_warm_up(namespace: Namespace) -> None:

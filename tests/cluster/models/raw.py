@@ -42,6 +42,7 @@ async def events(writer: asyncio.StreamWriter) -> None:
     writer.write(head + b"9\r\ndata: 1\n\n\r\n")
     await writer.drain()
     await go.wait()
+    go.clear()
     writer.write(b"9\r\ndata: 2\n\n\r\n0\r\n\r\n")
     await writer.drain()
 
