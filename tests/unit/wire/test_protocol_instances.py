@@ -125,3 +125,8 @@ def test_status_and_fields_come_back_to_each():
     assert merged.body == b'{"predictions":[1,2,3,4,5,6],"v":"3"}'
     assert merged.status == 200
     assert merged.headers == answer.headers
+
+
+def test_a_lost_member_as_long_as_the_spaces_of_a_dump_is_found():
+    with pytest.raises(NotJSON, match="member '' is there twice"):
+        members(b'{"":1,"":1,"a":1,"b":2}')
