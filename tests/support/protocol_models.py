@@ -17,6 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
+WIDE = "x" * 100_000
 runs: list[int] = []
 held: list[str] = []
 gate = asyncio.Event()
@@ -131,7 +132,9 @@ async def stream(request: web.Request, items: list[dict[str, Any]]) -> web.Strea
                 finished.append(items[index]["id"])
                 await say(i=index, end=True)
             else:
-                await say(i=index, data={"step": step})
+                await say(
+                    i=index, data={"step": step, **({"pad": WIDE} if "wide" in items[index]["body"] else {})}
+                )
         await asyncio.sleep(0.001)
     return answer
 

@@ -269,3 +269,31 @@ async def test_one_that_leaves_a_streamed_batch_is_told_and_its_mate_goes_on(sta
     assert len(found["cancelled"]) == 1
     assert found["cancelled"][0] not in found["finished"]
     await pair.until_load(0)
+
+
+async def test_one_that_does_not_read_is_cut_and_its_mate_goes_on(start: Callable[..., Any]):
+    pair = await start("envelope")
+    host, port = pair.data.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port), limit=1)
+    body = b'{"x": 1000000000, "wide": 1}'
+    head = b"POST /stream HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+
+    async def deaf() -> Reply:
+        writer.write(head % len(body) + body)
+        return Reply(0, {}, b"")
+
+    async def mate() -> Reply:
+        return await pair.ask("/stream", json={"x": 400})
+
+    _, stayed = await pair.batched(2, pair.ask("/stream", json={"x": 0}), deaf(), mate())
+    assert stayed.body.count(b"\n") == 400
+    # The model is told that nobody waits, and so ends its answer: the slot is free again.
+    await pair.until_load(0)
+    assert len((await pair.look())["cancelled"]) <= 1
+
+    async def told() -> bool:
+        return any("slow_reader" in line for line in pair.sidecar.log)
+
+    await until(told)
+    writer.close()
+    await writer.wait_closed()
