@@ -13,7 +13,7 @@ import msgspec
 
 from penstock_sidecar.dispatch import Dispatcher
 from penstock_sidecar.drain import Drain
-from penstock_sidecar.metrics import Metrics
+from penstock_sidecar.metrics import Metrics, class_label, most_telling
 from penstock_sidecar.passthrough import Passing
 from penstock_wire import settings as wire_settings
 from penstock_wire.errors import PenstockError, Reason
@@ -131,8 +131,10 @@ class Admin:
                 "queued": dispatcher.queued,
                 "ongoing": dispatcher.ongoing,
                 "oldestAgeMs": round(dispatcher.oldest_age * 1000),
+                "slots": dispatcher.slots,
                 "drain": self._drain.phase.value,
                 "lines": lines,
+                "fit": {class_label(path): fit for path, fit in most_telling(dispatcher.fits())},
             }
         )
 

@@ -21,6 +21,7 @@ import pytest
 
 from penstock_sidecar.app import Sidecar
 from penstock_sidecar.config import parse
+from penstock_sidecar.metrics import class_label
 from tests.support.sidecar_process import Pair, Reply, got, until
 
 Start = Callable[..., Awaitable[Pair]]
@@ -267,6 +268,28 @@ async def test_no_log_line_holds_anything_of_a_request_at_any_level(start: Start
     assert len(pair.sidecar.log) > 3
     assert [line for line in pair.sidecar.log if MARKER in line] == []
     assert all({"time", "level", "message"} <= json.loads(line).keys() for line in pair.sidecar.log)
+
+
+async def test_the_queue_is_shown_without_anything_of_a_request(start: Start):
+    pair = await start(maxBatchSize=2, maxConcurrentBatches=2)
+    path = f"/v1/{MARKER}:predict"
+    for number in range(40):
+        await pair.predict(number, path=path)
+    asked = [asyncio.create_task(pair.predict(MARKER, path=f"{path}?ms=400&{MARKER}")) for _ in range(7)]
+    await pair.until_load(7)
+    shown = await pair.admin_get("/queue")
+    assert MARKER not in shown.body.decode()
+    ((line,), fits) = shown.document["lines"], shown.document["fit"]
+    assert line["items"] == line["requests"] == shown.document["queued"] > 0
+    assert (shown.document["slots"], shown.document["drain"]) == (2, "serving")
+    assert fits.keys() == {class_label(path)}
+    assert fits[class_label(path)]["aMs"] > 0.5
+    metrics = (await pair.admin_get("/metrics")).body.decode()
+    assert MARKER not in metrics
+    assert f'penstock_sidecar_fit_intercept_seconds{{class="{class_label(path)}"}}' in metrics
+    assert "penstock_sidecar_slots 2.0" in metrics
+    assert (await pair.admin_get("/settings")).document["batching"]["maxQueuedItems"] == 32
+    assert [got(await task) for task in asked] == [[MARKER]] * 7
 
 
 async def test_tasks_are_shown_only_where_that_was_asked_for(start: Start):
