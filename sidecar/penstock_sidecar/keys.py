@@ -47,12 +47,13 @@ class Told:
 
     __slots__ = ("fields", "level", "request_id", "share", "shared", "timeout_ms")
 
-    def __init__(self) -> None:
-        self.fields: Headers = ()
-        self.shared: Headers = ()
+    fields: Headers
+    shared: Headers
+
+    def __init__(self, level: int) -> None:
         self.request_id: bytes | None = None
         self.timeout_ms: int | None = None
-        self.level = 1
+        self.level = level
         self.share = b""
 
 
@@ -91,8 +92,7 @@ class Keys:
 
     def read(self, headers: Headers) -> Told:
         """Sort a request's fields in one pass; values of one name stay in order."""
-        told = Told()
-        told.level = self._level
+        told = Told(self._level)
         roles = self._roles
         key: list[tuple[bytes, bytes]] = []
         shared: list[tuple[bytes, bytes]] = []
