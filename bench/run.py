@@ -148,8 +148,10 @@ def results(bench: Bench, described: dict[str, Any], *, rounds: int) -> dict[str
         },
         "versions": {peer.name: peer.version for peer in PEERS.values()},
         "figures": bench.figures.document(),
-        "voids": bench.figures.voids,
-        "failures": bench.figures.failures,
+        "voids": [
+            {word: _without_paths(text) for word, text in void.items()} for void in bench.figures.voids
+        ],
+        "failures": {name: _without_paths(why) for name, why in bench.figures.failures.items()},
     }
 
 
@@ -175,6 +177,11 @@ def plots(results: Path) -> None:
     subprocess.run(
         [str(python), "-m", "bench.plots", str(results)], check=True, cwd=Path(__file__).parent.parent
     )
+
+
+def _without_paths(text: str) -> str:
+    """A message without this machine's absolute paths: of each, its last part."""
+    return re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", "", text)
 
 
 def _commit() -> str:
