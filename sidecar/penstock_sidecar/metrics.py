@@ -118,10 +118,6 @@ class Metrics:
                 counts[bisect_left(bounds, wait)] += 1
             histogram.total += sum(waits)
 
-    def waited(self, seconds: float) -> None:
-        """A request was cut into a batch after so many seconds in the queue."""
-        self._wait.observe(seconds)
-
     def isolated(self) -> None:
         """A part of a failed batch is run again."""
         self._isolation_runs += 1
