@@ -202,8 +202,8 @@ class Sidecar:
         try:
             data_listener = await self._listen()
             admin_listener = await self._admin.listen(*config.admin, admin)
-            # What is here now stays for good: the collector need not walk through it again and again, nor look
-            # at the young after each few requests, which reference counting alone takes away.
+            # What is here now stays for good: the collector need not walk through it again and again, nor
+            # look after each few requests at what reference counting alone takes away.
             gc.freeze()
             gc.set_threshold(10_000, 20, 20)
             process.ready(data=data_listener.address, admin=admin_listener.address)

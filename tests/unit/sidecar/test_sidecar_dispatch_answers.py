@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import ATTEMPT
-from penstock_wire.http import ConnectionLost, Response, UpstreamTimeout
+from penstock_wire.http import ConnectionLost, Request, Response, UpstreamTimeout
 from tests.support import fake_loop
 from tests.support.scripted_model import Run, Scripted, got
 
@@ -150,16 +151,24 @@ def test_a_request_larger_than_a_batch_keeps_the_parts_that_passed_beside_a_bad_
     fake_loop.run(main())
 
 
-def test_a_passed_part_of_a_request_whose_rest_still_waits_is_not_told_its_neighbours_fault():
+class SlowToBegin(Scripted):
+    """A model that takes ten seconds more over what begins with item 0."""
+
+    async def send(self, request: Request, timeout: float) -> Response:
+        if json.loads(request.body)["instances"][0] == 0:
+            await asyncio.sleep(10)
+        return await super().send(request, timeout)
+
+
+def test_a_passed_part_of_a_request_whose_rest_still_runs_is_not_told_its_neighbours_fault():
     async def main():
-        s = Scripted(max_batch_size=4, behaviour=failing("bad"))
-        first = s.ask("bad", "bad", timeout=5.0)
-        # Two slots hold the parts of the large one at different times.
-        large = s.ask(*range(10), timeout=20.0)
-        outcomes = await asyncio.gather(first, large)
-        assert isinstance(outcomes[0], Response)
-        assert outcomes[0].status == 400
-        assert got(outcomes[1]) == list(range(10))
+        s = SlowToBegin(max_batch_size=4, max_concurrent_batches=2, behaviour=failing("bad"))
+        large, bad = s.ask(*range(6)), s.ask("bad")
+        outcome = await bad
+        assert isinstance(outcome, Response)
+        assert outcome.status == 400
+        assert not large.done()
+        assert got(await large) == list(range(6))
         await s.close()
 
     fake_loop.run(main())

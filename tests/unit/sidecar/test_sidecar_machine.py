@@ -17,7 +17,7 @@ from penstock_wire.headers import ATTEMPT, get
 from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamTimeout
 from penstock_wire.settings import Batching, Fairness, Priority
 from tests.support.fake_loop import FakeLoop, settle
-from tests.support.scripted_model import Run, Scripted
+from tests.support.scripted_model import Asked, Run, Scripted
 
 FAULTS = ("ok", "refused", "lost", "timeout", "status", "bad", "short", "garbage", "defect")
 POLICIES = st.builds(
@@ -176,6 +176,7 @@ class Machine(RuleBasedStateMachine):
         assert dispatcher.queue.bytes == sum(work.bytes_left for work in works)
         assert all(work.queued and not work.done for work in works)
         assert dispatcher.alive
+        assert Asked.twice == []
         assert self.model.broken == []
 
     def teardown(self) -> None:
