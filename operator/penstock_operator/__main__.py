@@ -13,27 +13,23 @@ import uvloop
 from penstock_operator import config as configuration
 from penstock_operator.apply import Applier
 from penstock_operator.clock import LoopClock
-from penstock_operator.cluster import Cluster, KubernetesCluster, Obj, credentials
+from penstock_operator.cluster import Cluster, KubernetesCluster, credentials
 from penstock_operator.config import Config
 from penstock_operator.control.auth import Gate
 from penstock_operator.control.reports import Reports
 from penstock_operator.control.server import ControlServer
 from penstock_operator.errors import ClusterError, ConfigError, LeaseLost
+from penstock_operator.fence import FencedCluster
 from penstock_operator.handlers import KopfLog, Watches
-from penstock_operator.kinds import ENDPOINT_SLICE
 from penstock_operator.lease import Elector
 from penstock_operator.metrics import Metrics, QueueMetrics
+from penstock_operator.publishing import Publisher
 from penstock_operator.reconcile.context import Context
 from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
+from penstock_operator.reconcile.relisting import PERIOD, Relister
 from penstock_operator.reconcile.view import View
 from penstock_operator.store import Store
 from penstock_wire.process import log, on_signal, ready, set_log_level
-
-RELIST_SECONDS = (300.0, 600.0)
-"""Time between two re-lists: a random one in this range, so that replicas do not list together."""
-
-LISTED_SECONDS = 10.0
-"""After this time watches that were started have listed what is there."""
 
 STOP_SECONDS = 8.0
 
@@ -55,11 +51,20 @@ class Operator:
         self._reports = Reports(clock)
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
+        self._elector = Elector(
+            cluster,
+            namespace=config.operator_namespace,
+            name=config.service,
+            identity=config.identity,
+            clock=clock,
+            log=log,
+        )
+        fenced = FencedCluster(cluster, until=lambda: self._elector.until, clock=clock)
         context = Context(
-            cluster=cluster,
+            cluster=fenced,
             store=store,
             view=View(store),
-            applier=Applier(cluster, store, metrics),
+            applier=Applier(fenced, store, metrics),
             reports=self._reports,
             render=config.render,
             clock=clock,
@@ -70,12 +75,20 @@ class Operator:
         )
         self._queues = (queue, scale_queue)
         self._manager = Manager(context, queue, scale_queue, metrics, namespace=config.namespace or None)
-        self._elector = Elector(
-            cluster,
+        self._publisher = Publisher(
+            fenced,
             namespace=config.operator_namespace,
             name=config.service,
-            identity=config.identity,
+            address=config.pod_ip,
+            port=config.address[1],
             clock=clock,
+            log=log,
+        )
+        self._relister = Relister(
+            self._manager.relist,
+            self._manager.enqueue_all,
+            clock=clock,
+            pause=lambda: random.uniform(*PERIOD),  # noqa: S311 - jitter
             log=log,
         )
         self._server = ControlServer(
@@ -92,7 +105,6 @@ class Operator:
         )
         self._watches: Watches | None = None
         self._acting = False
-        self._relist_now = asyncio.Event()
 
     async def run(self) -> int:
         """Run until a signal or until the Lease is lost.
@@ -132,7 +144,9 @@ class Operator:
         self._metrics.leader.set(1)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._elector.hold())
-            await self._retrying("published", self._publish)
+            if self._config.pod_ip:
+                await self._retrying("published", self._publisher.publish)
+                tasks.create_task(self._publisher.keep())
             await self._retrying("synced", self._manager.sync)
             self._acting = True
             self._watches = Watches(
@@ -146,7 +160,7 @@ class Operator:
             self._watches.start()
             tasks.create_task(self._manager.run(self._config.workers))
             tasks.create_task(self._manager.watch_silence())
-            tasks.create_task(self._relist())
+            tasks.create_task(self._relister.run())
 
     async def _stop(self, lead: asyncio.Task[None]) -> None:
         for queue in self._queues:
@@ -171,54 +185,9 @@ class Operator:
                 log(done, objects=len(self._store))
                 return
 
-    async def _publish(self) -> None:
-        """Make ourselves the one endpoint of the operator's Service."""
-        if not self._config.pod_ip:
-            return
-        name, namespace = self._config.service, self._config.operator_namespace
-        slice_: Obj = {
-            "apiVersion": ENDPOINT_SLICE.api_version,
-            "kind": ENDPOINT_SLICE.kind,
-            "metadata": {
-                "name": name,
-                "namespace": namespace,
-                "labels": {
-                    "kubernetes.io/service-name": name,
-                    "endpointslice.kubernetes.io/managed-by": "penstock-operator",
-                },
-            },
-            "addressType": "IPv6" if ":" in self._config.pod_ip else "IPv4",
-            "endpoints": [{"addresses": [self._config.pod_ip], "conditions": {"ready": True}}],
-            "ports": [{"name": "control", "port": self._config.address[1], "protocol": "TCP"}],
-        }
-        await self._cluster.apply(ENDPOINT_SLICE, slice_)
-
     def _watches_started(self) -> None:
         self._metrics.watch_starts.inc()
-        self._relist_now.set()
-
-    async def _relist(self) -> None:
-        """List again from time to time, and a while after the watches were started anew."""
-        while True:
-            restarted = True
-            try:
-                async with asyncio.timeout(random.uniform(*RELIST_SECONDS)):  # noqa: S311 - jitter
-                    await self._relist_now.wait()
-                # NB: what is deleted before a watch has listed is in our store and in no event of the watch.
-                await asyncio.sleep(LISTED_SECONDS)
-            except TimeoutError:
-                restarted = False
-            self._relist_now.clear()
-            try:
-                dropped = await self._manager.relist()
-            except ClusterError as error:
-                log("re-list failed", level="warning", error=str(error))
-                self._relist_now.set()
-                continue
-            if not restarted:
-                self._manager.enqueue_all()
-            level = "info" if dropped else "debug"
-            log("re-listed", level=level, dropped=dropped, objects=len(self._store))
+        self._relister.soon()
 
     def _what_is_wrong(self) -> str | None:
         if self._acting and self._watches is not None and not self._watches.alive:

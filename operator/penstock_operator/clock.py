@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Timer(Protocol):
@@ -75,6 +77,42 @@ class LoopClock:
     def now(self) -> datetime.datetime:
         """Wall time, UTC."""
         return datetime.datetime.now(datetime.UTC)
+
+
+async def run_until(clock: Clock, work: Coroutine[Any, Any, T], deadline: Callable[[], float]) -> T:
+    """Run a coroutine, and cancel it at a deadline that may move while it runs.
+
+    Args:
+        clock: time.
+        work: what to run.
+        deadline: monotonic seconds; asked again whenever the last answer has come.
+
+    Raises:
+        TimeoutError: the deadline came first.
+    """
+    task = asyncio.ensure_future(work)
+    late = False
+    timer: Timer | None = None
+
+    def look() -> None:
+        nonlocal late, timer
+        when = deadline()
+        if clock.time() < when:
+            timer = clock.call_at(when, look)
+        else:
+            late = True
+            task.cancel()
+
+    look()
+    try:
+        await asyncio.wait({task})
+    finally:
+        if timer is not None:
+            timer.cancel()
+        task.cancel()
+    if late and task.cancelled():
+        raise TimeoutError
+    return task.result()
 
 
 def rfc3339(moment: datetime.datetime) -> str:

@@ -58,7 +58,9 @@ class Cluster(Protocol):
         """
         ...
 
-    async def apply_scale(self, kind: Kind, namespace: str, name: str, replicas: int) -> Obj:
+    async def apply_scale(
+        self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
+    ) -> Obj:
         """Write the scale subresource as `SCALE_MANAGER`, which owns the replicas from then on.
 
         Args:
@@ -66,6 +68,10 @@ class Cluster(Protocol):
             namespace: where it is.
             name: its name.
             replicas: how many.
+            uid: scale this one only, never a namesake.
+
+        Raises:
+            Conflict: it changed meanwhile, or is another one.
         """
         ...
 
@@ -165,10 +171,14 @@ class KubernetesCluster:
         """See `Cluster`."""
         return await self._patch(kind, obj, STATUS_MANAGER, subresource="status")
 
-    async def apply_scale(self, kind: Kind, namespace: str, name: str, replicas: int) -> Obj:
+    async def apply_scale(
+        self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
+    ) -> Obj:
         """See `Cluster`."""
         path = kind.path(namespace, name, "scale")
         live = await self._call("GET", path)
+        if uid not in (None, live["metadata"].get("uid")):
+            raise cluster_error(409, f"{kind.plural} {name!r} is another one by now: its uid differs")
         if (live.get("spec") or {}).get("replicas", 0) != replicas:
             # NB: an apply that changes a custom resource's scale is answered 500 (Kubernetes 1.36: "request
             # to convert CR to an invalid group/version: autoscaling/v1"); one that changes nothing works, and
@@ -177,7 +187,11 @@ class KubernetesCluster:
                 "PATCH",
                 path,
                 query={"fieldManager": SCALE_MANAGER},
-                body={"spec": {"replicas": replicas}},
+                # With the version, the number never lands in a namesake, nor on top of a change not seen.
+                body={
+                    "metadata": {"resourceVersion": live["metadata"]["resourceVersion"]},
+                    "spec": {"replicas": replicas},
+                },
                 content_type="application/merge-patch+json",
             )
         body = {

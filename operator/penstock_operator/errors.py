@@ -4,7 +4,7 @@
 
     OperatorError
     ├── ConfigError            the operator's own flags or environment
-    ├── LeaseLost              somebody else leads, or we could not prove that we do
+    ├── LeaseLost              somebody else leads, or we could not prove that we do; ends the process
     ├── ReportRefused          a report whose sender is not the pod it speaks for
     ├── NameTaken              an object of a wanted name is not ours
     └── ClusterError           the apiserver said no, or said nothing

@@ -10,11 +10,10 @@ Source: k8s.io/client-go/tools/leaderelection/leaderelection.go.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock_operator.clock import Clock, rfc3339_micro
+from penstock_operator.clock import Clock, rfc3339_micro, run_until
 from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.errors import ClusterError, Conflict, LeaseLost
 from penstock_operator.kinds import LEASE
@@ -75,7 +74,12 @@ class Elector:
     @property
     def leads(self) -> bool:
         """Whether we may act now."""
-        return self._clock.time() - self._renewed_at < self._times.renew_within
+        return self._clock.time() < self.until
+
+    @property
+    def until(self) -> float:
+        """Until when, in monotonic seconds, the Lease is surely ours if it is not renewed again."""
+        return self._renewed_at + self._times.renew_within
 
     async def acquire(self) -> None:
         """Wait until we lead."""
@@ -91,8 +95,7 @@ class Elector:
         """
         while True:
             await self._clock.sleep(self._times.retry)
-            left = self._renewed_at + self._times.renew_within - self._clock.time()
-            if not await self._try(left):
+            if not await self._try(self.until - self._clock.time()):
                 if self.holder not in ("", self._identity):
                     raise LeaseLost(f"the Lease {self._namespace}/{self._name} is held by {self.holder}")
                 if not self.leads:
@@ -116,14 +119,11 @@ class Elector:
     async def _try(self, seconds: float) -> bool:
         """Take or renew the Lease within so many seconds; whether we lead now."""
         # NB: without the bound a call that hangs would outlast the Lease.
-        task = asyncio.ensure_future(self._attempt())
-        timer = self._clock.call_at(self._clock.time() + max(0.0, seconds), task.cancel)
+        end = self._clock.time() + seconds
         try:
-            await asyncio.wait({task})
-        finally:
-            timer.cancel()
-            task.cancel()
-        return not task.cancelled() and task.result()
+            return await run_until(self._clock, self._attempt(), lambda: end)
+        except TimeoutError:
+            return False
 
     async def _attempt(self) -> bool:
         began = self._clock.time()
@@ -135,6 +135,7 @@ class Elector:
                 self._look(live)
                 spec = live.get("spec") or {}
                 if self.holder not in ("", self._identity):
+                    self._renewed_at = float("-inf")  # whatever we thought: it is another's
                     given = float(spec.get("leaseDurationSeconds") or self._times.duration)
                     if self._clock.time() < self._seen_at + given:
                         return False

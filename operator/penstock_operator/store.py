@@ -151,7 +151,7 @@ class Store:
         key = key_of(obj)
         old = self._objects.get(key)
         died = self._dead.get(metadata.get("uid") or "")
-        if died is not None and _version(obj) <= died:
+        if died is not None and version_of(obj) <= died:
             return Change(old, old)
         if old is not None and not _newer(obj, old):
             return Change(old, old)
@@ -173,7 +173,7 @@ class Store:
         Args:
             obj: its last version, or at least kind and metadata.
         """
-        return self.forget(key_of(obj), obj["metadata"].get("uid"), version=_version(obj))
+        return self.forget(key_of(obj), obj["metadata"].get("uid"), version=version_of(obj))
 
     def forget(self, key: Key, uid: str | None = None, *, version: int = 0) -> Change:
         """Take note that an object is gone.
@@ -186,7 +186,7 @@ class Store:
         old = self._objects.get(key)
         same = old is not None and uid in (None, old["metadata"].get("uid"))
         if uid:
-            self._dead[uid] = max(version, _version(old) if old is not None and same else 0)
+            self._dead[uid] = max(version, version_of(old) if old is not None and same else 0)
             if len(self._dead) > _TOMBSTONES:
                 self._dead.popitem(last=False)
         if old is None or not same:
@@ -292,7 +292,12 @@ def _essence(obj: Obj) -> Obj:
     return {**obj, "metadata": {**obj["metadata"], "resourceVersion": ""}}
 
 
-def _version(obj: Obj) -> int:
+def version_of(obj: Obj) -> int:
+    """An object's resourceVersion as a number, 0 if it has none.
+
+    Args:
+        obj: any object.
+    """
     try:
         return int(obj["metadata"]["resourceVersion"])
     except (KeyError, ValueError):
@@ -304,4 +309,4 @@ def _newer(obj: Obj, than: Obj) -> bool:
     if new.get("uid") != old.get("uid"):
         # A namesake; the watch tells of one after the other, and the dead are remembered.
         return True
-    return _version(obj) > _version(than)
+    return version_of(obj) > version_of(than)

@@ -32,7 +32,7 @@ class QueueObserver(Protocol):
         """A worker was done after so many seconds."""
 
     def retried(self) -> None:
-        """A key was added with backoff or after a delay."""
+        """A key was added with backoff after a failure."""
 
 
 class _Silent:
@@ -224,6 +224,8 @@ async def work(
     queue: WorkQueue[K],
     handle: Callable[[K], Any],
     failed: Callable[[K, Exception, float], None],
+    *,
+    fatal: tuple[type[Exception], ...] = (),
 ) -> None:
     """One worker: take keys until the queue is shut down.
 
@@ -231,6 +233,7 @@ async def work(
         queue: where keys come from.
         handle: awaited with a key; returns seconds after which to look again, or None.
         failed: told of each failure with the backoff in seconds; must not raise.
+        fatal: errors that end the worker instead of being tried again.
     """
     while True:
         try:
@@ -239,6 +242,8 @@ async def work(
             return
         try:
             again: float | None = await handle(key)
+        except fatal:
+            raise
         except Exception as error:
             asked = getattr(error, "retry_after", None) or 0.0
             failed(key, error, queue.add_failed(key, at_least=asked))

@@ -55,7 +55,12 @@ class MemoryCluster:
     async def apply_status(self, kind: Kind, obj: Obj) -> Obj:
         return self._apply("status", kind, obj, "penstock-status", only=("status",))
 
-    async def apply_scale(self, kind: Kind, namespace: str, name: str, replicas: int) -> Obj:
+    async def apply_scale(
+        self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
+    ) -> Obj:
+        found = self.objects.get((kind.kind, namespace, name))
+        if found is not None and uid not in (None, found["metadata"]["uid"]):
+            raise Conflict(409, "another one by now")
         body: Obj = {
             "kind": kind.kind,
             "metadata": {"namespace": namespace, "name": name},

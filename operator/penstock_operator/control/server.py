@@ -8,11 +8,12 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
-from penstock_operator.control.auth import Gate
+from penstock_operator.cluster import Obj
+from penstock_operator.control.auth import Caller, Gate
 from penstock_operator.control.reports import Reports
 from penstock_operator.desired import names, settings
 from penstock_operator.errors import ReportRefused
-from penstock_operator.kinds import CONFIG_MAP
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT
 from penstock_operator.store import Store
 from penstock_wire import report as wire
 from penstock_wire.errors import DocumentError
@@ -156,16 +157,19 @@ class ControlServer:
         self._observer.report(kind, "taken" if news.taken else "late")
         if news.taken:
             self._reported(caller.namespace, caller.backend, news.notable)
-        told = self._told(caller.namespace, record)
+        told = self._told(caller, record)
         behind = told is not None and report.settings_version < told.version
         return wire.ReportAnswer(
             next_report_ms=NEXT_REPORT_MS,
             settings=msgspec.Raw(told.document) if told is not None and behind else None,
         )
 
-    def _told(self, namespace: str, name: str) -> settings.Versioned | None:
+    def _told(self, caller: Caller, name: str) -> settings.Versioned | None:
         """The settings as the ConfigMap records them, read once a version of it."""
+        namespace = caller.namespace
         live = self._store.get(CONFIG_MAP, namespace, name)
+        if live is not None and not self._is_record(live, caller):
+            live = None
         known = self._versions.get((namespace, name))
         if known is None or known[0] is not live:
             if live is None:
@@ -176,6 +180,15 @@ class ControlServer:
             if len(self._versions) > self._prune_at:
                 self._drop_deleted()
         return known[1]
+
+    def _is_record(self, live: Obj, caller: Caller) -> bool:
+        """Whether a ConfigMap of the right name is ours: a stranger's, or a deleted namesake's, is none."""
+        kind = BACKEND if caller.backend else ENDPOINT
+        for ref in live["metadata"].get("ownerReferences") or ():
+            owner = self._store.get(kind, caller.namespace, ref["name"])
+            if owner is not None and owner["metadata"]["uid"] == ref["uid"]:
+                return ref["name"] == caller.backend or not caller.backend
+        return False
 
     def _drop_deleted(self) -> None:
         self._versions = {

@@ -13,7 +13,7 @@ from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY
 from penstock_operator.reconcile.context import Context, Problems, Scaled, outcome
 from penstock_operator.reconcile.writing import write_status
 from penstock_operator.status import BackendObserved, backend_status, parse_failed, publish_load
-from penstock_operator.store import Key, key_of
+from penstock_operator.store import Key, key_of, owner_uids
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
@@ -44,6 +44,8 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     for kind, name in ((CONFIG_MAP, names.backend_settings(key.name)), (DEPLOYMENT, names.backend(key.name))):
         looked[Key(kind.kind, key.namespace, name)] = await ctx.applier.look(kind, key.namespace, name)
     recorded = looked[Key(CONFIG_MAP.kind, key.namespace, names.backend_settings(key.name))]
+    if recorded is not None and backend.metadata.uid not in owner_uids(recorded):
+        recorded = None  # a stranger's, or what is left of a namesake: no word of ours
     versioned = _settings(ctx, backend, recorded)
     problems = Problems()
     if not backend.spec.suspend:

@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.cluster import Obj
 from penstock_operator.desired.labels import MANAGED, MANAGED_BY
+from penstock_operator.errors import LeaseLost
 from penstock_operator.kinds import BACKEND, ENDPOINT, PARENTS, POD, POLICY, SPLIT, WATCHED_CHILDREN, Kind
 from penstock_operator.reconcile import backend, endpoint, policy, router, split
 from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.relisting import Found, relist_kind
 from penstock_operator.reconcile.scaling import Scaler
 from penstock_operator.reconcile.triggers import concerned
-from penstock_operator.store import Change, Key, Store, key_of, parent_changed
+from penstock_operator.store import Change, Key, key_of, parent_changed
 from penstock_operator.workqueue import QueueObserver, WorkQueue, work
 
 LOAD_INTERVAL = 15.0
@@ -22,6 +24,8 @@ LOAD_INTERVAL = 15.0
 
 SILENCE_INTERVAL = 2.0
 """Seconds between two looks for pods that fell silent."""
+
+_FATAL = (LeaseLost,)
 
 CHILD_SELECTOR = f"{MANAGED_BY}={MANAGED}"
 
@@ -113,6 +117,7 @@ class Manager:
             self.queue.add(key)
 
     def _changed(self, change: Change) -> None:
+        self._forget_namesake(change)
         for key in concerned(self.ctx.view, change):
             self.queue.add(key)
         version = change.new or change.old
@@ -121,11 +126,20 @@ class Manager:
         if version["kind"] == BACKEND.kind and change.new is not None:
             if parent_changed(change) and (version.get("spec") or {}).get("autoscaling"):
                 self.scale_queue.add(key_of(version))
-        elif version["kind"] == BACKEND.kind:
-            self._load_looked.pop(key_of(version), None)
         elif version["kind"] == POD.kind and change.new is None:
             metadata = version["metadata"]
             self.ctx.reports.forget_pod(metadata["namespace"], metadata["name"], metadata["uid"])
+
+    def _forget_namesake(self, change: Change) -> None:
+        """Nothing that was learnt of a backend holds for the next one of its name."""
+        old, new = change.old, change.new
+        if old is None or old["kind"] != BACKEND.kind:
+            return
+        if new is None or new["metadata"].get("uid") != old["metadata"].get("uid"):
+            key = key_of(old)
+            self._load_looked.pop(key, None)
+            self._scaler.forget(key)
+            backend.forget(self.ctx, key)
 
     def _policy_of(self, key: Key) -> None:
         found = self.ctx.view.backend(key.namespace, key.name)
@@ -181,11 +195,14 @@ class Manager:
 
         Args:
             workers: keys reconciled at once.
+
+        Raises:
+            LeaseLost: a write was refused because we may not lead any more (in an exception group).
         """
         async with asyncio.TaskGroup() as tasks:
             for _ in range(workers):
-                tasks.create_task(work(self.queue, self.reconcile, self.failed))
-            tasks.create_task(work(self.scale_queue, self.scale, self.failed))
+                tasks.create_task(work(self.queue, self.reconcile, self.failed, fatal=_FATAL))
+            tasks.create_task(work(self.scale_queue, self.scale, self.failed, fatal=_FATAL))
 
     async def watch_silence(self) -> None:
         """Have backends looked at whose pods stopped reporting; runs until cancelled."""
@@ -211,21 +228,26 @@ class Manager:
         self.ctx.started = self.ctx.clock.time()
         self.enqueue_all()
 
-    async def relist(self) -> int:
-        """List metadata and drop what was deleted while nobody watched; who depended on it looks again.
+    async def relist(self) -> Found:
+        """List metadata; drop what was deleted while nobody watched, fetch what changed meanwhile.
 
         Returns:
-            How many objects were dropped.
+            How many objects that were; who depends on them looks again.
 
         Raises:
-            ClusterError: a list failed.
+            ClusterError: a call failed.
         """
-        dropped = 0
+        found = Found()
         for kind in (*PARENTS, *WATCHED_CHILDREN):
-            dropped += await relist_kind(
-                self.ctx.cluster, self.ctx.store, kind, self._changed, namespace=self._namespace
+            found += await relist_kind(
+                self.ctx.cluster,
+                self.ctx.store,
+                kind,
+                self._changed,
+                namespace=self._namespace,
+                selector=CHILD_SELECTOR,
             )
-        return dropped
+        return found
 
     def enqueue_all(self) -> None:
         """Have every key looked at."""
@@ -236,39 +258,6 @@ class Manager:
                     self.scale_queue.add(key_of(stored))
         for namespace in self.ctx.store.namespaces(ENDPOINT):
             self.queue.add(router.router_key(namespace))
-
-
-async def relist_kind(
-    cluster: Cluster,
-    store: Store,
-    kind: Kind,
-    changed: Callable[[Change], None],
-    *,
-    namespace: str | None = None,
-) -> int:
-    """Drop from the store what a fresh list does not have.
-
-    Args:
-        cluster: where to list.
-        store: what is known.
-        kind: which kind.
-        changed: told of every object that was dropped.
-        namespace: look at this one only.
-
-    Returns:
-        How many.
-    """
-    # NB: only what was known before the list began: what came since is younger than the list.
-    before = store.all(kind)
-    live = await cluster.list(kind, namespace, labels=_selector(kind), metadata_only=True)
-    there = {key_of(obj): obj["metadata"].get("uid") for obj in live}
-    dropped = 0
-    for obj in before:
-        key, uid = key_of(obj), obj["metadata"].get("uid")
-        if there.get(key) != uid and store.get(kind, key.namespace, key.name) is obj:
-            changed(store.forget(key, uid))
-            dropped += 1
-    return dropped
 
 
 def _selector(kind: Kind) -> str | None:

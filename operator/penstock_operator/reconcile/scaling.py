@@ -5,7 +5,6 @@ from __future__ import annotations
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.base import ResourceError
 from penstock_operator.autoscaling import ScalerState, recommend, target_of
-from penstock_operator.clock import parse_time
 from penstock_operator.cluster import SCALE_MANAGER, Obj
 from penstock_operator.control.reports import KEEP
 from penstock_operator.kinds import BACKEND
@@ -17,7 +16,8 @@ INTERVAL = 2.0
 """Seconds between two looks at a backend."""
 
 YIELD = 300.0
-"""Seconds for which somebody else's write through ``/scale`` stands before the autoscaler takes over."""
+"""Seconds for which somebody else's write through ``/scale`` stands before the autoscaler takes over, counted
+from when this process first saw it."""
 
 
 class Scaler:
@@ -31,6 +31,15 @@ class Scaler:
         self._ctx = ctx
         self._states: dict[Key, ScalerState] = {}
         self._foreign: dict[Key, tuple[tuple[str, int], float]] = {}
+
+    def forget(self, key: Key) -> None:
+        """Drop what is remembered of a backend: it is gone, and a namesake starts afresh.
+
+        Args:
+            key: which backend.
+        """
+        self._states.pop(key, None)
+        self._foreign.pop(key, None)
 
     async def look(self, key: Key) -> float | None:
         """Scale one backend if its load asks for it.
@@ -49,8 +58,7 @@ class Scaler:
         backend = _readable(ctx, stored)
         target = target_of(backend) if backend is not None and not backend.deleting else None
         if stored is None or backend is None or target is None:
-            self._states.pop(key, None)
-            self._foreign.pop(key, None)
+            self.forget(key)
             if ctx.scaled.pop(key, None) is not None:
                 ctx.enqueue(key, 0.0)
             return None
@@ -77,7 +85,9 @@ class Scaler:
         if scaled.foreign is None and (recommendation.replicas != current or not owns_replicas(stored)):
             # The first write of the current value makes us a co-owner: who then takes `replicas` out of what
             # he applies does not throw the backend back to the default.
-            await ctx.cluster.apply_scale(BACKEND, key.namespace, key.name, recommendation.replicas)
+            await ctx.cluster.apply_scale(
+                BACKEND, key.namespace, key.name, recommendation.replicas, uid=backend.metadata.uid
+            )
             ctx.observer.wrote("scale", BACKEND.kind)
             if recommendation.replicas != current:
                 scaled.written = recommendation
@@ -96,19 +106,16 @@ class Scaler:
 
     def _yields_to(self, key: Key, stored: Obj, current: int) -> str | None:
         """Who else wrote ``/scale`` so lately that his number stands."""
-        found = foreign_scaler(stored)
-        if found is None:
+        manager = foreign_scaler(stored)
+        if manager is None:
             self._foreign.pop(key, None)
             return None
-        manager, written = found
+        # NB: counted from when we saw it: the apiserver's time of the write is another clock's.
         now, mark = self._ctx.clock.time(), (manager, current)
         known = self._foreign.get(key)
         if known is None or known[0] != mark:
             known = self._foreign[key] = (mark, now)
-        age = now - known[1]
-        if written is not None:
-            age = max(age, self._ctx.clock.now().timestamp() - written)
-        return manager if age < YIELD else None
+        return manager if now - known[1] < YIELD else None
 
 
 def _face(seen: tuple[object, object]) -> tuple[object, ...]:
@@ -130,20 +137,17 @@ def owns_replicas(stored: Obj) -> bool:
     return any(entry.get("manager") == SCALE_MANAGER for entry in _owners_of_replicas(stored))
 
 
-def foreign_scaler(stored: Obj) -> tuple[str, float | None] | None:
-    """Who owns ``spec.replicas`` through ``/scale`` where the autoscaler does not, and since when.
+def foreign_scaler(stored: Obj) -> str | None:
+    """The manager that owns ``spec.replicas`` through ``/scale`` where the autoscaler does not.
 
     Args:
         stored: the backend.
-
-    Returns:
-        The manager and when it wrote, seconds since the epoch (the apiserver drops the time now and then).
     """
     if owns_replicas(stored):
         return None
     for entry in _owners_of_replicas(stored):
         if entry.get("subresource") == "scale":
-            return str(entry.get("manager") or "unknown"), parse_time(entry.get("time"))
+            return str(entry.get("manager") or "unknown")
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from penstock_operator.control.auth import Gate
+from penstock_operator.control.auth import Caller, Gate
 from penstock_operator.control.reports import FRESH, Reports
 from penstock_operator.control.server import KEEP_VERSIONS, MAX_REPORT, ControlServer
 from penstock_operator.errors import Rejected, Unavailable
@@ -33,6 +33,24 @@ def pod(
         "metadata": {"namespace": "n", "name": name, "uid": uid, "resourceVersion": "1", "labels": own},
         "status": {"podIP": ip, "podIPs": [{"ip": ip}]},
     }
+
+
+def parent(name: str, uid: str = "b") -> dict[str, Any]:
+    metadata = {"namespace": "n", "name": name, "uid": uid, "resourceVersion": "1"}
+    return {"kind": "ModelBackend", "metadata": metadata}
+
+
+def record(backend: str, owner: str = "b", version: int = 1) -> dict[str, Any]:
+    """The settings' ConfigMap of a backend."""
+    refs = [{"kind": "ModelBackend", "name": backend, "uid": owner}]
+    return {
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "namespace": "n", "name": f"{backend}-backend-settings", "uid": f"c-{backend}",
+            "resourceVersion": str(version), "ownerReferences": refs,
+        },
+        "data": {"settings.json": DOCUMENT.decode()},
+    }  # fmt: skip
 
 
 def token(expires: float = 1e12, mark: str = "a") -> str:
@@ -76,15 +94,8 @@ class Harness:
         self.cluster.answer["TokenReview"] = self._review
         self.store.put(pod(**{"penstock.dev/backend": "m"}))
         self.store.put(pod("r-1", "uid-r", app="penstock-router"))
-        self.store.put(
-            {
-                "apiVersion": "v1", "kind": "ConfigMap",
-                "metadata": {
-                    "namespace": "n", "name": "m-backend-settings", "uid": "c", "resourceVersion": "1",
-                },
-                "data": {"settings.json": DOCUMENT.decode()},
-            }
-        )  # fmt: skip
+        self.store.put(parent("m"))
+        self.store.put(record("m"))
         self.server = ControlServer(
             gate=Gate(self.cluster, self.store, self.clock),
             reports=self.reports,
@@ -150,6 +161,19 @@ async def test_a_reporter_that_is_behind_gets_the_record(server: Harness) -> Non
     status, answer = await server.post(sidecar(settings_version=3))
     assert status == 200
     assert answer["settings"] == json.loads(DOCUMENT)
+
+
+@pytest.mark.parametrize("owner", ["deleted", "nobody"])
+async def test_the_record_of_a_namesake_or_a_stranger_tells_nobody(server: Harness, owner: str) -> None:
+    """A backend was deleted and made again: what its ConfigMap still says is not its word."""
+    live = record("m", owner, version=2)
+    if owner == "nobody":
+        del live["metadata"]["ownerReferences"]
+    server.store.put(live)
+    status, answer = await server.post(sidecar(settings_version=3))
+    assert (status, answer["settings"]) == (200, None)
+    server.store.put(record("m", version=3))
+    assert (await server.post(sidecar(2, settings_version=3)))[1]["settings"] == json.loads(DOCUMENT)
 
 
 async def test_a_verdict_is_kept_for_a_minute_at_most(server: Harness) -> None:
@@ -346,13 +370,12 @@ def test_nonsense_versions_do_not_count() -> None:
 async def test_settings_of_deleted_backends_are_not_kept(server: Harness) -> None:
     """Backends come and go for weeks under new names: what was read of their records goes with them."""
     for number in range(3 * KEEP_VERSIONS):
-        metadata = {"namespace": "n", "name": f"s-{number}", "uid": f"c-{number}", "resourceVersion": "1"}
-        record = {
-            "kind": "ConfigMap",
-            "metadata": metadata,
-            "data": {"settings.json": DOCUMENT.decode()},
-        }
-        server.store.put(record)
-        assert server.server._told("n", f"s-{number}") is not None
-        server.store.remove(record)
+        name = f"s-{number}"
+        live, owner = record(name, owner=f"u-{number}"), parent(name, uid=f"u-{number}")
+        server.store.put(owner)
+        server.store.put(live)
+        caller = Caller(namespace="n", backend=name)
+        assert server.server._told(caller, live["metadata"]["name"]) is not None
+        server.store.remove(live)
+        server.store.remove(owner)
     assert len(server.server._versions) <= KEEP_VERSIONS

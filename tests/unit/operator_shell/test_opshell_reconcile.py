@@ -622,9 +622,9 @@ async def test_what_was_deleted_while_nobody_watched_is_found_by_the_re_list() -
     harness.cluster.remove(BACKEND, "n", "m")
     harness.events = True
     assert harness.ctx.store.get(BACKEND, "n", "m") is not None
-    dropped = await harness.manager.relist()
+    found = await harness.manager.relist()
     await harness.run()
-    assert dropped >= 4
+    assert found.dropped >= 4
     assert harness.ctx.store.get(BACKEND, "n", "m") is None
     assert "BackendMissing" in str(harness.cluster.find(ENDPOINT, "n", "e")["status"])
 

@@ -1,0 +1,78 @@
+"""Who leads is found by the operator's Service: the leader keeps itself its one endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock_operator.apply import contained
+from penstock_operator.clock import Clock
+from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.errors import ClusterError
+from penstock_operator.kinds import ENDPOINT_SLICE
+
+INTERVAL = 5.0
+"""Seconds between two looks at the slice; one GET each."""
+
+
+class Publisher:
+    """Keeps the EndpointSlice of a selectorless Service.
+
+    Args:
+        cluster: where it is; writes there need the Lease.
+        namespace: of the Service.
+        name: of the Service, and of its slice.
+        address: of this pod.
+        port: that the control server listens on.
+        clock: time.
+        log: called with a constant message and fields.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        namespace: str,
+        name: str,
+        address: str,
+        port: int,
+        clock: Clock,
+        log: Callable[..., None],
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._log = log
+        self._desired: Obj = {
+            "apiVersion": ENDPOINT_SLICE.api_version,
+            "kind": ENDPOINT_SLICE.kind,
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "labels": {
+                    "kubernetes.io/service-name": name,
+                    "endpointslice.kubernetes.io/managed-by": "penstock-operator",
+                },
+            },
+            "addressType": "IPv6" if ":" in address else "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "ports": [{"name": "control", "port": port, "protocol": "TCP"}],
+        }
+
+    async def publish(self) -> None:
+        """Make ourselves the one endpoint, where we are not.
+
+        Raises:
+            ClusterError: the apiserver refused.
+        """
+        metadata = self._desired["metadata"]
+        live = await self._cluster.get(ENDPOINT_SLICE, metadata["namespace"], metadata["name"])
+        if live is None or not contained(self._desired, live):
+            await self._cluster.apply(ENDPOINT_SLICE, self._desired)
+
+    async def keep(self) -> None:
+        """Look again and again: somebody may delete or edit the slice; runs until cancelled."""
+        while True:
+            await self._clock.sleep(INTERVAL)
+            try:
+                await self.publish()
+            except ClusterError as error:
+                self._log("not published", level="warning", error=str(error))
