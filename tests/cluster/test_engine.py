@@ -85,7 +85,7 @@ def test_a_policys_objective_slots_and_priorities_take_effect_without_a_restart(
         found: dict[str, Any] = json.loads(text)["batching"]
         return found if found["latencyObjectiveMs"] == 400 else None
 
-    told = wait_for("the sidecar to obey the new policy", effective, seconds=10, every=0.1)
+    told = wait_for("the sidecar to obey the new policy", effective, seconds=30, every=0.1)
     assert told["maxConcurrentBatches"] == "auto"
     assert told["priority"] == {"levels": 3, "default": 2, "header": "x-penstock-priority"}
     assert (told["fairness"], told["onBatchError"]) == ({"header": "x-tenant"}, "Fail")
@@ -124,7 +124,7 @@ async def main():
             seen = []
             for text in ("one", "two"):
                 await socket.send_str(text)
-                seen.append((await socket.receive(timeout=10)).data)
+                seen.append((await socket.receive(timeout=30)).data)
             return seen
 print(json.dumps(asyncio.run(main())))
 """
@@ -168,7 +168,7 @@ def test_a_pod_is_ready_only_after_its_warm_up(namespace: Namespace) -> None:
     conditions = {one["type"]: one["status"] for one in pod["status"]["conditions"]}
     assert conditions["Ready"] == "False"
     assert namespace.curl(f"{model}/allow")[0] == 200
-    namespace.wait_ready("modelbackend", "cold", seconds=30)
+    namespace.wait_ready("modelbackend", "cold", seconds=60)
     seen = json.loads(namespace.curl(f"{model}/seen")[2])
     assert seen[0] == ["/predict", "application/json", '{"instances":[1,2]}']
     assert seen[-1] == ["/warm?deep=1", "text/plain", "as it is: 1.0"]
@@ -229,11 +229,11 @@ def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Names
 
     assert answer() == 11
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": 5}}})
-    wait_for("the new userConfig", lambda: answer() == 15, seconds=15)
+    wait_for("the new userConfig", lambda: answer() == 15, seconds=60)
 
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": "much"}}})
     found = namespace.wait_condition(
-        "modelbackend", "adder", "SettingsApplied", "False", reason="ReconfigureFailed", seconds=20
+        "modelbackend", "adder", "SettingsApplied", "False", reason="ReconfigureFailed", seconds=60
     )
     assert "add: expected a whole number, found 'much'" in found["message"]
     (pod,) = namespace.pods("adder")
@@ -243,7 +243,7 @@ def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Names
     assert answer() == 15
 
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": 7}}})
-    namespace.wait_condition("modelbackend", "adder", "SettingsApplied", seconds=20)
+    namespace.wait_condition("modelbackend", "adder", "SettingsApplied", seconds=60)
     assert answer() == 17
     assert settled(namespace, "adder") == before
     assert set(restarts(namespace, "adder")) == {0}

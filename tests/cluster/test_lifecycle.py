@@ -97,7 +97,7 @@ def test_a_hand_edited_child_is_mended_and_a_removed_field_leaves_it(
 
     namespace.kubectl("annotate", "deployment", "b-backend", "somebody.example/note=mine")
     namespace.patch("deployment", "b-backend", {"spec": {"replicas": 3}})
-    wait_for("one replica again", lambda: deployment()["spec"]["replicas"] == 1, seconds=15)
+    wait_for("one replica again", lambda: deployment()["spec"]["replicas"] == 1, seconds=60)
     namespace.patch("service", "b-backend", {"spec": {"selector": {"app": "something-else"}}})
     wait_for(
         "the Service's selector again",
@@ -105,7 +105,7 @@ def test_a_hand_edited_child_is_mended_and_a_removed_field_leaves_it(
             (namespace.get("service", "b-backend") or {})["spec"]["selector"].get("penstock.dev/backend")
             == "b"
         ),
-        seconds=15,
+        seconds=60,
     )
     assert deployment()["metadata"]["annotations"]["somebody.example/note"] == "mine"
 
@@ -115,7 +115,7 @@ def test_a_hand_edited_child_is_mended_and_a_removed_field_leaves_it(
     wait_for(
         "the nodeSelector to leave",
         lambda: "nodeSelector" not in deployment()["spec"]["template"]["spec"],
-        seconds=15,
+        seconds=60,
     )
 
 

@@ -68,7 +68,7 @@ def test_replicas_follow_the_load_up_and_down_and_nothing_is_lost(namespace: Nam
         found: list[dict[str, Any]] = namespace.get("modelbackend", "b")["status"]["scaling"]
         return found
 
-    wait_for("the newest change first in status.scaling", lambda: scalings()[0]["to"] == 1, seconds=10)
+    wait_for("the newest change first in status.scaling", lambda: scalings()[0]["to"] == 1, seconds=30)
     scaling = scalings()
     assert max(one["to"] for one in scaling) == 3
     assert all(one["reason"] and one["inputs"] for one in scaling)

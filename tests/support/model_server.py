@@ -4,8 +4,10 @@
 Every POST is a prediction of the `instances` protocol; the answer to an item is `{"got": item}`. What else
 it does is said in the request's query: `status=500`, `wrong=1` (one prediction too few), `garbage=1` (no
 JSON), `nohttp=1` (no HTTP), `cut=1` (half a body, then the end), `reset=1` (the end at once), `hang=1` (no
-answer), `ms=50` (takes that long), `fields=1` (fields and members of its own), `flaky=2` (the first two
-answers to this path are 500). `GET /-/runs` tells what ran; `PUT /-/ready?on=0` makes it not ready.
+answer), `hold=NAME` (answers when `POST /-/release?gate=NAME` has come, which opens that gate for good),
+`ms=50` (takes that long: never a bound on what a test does meanwhile, that is what gates are for),
+`fields=1` (fields and members of its own), `flaky=2` (the first two answers to this path are 500).
+`GET /-/runs` tells what ran; `PUT /-/ready?on=0` makes it not ready.
 
 `POST /-/reconfigure` takes a configuration: `{"refuse": "why"}` is refused with that message, `{"ms": 50}`
 takes that long, `{"lose": true}` ends the connection.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import json
 import signal
 from pathlib import Path
@@ -37,6 +40,7 @@ class Record:
         self.ledger: Path | None = None
         self.configs: list[dict[str, Any]] = []
         self.flaked: dict[str, int] = {}
+        self.gates: collections.defaultdict[str, asyncio.Event] = collections.defaultdict(asyncio.Event)
 
 
 class Connection(asyncio.Protocol):
@@ -87,6 +91,9 @@ class Connection(asyncio.Protocol):
         elif path == "/-/ready":
             self.record.ready = options["on"] == "1"
             self.answer(200, {})
+        elif path == "/-/release":
+            self.record.gates[options["gate"]].set()
+            self.answer(200, {})
         elif path == "/-/reconfigure":
             await self.reconfigure(json.loads(body))
         elif method == "POST":
@@ -135,6 +142,8 @@ class Connection(asyncio.Protocol):
                 float(options["ms"]) / 1000 if "ms" in options else record.base + record.item * len(items)
             )
             await asyncio.sleep(seconds)
+            if "hold" in options:
+                await record.gates[options["hold"]].wait()
             if "hang" in options:
                 await asyncio.sleep(3600)
         finally:

@@ -100,6 +100,10 @@ class Reply:
         return str(document["reason"])
 
 
+HELD = "/p?hold=gate"
+"""What the model answers when `Pair.release` says so."""
+
+
 class Pair:
     """A model and its sidecar.
 
@@ -192,6 +196,10 @@ class Pair:
     async def admin_get(self, path: str, **more: Any) -> Reply:
         """Ask the admin port."""
         return await self.ask(path, method="GET", base=self.admin, **more)
+
+    async def release(self, gate: str = "gate") -> None:
+        """Let the model answer what `?hold=GATE` holds, and at once what comes to that gate later."""
+        assert (await self.ask(f"/-/release?gate={gate}", base=self.model_url)).status == 200
 
     async def until_ready(self, *, ready: bool = True) -> None:
         """Wait for readiness, or for its loss."""

@@ -51,7 +51,7 @@ class WrongServer(asyncio.Protocol):
         elif word == "fail":
             self.answer(b"500 Internal Server Error", number)
         elif word == "late":
-            asyncio.get_running_loop().call_later(0.08, self.answer, b"200 OK", number)
+            asyncio.get_running_loop().call_later(0.5, self.answer, b"200 OK", number)
         else:
             assert word == "hang", word
 

@@ -12,7 +12,7 @@ from tests.support.wrong_server import Plan, serving
 COUNT = 60
 
 
-async def run(plan: Plan, *, timeout: float = 5.0) -> Ledger:
+async def run(plan: Plan, *, timeout: float = 60.0) -> Ledger:
     """A short run against a server that follows a plan."""
     ledger = Ledger(objective_ms=1000)
     times = arrivals(400, COUNT / 400, seed=None)
@@ -73,7 +73,7 @@ async def test_an_answer_that_comes_twice_is_a_fault() -> None:
 
 
 async def test_a_request_without_an_answer_is_given_up_and_its_connection_ends() -> None:
-    found = (await run(every_sixth("hang"), timeout=0.3)).summary(COUNT / 400)
+    found = (await run(every_sixth("hang"), timeout=2.0)).summary(COUNT / 400)
     assert found["outcomes"] == {"ok": COUNT - COUNT // 6, "timeout": COUNT // 6}
 
 
@@ -81,7 +81,7 @@ async def test_a_late_answer_counts_from_the_intended_time_and_holds_up_no_other
     ledger = await run(lambda number: "late" if number == 0 else "right")
     first = ledger.entries[0]
     assert first.outcome == "ok"
-    assert first.ended - first.intended >= 0.079
+    assert first.ended - first.intended >= 0.49
     assert any(entry.ended < first.ended for entry in ledger.entries[1:])
 
 
@@ -94,7 +94,7 @@ async def test_a_server_that_is_not_there_loses_everything() -> None:
         arrivals(400, 0.05, seed=None),
         ledger,
         form=bodies.FORMS["instances"],
-        timeout=1,
+        timeout=30,
         connections=0,
     )
     try:

@@ -53,7 +53,7 @@ async def server() -> AsyncIterator[TinyApiserver]:
 async def cluster(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[KubernetesCluster]:
     config = tmp_path / "kubeconfig"
     config.write_text(server.kubeconfig())
-    connected = await KubernetesCluster.connect(str(config), timeout=5)
+    connected = await KubernetesCluster.connect(str(config), timeout=30)
     yield connected
     await connected.close()
 
@@ -109,7 +109,7 @@ async def test_no_answer_is_unavailable(tmp_path: Path) -> None:
     async with TinyApiserver() as gone:
         config = tmp_path / "kubeconfig"
         config.write_text(gone.kubeconfig())
-    cluster = await KubernetesCluster.connect(str(config), timeout=5)
+    cluster = await KubernetesCluster.connect(str(config), timeout=30)
     with pytest.raises(Unavailable):
         await cluster.get(CONFIG_MAP, "n", "c")
     await cluster.close()

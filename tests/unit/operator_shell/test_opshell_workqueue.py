@@ -15,7 +15,7 @@ from tests.support.hand_clock import HandClock, settle
 
 
 async def take(queue: WorkQueue[str]) -> str:
-    return await asyncio.wait_for(queue.get(), 5)
+    return await asyncio.wait_for(queue.get(), 30)
 
 
 async def test_a_key_added_twice_is_worked_on_once() -> None:
@@ -89,7 +89,7 @@ async def test_a_cancelled_worker_passes_its_wake_up_on() -> None:
     await settle()
     queue.add("a")
     first.cancel()
-    assert await asyncio.wait_for(second, 5) == "a"
+    assert await asyncio.wait_for(second, 30) == "a"
     assert first.cancelled() or (await asyncio.gather(first, return_exceptions=True))
 
 
@@ -133,7 +133,7 @@ async def test_a_worker_retries_failures_and_obeys_requests_to_look_again() -> N
     await clock.advance(5)
     assert seen == ["a"] * 4
     queue.shut_down()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 30)
 
 
 async def test_a_server_that_asks_for_time_gets_it() -> None:
@@ -152,7 +152,7 @@ async def test_a_server_that_asks_for_time_gets_it() -> None:
     await clock.advance(30)
     assert delays == [2.0, 30.0, 0.4]
     queue.shut_down()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 30)
 
 
 class QueueMachine(RuleBasedStateMachine):

@@ -150,7 +150,7 @@ async def test_sigterm_finishes_what_is_under_way_and_loses_nothing(upstream: An
     """Clients with kept connections, requests under way and newcomers within the propagation delay."""
     slow = Slow()
     server, held_back = await upstream(), await upstream(slow)
-    process = await router("--propagation-delay=1s").start(
+    process = await router("--propagation-delay=4s").start(
         endpoint("e", backend("b", server.target)), endpoint("slow", backend("s", held_back.target))
     )
     under_way = [asyncio.create_task(process.ask("/slow")) for _ in range(10)]

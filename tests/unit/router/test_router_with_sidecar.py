@@ -111,7 +111,7 @@ async def test_a_full_queue_is_told_with_its_status(upstream: Any, router: Any, 
 
 async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any, sidecar: Any) -> None:
     models = [await upstream(predict) for _ in range(2)]
-    first, target = await sidecar(models[0], "--propagation-delay=2s")
+    first, target = await sidecar(models[0], "--propagation-delay=5s")
     _, other = await sidecar(models[1])
     process = await router().start(endpoint("e", backend("b", target, other), retries=1))
     statuses: list[int] = []
@@ -126,7 +126,7 @@ async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any
     first.send_signal(signal.SIGTERM)
     # The slices of a cluster would say so now; here the settings do.
     process.settle(endpoint("e", backend("b", other), retries=1))
-    await asyncio.wait_for(first.wait(), 30)
+    await asyncio.wait_for(first.wait(), 60)
     count = len(statuses)
     await until(lambda: len(statuses) > count + 100)
     stop.set()

@@ -22,7 +22,7 @@ import pytest
 from penstock_sidecar.app import Sidecar
 from penstock_sidecar.config import parse
 from penstock_sidecar.metrics import class_label
-from tests.support.sidecar_process import Pair, Reply, got, until
+from tests.support.sidecar_process import HELD, Pair, Reply, got, until
 
 Start = Callable[..., Awaitable[Pair]]
 
@@ -99,7 +99,7 @@ class Load:
 
 
 async def test_sigterm_under_load_ends_with_a_true_end_for_each_request(start: Start, tmp_path: Path):
-    pair = await start("--propagation-delay=300ms", model=("--base-ms=5",), maxBatchSize=4)
+    pair = await start("--propagation-delay=3s", model=("--base-ms=5",), maxBatchSize=4)
     load = Load(pair, tmp_path / "ledger")
     await load.served(200)
     pair.signal()
@@ -122,13 +122,14 @@ async def test_sigterm_twice_under_load_ends_at_once_and_true(start: Start, tmp_
     await pair.until_state(drain="propagating")
     pair.signal()
     assert await pair.sidecar.ended() == 1
+    await until(lambda: asyncio.sleep(0, any(isinstance(end, Exception) for end in load.ends.values())))
     await load.stop()
     kinds = load.check()
     assert set(kinds) == {"answered", "draining", "model_unreachable", "not taken"}
 
 
 async def test_sigterm_with_a_model_that_hangs_answers_each_at_its_deadline(start: Start):
-    pair = await start("--drain-timeout=0s", maxBatchSize=1, defaultTimeoutMs=1500)
+    pair = await start("--drain-timeout=0s", maxBatchSize=1, defaultTimeoutMs=5000)
     asked = [asyncio.create_task(pair.predict(n, path="/p?hang=1")) for n in range(3)]
     await pair.until_state(ongoing=1, queued=2)
     pair.signal()
@@ -215,7 +216,7 @@ async def test_a_client_that_is_killed_leaves_nothing_behind(start: Start):
     """In the middle of its body, in the queue, and with the model."""
     pair = await start(maxBatchSize=1)
     host, port = pair.data.removeprefix("http://").split(":")
-    slow = asyncio.create_task(pair.predict("slow", path="/p?ms=600"))
+    slow = asyncio.create_task(pair.predict("slow", path=HELD))
     await pair.until_state(ongoing=1)
     for data, queued in ((post("half")[:-5], 0), (post("queued"), 1)):
         client = await asyncio.create_subprocess_exec(
@@ -227,6 +228,7 @@ async def test_a_client_that_is_killed_leaves_nothing_behind(start: Start):
         client.kill()
         await client.communicate()
         await pair.until_state(queued=0)
+    await pair.release()
     assert got(await slow) == ["slow"]
     assert got(await pair.predict("next")) == ["next"]
     assert [run["items"] for run in await pair.runs()] == [["slow"], ["next"]]
@@ -275,7 +277,7 @@ async def test_the_queue_is_shown_without_anything_of_a_request(start: Start):
     path = f"/v1/{MARKER}:predict"
     for number in range(40):
         await pair.predict(number, path=path)
-    asked = [asyncio.create_task(pair.predict(MARKER, path=f"{path}?ms=400&{MARKER}")) for _ in range(7)]
+    asked = [asyncio.create_task(pair.predict(MARKER, path=f"{path}?hold=gate&{MARKER}")) for _ in range(7)]
     await pair.until_load(7)
     shown = await pair.admin_get("/queue")
     assert MARKER not in shown.body.decode()
@@ -289,19 +291,21 @@ async def test_the_queue_is_shown_without_anything_of_a_request(start: Start):
     assert f'penstock_sidecar_fit_intercept_seconds{{class="{class_label(path)}"}}' in metrics
     assert "penstock_sidecar_slots 2.0" in metrics
     assert (await pair.admin_get("/settings")).document["batching"]["maxQueuedItems"] == 32
+    await pair.release()
     assert [got(await task) for task in asked] == [[MARKER]] * 7
 
 
 async def test_tasks_are_shown_only_where_that_was_asked_for(start: Start):
     pair = await start("--debug")
-    slow = asyncio.create_task(pair.predict(MARKER, path=f"/p?ms=300&{MARKER}"))
+    slow = asyncio.create_task(pair.predict(MARKER, path=f"{HELD}&{MARKER}"))
     await pair.until_state(ongoing=1)
     shown = await pair.admin_get("/debug/tasks")
     assert MARKER not in shown.body.decode()
     names = {task["name"] for task in shown.document["tasks"]}
     assert {"dispatch", "heartbeat", "model", "readiness", "settings"} <= names
     assert any("heartbeat" in line for task in shown.document["tasks"] for line in task["stack"])
-    await slow
+    await pair.release()
+    assert got(await slow) == [MARKER]
     plain = await start()
     assert (await plain.admin_get("/debug/tasks")).status == 404
 

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.support.sidecar_process import Pair, Program, got, until
+from tests.support.sidecar_process import HELD, Pair, Program, got, until
 
 SAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -62,10 +62,11 @@ async def test_spans_of_requests_and_their_batch_reach_the_collector(
     pair = Pair(tmp_path, env=env)
     await pair.start(maxBatchSize=8)
     try:
-        slow = asyncio.create_task(pair.predict(0, path="/p?ms=300", headers={"traceparent": SAMPLED}))
+        slow = asyncio.create_task(pair.predict(0, path=HELD, headers={"traceparent": SAMPLED}))
         await pair.until_state(ongoing=1)
         rest = [asyncio.create_task(pair.predict(n)) for n in range(1, 5)]
         await pair.until_state(queued=4)
+        await pair.release()
         assert [got(await task) for task in (slow, *rest)] == [[n] for n in range(5)]
         pair.signal()
         assert await pair.sidecar.ended() == 0

@@ -15,7 +15,7 @@ from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
 from penstock_wire.report import SidecarReport
 from tests.support.aiohttp_http import AiohttpFront
-from tests.support.sidecar_process import Pair, got, until
+from tests.support.sidecar_process import HELD, Pair, got, until
 
 
 class Operator:
@@ -98,9 +98,10 @@ async def test_it_waits_for_settings_with_a_version_and_then_obeys_the_higher(op
 async def test_load_totals_and_drain_are_told(operator: Operator, pair: Pair):
     operator.settings = settings.Settings(version=1, batching=settings.Batching(max_batch_size=2))
     await operator.told(lambda each: each.state == "ready")
-    asked = [asyncio.create_task(pair.predict(n, path="/p?ms=400")) for n in range(5)]
+    asked = [asyncio.create_task(pair.predict(n, path=HELD)) for n in range(5)]
     busy = await operator.told(lambda each: each.items.queued > 0 and each.items.ongoing > 0)
     assert busy.items.queued + busy.items.ongoing <= 5
+    await pair.release()
     assert [got(await task) for task in asked] == [[n] for n in range(5)]
     assert (await pair.ask(data=b"{}", headers={"content-type": "application/json"})).status == 422
     done = await operator.told(lambda each: each.totals.answered == 5 and bool(each.totals.refused))
@@ -116,11 +117,12 @@ async def test_the_first_arrival_after_idleness_is_reported_at_once(operator: Op
     operator.next_ms = 3_600_000
     seen = operator.reports[-1].seq
     await operator.told(lambda each: each.seq > seen)
-    asked = asyncio.create_task(pair.predict(1, path="/p?ms=1000"))
+    asked = asyncio.create_task(pair.predict(1, path=HELD))
     told = await operator.told(lambda each: each.items.queued + each.items.ongoing > 0)
     assert told.totals.arrived == 1
     assert not asked.done()
-    await asked
+    await pair.release()
+    assert got(await asked) == [1]
 
 
 async def test_with_the_operator_gone_requests_are_served_as_last_told(operator: Operator, pair: Pair):

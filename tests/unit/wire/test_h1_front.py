@@ -59,7 +59,7 @@ async def server() -> AsyncIterator[Server]:
 
 async def until(look: Callable[[], bool]) -> None:
     """Let the loop turn until `look` is true."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not look():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.01)
 

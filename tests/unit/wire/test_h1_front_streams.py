@@ -81,7 +81,7 @@ async def server() -> AsyncIterator[Server]:
     found.address = listener.address
     yield found
     await found.front.close(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while found.tasks:
             await asyncio.wait(set(found.tasks))
 
@@ -94,7 +94,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not look():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
 

@@ -76,7 +76,7 @@ def get(
 
 
 async def ask(
-    upstream: H1Upstream, peer: Scripted, request: Request | None = None, *, timeout: float = 5
+    upstream: H1Upstream, peer: Scripted, request: Request | None = None, *, timeout: float = 30
 ) -> Answer:
     return await upstream.open("127.0.0.1", peer.port, request or get(), timeout=timeout)
 
@@ -150,7 +150,7 @@ class TestBodiesIn:
         answer = await ask(upstream, peer)
         assert answer.length == len(body)
         assert await rest(answer) == body
-        assert (await upstream.send("127.0.0.1", peer.port, get(), timeout=5)).body == body
+        assert (await upstream.send("127.0.0.1", peer.port, get(), timeout=30)).body == body
         await check_pool(upstream, peer, 1)
 
     async def test_an_answer_that_is_here_is_told_whole(self, upstream: H1Upstream, peer: Scripted) -> None:
@@ -370,8 +370,8 @@ class TestBroken:
         async def drip(wire: Wire) -> None:
             await wire.head()
             await wire.send(CHUNKED)
-            for _ in range(6):
-                await asyncio.sleep(0.1)
+            for _ in range(15):
+                await asyncio.sleep(0.08)
                 await wire.send(b"1\r\nx\r\n")
             await wire.gone()
 
@@ -380,8 +380,8 @@ class TestBroken:
             await wire.gone()
 
         peer.scripts = [drip, silent, good]
-        answer = await ask(upstream, peer, timeout=0.35)
-        for _ in range(6):
+        answer = await ask(upstream, peer, timeout=1)
+        for _ in range(15):
             assert await answer.stream.read() == b"x"
         with pytest.raises(UpstreamTimeout):
             await answer.stream.read()
@@ -400,12 +400,17 @@ class TestBroken:
             await wire.send(b"2\r\nok\r\n0\r\n\r\n")
             await good(wire)
 
-        peer.scripts = [play]
-        answer = await ask(upstream, peer, timeout=0.1)
-        await asyncio.sleep(0.3)
+        async def silent(wire: Wire) -> None:
+            await wire.head()
+            await wire.gone()
+
+        peer.scripts = [play, silent]
+        answer = await ask(upstream, peer, timeout=1)
+        with pytest.raises(UpstreamTimeout):
+            await ask(upstream, peer, timeout=1)  # so as much has passed
         go.set()
         assert await rest(answer) == b"ok"
-        await check_pool(upstream, peer, 1)
+        await check_pool(upstream, peer, 2)
 
     @pytest.mark.parametrize("when", ["head", "read", "aborted"])
     async def test_who_leaves_ends_the_connection_and_poisons_nothing(
@@ -414,6 +419,7 @@ class TestBroken:
         """The peer sees the end; the pool's next connection is another."""
         seen = asyncio.Event()
         asked = asyncio.Event()
+        waits = asyncio.Event()
 
         async def play(wire: Wire) -> None:
             await wire.head()
@@ -431,12 +437,14 @@ class TestBroken:
                 answer.abort()
                 answer.abort()
             else:
+                waits.set()
                 await answer.stream.read()
 
         task = asyncio.create_task(use())
         await asyncio.wait_for(asked.wait(), 10)
         if when != "aborted":
-            await asyncio.sleep(0.02)
+            if when == "read":
+                await asyncio.wait_for(waits.wait(), 10)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -561,7 +569,7 @@ class TestBodiesOut:
     ) -> None:
         peer.scripts = [good]
         with pytest.raises(UpstreamError, match="cannot be sent"):
-            await upstream.send("127.0.0.1", peer.port, request_, timeout=5)
+            await upstream.send("127.0.0.1", peer.port, request_, timeout=30)
 
 
 class TestTunnels:
@@ -694,8 +702,9 @@ class TestTunnels:
                 sent += 1_000_000
 
         writing = asyncio.create_task(write())
-        done, _ = await asyncio.wait({writing}, timeout=0.5)
-        assert not done
+        (connection,) = upstream._open
+        await until(lambda: connection.writable is not None)
+        assert not writing.done()
         go.set()
         await asyncio.wait_for(writing, 20)
         tunnel.end()
