@@ -47,8 +47,8 @@ def test_replicas_follow_the_load_up_and_down_and_nothing_is_lost(namespace: Nam
         namespace,
         load,
         init_kwargs={"delay_ms": 40.0, "delay_item_ms": 5.0},
-        # What one pod cannot take while others start must have room to wait: 32 places, the default, are half a
-        # second of its work, and on a busy machine a pod takes longer to start.
+        # What one pod cannot take while others start must have room to wait: 32 places, the default, are half
+        # a second of its work, and on a busy machine a pod takes longer to start.
         batching={"maxBatchSize": 4, "maxQueuedItems": 1000},
         autoscaling={
             "minReplicas": 1,
