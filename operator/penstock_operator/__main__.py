@@ -71,6 +71,7 @@ class Operator:
             log=log,
             observer=metrics,
             enqueue=queue.add_after,
+            failures=queue.failures,
             identity=config.identity,
         )
         self._queues = (queue, scale_queue)

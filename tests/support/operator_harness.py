@@ -53,6 +53,7 @@ class Harness:
             log=lambda message, **fields: self.log.append((message, fields)),
             observer=_Ignore(),
             enqueue=queue.add_after,
+            failures=queue.failures,
         )
         self.manager = Manager(self.ctx, queue, scale_queue)
         self.events = True

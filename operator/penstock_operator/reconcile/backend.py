@@ -13,7 +13,7 @@ from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY
 from penstock_operator.reconcile.context import Context, Problems, Scaled, outcome
 from penstock_operator.reconcile.writing import write_status
 from penstock_operator.status import BackendObserved, backend_status, parse_failed, publish_load
-from penstock_operator.store import Key, key_of, owner_uids
+from penstock_operator.store import Key, owner_uids
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
@@ -57,10 +57,12 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
             drain_secret=deployment.drain_secret_of(live) or secrets.token_hex(16),
         )
         uid = backend.metadata.uid
-        problems = await ctx.ensure_all(desired, owners=(uid,), looked=looked)
-        await ctx.applier.prune(ctx.store.owned(uid), [key_of(child) for child in desired])
+        problems = await ctx.settle(
+            key, desired, owners=(uid,), candidates=lambda: ctx.store.owned(uid), looked=looked
+        )
     wait = await _write_status(ctx, key, backend, versioned, problems)
-    return wait if wait is not None else outcome(problems)
+    again = outcome(problems)
+    return wait if wait is not None else again
 
 
 def forget(ctx: Context, key: Key) -> None:
@@ -133,7 +135,8 @@ async def _write_status(
         settings_version=_recorded_version(ctx, backend, versioned),
         policy_missing=bool(reference) and policy is None,
         taken=problems.taken,
-        apply_error=problems.refused,
+        refused=problems.refused,
+        scale_refused=scaled.refused,
         used_by=ctx.view.plan(namespace).used_by.get(name, ()),
         load=load,
         recommendation=recommendation if backend.spec.autoscaling is not None else None,

@@ -12,9 +12,10 @@ from penstock_operator.clock import Clock, rfc3339
 from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.control.reports import Reports
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.errors import NameTaken, Rejected
+from penstock_operator.errors import ClusterError, NameTaken, Rejected
 from penstock_operator.kinds import kind_of
 from penstock_operator.reconcile.view import View
+from penstock_operator.status import Refusal, refusal
 from penstock_operator.store import Change, Key, Store, key_of
 
 
@@ -24,11 +25,13 @@ class Problems:
 
     Args:
         taken: children that a stranger holds, as ``Service/NAME``.
-        refused: the apiserver's own words for the first child that it refused.
+        refused: why the apiserver did not take a child, of the first such, where that is to be told.
+        failed: the first error that calls for another try with backoff.
     """
 
     taken: list[str] = field(default_factory=list)
-    refused: str | None = None
+    refused: Refusal | None = None
+    failed: ClusterError | None = field(default=None, compare=False)
 
     @property
     def any(self) -> bool:
@@ -44,11 +47,13 @@ class Scaled:
         recommendation: its last one.
         written: one that was written through ``/scale`` and is not in the status yet.
         foreign: another manager that writes ``/scale``.
+        refused: why the apiserver did not take the last write through ``/scale``, if so.
     """
 
     recommendation: Recommendation | None = None
     written: Recommendation | None = None
     foreign: str | None = None
+    refused: Refusal | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +71,7 @@ class Context:
         log: called with a constant message and fields.
         observer: counts writes.
         enqueue: asks for a look at a key, after so many seconds.
+        failures: how often in a row a key has failed.
         changed: told of what answers to our own writes brought; the manager puts itself here.
         identity: our own name, for Events.
         router_problems: by namespace, since a router has no object of its own to carry conditions.
@@ -84,6 +90,7 @@ class Context:
     log: Callable[..., None]
     observer: WriteObserver
     enqueue: Callable[[Key, float], None]
+    failures: Callable[[Key], int] = lambda _key: 0
     changed: Callable[[Change], None] = lambda _change: None
     identity: str = "penstock-operator"
     router_problems: dict[str, Problems] = field(default_factory=dict)
@@ -117,24 +124,25 @@ class Context:
         silent = any(is_ready(pod) and pod["metadata"]["name"] not in reports for pod in pods)
         return left if silent else None
 
-    async def ensure_all(
+    async def settle(
         self,
+        of: Key,
         desired: Sequence[Obj],
         *,
         owners: Sequence[str],
+        candidates: Callable[[], Sequence[Obj]],
         shared: bool = False,
         looked: dict[Key, Obj | None] | None = None,
     ) -> Problems:
-        """Apply what differs; what cannot be applied is told, and the rest goes on.
+        """Apply what differs and delete what is no longer desired; what cannot be written is told.
 
         Args:
+            of: the key that is reconciled.
             desired: objects in the order of applying.
             owners: uids of which one must own a live object for it to be ours.
+            candidates: the live objects that are there for this key, asked for after the applies.
             shared: whether the objects belong to a namespace.
             looked: live objects looked at already.
-
-        Raises:
-            ClusterError: a call failed that may succeed when tried again.
         """
         problems = Problems()
         for child in desired:
@@ -148,17 +156,40 @@ class Context:
             except Rejected as error:
                 if error.status == 403 and _TERMINATING in error.message:
                     break  # the namespace goes, and everything in it
-                text = f"{child['kind']} {child['metadata']['name']}: {error.message}"
-                problems.refused = problems.refused or text
-                self.log("child refused", level="warning", child=str(key), error=error.message)
+                self._note(problems, of, key, error)
+            except ClusterError as error:
+                self._note(problems, of, key, error)
+                if error.status not in _OF_ONE_CHILD:
+                    return problems  # it is not about this child: spare the apiserver the rest
             else:
                 if before is not None and before.get("status") != live.get("status"):
                     # NB: the answer may be ahead of the watch, which then has nothing new to tell.
                     self.changed(Change(before, live))
+        try:
+            await self.applier.prune(candidates(), [key_of(child) for child in desired])
+        except ClusterError as error:
+            self._note(problems, of, of, error)
         return problems
+
+    def _note(self, problems: Problems, of: Key, child: Key, error: ClusterError) -> None:
+        """Keep an error for the conditions and for the next try."""
+        if isinstance(error, Rejected):
+            self.log("child refused", level="warning", child=str(child), error=error.message)
+        else:
+            problems.failed = problems.failed or error
+            if self.failures(of) < TOLD_AFTER:
+                return  # most pass at the next try; a status that flickers helps nobody
+        text = f"{child.kind} {child.name}"
+        problems.refused = problems.refused or refusal(text, error.status, error.message)
 
 
 _TERMINATING = "because it is being terminated"
+
+_OF_ONE_CHILD = frozenset({409, 500})
+"""Statuses of failures that may be one object's alone: a conflict, a webhook that does not answer."""
+
+TOLD_AFTER = 4
+"""So many failures in a row (about 1.5 s of tries) are not told in a condition yet."""
 
 SETTLE_SECONDS = 8.0
 """How long after the start a status may wait for the first reports."""
@@ -172,7 +203,12 @@ def outcome(problems: Problems) -> float | None:
 
     Args:
         problems: of this run.
+
+    Raises:
+        ClusterError: a write failed that is to be tried again with backoff.
     """
+    if problems.failed is not None:
+        raise problems.failed
     return SECONDS_AFTER_PROBLEM if problems.any else None
 
 

@@ -35,12 +35,16 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     service = Key(SERVICE.kind, namespace, names.endpoint(name))
     looked = {service: await ctx.applier.look(SERVICE, namespace, service.name)}
     port = ctx.view.ports(namespace).get(name)
+    uid = endpoint.metadata.uid
     problems = Problems()
     if port is not None:
-        desired = [rendering.endpoint_service(endpoint, port)]
-        problems = await ctx.ensure_all(desired, owners=(endpoint.metadata.uid,), looked=looked)
-    own = [child for child in ctx.store.owned(endpoint.metadata.uid) if not router.is_shared(child)]
-    await ctx.applier.prune(own, [service])
+        problems = await ctx.settle(
+            key,
+            [rendering.endpoint_service(endpoint, port)],
+            owners=(uid,),
+            candidates=lambda: [child for child in ctx.store.owned(uid) if not router.is_shared(child)],
+            looked=looked,
+        )
     plan = ctx.view.plan(namespace).endpoints.get(name)
     stored = ctx.store.get(ENDPOINT, namespace, name)
     if plan is None or stored is None:
@@ -48,14 +52,14 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     routers = router.observed(ctx, namespace)
     wait = ctx.unheard(stored, routers.pods, routers.reports)
     if wait is not None:
-        return wait
+        return outcome(problems) or wait
     seen = EndpointObserved(
         plan=plan,
         router=routers,
         backends=ctx.view.backends_ready(namespace),
         port=port,
         taken=bool(problems.taken),
-        apply_error=problems.refused,
+        refused=problems.refused,
     )
     await write_status(ctx, stored, endpoint_status(endpoint, seen, now=ctx.now()))
     return outcome(problems)

@@ -50,8 +50,9 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     )
     desired = rendering.router_objects(namespace, endpoints, config=ctx.render, document=versioned.document)
     owners = [endpoint.metadata.uid for endpoint in endpoints]
-    problems = await ctx.ensure_all(desired, owners=owners, shared=True, looked=looked)
-    await ctx.applier.prune(_shared(ctx, namespace), [key_of(child) for child in desired])
+    problems = await ctx.settle(
+        key, desired, owners=owners, shared=True, candidates=lambda: _shared(ctx, namespace), looked=looked
+    )
     before = ctx.router_problems.get(namespace)
     ctx.router_problems[namespace] = problems
     if versioned.changed or problems != (before or Problems()):
@@ -87,7 +88,7 @@ def observed(ctx: Context, namespace: str) -> RouterObserved:
         reports=ctx.reports.of_router(namespace),
         settings_version=recorded.version if recorded is not None else 0,
         taken=problems.taken,
-        apply_error=problems.refused,
+        refused=problems.refused,
     )
 
 

@@ -7,8 +7,10 @@ from penstock_operator.api.base import ResourceError
 from penstock_operator.autoscaling import ScalerState, recommend, target_of
 from penstock_operator.cluster import SCALE_MANAGER, Obj
 from penstock_operator.control.reports import KEEP
+from penstock_operator.errors import Rejected
 from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.context import Context, Scaled, is_ready
+from penstock_operator.status import refusal
 from penstock_operator.status.pods import living
 from penstock_operator.store import Key
 
@@ -85,9 +87,15 @@ class Scaler:
         if scaled.foreign is None and (recommendation.replicas != current or not owns_replicas(stored)):
             # The first write of the current value makes us a co-owner: who then takes `replicas` out of what
             # he applies does not throw the backend back to the default.
-            await ctx.cluster.apply_scale(
-                BACKEND, key.namespace, key.name, recommendation.replicas, uid=backend.metadata.uid
-            )
+            try:
+                await ctx.cluster.apply_scale(
+                    BACKEND, key.namespace, key.name, recommendation.replicas, uid=backend.metadata.uid
+                )
+            except Rejected as error:
+                scaled.refused = refusal(f"the scale of {key}", error.status, error.message)
+                ctx.enqueue(key, 0.0)
+                raise
+            scaled.refused = None
             ctx.observer.wrote("scale", BACKEND.kind)
             if recommendation.replicas != current:
                 scaled.written = recommendation

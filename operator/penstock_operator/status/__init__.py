@@ -1,19 +1,21 @@
 """Observed → conditions and status documents. Pure: the time is an argument.
 
-Read `conditions` (how they merge), `pods` (what kubelet says of containers), then the kinds: `backend`,
-`endpoint` (with `RouterObserved`), `split`, `policy`.
+Read `conditions` (how they merge), `pods` (what kubelet says of containers), `refusals` (what the apiserver
+says of writes), then the kinds: `backend`, `endpoint` (with `RouterObserved`), `split`, `policy`.
 """
 
 from penstock_operator.status.backend import BackendObserved, backend_status, publish_load
 from penstock_operator.status.conditions import condition, merge, parse_failed
 from penstock_operator.status.endpoint import EndpointObserved, RouterObserved, endpoint_status
 from penstock_operator.status.policy import PolicyUse, policy_status
+from penstock_operator.status.refusals import Refusal, refusal
 from penstock_operator.status.split import split_status
 
 __all__ = [
     "BackendObserved",
     "EndpointObserved",
     "PolicyUse",
+    "Refusal",
     "RouterObserved",
     "backend_status",
     "condition",
@@ -22,5 +24,6 @@ __all__ = [
     "parse_failed",
     "policy_status",
     "publish_load",
+    "refusal",
     "split_status",
 ]

@@ -20,6 +20,7 @@ from penstock_operator.desired import labels
 from penstock_operator.desired.objects import Object
 from penstock_operator.status import conditions, pods
 from penstock_operator.status.conditions import condition
+from penstock_operator.status.refusals import Refusal
 from penstock_wire.report import SidecarReport
 
 ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
@@ -42,7 +43,8 @@ class BackendObserved:
         settings_version: the version that the sidecars are told; 0 for none.
         policy_missing: whether `batchPolicyRef` names a policy that does not exist.
         taken: children that a stranger holds, as `Service/NAME`; they were not touched.
-        apply_error: why the apiserver refused a child, if it did (an image name it does not take, a quota).
+        refused: why the apiserver did not take a child, if so (an image name, a quota, a webhook).
+        scale_refused: why it did not take the autoscaler's number, if so.
         used_by: as `traffic.TrafficPlan.used_by`.
         load: the load to publish (see `publish_load`).
         recommendation: the autoscaler's last one; None where there is no autoscaling.
@@ -57,7 +59,8 @@ class BackendObserved:
     settings_version: int = 0
     policy_missing: bool = False
     taken: Sequence[str] = ()
-    apply_error: str | None = None
+    refused: Refusal | None = None
+    scale_refused: Refusal | None = None
     used_by: Sequence[str] = ()
     load: LoadStatus | None = None
     recommendation: Recommendation | None = None
@@ -152,8 +155,9 @@ def _ready(
     if seen.taken:
         text = f"not ours, so not touched: {conditions.some(seen.taken)}; choose another name or delete it"
         return condition("Ready", "False", "NameTaken", text), False, True
-    if seen.apply_error is not None:
-        return condition("Ready", "False", "ApplyRefused", seen.apply_error), False, True
+    if seen.refused is not None:
+        again = seen.refused.passing
+        return condition("Ready", "False", seen.refused.reason, seen.refused.message), again, not again
     if rolling is not None and wrong is not None:
         # A node may still come, or be freed: that a pod has none is no dead end.
         waits = wrong.reason == "Unschedulable"
@@ -265,6 +269,8 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     if seen.foreign_scaler is not None:
         text = f"{seen.foreign_scaler} writes the scale subresource too; keep one of the two"
         active = condition("ScalingActive", "False", "ForeignScaler", text)
+    elif seen.scale_refused is not None:
+        active = condition("ScalingActive", "False", seen.scale_refused.reason, seen.scale_refused.message)
     elif recommended is not None and recommended.verdict == "Limited":
         text = f"the load asks for more than maxReplicas {spec.max_replicas}"
         active = condition("ScalingActive", "True", "Limited", text)

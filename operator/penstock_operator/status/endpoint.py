@@ -13,6 +13,7 @@ from penstock_operator.desired.objects import Object
 from penstock_operator.desired.traffic import EndpointPlan
 from penstock_operator.status import conditions, pods
 from penstock_operator.status.conditions import condition
+from penstock_operator.status.refusals import Refusal
 from penstock_wire.report import RouterReport
 
 
@@ -26,7 +27,7 @@ class RouterObserved:
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
         settings_version: the version that the routers are told; 0 for none.
         taken: its objects that a stranger holds, as `Service/penstock-router`.
-        apply_error: why the apiserver refused one of its objects, if it did.
+        refused: why the apiserver did not take one of its objects, if so.
     """
 
     deployment: Object | None = None
@@ -34,7 +35,7 @@ class RouterObserved:
     reports: Mapping[str, RouterReport] = field(default_factory=dict)
     settings_version: int = 0
     taken: Sequence[str] = ()
-    apply_error: str | None = None
+    refused: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class EndpointObserved:
         backends: the backends that exist in the namespace, and whether each has a ready pod.
         port: its port; None if none is left.
         taken: whether a stranger holds the Service of its name.
-        apply_error: why the apiserver refused its Service, if it did.
+        refused: why the apiserver did not take its Service, if so.
     """
 
     plan: EndpointPlan
@@ -55,7 +56,7 @@ class EndpointObserved:
     backends: Mapping[str, bool]
     port: int | None
     taken: bool = False
-    apply_error: str | None = None
+    refused: Refusal | None = None
 
 
 def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str) -> dict[str, Any]:
@@ -72,7 +73,10 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
     router = router_ready(endpoint.name, seen.router)
     ready = _summary(accepted, backends, router, conditions.find(old.conditions, "Ready"))
     found = [accepted, backends, router, ready]
-    stalled = accepted.status == "False" or backends.reason == "BackendMissing" or router.reason in _STALLED
+    refusals = (seen.refused, seen.router.refused)
+    stalled = backends.reason == "BackendMissing" or router.reason in _STALLED
+    stalled = stalled or (accepted.status == "False" and not (seen.refused and seen.refused.passing))
+    stalled = stalled or any(one is not None and not one.passing for one in refusals)
     found += conditions.flags(ready, reconciling=ready.status != "True", stalled=stalled)
     return ModelEndpointStatus(
         observed_generation=generation,
@@ -85,7 +89,7 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
     ).document() | {"conditions": conditions.merge(old.conditions, found, generation=generation, now=now)}
 
 
-_STALLED = {"NameTaken", "ApplyRefused", "PortFailed", "ImagePullFailed", "ContainerCrashed", "PodsRefused"}
+_STALLED = {"NameTaken", "PortFailed", "ImagePullFailed", "ContainerCrashed", "PodsRefused"}
 
 
 def _summary(
@@ -107,8 +111,8 @@ def _accepted(endpoint: ModelEndpoint, seen: EndpointObserved) -> Condition:
     if seen.taken:
         text = f"Service {endpoint.name} is not ours, so not touched; choose another name or delete it"
         return condition("Accepted", "False", "NameTaken", text)
-    if seen.apply_error is not None:
-        return condition("Accepted", "False", "ApplyRefused", seen.apply_error)
+    if seen.refused is not None:
+        return condition("Accepted", "False", seen.refused.reason, seen.refused.message)
     if seen.port is None:
         return condition("Accepted", "False", "NoPort", "all 10000 ports of the namespace's router are taken")
     if seen.plan.route_taken_by is not None:
@@ -147,8 +151,8 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
     if router.taken:
         text = f"not ours, so not touched: {conditions.some(router.taken)}; delete it"
         return condition(kind, "False", "NameTaken", text)
-    if router.apply_error is not None:
-        return condition(kind, "False", "ApplyRefused", router.apply_error)
+    if router.refused is not None:
+        return condition(kind, "False", router.refused.reason, router.refused.message)
     ready = [pods.name(pod) for pod in pods.ready(router.pods)]
     if not ready:
         wrong = pods.refused(router.deployment) or pods.trouble(router.pods)

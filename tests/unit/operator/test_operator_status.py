@@ -12,7 +12,7 @@ from penstock_operator import status
 from penstock_operator.api import Condition, ModelBackend
 from penstock_operator.api.backendstatus import LoadStatus, ScalingInputs
 from penstock_operator.autoscaling import Recommendation
-from penstock_operator.status import BackendObserved, conditions
+from penstock_operator.status import BackendObserved, conditions, refusal
 from penstock_wire.report import Reconfigure, SidecarReport, State
 from tests.support.observed import (
     BETWEEN,
@@ -250,10 +250,16 @@ def test_a_second_look_writes_nothing() -> None:
             "not ours, so not touched: Service/b-backend; choose another name or delete it",
         ),
         (
-            replace(WELL, apply_error="Deployment b-backend: image is bad"),
-            "ApplyRefused",
+            replace(WELL, refused=refusal("Deployment b-backend", 422, "image is bad")),
+            "WriteRejected",
             "Stalled",
             "Deployment b-backend: image is bad",
+        ),
+        (
+            replace(WELL, refused=refusal("Deployment b-backend", 500, "etcd is full")),
+            "WriteFailed",
+            "Reconciling",
+            "Deployment b-backend: etcd is full",
         ),
         (
             replace(WELL, policy_missing=True),

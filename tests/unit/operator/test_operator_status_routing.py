@@ -10,7 +10,7 @@ import pytest
 from penstock_operator import status
 from penstock_operator.api import BatchPolicy, ModelEndpoint, TrafficSplit
 from penstock_operator.desired.traffic import EndpointPlan, SplitPlan, Weight
-from penstock_operator.status import EndpointObserved, PolicyUse, RouterObserved
+from penstock_operator.status import EndpointObserved, PolicyUse, RouterObserved, refusal
 from penstock_wire.report import EndpointReport, RouterReport
 from tests.support.observed import LATER, NOW, PULL, by_type, message, pod
 
@@ -70,7 +70,7 @@ def routers(**more: Any) -> dict[str, Any]:
             "NameTaken",
             "Service e is not ours, so not touched; choose another name or delete it",
         ),
-        ({"apply_error": "Service e: no"}, "Accepted", "ApplyRefused", "Service e: no"),
+        ({"refused": refusal("Service e", 422, "no")}, "Accepted", "WriteRejected", "Service e: no"),
         ({"port": None}, "Accepted", "NoPort", "all 10000 ports of the namespace's router are taken"),
         (
             {"plan": replace(SEEN.plan, route="", route_taken_by="old")},
@@ -91,7 +91,7 @@ def routers(**more: Any) -> dict[str, Any]:
             "NameTaken",
             "not ours, so not touched: Service/penstock-router; delete it",
         ),
-        (routers(apply_error="no"), "RouterReady", "ApplyRefused", "no"),
+        (routers(refused=refusal("Service r", 422, "no")), "RouterReady", "WriteRejected", "Service r: no"),
         (routers(pods=[]), "RouterReady", "RouterStarting", "no router pod is ready"),
         (
             routers(pods=[pod("r1", ready=False, containerStatuses=[PULL])]),

@@ -342,7 +342,7 @@ async def test_a_refused_child_is_told_in_the_servers_words_and_tried_again() ->
     harness.cluster.fail = refuse
     harness.apply(backend())
     await harness.run()
-    assert harness.condition(BACKEND, "m", "Ready") == ("False", "ApplyRefused")
+    assert harness.condition(BACKEND, "m", "Ready") == ("False", "QuotaExceeded")
     assert "exceeded quota: pods=10" in str(harness.cluster.find(BACKEND, "n", "m")["status"])
     harness.cluster.fail = lambda *_: None
     await harness.turn(31)

@@ -1,0 +1,55 @@
+"""Why the apiserver did not take a write, in one word and its own words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SAID = 1500
+"""Characters of the server's words that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A write that was not taken.
+
+    Args:
+        reason: one CamelCase word, for a condition.
+        message: what was to be written, and the server's own words, cut to a bounded length.
+        passing: whether it is tried again within moments and may pass by itself; else a person is needed.
+    """
+
+    reason: str
+    message: str
+    passing: bool
+
+
+def refusal(what: str, status: int, message: str) -> Refusal:
+    """Read an apiserver's refusal. The apiserver has no codes for these; its messages have kept their form.
+
+    Args:
+        what: what was to be written, as `Deployment NAME`.
+        status: HTTP status, 0 when no answer came.
+        message: the server's words.
+    """
+    said = " ".join(message.split())
+    text = f"{what}: {said if len(said) <= _SAID else said[: _SAID - 1] + '…'}"
+    reason, passing = _reason(status, message)
+    return Refusal(reason=reason, message=text, passing=passing)
+
+
+def _reason(status: int, message: str) -> tuple[str, bool]:
+    if "failed calling webhook" in message:
+        return "WebhookFailed", True
+    if "admission webhook" in message and "denied the request" in message:
+        return "WebhookDenied", False
+    if "AdmissionPolicy '" in message and "denied request" in message:
+        return "PolicyDenied", False
+    if status == 403 and ("exceeded quota" in message or "failed quota" in message):
+        return "QuotaExceeded", False
+    if status == 403 and "cannot" in message and "User " in message:
+        return "Forbidden", False
+    if status == 409:
+        return "WriteConflict", True
+    if 400 <= status < 500 and status not in (401, 404, 429):
+        return "WriteRejected", False
+    return "WriteFailed", True
