@@ -89,6 +89,10 @@ class Namespace:
         """Merge-patch an object."""
         self.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(patch))
 
+    def json_patch(self, kind: str, name: str, operations: list[dict[str, Any]]) -> None:
+        """Patch an object by operations."""
+        self.kubectl("patch", kind, name, "--type=json", "-p", json.dumps(operations))
+
     def condition(self, kind: str, name: str, type: str) -> dict[str, Any]:
         """A condition, or {} where the object or the condition is not there."""
         conditions = ((self.get(kind, name) or {}).get("status") or {}).get("conditions") or []

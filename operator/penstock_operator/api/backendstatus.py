@@ -36,6 +36,19 @@ class ModelStatus(Part):
     ] = None
 
 
+class SidecarStatus(Part):
+    """What is beside the model in the pods."""
+
+    image: Annotated[str, Field(max_length=1024, description="Image of the sidecar in the pods' template.")]
+    upgrade_pending: Annotated[
+        bool | None,
+        Field(
+            description="true: the operator would render the pods otherwise now, such as with a newer "
+            "sidecar. The next change that rolls them brings it; sidecar.upgrade: Now brings it at once."
+        ),
+    ] = None
+
+
 class ReconfigureStatus(Part):
     """How one pod's model took the userConfig."""
 
@@ -81,6 +94,9 @@ class ModelBackendStatus(Status):
     ] = None
     load: Annotated[LoadStatus | None, Field(description="The load of all pods.")] = None
     model: Annotated[ModelStatus | None, Field(description="How the loading of the model stands.")] = None
+    sidecar: Annotated[SidecarStatus | None, Field(description="What is beside the model in the pods.")] = (
+        None
+    )
     reconfigure: Annotated[
         tuple[ReconfigureStatus, ...] | None,
         Field(

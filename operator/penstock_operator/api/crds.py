@@ -60,6 +60,15 @@ _COLUMNS = {
         _column(
             "Settings", ".status.settingsVersion", "Version of the sidecars' settings.", "integer", wide=True
         ),
+        _column("Sidecar", ".status.sidecar.image", "Image of the sidecar.", wide=True),
+        _column(
+            "Upgrade-Pending",
+            ".status.sidecar.upgradePending",
+            "Whether an upgrade of the sidecar waits for the next change.",
+            "boolean",
+            wide=True,
+        ),
+        _column("Used-By", ".status.usedBy", "What sends requests here.", wide=True),
         _MESSAGE,
         _AGE,
     ],

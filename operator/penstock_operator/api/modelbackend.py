@@ -121,6 +121,14 @@ class Sidecar(Part):
         Literal["debug", "info", "warning", "error"],
         Field(description="How much the sidecar logs. Default info."),
     ] = "info"
+    upgrade: Annotated[
+        Literal["OnNextChange", "Now"],
+        Field(
+            description="When the pods get what an upgraded operator renders differently, such as a newer "
+            "sidecar. OnNextChange, the default: with the next change of model, warmup, podTemplate, drain "
+            "or sidecar, which rolls them anyway. Now: at once, and while it stands here with each upgrade."
+        ),
+    ] = "OnNextChange"
 
 
 class ModelBackendSpec(Part):

@@ -1,6 +1,7 @@
 """Resources in, Kubernetes objects out, as plain dicts. Pure: no clock, no client, no random numbers.
 
 Read in this order: `names` and `labels` (the words), `config` (what the installation decides), `backend` (all
-objects of one ModelBackend, from `pods`, `sidecar`, `deployment`, `service`, `settings`, `disruption`),
-`traffic` (who serves what in a namespace), `ports`, `router` (all objects of one namespace's router).
+objects of one ModelBackend, from `pods`, `sidecar`, `deployment`, `keeping` (how long a pod template stays),
+`service`, `settings`, `disruption`), `traffic` (who serves what in a namespace), `ports`, `router` (all
+objects of one namespace's router).
 """

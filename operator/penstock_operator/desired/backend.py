@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.desired import deployment, disruption, labels, names, objects, service, settings
-from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.keeping import Pods
 from penstock_operator.desired.objects import Object
 
 
-def backend_objects(
-    backend: ModelBackend, *, config: RenderConfig, document: bytes, drain_secret: str
-) -> list[Object]:
+def backend_objects(backend: ModelBackend, *, document: bytes, pods: Pods) -> list[Object]:
     """What a backend consists of, in the order of applying.
 
     ServiceAccount (unless podTemplate names one), ConfigMap, Service, PodDisruptionBudget (with more than one
@@ -18,12 +16,8 @@ def backend_objects(
 
     Args:
         backend: the backend.
-        config: what the installation decides.
         document: the settings document that its sidecars boot from (`settings.Versioned.document`).
-        drain_secret: the secret that kubelet's preStop call shows (see `deployment.drain_secret_of`).
-
-    Raises:
-        ValueError: the model names neither a container nor a Python target (CEL refuses such a resource).
+        pods: its pods (`deployment.pods_of`).
     """
     name = names.backend(backend.name)
     template = backend.spec.pod_template
@@ -38,5 +32,5 @@ def backend_objects(
     found.append(service.service(backend))
     if backend.spec.replicas > 1:
         found.append(disruption.budget(metadata(name), labels.backend_selector(backend.name)))
-    found.append(deployment.deployment(backend, config=config, drain_secret=drain_secret))
+    found.append(deployment.deployment(backend, pods))
     return found

@@ -9,8 +9,9 @@ from penstock_operator.api import ModelBackend
 from penstock_operator.api.defaults import grace_seconds
 from penstock_operator.api.model import ModelContainer, ModelPython
 from penstock_operator.api.podtemplate import PodTemplate
-from penstock_operator.desired import labels, names, objects, pods, sidecar
+from penstock_operator.desired import keeping, labels, names, objects, pods, sidecar
 from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.keeping import Pods
 from penstock_operator.desired.objects import Object
 
 _TMP_VOLUME = "penstock-tmp"
@@ -19,17 +20,24 @@ _HISTORY = 3
 """Old ReplicaSets that a Deployment keeps, for `kubectl rollout undo`."""
 
 
-def deployment(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
-    """The Deployment of a backend (arguments as in `backend.backend_objects`)."""
+def deployment(backend: ModelBackend, wanted: Pods) -> Object:
+    """The Deployment of a backend.
+
+    Args:
+        backend: the backend.
+        wanted: its pods (see `pods_of`).
+    """
     selector = labels.backend_selector(backend.name)
-    template = backend.spec.pod_template or PodTemplate()
     rollout = backend.spec.rollout
+    metadata = objects.metadata(
+        names.backend(backend.name), backend.namespace, labels.of_backend(backend.name), [backend]
+    )
+    if wanted.record is not None:
+        metadata["annotations"] = {labels.RENDERED: wanted.record}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": objects.metadata(
-            names.backend(backend.name), backend.namespace, labels.of_backend(backend.name), [backend]
-        ),
+        "metadata": metadata,
         "spec": {
             "replicas": backend.spec.replicas,
             "revisionHistoryLimit": _HISTORY,
@@ -38,22 +46,37 @@ def deployment(backend: ModelBackend, *, config: RenderConfig, drain_secret: str
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
             },
-            "template": {
-                "metadata": _pod_metadata(backend, template),
-                "spec": _pod_spec(backend, template, config=config, drain_secret=drain_secret),
-            },
+            "template": wanted.template,
         },
     }
 
 
-def drain_secret_of(live: Object | None) -> str | None:
-    """The drain secret in a live Deployment's pod template; None: make a new one (a random hex string)."""
-    spec = (live or {}).get("spec", {}).get("template", {}).get("spec", {})
-    for container in spec.get("initContainers") or ():
-        for variable in container.get("env") or ():
-            if container.get("name") == names.SIDECAR_CONTAINER and variable.get("name") == names.DRAIN_ENV:
-                return variable.get("value") or None
-    return None
+def pods_of(backend: ModelBackend, *, config: RenderConfig, new_secret: str, live: Object | None) -> Pods:
+    """The pods that a backend is to have now: as they were rendered, until its user changes what rolls.
+
+    Args:
+        backend: the backend.
+        config: what the installation decides.
+        new_secret: the secret that kubelet's preStop call shows, where there is none yet.
+        live: its Deployment as the cluster has it.
+
+    Raises:
+        ValueError: the model names neither a container nor a Python target (CEL refuses such a resource).
+    """
+    record = keeping.recorded(live)
+    secret = keeping.drain_secret(record.template) if record is not None else None
+    secret = secret or keeping.drain_secret((live or {}).get("spec", {}).get("template", {})) or new_secret
+    fresh = pod_template(backend, config=config, drain_secret=secret)
+    return keeping.choose(backend, fresh, record=record, live=live)
+
+
+def pod_template(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
+    """The pod template of a backend as this operator renders it (arguments as in `pods_of`)."""
+    template = backend.spec.pod_template or PodTemplate()
+    return {
+        "metadata": _pod_metadata(backend, template),
+        "spec": _pod_spec(backend, template, config=config, drain_secret=drain_secret),
+    }
 
 
 def _pod_metadata(backend: ModelBackend, template: PodTemplate) -> Object:

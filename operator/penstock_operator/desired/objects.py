@@ -38,7 +38,12 @@ def desired_hash(desired: Object) -> str:
         rest = {key: value for key, value in annotations.items() if key != labels.DESIRED_HASH}
         bare = {key: value for key, value in desired["metadata"].items() if key != "annotations"}
         desired = desired | {"metadata": bare | ({"annotations": rest} if rest else {})}
-    text = json.dumps(desired, sort_keys=True, separators=(",", ":"))
+    return digest(desired)
+
+
+def digest(value: object) -> str:
+    """A hash of anything that JSON can say: 16 hex digits."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

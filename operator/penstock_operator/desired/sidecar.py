@@ -41,7 +41,7 @@ def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
 
 
 def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
-    """The sidecar container of a backend (arguments as in `backend.backend_objects`).
+    """The sidecar container of a backend (arguments as in `deployment.pod_template`).
 
     Its startup probe asks /livez, not /readyz: kubelet starts the model only after it. The pod is ready when
     /readyz says so, which waits for the model and for settings.

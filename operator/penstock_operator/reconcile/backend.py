@@ -9,6 +9,7 @@ from penstock_operator.api.defaults import batching_spec, unreachable_batch
 from penstock_operator.cluster import Obj
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
+from penstock_operator.desired.keeping import Pods
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY
 from penstock_operator.reconcile.context import Context, Problems, Scaled, outcome
 from penstock_operator.reconcile.writing import write_status
@@ -48,19 +49,17 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         recorded = None  # a stranger's, or what is left of a namesake: no word of ours
     versioned = _settings(ctx, backend, recorded)
     problems = Problems()
+    live = looked[Key(DEPLOYMENT.kind, key.namespace, names.backend(key.name))]
+    if live is not None and backend.metadata.uid not in owner_uids(live):
+        live = None
+    pods = deployment.pods_of(backend, config=ctx.render, new_secret=secrets.token_hex(16), live=live)
     if not backend.spec.suspend:
-        live = looked[Key(DEPLOYMENT.kind, key.namespace, names.backend(key.name))]
-        desired = rendering.backend_objects(
-            backend,
-            config=ctx.render,
-            document=versioned.document,
-            drain_secret=deployment.drain_secret_of(live) or secrets.token_hex(16),
-        )
+        desired = rendering.backend_objects(backend, document=versioned.document, pods=pods)
         uid = backend.metadata.uid
         problems = await ctx.settle(
             key, desired, owners=(uid,), candidates=lambda: ctx.store.owned(uid), looked=looked
         )
-    wait = await _write_status(ctx, key, backend, versioned, problems)
+    wait = await _write_status(ctx, key, backend, versioned, problems, pods)
     again = outcome(problems)
     return wait if wait is not None else again
 
@@ -105,7 +104,12 @@ def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.V
 
 
 async def _write_status(
-    ctx: Context, key: Key, backend: ModelBackend, versioned: settings.Versioned, problems: Problems
+    ctx: Context,
+    key: Key,
+    backend: ModelBackend,
+    versioned: settings.Versioned,
+    problems: Problems,
+    pods: Pods,
 ) -> float | None:
     """Write the status; returns seconds after which to look again, where it is too early to tell."""
     namespace, name = key.namespace, key.name
@@ -143,6 +147,7 @@ async def _write_status(
         scaled=scaled.written is not None,
         foreign_scaler=scaled.foreign,
         batching_note=unreachable_batch(spec),
+        upgrade_pending=pods.upgrade_pending,
     )
     written = await write_status(ctx, stored, backend_status(backend, seen, now=ctx.now()))
     if scaled.written is seen.recommendation:

@@ -13,10 +13,11 @@ from penstock_operator.api.backendstatus import (
     ModelStatus,
     ReconfigureStatus,
     ScalingEntry,
+    SidecarStatus,
 )
 from penstock_operator.api.defaults import reconfigure_path
 from penstock_operator.autoscaling import Recommendation
-from penstock_operator.desired import labels
+from penstock_operator.desired import labels, names
 from penstock_operator.desired.objects import Object
 from penstock_operator.status import conditions, pods
 from penstock_operator.status.conditions import condition
@@ -51,6 +52,7 @@ class BackendObserved:
         scaled: whether that recommendation was just written through `/scale`: it enters `status.scaling`.
         foreign_scaler: another manager that writes `/scale` beside the autoscaler.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
+        upgrade_pending: as `keeping.Pods.upgrade_pending`.
     """
 
     deployment: Object | None = None
@@ -67,6 +69,7 @@ class BackendObserved:
     scaled: bool = False
     foreign_scaler: str | None = None
     batching_note: str | None = None
+    upgrade_pending: bool = False
 
 
 def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) -> dict[str, Any]:
@@ -101,6 +104,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         desired_replicas=recommended.replicas if recommended else backend.spec.replicas,
         load=seen.load,
         model=model,
+        sidecar=_sidecar(seen),
         reconfigure=_reconfigured(seen) or None,
         scaling=_history(backend, seen, now),
         used_by=tuple(seen.used_by),
@@ -209,6 +213,14 @@ def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelSta
     return ModelStatus(state=state, last_failure=wrong.message[:4096] if wrong and failed else None)
 
 
+def _sidecar(seen: BackendObserved) -> SidecarStatus | None:
+    template = (seen.deployment or {}).get("spec", {}).get("template", {})
+    for container in template.get("spec", {}).get("initContainers") or ():
+        if container.get("name") == names.SIDECAR_CONTAINER:
+            return SidecarStatus(image=container["image"], upgrade_pending=seen.upgrade_pending or None)
+    return None
+
+
 def _model_loaded(seen: BackendObserved, model: ModelStatus, wrong: pods.Trouble | None) -> Condition:
     if model.state == "Loaded":
         return condition("ModelLoaded", "True", "Loaded")
@@ -229,8 +241,8 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
         text = "userConfig is set, but model.reconfigurePath is not: there is no way to tell the model"
         return condition(kind, "False", "NoReconfigurePath", text)
     if refused := [one for one in _reconfigured(seen, at_most=None) if not one.ok]:
-        names = conditions.some(one.pod for one in refused)
-        text = f"the model keeps its last userConfig in {names}; it said: {refused[0].message}"
+        where = conditions.some(one.pod for one in refused)
+        text = f"the model keeps its last userConfig in {where}; it said: {refused[0].message}"
         return condition(kind, "False", "ReconfigureFailed", text)
     if not ready:
         return condition(kind, "Unknown", "NoReadyPod", f"version {version}: no pod is ready")

@@ -123,7 +123,11 @@ def test_settings_follow_the_policy() -> None:
 
 
 def rendered(**spec: Any) -> dict[str, dict[str, Any]]:
-    found = backends.backend_objects(backend(**spec), config=CONFIG, document=b"{}", drain_secret="s")
+    found = backends.backend_objects(
+        backend(**spec),
+        document=b"{}",
+        pods=deployment.pods_of(backend(**spec), config=CONFIG, new_secret="s", live=None),
+    )
     return {item["kind"]: item for item in found}
 
 
@@ -218,13 +222,6 @@ def test_our_labels_win() -> None:
         "template"
     ]
     assert template["metadata"]["labels"] == labels.of_backend("b") | {"a": "b"}
-
-
-def test_the_drain_secret_is_kept() -> None:
-    """The secret of a live Deployment is read back; anything else has none."""
-    assert deployment.drain_secret_of(rendered()["Deployment"]) == "s"
-    assert deployment.drain_secret_of(None) is None
-    assert deployment.drain_secret_of({"spec": {"template": {"spec": {"containers": []}}}}) is None
 
 
 def test_only_the_sidecar_sees_the_token() -> None:

@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from penstock_operator.api import KINDS, BatchPolicy, ModelBackend, ModelEndpoint, Resource, TrafficSplit
-from penstock_operator.desired import backend, ports, router, settings, traffic
+from penstock_operator.desired import backend, deployment, ports, router, settings, traffic
 from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.keeping import Pods
 
 GOLDEN = Path(__file__).parent / "golden"
 CONFIG = RenderConfig(
@@ -32,7 +33,10 @@ def render(resources: list[Resource]) -> list[dict[str, Any]]:
     for item in backends:
         make = settings.for_sidecar(item, policies.get(item.spec.batch_policy_ref or ""))
         told = settings.next_version(make, recorded=None, status_version=0, reported=0)
-        found += backend.backend_objects(item, config=CONFIG, document=told.document, drain_secret="0badcafe")
+        template = deployment.pod_template(item, config=CONFIG, drain_secret="0badcafe")
+        # Without the annotation that repeats the template: test_operator_keeping.py has it.
+        pods = Pods(template=template, record=None, upgrade_pending=False)
+        found += backend.backend_objects(item, document=told.document, pods=pods)
     if endpoints:
         plan = traffic.plan(endpoints, splits, {item.name: True for item in backends})
         given = ports.allocate([item.name for item in endpoints], [])

@@ -113,6 +113,20 @@ def test_what_does_not_parse_says_so() -> None:
     assert status.parse_failed(stored | {"status": found}, message(found, "Ready"), now=LATER) == found
 
 
+def with_sidecar(image: str) -> dict[str, Any]:
+    """A Deployment whose pods have a sidecar."""
+    containers = [{"name": "mine", "image": "x"}, {"name": "penstock-sidecar", "image": image}]
+    return deployment() | {"spec": {"template": {"spec": {"initContainers": containers}}}}
+
+
+@pytest.mark.parametrize(("waits", "more"), [(True, {"upgradePending": True}), (False, {})])
+def test_the_sidecar_is_told_and_what_waits(waits: bool, more: dict[str, Any]) -> None:
+    """Which one runs, and only where there is one: that another is to come."""
+    seen = replace(WELL, deployment=with_sidecar("s:1"), upgrade_pending=waits)
+    assert status.backend_status(backend(), seen, now=NOW)["sidecar"] == {"image": "s:1"} | more
+    assert "sidecar" not in status.backend_status(backend(), WELL, now=NOW)
+
+
 # --- ModelBackend ---------------------------------------------------------------------------------------
 
 

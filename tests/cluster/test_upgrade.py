@@ -1,0 +1,121 @@
+"""An upgrade of the operator restarts no model; what it renders otherwise comes when a user asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from devcluster import images
+from devcluster.cluster import Cluster
+from tests.support.k8s import (
+    ROOT,
+    Load,
+    Namespace,
+    assert_nothing_lost,
+    endpoint,
+    ledger_backend,
+    ledger_code,
+    wait_for,
+)
+
+RELEASE, INSTALLED_IN = "penstock", "penstock-system"
+SIDECAR, OTHER = "localhost/penstock/sidecar:dev", "localhost/penstock/sidecar:other"
+
+
+def upgrade(cluster: Cluster, *arguments: str) -> None:
+    """Upgrade the shared release and wait until its Deployment is ready."""
+    cluster.helm(
+        *("upgrade", RELEASE, str(ROOT / "helm/penstock"), "-n", INSTALLED_IN),
+        *("-f", str(ROOT / "devcluster/values.yaml"), *arguments, "--wait", "--timeout", "120s"),
+    )
+
+
+@pytest.fixture
+def later(penstock: Cluster) -> Iterator[tuple[str, ...]]:
+    """The values of a later release: another sidecar, pulled otherwise. Afterwards all is as it was."""
+    images.build(
+        dockerfile=ROOT / "tests/support/other_image/Dockerfile", tag=OTHER, build_args={"BASE": SIDECAR}
+    )
+    penstock.load(OTHER)
+    yield ("--set", f"images.sidecar={OTHER}", "--set", "images.pullPolicy=IfNotPresent")
+    upgrade(penstock)
+
+
+def pod_uids(namespace: Namespace) -> list[str]:
+    """The uids of the backend's pods, those that end included."""
+    return sorted(pod["metadata"]["uid"] for pod in namespace.list("pods", "penstock.dev/backend=b"))
+
+
+def sidecars(namespace: Namespace) -> set[str]:
+    """The sidecars' images in the pods, those that end included."""
+    return {
+        pod["spec"]["initContainers"][0]["image"] for pod in namespace.list("pods", "penstock.dev/backend=b")
+    }
+
+
+def told(namespace: Namespace) -> dict[str, object]:
+    """What the backend's status says of its sidecar."""
+    found: dict[str, object] = (namespace.get("modelbackend", "b") or {})["status"].get("sidecar", {})
+    return found
+
+
+def test_an_upgrade_of_the_operator_restarts_no_model(
+    namespace: Namespace, load: Load, later: tuple[str, ...]
+) -> None:
+    """Pods, uids and sidecars stay under load while operator and routers are replaced; the status says so.
+
+    The next change that rolls takes the new sidecar.
+    """
+    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port, replicas=2), endpoint("b", "b"))
+    namespace.wait_ready("modelbackend", "b")
+    namespace.wait_ready("modelendpoint", "b")
+    before, generation = pod_uids(namespace), deployment_generation(namespace)
+    load.start(namespace.url("b"), rate=50)
+    upgrade(namespace.cluster, *later)
+    wait_for("the status to tell that an upgrade waits", lambda: told(namespace).get("upgradePending"))
+    assert told(namespace) == {"image": SIDECAR, "upgradePending": True}
+    namespace.patch("modelbackend", "b", {"spec": {"batching": {"maxBatchSize": 3}}})
+    namespace.wait_ready("modelbackend", "b")
+    assert pod_uids(namespace) == before
+    assert deployment_generation(namespace) == generation
+    assert sidecars(namespace) == {SIDECAR}
+
+    namespace.patch("modelbackend", "b", {"spec": {"drain": {"propagationDelay": "6s"}}})
+    wait_for("the new sidecar in all pods", lambda: sidecars(namespace) == {OTHER}, seconds=150)
+    wait_for("the status to say so", lambda: told(namespace) == {"image": OTHER})
+    namespace.wait_ready("modelbackend", "b")
+    assert_nothing_lost(load.stop())
+
+
+def test_upgrade_now_brings_the_sidecar_and_an_edit_does_not(
+    namespace: Namespace, load: Load, later: tuple[str, ...]
+) -> None:
+    """An edit of the Deployment goes back to what was kept; `sidecar.upgrade: Now` takes the new sidecar."""
+    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port))
+    namespace.wait_ready("modelbackend", "b")
+    upgrade(namespace.cluster, *later)
+    wait_for("the status to tell that an upgrade waits", lambda: told(namespace).get("upgradePending"))
+
+    edit = [{"op": "add", "path": "/spec/template/spec/initContainers/0/args/-", "value": "--nonsense"}]
+    namespace.json_patch("deployment", "b-backend", edit)
+
+    def arguments() -> list[str]:
+        template = (namespace.get("deployment", "b-backend") or {})["spec"]["template"]["spec"]
+        assert template["initContainers"][0]["image"] == SIDECAR
+        found: list[str] = template["initContainers"][0]["args"]
+        return found
+
+    wait_for("the edit to be taken back", lambda: "--nonsense" not in arguments(), seconds=15)
+    namespace.wait_ready("modelbackend", "b")
+    assert told(namespace) == {"image": SIDECAR, "upgradePending": True}
+
+    namespace.patch("modelbackend", "b", {"spec": {"sidecar": {"upgrade": "Now"}}})
+    wait_for("the new sidecar", lambda: sidecars(namespace) == {OTHER}, seconds=120)
+    namespace.wait_ready("modelbackend", "b")
+    assert told(namespace) == {"image": OTHER}
+
+
+def deployment_generation(namespace: Namespace) -> int:
+    """Counts the changes of the Deployment's spec."""
+    return int((namespace.get("deployment", "b-backend") or {})["metadata"]["generation"])

@@ -1,0 +1,111 @@
+"""An upgrade of the operator: no pod template changes until a user changes what rolls."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from penstock_operator.kinds import BACKEND, DEPLOYMENT
+from tests.support.operator_harness import RENDER, Harness, backend
+
+NEWER = replace(RENDER, sidecar_image="sidecar:2", token_seconds=600)
+
+
+def template(harness: Harness) -> dict[str, Any]:
+    found: dict[str, Any] = harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"]
+    return copy.deepcopy(found)
+
+
+def told(harness: Harness) -> dict[str, Any]:
+    found: dict[str, Any] = harness.cluster.find(BACKEND, "n", "m")["status"]["sidecar"]
+    return found
+
+
+async def upgraded(harness: Harness) -> Harness:
+    """A newer operator takes over: it renders another sidecar and another token volume."""
+    harness.stop()
+    fresh = Harness(harness.cluster, harness.clock)
+    fresh.ctx.render = NEWER
+    await fresh.manager.sync()
+    await fresh.run()
+    return fresh
+
+
+async def served() -> Harness:
+    harness = Harness()
+    harness.apply(backend())
+    await harness.run()
+    return harness
+
+
+async def test_an_upgrade_writes_one_status_and_no_deployment() -> None:
+    """The template is as it was; the status says that an upgrade waits; then there is silence."""
+    harness = await served()
+    before = template(harness)
+    assert told(harness) == {"image": "sidecar:1"}
+    harness.cluster.writes.clear()
+    harness = await upgraded(harness)
+    assert template(harness) == before
+    assert harness.cluster.writes == [("status", "ModelBackend", "n", "m")]
+    assert told(harness) == {"image": "sidecar:1", "upgradePending": True}
+    harness.cluster.writes.clear()
+    harness.manager.enqueue_all()
+    await harness.run()
+    assert harness.cluster.writes == []
+    assert harness.errors == []
+
+
+async def test_an_edit_is_mended_after_an_upgrade_too_and_to_the_old_sidecar() -> None:
+    """The drift rule holds for what is kept."""
+    harness = await served()
+    before = template(harness)
+    harness = await upgraded(harness)
+
+    def edit(live: dict[str, Any]) -> None:
+        live["spec"]["template"]["spec"]["initContainers"][0]["image"] = "evil:1"
+
+    harness.cluster.edit(DEPLOYMENT, "n", "m-backend", edit)
+    await harness.run()
+    assert template(harness) == before
+
+
+async def test_the_next_change_that_rolls_brings_the_upgrade() -> None:
+    """Scaling does not; a new variable does; the drain secret stays."""
+    harness = await upgraded(await served())
+    before = template(harness)
+    harness.apply(backend(replicas=3))
+    await harness.run()
+    assert template(harness) == before
+    harness.apply(backend(replicas=3, drain={"timeout": "7s"}))
+    await harness.run()
+    sidecars = [found["spec"]["initContainers"][0] for found in (before, template(harness))]
+    assert [one["image"] for one in sidecars] == ["sidecar:1", "sidecar:2"]
+    assert sidecars[0]["env"] == sidecars[1]["env"]
+    assert told(harness) == {"image": "sidecar:2"}
+
+
+async def test_upgrade_now() -> None:
+    """`sidecar.upgrade: Now` brings it at once, and nothing else is needed."""
+    harness = await upgraded(await served())
+    harness.apply(backend(sidecar={"upgrade": "Now"}))
+    await harness.run()
+    assert told(harness) == {"image": "sidecar:2"}
+    harness.cluster.writes.clear()
+    harness.apply(backend(sidecar={"upgrade": "OnNextChange"}))
+    await harness.run()
+    assert {verb for verb, *_ in harness.cluster.writes} <= {"status"}
+
+
+async def test_a_suspended_backend_tells_what_waits_and_is_left_alone() -> None:
+    """Neither kept nor upgraded: nothing is written but its status."""
+    harness = await served()
+    harness.apply(backend(suspend=True, sidecar={"upgrade": "Now"}))
+    await harness.run()
+    before = template(harness)
+    harness = await upgraded(harness)
+    assert template(harness) == before
+    assert told(harness) == {"image": "sidecar:1", "upgradePending": True}
+    harness.apply(backend(sidecar={"upgrade": "Now"}))
+    await harness.run()
+    assert told(harness) == {"image": "sidecar:2"}
