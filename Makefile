@@ -6,10 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test unit demo bench crds fmt lock clean
+.PHONY: help check test unit demo bench bench-control crds fmt lock clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	@echo "[setup] Python environment in $(VENV)"
@@ -49,6 +49,9 @@ demo: $(VENV)/.ready ## The main job: a cluster, the operator, two models, traff
 
 bench: $(VENV)/.ready ## Measure the sidecar beside its peers on this machine (15 min); figures in bench/results/
 	@$(BIN)/python -m bench.run $(BENCH)
+
+bench-control: $(VENV)/.ready ## Measure the operator with 1000 backends on a cluster of its own (10 min)
+	@$(BIN)/python -m bench.control $(BENCH)
 
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds

@@ -38,7 +38,9 @@ def parser() -> argparse.ArgumentParser:
     add("up", _up, "start the cluster (the first time, build its programs) and wait until it is ready")
     add("down", _down, "end the cluster and remove every trace of it but the caches")
     add("status", _status, "tell what the cluster is doing; exit code 0 when it is ready")
-    add("build", _build, "build the cluster's programs and nothing else")
+    only = add("build", _build, "build the cluster's programs and nothing else")
+    extra = sorted(one.name for one in programs.COMPONENTS.values() if one.extra)
+    only.add_argument("extra", nargs="*", help=f"build these instead: {', '.join(extra)}")
     load = add("load", _load, "give images to the cluster: names that `images` built, or archives")
     load.add_argument("what", nargs="*", help="default: the four images of this repository")
     logs = add("logs", _logs, "print the log of a component, or list the components")
@@ -126,9 +128,18 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    programs.ensure_all()
+    unknown = sorted(set(arguments.extra) - set(programs.COMPONENTS))
+    if unknown:
+        raise DevclusterError(
+            f"there is no program {', '.join(unknown)}; there are {', '.join(programs.COMPONENTS)}"
+        )
+    if arguments.extra:
+        programs.ensure(*arguments.extra)
+    else:
+        programs.ensure_all()
     for component in programs.COMPONENTS.values():
-        print(f"{component.name} {component.version}: {component.folder}")
+        if component.name in arguments.extra or not (arguments.extra or component.extra):
+            print(f"{component.name} {component.version}: {component.folder}")
     return 0
 
 

@@ -34,6 +34,8 @@ class Component:
         cgo: Whether C code is linked.
         tags: Build tags.
         stamp: Linker variables that get the version.
+        copies: Files of the module that are put beside the programs: name there → path in the module.
+        extra: Not part of a cluster: built only when `ensure` is asked for it.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Component:
     cgo: bool = False
     tags: str = ""
     stamp: tuple[str, ...] = ()
+    copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    extra: bool = False
 
     @property
     def pins(self) -> tuple[Path, Path]:
@@ -63,6 +67,7 @@ class Component:
     def key(self) -> str:
         """Hash of all that decides what comes out."""
         recipe = f"{self.cgo} {self.tags} {self.stamp} {sorted(self.binaries.items())} {os.uname().machine}"
+        recipe += f" {sorted(self.copies.items())}" if self.copies else ""
         return digest([*self.pins, recipe])
 
     @property
@@ -127,28 +132,73 @@ COMPONENTS = {
             about="100 seconds",
         ),
         Component(name="helm", module="helm.sh/helm/v4", binaries=_same("helm"), about="90 seconds"),
+        # Nodes and pods that exist in the API alone, for measuring with thousands of them. Without the
+        # stages it does nothing at all.
+        Component(
+            name="kwok",
+            module="sigs.k8s.io/kwok",
+            binaries=_same("kwok"),
+            about="100 seconds",
+            copies={
+                "node-initialize.yaml": "kustomize/stage/node/fast/node-initialize.yaml",
+                "node-heartbeat.yaml": (
+                    "kustomize/stage/node/heartbeat-with-lease/node-heartbeat-with-lease.yaml"
+                ),
+                **{
+                    f"pod-{stage}.yaml": f"kustomize/stage/pod/fast/pod-{stage}.yaml"
+                    for stage in ("ready", "complete", "delete")
+                },
+            },
+            extra=True,
+        ),
+        # Checks alerting rules and queries.
+        Component(
+            name="prometheus",
+            module="github.com/prometheus/prometheus",
+            binaries=_same("promtool"),
+            about="2 minutes",
+            tags="remove_all_sd,enable_kubernetes_sd",
+            extra=True,
+        ),
     )
 }
 
 
 def program(component: str, binary: str) -> Path:
-    """Return the absolute path of a program; it exists after `ensure_all`."""
+    """Return the absolute path of a program; it exists after `ensure_all`, or `ensure` of an extra one."""
     return COMPONENTS[component].folder / binary
 
 
 def missing() -> list[Component]:
-    """Return the components that are not built yet."""
-    return [component for component in COMPONENTS.values() if not component.folder.is_dir()]
+    """Return a cluster's components that are not built yet."""
+    return [one for one in COMPONENTS.values() if not one.extra and not one.folder.is_dir()]
 
 
 def ensure_all() -> None:
-    """Build what is missing, one component after the other.
+    """Build what a cluster lacks, one component after the other.
 
     Raises:
         UnsupportedMachineError: There is something to build and no Go toolchain.
         DevclusterError: A build failed.
     """
-    absent = missing()
+    _ensure(missing())
+    pause()
+
+
+def ensure(*names: str) -> None:
+    """Build those of the named components that are missing.
+
+    Args:
+        names: As in `COMPONENTS`.
+
+    Raises:
+        UnsupportedMachineError: There is something to build and no Go toolchain.
+        DevclusterError: A build failed.
+    """
+    _ensure([COMPONENTS[name] for name in names if not COMPONENTS[name].folder.is_dir()])
+
+
+def _ensure(absent: list[Component]) -> None:
     if absent:
         machine.require_go()
         machine.ensure_packages(machine.BUILD_NEEDS)
@@ -159,7 +209,6 @@ def ensure_all() -> None:
             component.key,
             lambda into, component=component: build(component, into),  # type: ignore[misc]
         )
-    pause()
 
 
 def _environment(component: Component, into: Path) -> dict[str, str]:
@@ -216,6 +265,15 @@ def build(component: Component, into: Path) -> None:
     for name, built in component.binaries.items():
         if name != built:
             into.joinpath(built).rename(into / name)
+    if component.copies:
+        where = subprocess.run(
+            [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", component.module],
+            capture_output=True, text=True, check=False, env=environment, cwd=component.pins[0].parent,
+        )  # fmt: skip
+        if where.returncode:
+            raise DevclusterError(f"where is {component.module}? {where.stderr.strip()}")
+        for name, path in component.copies.items():
+            into.joinpath(name).write_bytes(Path(where.stdout.strip(), path).read_bytes())
 
 
 def pause() -> Path:
