@@ -147,6 +147,7 @@ class Sidecar:
         protocol = PROTOCOLS[config.protocol]
         self._dispatcher = dispatcher = Dispatcher(
             send=self._model.send,
+            begin=self._model.begin,
             protocol=protocol,
             batching=self._default.batching,
             observer=self._metrics,

@@ -25,7 +25,7 @@ from penstock_sidecar.isolation import Budget, granted
 from penstock_sidecar.keys import Keys
 from penstock_sidecar.pace import Pace
 from penstock_sidecar.queue import Limits, Queue
-from penstock_sidecar.runs import Observer, Runs, Send, Trace
+from penstock_sidecar.runs import Begin, Observer, Runs, Send, Trace
 from penstock_sidecar.streaming import StreamedSends
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.batch_protocol import BatchProtocol
@@ -106,6 +106,7 @@ class Dispatcher:
         beside: sends what is not batched; what is said to the dispatcher is said to it, too.
         trace: sends in a span of each batch, None where nothing is traced.
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
+        begin: begins to send without a task, where that is possible; see `runs.Runs`.
 
     `slots` batches may be with the model at once now; `alive` while it runs; `refusing` is what new requests
     are told, if they are refused; `keys` reads header fields under the policy in effect.
@@ -122,6 +123,7 @@ class Dispatcher:
         beside: Beside | None = None,
         trace: Trace | None = None,
         streamed: StreamedSends | None = None,
+        begin: Begin | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -136,6 +138,7 @@ class Dispatcher:
             flow=self,
             trace=trace,
             streamed=streamed,
+            begin=begin,
         )
         self._curve = ServiceCurve()
         self._budget = Budget()
@@ -143,6 +146,7 @@ class Dispatcher:
         self._idle = asyncio.Event()
         self._quiet = asyncio.Event()
         self._scheduled = False
+        self._reads_on = False
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -341,8 +345,18 @@ class Dispatcher:
         """See `runs.Flow`."""
         if not self._runs.busy:
             self._quiet.set()
+        items = self._queue.items
+        if items >= self._usual and self.alive:
+            # A whole batch waits: the model has it at once, before what it answered goes out.
+            try:
+                self._fill(self._clock() + TIMER_SLACK)
+            except Exception as error:
+                log("dispatch failed", level="error", error=repr(error))
         self._check_idle()
-        self._schedule()
+        if items:
+            # A part-full one first takes in what has come to the sockets meanwhile.
+            self._reads_on = True
+            self._schedule()
 
     def learned(self, work: Work, items: int, seconds: float, *, ok: bool) -> None:
         """See `runs.Flow`."""
@@ -458,7 +472,12 @@ class Dispatcher:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._scheduled = False
+        self._scheduled = self._reads_on
+        if self._reads_on:
+            # NB: what is called soon from here is called after the loop has read what is there to be read.
+            self._reads_on = False
+            self._loop.call_soon(self._turn)
+            return
         if not self.alive:
             return
         try:
@@ -480,18 +499,21 @@ class Dispatcher:
     def _look(self) -> float | None:
         """Answer what expired, fill the free slots; returns when to look again, if ever."""
         now = self._clock() + TIMER_SLACK
-        queue = self._queue
-        again: float | None = None
-        while queue.items and self._free() > 0:
-            choice = queue.choose(now, self._choosing())
-            if choice.key is None:
-                again = choice.again
-                break
-            self._cut(now, choice.key)
+        again = self._fill(now)
         again = _earlier(again, self._expire(now))
         again = _earlier(again, self._runs.expire(now))
         self._check_idle()
         return again
+
+    def _fill(self, now: float) -> float | None:
+        """Cut batches while slots are free; returns when to ask again, where what waits may wait."""
+        queue = self._queue
+        while queue.items and self._free() > 0:
+            choice = queue.choose(now, self._choosing())
+            if choice.key is None:
+                return choice.again
+            self._cut(now, choice.key)
+        return None
 
     def _choosing(self) -> Limits:
         if not self._limits.wait:

@@ -9,10 +9,13 @@ is well.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 
 from penstock_wire.http import (
     ConnectFailed,
+    Done,
+    GiveUp,
     Request,
     Response,
     Upstream,
@@ -79,6 +82,17 @@ class Model:
         except UpstreamError:
             self._look.set()
             raise
+
+    def begin(self, request: Request, timeout: float, done: Done) -> GiveUp | None:
+        """As `send` without a task, on a connection that is there (see `Upstream.begin`)."""
+        return self._upstream.begin(
+            self._host, self._port, request, timeout, functools.partial(self._ended, done)
+        )
+
+    def _ended(self, done: Done, answer: Response | UpstreamError) -> None:
+        if isinstance(answer, UpstreamError):
+            self._look.set()
+        done(answer)
 
     async def open(self, request: Request, timeout: float, idle: float) -> UpstreamAnswer:
         """As `send`, but returns with the head of the answer (see `Upstream.open`)."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from penstock_sidecar.exchange import compose, distribute, failure, from_model, rejoin
 from penstock_sidecar.isolation import STATUSES, Halving
@@ -20,15 +21,19 @@ from penstock_sidecar.work import Outcome, Part, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import SERVER_TIMING
-from penstock_wire.http import Request, Response, UpstreamError
+from penstock_wire.http import Done, GiveUp, Request, Response, UpstreamError
 from penstock_wire.process import log
 
+_ONE_CORE = len(os.sched_getaffinity(0)) == 1
 MIN_RUN_SECONDS = 0.001
 
 _NEVER = float("inf")
 
 Send = Callable[[Request, float], Awaitable[Response]]
 """Sends a request to the model within so many seconds; raises UpstreamError."""
+
+Begin = Callable[[Request, float, Done], GiveUp | None]
+"""Begins to send without a task, where that is possible at once; see `Upstream.begin`."""
 
 Trace = Callable[[Send, Request, float, Sequence[Part], int], Awaitable[Response]]
 """Sends likewise, in a span: the parts that are sent, and the items that the batch could have held."""
@@ -86,12 +91,26 @@ class Batch:
         limit: what it could have held.
         waits: seconds that the requests that begin here have waited.
         began: when it was cut.
+
+    `sent` is when it went to the model first; `give_up` ends that exchange where no `task` waits for it.
     """
 
-    __slots__ = ("began", "begun", "due", "in_model", "items", "limit", "parts", "task", "waits")
+    __slots__ = (
+        "began",
+        "begun",
+        "due",
+        "give_up",
+        "in_model",
+        "items",
+        "limit",
+        "parts",
+        "sent",
+        "task",
+        "waits",
+    )
 
     def __init__(self, parts: list[Part], items: int, limit: int, waits: list[float], began: float) -> None:
-        self.began = began
+        self.began = self.sent = began
         self.parts = parts
         self.items = items
         self.limit = limit
@@ -100,6 +119,7 @@ class Batch:
         self.in_model = True
         self.due = min([part.work.expires for part in parts])
         self.task: asyncio.Task[None] | None = None
+        self.give_up: GiveUp | None = None
 
 
 class Runs:
@@ -113,6 +133,8 @@ class Runs:
         flow: the dispatcher.
         trace: sends in a span, None where nothing is traced.
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
+        begin: begins to send without a task, where that is possible; not used where runs are traced or
+            streamed.
     """
 
     def __init__(
@@ -123,6 +145,7 @@ class Runs:
         observer: Observer,
         clock: Callable[[], float],
         flow: Flow,
+        begin: Begin | None = None,
         trace: Trace | None = None,
         streamed: StreamedSends | None = None,
     ) -> None:
@@ -134,6 +157,7 @@ class Runs:
         self._flow = flow
         self._trace = trace
         self._streamed = streamed
+        self._begin = begin if trace is None and streamed is None else None
         self._batches: set[Batch] = set()
         self.busy = 0
         self.items = 0
@@ -154,9 +178,49 @@ class Runs:
         self._batches.add(batch)
         self.busy += 1
         self.items += items
-        batch.task = self._loop.create_task(self._run(batch))
-        batch.task.add_done_callback(lambda _: self._ended(batch))
+        if self._begin is None or not self._send_now(batch, self._begin):
+            self._start_task(batch, self._run(batch))
         return items
+
+    def _start_task(self, batch: Batch, work: Coroutine[Any, Any, None]) -> None:
+        batch.task = self._loop.create_task(work)
+        batch.task.add_done_callback(lambda _: self._ended(batch))
+
+    def _send_now(self, batch: Batch, begin: Begin) -> bool:
+        """Send a batch without a task; False where that takes one."""
+        now = batch.began
+        # `due` is the earliest; the model has until the latest.
+        timeout = max(MIN_RUN_SECONDS, max([part.work.expires for part in batch.parts]) - now)
+        try:
+            request = compose(batch.parts, self._protocol, timeout, 0)
+            batch.sent = self._clock()
+            give_up = begin(request, timeout, functools.partial(self._came, batch))
+        except Exception:
+            return False  # what it is comes up again in the task, which tells it
+        batch.give_up = give_up
+        if _ONE_CORE:
+            # The model computes on it too: it takes the batch up now, not when this process has nothing left
+            # to do. Where the model has a control group of its own, the kernel does not ask us.
+            os.sched_yield()
+        batch.begun = give_up is not None
+        return batch.begun
+
+    def _came(self, batch: Batch, answer: Response | UpstreamError) -> None:
+        """The answer to what `_send_now` has sent."""
+        batch.give_up = None
+        said: Outcome | None = None
+        try:
+            if isinstance(answer, Response):
+                said = self._answered(batch, batch.parts, 0, answer, batch.began, batch.sent)
+            else:
+                self._lost(batch, answer)
+        except Exception as error:
+            self._failed(batch, error)
+        if said is None:
+            self._ended(batch)
+        else:
+            batch.begun = False
+            self._start_task(batch, self._run(batch, said))
 
     def expire(self, now: float) -> float | None:
         """Answer those whose clients wait no longer; returns when to look again."""
@@ -174,6 +238,11 @@ class Runs:
 
     async def abort(self) -> None:
         """End all runs at once; what they held is answered as unreachable."""
+        for batch in list(self._batches):
+            if batch.give_up is not None:
+                batch.give_up()
+        # Whoever was given up is told in the loop's next turn.
+        await asyncio.sleep(0)
         tasks = [batch.task for batch in self._batches if batch.task is not None]
         for task in tasks:
             task.cancel()
@@ -210,24 +279,38 @@ class Runs:
             # NB: a task that is cancelled before its first step never reaches an `except` of its own.
             self._tell(batch.parts, _stopped())
 
-    async def _run(self, batch: Batch) -> None:
-        """Send one batch and give each of its parts an outcome, in as many runs as that takes."""
+    async def _run(self, batch: Batch, said: Outcome | None = None) -> None:
+        """Send one batch and give each of its parts an outcome, in as many runs as that takes.
+
+        Args:
+            batch: the batch.
+            said: what its first run got, where that is over and has failed.
+        """
         batch.begun = True
         try:
-            said = await self._attempt(batch, batch.parts, 0)
+            if said is None:
+                said = await self._attempt(batch, batch.parts, 0)
             if said is not None:
                 await self._isolate(batch, said)
         except UpstreamError as error:
-            self._release(batch)
-            for part in batch.parts:
-                self._tell([part], failure(error, executed=part.work.parts > 1))
+            self._lost(batch, error)
         except asyncio.CancelledError:
             self._tell(batch.parts, _stopped())
             raise
         except Exception as error:
-            log("batch failed", level="error", error=repr(error))
-            self._release(batch)
-            self._tell(batch.parts, PenstockError(Reason.INTERNAL, "the batch could not be handled"))
+            self._failed(batch, error)
+
+    def _lost(self, batch: Batch, error: UpstreamError) -> None:
+        """The model gave a batch no answer."""
+        self._release(batch)
+        for part in batch.parts:
+            self._tell([part], failure(error, executed=part.work.parts > 1))
+
+    def _failed(self, batch: Batch, error: Exception) -> None:
+        """A fault of ours."""
+        log("batch failed", level="error", error=repr(error))
+        self._release(batch)
+        self._tell(batch.parts, PenstockError(Reason.INTERNAL, "the batch could not be handled"))
 
     async def _isolate(self, batch: Batch, said: Outcome) -> None:
         """Run a failed batch again in halves; what that leaves unresolved gets what its batch got.
@@ -286,13 +369,32 @@ class Runs:
             answer = await send(request, timeout)
         else:
             answer = await self._trace(send, request, timeout, parts, batch.limit)
-        answered = self._clock()
-        seconds = answered - sent
-        items = batch.items if not attempt else sum([part.size for part in parts])
         if isinstance(answer, Streamed):
+            seconds = self._clock() - sent
+            items = batch.items if not attempt else sum([part.size for part in parts])
             self._observer.ran(items, batch.limit, seconds, batch.waits)
             self._flow.learned(parts[0].work, items, seconds, ok=True)
             return None
+        return self._answered(batch, parts, attempt, answer, begun, sent)
+
+    def _answered(
+        self, batch: Batch, parts: list[Part], attempt: int, answer: Response, begun: float, sent: float
+    ) -> Outcome | None:
+        """Give the parts of a run their answers.
+
+        Args:
+            batch: the batch.
+            parts: what was sent.
+            attempt: as in `_attempt`.
+            answer: what came back.
+            begun: when the request began to be made.
+            sent: when it was sent.
+
+        Returns:
+            As `_attempt`.
+        """
+        seconds = self._clock() - sent
+        items = batch.items if not attempt else sum([part.size for part in parts])
         answer.headers = from_model(answer.headers)
         said: Outcome = answer
         answers: list[Response] = []
@@ -302,10 +404,13 @@ class Runs:
             said = error
         if not attempt:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
-        self._flow.learned(parts[0].work, items, seconds, ok=bool(answers) and answer.status < 300)
+        ok = bool(answers) and answer.status < 300
+        self._flow.learned(parts[0].work, items, seconds, ok=ok)
         if (not answers or answer.status in STATUSES) and self._flow.isolates() and len(parts) > 1:
             return said
-        if not attempt:
+        if ok and not attempt:
+            # NB: before the answers go out: where a whole batch waits, the model has it before them. A failure
+            # is told first: the rest of a request that has failed is not sent.
             self._release(batch)
         if answers:
             own = self._clock() - begun - seconds
@@ -313,6 +418,8 @@ class Runs:
             self._deliver(parts, answers, timing)
         else:
             self._tell(parts, said)
+        if not attempt:
+            self._release(batch)
         return None
 
     def _deliver(self, parts: Sequence[Part], answers: Sequence[Response], timing: bytes) -> None:

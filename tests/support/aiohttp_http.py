@@ -16,6 +16,8 @@ from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
+    Done,
+    GiveUp,
     Handler,
     Listener,
     Request,
@@ -298,6 +300,10 @@ class AiohttpUpstream:
             )
             self._session._retry_connection = False
         return self._session
+
+    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
+        """See `Upstream.begin`: nothing goes without a task here."""
+        return None
 
     async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
         """See `Upstream.send`."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from penstock_sidecar.dispatch import Dispatcher
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.work import Key, Outcome, Work
-from penstock_wire.http import Request, Response
+from penstock_wire.http import ConnectionLost, Done, GiveUp, Request, Response, UpstreamError
 from penstock_wire.instances import INSTANCES_PROTOCOL
 from penstock_wire.settings import Batching
 
@@ -59,6 +59,9 @@ class Scripted:
         batching: fields of the policy.
     """
 
+    tasks: ClassVar[bool] = False
+    """Batches are sent in tasks, as where no connection is idle; else without, as mostly."""
+
     def __init__(
         self, *, base: float = 1.0, item: float = 0.0, behaviour: Behaviour | None = None, **batching: Any
     ) -> None:
@@ -69,6 +72,7 @@ class Scripted:
         self.metrics = Metrics()
         self.dispatcher = Dispatcher(
             send=self.send,
+            begin=None if self.tasks else self.begin,
             protocol=INSTANCES_PROTOCOL,
             batching=Batching(**batching),
             observer=self.metrics,
@@ -97,6 +101,21 @@ class Scripted:
             headers=((b"content-type", b"application/json"),),
             body=json.dumps({"predictions": predictions}).encode(),
         )
+
+    def begin(self, request: Request, timeout: float, done: Done) -> GiveUp:
+        """As `send`, calling back; what is not an UpstreamError of `behaviour` has no way back."""
+        sending = asyncio.ensure_future(self.send(request, timeout))
+
+        def ended(_: object) -> None:
+            error = ConnectionLost("given up") if sending.cancelled() else sending.exception()
+            if error is None:
+                done(sending.result())
+            else:
+                assert isinstance(error, UpstreamError)
+                done(error)
+
+        sending.add_done_callback(ended)
+        return sending.cancel
 
     def work(self, *items: Any, timeout: float = 30.0, target: str = "/p", **fields: str) -> Asked:
         """A request for these items; further arguments are header fields, `_` for `-`."""

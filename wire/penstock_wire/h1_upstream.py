@@ -10,13 +10,14 @@ have run. Instead a connection that has idled is looked at before it is used.
 from __future__ import annotations
 
 import asyncio
+import functools
 import select
 import time
 from collections.abc import Callable
 
 from penstock_wire.h1_upstream_answer import Answer
 from penstock_wire.h1_upstream_connection import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Connection
-from penstock_wire.http import ConnectFailed, Request, Response
+from penstock_wire.http import ConnectFailed, Done, GiveUp, Request, Response, UpstreamError
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
 
@@ -51,12 +52,28 @@ class H1Upstream:
         connection = self._take((host, port))
         if connection is None:
             connection, timeout = await self._connect((host, port), timeout)
-        answer = connection.send(request, timeout)
+        try:
+            answer = connection.send(request, timeout)
+        except UpstreamError:
+            self.put(connection)
+            raise
         try:
             return await answer
         except asyncio.CancelledError:
             connection.abandon(answer)
             raise
+
+    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
+        """See `Upstream.begin`."""
+        connection = self._take((host, port))
+        if connection is None:
+            return None
+        try:
+            connection.begin(request, timeout, done)
+        except UpstreamError:
+            self.put(connection)
+            raise
+        return functools.partial(connection.give_up, done)
 
     async def open(
         self, host: str, port: int, request: Request, *, timeout: float, idle: float | None = None
@@ -65,7 +82,11 @@ class H1Upstream:
         connection = self._take((host, port))
         if connection is None:
             connection, timeout = await self._connect((host, port), timeout)
-        head = connection.open(request, timeout, timeout if idle is None else idle)
+        try:
+            head = connection.open(request, timeout, timeout if idle is None else idle)
+        except UpstreamError:
+            self.put(connection)
+            raise
         try:
             return await head
         except asyncio.CancelledError:

@@ -26,6 +26,7 @@ from penstock_wire.http import (
     AnswerUnreadable,
     BodyReader,
     ConnectionLost,
+    Done,
     Request,
     Response,
     UpstreamError,
@@ -76,6 +77,8 @@ class Connection(asyncio.Protocol):
         self._state = _IDLE
         self._parser: Any = None
         self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
+        self._done: Done | None = None  # gets the answer, where nobody waits for it in a task
+        self._answer: Response | None = None  # what it will get
         self._streamed = False
         self._body: Body | None = None  # of a streamed answer, or of a tunnel
         self._upgrade = b""
@@ -101,19 +104,26 @@ class Connection(asyncio.Protocol):
 
     # -- one exchange ---------------------------------------------------------------------------------------
 
+    def begin(self, request: Request, timeout: float, done: Done) -> None:
+        """Send a request; `done` is called once, with its whole answer or its failure, never from here."""
+        self._begin(request, timeout, streamed=False)
+        self._done = done
+
     def send(self, request: Request, timeout: float) -> asyncio.Future[Response]:
         """Send a request; the future gets its whole answer or its failure."""
-        return self._begin(request, timeout, streamed=False)
+        self._begin(request, timeout, streamed=False)
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def open(self, request: Request, timeout: float, idle: float) -> asyncio.Future[Answer]:
         """Send a request and its stream; the future gets the answer's beginning or the failure."""
         self._idle_timeout = idle
-        return self._begin(request, timeout, streamed=True)
+        self._begin(request, timeout, streamed=True)
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
-    def _begin(self, request: Request, timeout: float, *, streamed: bool) -> asyncio.Future[Any]:
+    def _begin(self, request: Request, timeout: float, *, streamed: bool) -> None:
         head = encode_head(request, self.where)
-        waiter = self._loop.create_future()
-        self._waiter = waiter
         self._streamed = streamed
         self._state = _HEAD
         if self._parser is None or self._spent:
@@ -134,7 +144,6 @@ class Connection(asyncio.Protocol):
         else:
             self.transport.write(head)
             self.transport.write(body)
-        return waiter
 
     async def _send_stream(self, stream: BodyReader, length: int | None) -> None:
         """Send a body as it comes; while the peer takes nothing, nothing is read."""
@@ -182,6 +191,14 @@ class Connection(asyncio.Protocol):
         if self._waiter is waiter:
             self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
 
+    def give_up(self, done: Done) -> None:
+        """Nobody waits any more for what `begin` was told to call; it is called with a failure.
+
+        No-op where that is over.
+        """
+        if self._done is done:
+            self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
+
     def let_go(self, body: Body) -> None:
         """Nobody reads a body any more; no-op where it has ended."""
         if self._body is body:
@@ -205,6 +222,12 @@ class Connection(asyncio.Protocol):
         body, self._body = self._body, None
         if body is not None:
             body.fail(error)
+        done, self._done = self._done, None
+        if done is not None:
+            # NB: not at once: whoever sends is not called back in the middle of that, nor is the parser.
+            told = error if isinstance(error, UpstreamError) else UpstreamError(f"{self.where}: {error}")
+            self._loop.call_soon(done, self._answer or told)
+            self._answer = None
         self._fields, self._pieces = [], []
         self.transport.abort()
 
@@ -246,6 +269,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        # NB: uvloop writes at once what is beyond the buffer's limit, all else at the end of the loop's turn:
+        # behind the answers to a whole batch. But it is the model that waits for the next one.
+        self.transport.set_write_buffer_limits(high=0)
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -253,6 +279,7 @@ class Connection(asyncio.Protocol):
         self._pool.forget(self)
         if self._to_the_end and error is None:
             self._complete()
+            self._hand_over()
         elif self._state == _TUNNEL and error is None and self._body is not None:
             self._body.finish()
         else:
@@ -270,6 +297,7 @@ class Connection(asyncio.Protocol):
             return True  # the other half is still ours
         if self._to_the_end:
             self._complete()
+            self._hand_over()
         elif self._state != _IDLE:
             self.fail(ConnectionLost(f"the connection to {self.where} ended before a complete answer"))
         return False
@@ -430,17 +458,23 @@ class Connection(asyncio.Protocol):
         body, self._body = self._body, None
         if body is not None:
             body.finish()
+        elif self._done is not None:
+            self._answer = self._whole()
         else:
             waiter, self._waiter = self._waiter, None
             if waiter is not None and not waiter.done():
-                pieces = self._pieces
-                waiter.set_result(
-                    Response(
-                        status=self._status,
-                        headers=self._end_to_end(),
-                        body=pieces[0] if len(pieces) == 1 else b"".join(pieces),
-                    )
-                )
+                waiter.set_result(self._whole())
+
+    def _whole(self) -> Response:
+        pieces = self._pieces
+        return Response(self._status, self._end_to_end(), pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _hand_over(self) -> None:
+        """Call back with a complete answer. The connection is in the pool by then: the next may use it."""
+        done, self._done = self._done, None
+        answer, self._answer = self._answer, None
+        if done is not None and answer is not None:
+            done(answer)
 
     def _release(self) -> None:
         """Go back to the pool, or end."""
@@ -452,6 +486,8 @@ class Connection(asyncio.Protocol):
             self._pool.put(self)
         else:
             self.transport.abort()
+        if self._done is not None:
+            self._hand_over()
 
     def _switch(self, rest: bytes) -> None:
         self._state = _TUNNEL

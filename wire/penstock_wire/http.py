@@ -263,8 +263,33 @@ class UpstreamAnswer(Protocol):
         ...
 
 
+Done = Callable[[Response | UpstreamError], None]
+"""Gets the whole answer, or why there is none."""
+GiveUp = Callable[[], None]
+"""Ends an exchange for which nobody waits any more; no-op where it has ended."""
+
+
 class Upstream(Protocol):
     """Sends HTTP/1.1 requests over pooled connections."""
+
+    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
+        """Send a request at once, without a task, where a connection is there for it.
+
+        Args:
+            host: address of the server.
+            port: its port.
+            request: what to send; its body is whole.
+            timeout: seconds for the exchange.
+            done: called once, never before this returns; it may begin the next exchange.
+
+        Returns:
+            What gives the exchange up, `done` being told then as well; None where no connection is idle:
+            nothing was sent, and `send` makes one.
+
+        Raises:
+            UpstreamError: the request cannot be sent as it is.
+        """
+        ...
 
     async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
         """Send a request and return the whole answer, whatever its status.

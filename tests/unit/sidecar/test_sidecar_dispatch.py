@@ -9,12 +9,19 @@ import traceback
 import pytest
 
 from penstock_sidecar import runs
+from penstock_sidecar.work import Outcome
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import SERVER_TIMING, get
-from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamTimeout
+from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamError, UpstreamTimeout
 from penstock_wire.settings import Batching
 from tests.support import fake_loop
-from tests.support.scripted_model import Run, Scripted, got
+from tests.support.scripted_model import Asked, Run, Scripted, got
+
+
+@pytest.fixture(autouse=True, params=["called back", "in tasks"])
+def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of sending a batch: each test is true of both."""
+    monkeypatch.setattr(Scripted, "tasks", request.param == "in tasks")
 
 
 def test_an_idle_model_is_sent_the_first_request_at_once_and_a_busy_one_gathers():
@@ -38,6 +45,56 @@ def test_requests_of_one_turn_of_the_loop_share_a_batch_even_with_an_idle_model(
         tasks = [s.ask(i) for i in range(3)]
         await asyncio.gather(*tasks)
         assert s.batches() == [[0, 1, 2]]
+        await s.close()
+
+    fake_loop.run(main())
+
+
+def test_a_whole_batch_that_waits_is_with_the_model_before_the_answers_go_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def main():
+        s = Scripted(max_batch_size=2)
+        seen: list[int] = []
+        finish = Asked.finish
+
+        def noting(work: Asked, outcome: Outcome) -> None:
+            seen.append(s.dispatcher.counts.batches)
+            finish(work, outcome)
+
+        monkeypatch.setattr(Asked, "finish", noting)
+        first = [s.ask(i) for i in range(2)]
+        await asyncio.sleep(0.5)
+        rest = [s.ask(i) for i in range(2, 4)]
+        await asyncio.gather(*first, *rest)
+        assert seen == [2, 2, 2, 2]
+        await s.close()
+
+    fake_loop.run(main())
+
+
+def test_a_part_full_batch_takes_in_what_came_while_the_last_one_was_answered(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def main():
+        s = Scripted(max_batch_size=4)
+        loop = asyncio.get_running_loop()
+        finish = Asked.finish
+        late = s.work(2)
+        late.future = loop.create_future()
+
+        def noting(work: Asked, outcome: Outcome) -> None:
+            if work is not late and not late.queued and not late.future.done():
+                loop.call_soon(s.dispatcher.accept, late)
+                monkeypatch.undo()
+            finish(work, outcome)
+
+        monkeypatch.setattr(Asked, "finish", noting)
+        first = s.ask(0)
+        await asyncio.sleep(0.5)
+        second = s.ask(1)
+        await asyncio.gather(first, second, late.future)
+        assert s.batches() == [[0], [1, 2]]
         await s.close()
 
     fake_loop.run(main())
@@ -364,8 +421,11 @@ class TestAnswers:
         ],
     )
     def test_a_failed_run_answers_all_of_its_batch_and_the_next_goes_on(
-        self, error: Exception, reason: Reason, not_admitted: bool
+        self, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: Reason, not_admitted: bool
     ):
+        if not isinstance(error, UpstreamError):
+            monkeypatch.setattr(Scripted, "tasks", True)  # who calls back has errors of upstreams only
+
         async def main():
             s = Scripted(behaviour=lambda run: error if "bad" in run.items else None)
             tasks = [s.ask("bad"), s.ask(1)]

@@ -14,6 +14,12 @@ from tests.support import fake_loop
 from tests.support.scripted_model import Run, Scripted, got
 
 
+@pytest.fixture(autouse=True, params=["called back", "in tasks"])
+def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of sending a batch: each test is true of both."""
+    monkeypatch.setattr(Scripted, "tasks", request.param == "in tasks")
+
+
 def failing(*bad: object, status: int = 400):
     """A model that fails each run that holds one of these; the answer names the run's items."""
 

@@ -211,3 +211,129 @@ async def test_an_answers_head_is_bounded(upstream: H1Upstream, peer: Peer) -> N
     peer.answers = [b"HTTP/1.1 200 OK\r\nx-a: " + b"y" * 2_000_000]
     with pytest.raises(AnswerUnreadable):
         await send(upstream, peer)
+
+
+class Told:
+    """What `begin` called back with."""
+
+    def __init__(self) -> None:
+        self.answers: list[Response | UpstreamError] = []
+        self.came = asyncio.Event()
+
+    def __call__(self, answer: Response | UpstreamError) -> None:
+        self.answers.append(answer)
+        self.came.set()
+
+    async def answer(self) -> Response | UpstreamError:
+        async with asyncio.timeout(20):
+            await self.came.wait()
+        (answer,) = self.answers
+        return answer
+
+
+class TestWithoutATask:
+    """`begin`: on a connection that is there, or not at all."""
+
+    REQUEST = Request(method="POST", target="/p", headers=(), body=b"body")
+
+    async def test_only_where_a_connection_is_idle(self, upstream: H1Upstream, peer: Peer):
+        told = Told()
+        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, told) is None
+        assert (peer.requests, told.answers) == ([], [])
+
+    async def test_the_answer_is_called_back(self, upstream: H1Upstream, peer: Peer):
+        peer.answers = [OK, OK]
+        await send(upstream, peer)
+        told = Told()
+        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, told) is not None
+        assert told.answers == []
+        answer = await told.answer()
+        assert isinstance(answer, Response)
+        assert (answer.status, answer.body) == (200, b"ok")
+        assert peer.connections == 1
+
+    async def test_whoever_is_called_back_may_begin_the_next_on_the_same_connection(
+        self, upstream: H1Upstream, peer: Peer
+    ):
+        peer.answers = [OK, OK, OK]
+        await send(upstream, peer)
+        last = Told()
+        begun: list[object] = []
+
+        def again(answer: Response | UpstreamError) -> None:
+            begun.append(upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, last))
+
+        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, again)
+        assert isinstance(await last.answer(), Response)
+        assert None not in begun
+        assert (peer.connections, len(peer.requests)) == (1, 3)
+
+    @pytest.mark.parametrize(
+        ("answer", "expected"),
+        [
+            (Peer.CLOSE, ConnectionLost),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok" + Peer.CLOSE, ConnectionLost),
+            (b"nonsense\r\n\r\n", AnswerUnreadable),
+            (None, UpstreamTimeout),
+        ],
+    )
+    async def test_a_failure_is_called_back_and_its_connection_not_used_again(
+        self, upstream: H1Upstream, peer: Peer, answer: bytes | None, expected: type[UpstreamError]
+    ):
+        peer.answers = [OK, answer, OK]
+        await send(upstream, peer)
+        told = Told()
+        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, 0.05, told) is not None
+        assert type(await told.answer()) is expected
+        assert (await send(upstream, peer)).body == b"ok"
+        assert peer.connections == 2
+        assert len(told.answers) == 1
+
+    async def test_a_body_that_ends_with_the_connection(self, upstream: H1Upstream, peer: Peer):
+        peer.answers = [OK, b"HTTP/1.1 200 OK\r\n\r\nall of it" + Peer.CLOSE]
+        await send(upstream, peer)
+        told = Told()
+        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, told)
+        answer = await told.answer()
+        assert isinstance(answer, Response)
+        assert answer.body == b"all of it"
+
+    async def test_what_is_given_up_is_told_and_its_connection_not_used_again(
+        self, upstream: H1Upstream, peer: Peer
+    ):
+        peer.answers = [OK, None, OK]
+        await send(upstream, peer)
+        told = Told()
+        give_up = upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, told)
+        assert give_up is not None
+        await peer.hanging.wait()
+        give_up()
+        assert told.answers == []
+        assert type(await told.answer()) is ConnectionLost
+        give_up()
+        assert (await send(upstream, peer)).body == b"ok"
+        assert (peer.connections, len(told.answers)) == (2, 1)
+
+    async def test_giving_up_what_is_over_leaves_the_next_exchange_alone(
+        self, upstream: H1Upstream, peer: Peer
+    ):
+        peer.answers = [OK, OK, OK]
+        await send(upstream, peer)
+        first, second = Told(), Told()
+        give_up = upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, first)
+        await first.answer()
+        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, second)
+        assert give_up is not None
+        give_up()
+        assert isinstance(await second.answer(), Response)
+
+    async def test_what_cannot_be_sent_costs_no_connection(self, upstream: H1Upstream, peer: Peer):
+        peer.answers = [OK, OK]
+        await send(upstream, peer)
+        bad = Request(method="POST", target="/a b", headers=(), body=b"")
+        with pytest.raises(UpstreamError):
+            upstream.begin("127.0.0.1", peer.port, bad, 5, Told())
+        with pytest.raises(UpstreamError):
+            await upstream.send("127.0.0.1", peer.port, bad, timeout=5)
+        await send(upstream, peer)
+        assert peer.connections == 1
