@@ -409,8 +409,8 @@ class Runs:
         if (not answers or answer.status in STATUSES) and self._flow.isolates() and len(parts) > 1:
             return said
         if ok and not attempt:
-            # NB: before the answers go out: where a whole batch waits, the model has it before them. A failure
-            # is told first: the rest of a request that has failed is not sent.
+            # NB: before the answers go out: where a whole batch waits, the model gets it first. A failure
+            # is told before: the rest of a request that has failed is not sent.
             self._release(batch)
         if answers:
             own = self._clock() - begun - seconds

@@ -59,7 +59,7 @@ class Scripted:
         batching: fields of the policy.
     """
 
-    tasks: ClassVar[bool] = False
+    tasks: bool = False
     """Batches are sent in tasks, as where no connection is idle; else without, as mostly."""
 
     def __init__(

@@ -38,7 +38,8 @@ POLICIES = st.builds(
 class Watched(Scripted):
     """A model that checks each run against what may be sent at that moment."""
 
-    def __init__(self, batching: Batching) -> None:
+    def __init__(self, batching: Batching, *, tasks: bool) -> None:
+        self.tasks = tasks
         super().__init__(base=0.7, item=0.05)
         self.dispatcher.apply(batching)
         self.fault = "ok"
@@ -92,24 +93,25 @@ class Watched(Scripted):
             "bad": Response(status=400, body=b"bad") if bad else None,
             "short": Response(status=200, body=json.dumps({"predictions": right[1:]}).encode()),
             "garbage": Response(status=200, body=b"<html>"),
-            "defect": RuntimeError("a defect"),
+            # Who calls back has errors of upstreams only.
+            "defect": RuntimeError("a defect") if self.tasks else ConnectionLost("lost"),
         }[self.fault]
 
 
 class Machine(RuleBasedStateMachine):
     """Requests come and go before a model that now and then fails."""
 
-    @initialize(batching=POLICIES)
-    def begin(self, batching: Batching) -> None:
+    @initialize(batching=POLICIES, tasks=st.booleans())
+    def begin(self, batching: Batching, tasks: bool) -> None:
         self.loop = FakeLoop()
         self.run = self.loop.run_until_complete
-        self.model: Watched = self.run(self.make(batching))
+        self.model: Watched = self.run(self.make(batching, tasks=tasks))
         self.asked: list[tuple[int, list[int], asyncio.Task[Outcome]]] = []
         self.numbers = 0
         self.cancelled: set[int] = set()
 
-    async def make(self, batching: Batching) -> Watched:
-        return Watched(batching)
+    async def make(self, batching: Batching, *, tasks: bool) -> Watched:
+        return Watched(batching, tasks=tasks)
 
     @rule(
         count=st.integers(1, 9),
