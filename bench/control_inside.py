@@ -88,7 +88,7 @@ class Run:
         program = ["bench.control_profile", into] if asked.get("profile") else ["penstock_operator"]
         command = [
             *(sys.executable, "-m", *program, "--kubeconfig", str(asked["kubeconfig"])),
-            *("--listen", LISTEN, "--operator-namespace", SYSTEM),
+            *("--listen", LISTEN, "--operator-namespace", SYSTEM, "--report-to", f"http://{LISTEN}"),
         ]
         return Operator(command, url=f"http://{LISTEN}", log=self._log, env=dict(os.environ))
 
@@ -263,7 +263,7 @@ def _batching(name: str, turn: int) -> dict[str, Any]:
 def _children(backends: int, endpoints: int, where: list[str]) -> list[tuple[str, bytes]]:
     """What the operator renders for these resources, encoded, in its order of applying."""
     from penstock_operator.api import ModelBackend, ModelEndpoint
-    from penstock_operator.desired import backend, objects, router, settings
+    from penstock_operator.desired import backend, deployment, objects, router, settings
     from penstock_operator.desired.config import RenderConfig
     from penstock_operator.kinds import kind_of
 
@@ -275,7 +275,8 @@ def _children(backends: int, endpoints: int, where: list[str]) -> list[tuple[str
         if obj["kind"] == "ModelBackend":
             parsed = ModelBackend.parse(stored)
             document = _first(settings.for_sidecar(parsed, None))
-            found += backend.backend_objects(parsed, config=config, document=document, drain_secret="0" * 32)
+            pods = deployment.pods_of(parsed, config=config, new_secret="0" * 32, live=None)
+            found += backend.backend_objects(parsed, document=document, pods=pods)
         else:
             there = ends.setdefault(obj["metadata"]["namespace"], [])
             there.append(ModelEndpoint.parse(stored))

@@ -7,6 +7,8 @@ import logging
 import random
 import signal
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -16,6 +18,7 @@ from penstock_operator.clock import LoopClock
 from penstock_operator.cluster import Cluster, KubernetesCluster, credentials
 from penstock_operator.config import Config
 from penstock_operator.control.auth import Gate
+from penstock_operator.control.pacer import Pacer
 from penstock_operator.control.reports import Reports
 from penstock_operator.control.server import ControlServer
 from penstock_operator.errors import ClusterError, ConfigError, LeaseLost
@@ -31,6 +34,9 @@ from penstock_operator.reconcile.view import View
 from penstock_operator.store import Store
 from penstock_wire.process import log, on_signal, ready, set_log_level
 
+if TYPE_CHECKING:
+    from penstock_operator.control.certificates import Certificates
+
 STOP_SECONDS = 8.0
 
 
@@ -44,7 +50,6 @@ class Operator:
 
     def __init__(self, config: Config, cluster: Cluster) -> None:
         self._config = config
-        self._cluster = cluster
         clock = LoopClock()
         self._metrics = metrics = Metrics()
         self._store = store = Store()
@@ -59,7 +64,7 @@ class Operator:
             clock=clock,
             log=log,
         )
-        fenced = FencedCluster(cluster, until=lambda: self._elector.until, clock=clock)
+        self._fenced = fenced = FencedCluster(cluster, until=lambda: self._elector.until, clock=clock)
         context = Context(
             cluster=fenced,
             store=store,
@@ -81,7 +86,7 @@ class Operator:
             namespace=config.operator_namespace,
             name=config.service,
             address=config.pod_ip,
-            port=config.address[1],
+            ports=config.ports,
             clock=clock,
             log=log,
         )
@@ -100,12 +105,43 @@ class Operator:
                 namespace, backend, notable=notable
             ),
             leads=lambda: self._acting,
+            interval=lambda: self._pacer.interval,
+            plain=config.plain_reports or config.reports_address is None,
             observer=metrics,
             metrics=metrics.text,
             alive=self._what_is_wrong,
         )
+        self._context = context
+        metrics.certificate_ends.set_function(
+            lambda: (self._certificates.ends if self._certificates is not None else None) or 0.0
+        )
+        self._pacer = Pacer(clock, changed=metrics.report_interval.set)
+        self._certificates = self._make_certificates(clock) if config.reports_address else None
         self._watches: Watches | None = None
         self._acting = False
+
+    def _make_certificates(self, clock: LoopClock) -> Certificates:
+        # NB: imported here, since a process that takes plain reports alone needs no cryptography.
+        from penstock_operator.control.certificates import Certificates
+
+        config = self._config
+        return Certificates(
+            self._fenced,
+            namespace=config.operator_namespace,
+            name=config.keys_secret,
+            names=config.names,
+            lifetimes=config.lifetimes,
+            clock=clock,
+            changed=self._authorities_changed,
+            log=log,
+        )
+
+    def _authorities_changed(self, authorities: bytes) -> None:
+        """Tell everybody: those who report by the answer, the others by their ConfigMaps."""
+        self._server.tell_authorities(authorities)
+        self._context.render = replace(self._context.render, authorities=authorities.decode())
+        if self._acting:
+            self._manager.enqueue_all()
 
     async def run(self) -> int:
         """Run until a signal or until the Lease is lost.
@@ -117,6 +153,11 @@ class Operator:
         for number in (signal.SIGTERM, signal.SIGINT):
             on_signal(number, stop.set)
         host, port = await self._server.start(*self._config.address)
+        if self._certificates is not None and self._config.reports_address is not None:
+            where = await self._server.start_reports(
+                *self._config.reports_address, self._certificates.context
+            )
+            log("reports come in over TLS", address=f"{where[0]}:{where[1]}")
         ready(data=(host, port), admin=(host, port))
         lead = asyncio.create_task(self._lead())
         stopped = asyncio.create_task(stop.wait())
@@ -145,6 +186,10 @@ class Operator:
         self._metrics.leader.set(1)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._elector.hold())
+            tasks.create_task(self._pacer.run())
+            if self._certificates is not None:
+                await self._retrying("keys ready", self._certificates.ensure)
+                tasks.create_task(self._certificates.keep())
             if self._config.pod_ip:
                 await self._retrying("published", self._publisher.publish)
                 tasks.create_task(self._publisher.keep())

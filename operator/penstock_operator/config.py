@@ -6,14 +6,18 @@ import re
 import socket
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
+from penstock_operator.control.rotation import Lifetimes
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ConfigError
+from penstock_wire.durations import PATTERN, parse_ms
 from penstock_wire.process import Parser, address
 
+Duration = Annotated[str, Field(pattern=PATTERN)]
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
@@ -31,7 +35,20 @@ class Config(BaseModel):
     namespace: Annotated[
         str, Field(pattern=rf"^$|{_NAME}", description="Watch this namespace only; empty: all.")
     ] = ""
-    listen: Annotated[str, Field(description="Address of the control server, HOST:PORT.")] = "0.0.0.0:8015"
+    listen: Annotated[str, Field(description="Address of health and metrics, HOST:PORT.")] = "0.0.0.0:8015"
+    reports_listen: Annotated[str, Field(description="Address that takes reports over TLS, HOST:PORT.")] = (
+        "0.0.0.0:8016"
+    )
+    plain_reports: Annotated[
+        bool, Field(description="Take reports in plain text, too, at --listen: from pods of older operators.")
+    ] = True
+    authority_lifetime: Annotated[
+        Duration, Field(description="Life of the authority that signs the server's certificate.")
+    ] = "8760h"
+    certificate_lifetime: Annotated[Duration, Field(description="Life of the server's certificate.")] = "720h"
+    authority_overlap: Annotated[
+        Duration, Field(description="How long a new authority is told before it signs, and an old one after.")
+    ] = "1h"
     workers: Annotated[int, Field(ge=1, le=64, description="Keys reconciled at once.")] = 8
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="How much is logged.")
@@ -46,7 +63,13 @@ class Config(BaseModel):
     pod_ip: Annotated[
         str, Field(description="Address of the operator's pod, for its Service; empty: not published.")
     ] = ""
-    report_to: Annotated[str, Field(description="Where pods report; default: the operator's Service.")] = ""
+    report_to: Annotated[
+        str,
+        Field(
+            pattern=r"^(https?://[^/\s]+)?$",
+            description="Where pods report; default: the operator's Service. http: no TLS, for one machine.",
+        ),
+    ] = ""
     sidecar_image: Annotated[str, Field(min_length=1, description="Image of the sidecar.")] = (
         "penstock/sidecar"
     )
@@ -66,6 +89,43 @@ class Config(BaseModel):
         return address(self.listen)
 
     @property
+    def reports_address(self) -> tuple[str, int] | None:
+        """Host and port where reports come in over TLS; None where pods are told to report in plain text."""
+        return address(self.reports_listen) if self._report_url.startswith("https:") else None
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports of the operator's Service by name."""
+        reports = self.reports_address
+        return {"control": self.address[1]} | ({"reports": reports[1]} if reports is not None else {})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The DNS names and addresses by which pods reach the reports' port."""
+        host = urlsplit(self._report_url).hostname or ""
+        service = f"{self.service}.{self.operator_namespace}"
+        return tuple(dict.fromkeys((host, f"{service}.svc", service, self.service)))
+
+    @property
+    def keys_secret(self) -> str:
+        """Name of the Secret with the keys of the reports' port, in the operator's namespace."""
+        return f"{self.service}-tls"
+
+    @property
+    def lifetimes(self) -> Lifetimes:
+        """How long the keys of the report channel last."""
+        return Lifetimes(
+            authority=parse_ms(self.authority_lifetime) / 1000,
+            certificate=parse_ms(self.certificate_lifetime) / 1000,
+            overlap=parse_ms(self.authority_overlap) / 1000,
+        )
+
+    @property
+    def _report_url(self) -> str:
+        port = address(self.reports_listen)[1]
+        return self.report_to or f"https://{self.service}.{self.operator_namespace}.svc:{port}"
+
+    @property
     def identity(self) -> str:
         """What this process calls itself in the Lease and in Events."""
         return self.pod or socket.gethostname()
@@ -73,12 +133,11 @@ class Config(BaseModel):
     @property
     def render(self) -> RenderConfig:
         """What of it shows in rendered objects."""
-        url = self.report_to or f"http://{self.service}.{self.operator_namespace}.svc:{self.address[1]}"
         return RenderConfig(
             sidecar_image=self.sidecar_image,
             router_image=self.router_image,
             image_pull_policy=self.image_pull_policy,
-            report_url=url,
+            report_url=self._report_url,
             router_replicas=self.router_replicas,
             router_cluster_role=self.router_cluster_role,
         )
@@ -98,14 +157,15 @@ def parse(argv: Sequence[str] | None = None) -> Config:
         parser.flag(name.replace("_", "-"), default=field.default, help=field.description)
     values: dict[str, Any] = vars(parser.parse_args(argv))
     try:
-        config = Config.model_validate(values)
-        _ = config.address
+        for flag in ("listen", "reports_listen"):
+            try:
+                address(values[flag])
+            except Exception as error:  # argparse's own error type, outside of its parser
+                raise ConfigError(f"--{flag.replace('_', '-')}: {error}") from None
+        return Config.model_validate(values)
     except pydantic.ValidationError as error:
         faults = "; ".join(
             f"--{re.sub('_', '-', str(fault['loc'][0]))}: {fault['msg']}, found {fault['input']!r}"
             for fault in error.errors(include_url=False)
         )
         raise ConfigError(faults) from None
-    except Exception as error:  # argparse's own error type, outside of its parser
-        raise ConfigError(f"--listen: {error}") from None
-    return config

@@ -70,6 +70,7 @@ DISRUPTION_BUDGET = Kind(
 LEASE = Kind(kind="Lease", group="coordination.k8s.io", version="v1", plural="leases")
 ENDPOINT_SLICE = Kind(kind="EndpointSlice", group="discovery.k8s.io", version="v1", plural="endpointslices")
 EVENT = Kind(kind="Event", group="events.k8s.io", version="v1", plural="events")
+SECRET = Kind(kind="Secret", group="", version="v1", plural="secrets")
 TOKEN_REVIEW = Kind(kind="TokenReview", group="authentication.k8s.io", version="v1", plural="tokenreviews")
 
 PARENTS = (BACKEND, ENDPOINT, SPLIT, POLICY)
@@ -82,7 +83,8 @@ WATCHED_CHILDREN = (*CHILDREN, POD)
 """Kinds watched with our label; pods are made by Deployments, not by us."""
 
 BY_KIND: dict[str, Kind] = {
-    kind.kind: kind for kind in (*PARENTS, *WATCHED_CHILDREN, LEASE, ENDPOINT_SLICE, EVENT, TOKEN_REVIEW)
+    kind.kind: kind
+    for kind in (*PARENTS, *WATCHED_CHILDREN, LEASE, ENDPOINT_SLICE, EVENT, SECRET, TOKEN_REVIEW)
 }
 
 

@@ -87,6 +87,20 @@ class Metrics:
             ["kind", "outcome"],
             registry=registry,
         )
+        self._plain_reports = Counter(
+            f"{prefix}_plain_reports",
+            "Reports that came in plain text, by kind: pods that an older operator rendered.",
+            ["kind"],
+            registry=registry,
+        )
+        self.report_interval = Gauge(
+            f"{prefix}_report_interval_seconds", "How often pods are told to report.", registry=registry
+        )
+        self.certificate_ends = Gauge(
+            f"{prefix}_certificate_expiry_timestamp_seconds",
+            "When the certificate of the reports' port ends; 0 on a standby.",
+            registry=registry,
+        )
         self.leader = Gauge(f"{prefix}_leader", "1 on the process that leads.", registry=registry)
         self.watch_starts = Counter(
             f"{prefix}_watch_starts", "How often the watches were started.", registry=registry
@@ -119,6 +133,14 @@ class Metrics:
             outcome: taken, late, or the word of its refusal.
         """
         self._reports.labels(kind, outcome).inc()
+
+    def plain_report(self, kind: str) -> None:
+        """A report came in plain text.
+
+        Args:
+            kind: sidecar or router.
+        """
+        self._plain_reports.labels(kind).inc()
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""

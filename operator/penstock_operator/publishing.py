@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from penstock_operator.apply import contained
 from penstock_operator.clock import Clock
@@ -22,7 +22,7 @@ class Publisher:
         namespace: of the Service.
         name: of the Service, and of its slice.
         address: of this pod.
-        port: that the control server listens on.
+        ports: that the control server listens on, by their names in the Service.
         clock: time.
         log: called with a constant message and fields.
     """
@@ -34,7 +34,7 @@ class Publisher:
         namespace: str,
         name: str,
         address: str,
-        port: int,
+        ports: Mapping[str, int],
         clock: Clock,
         log: Callable[..., None],
     ) -> None:
@@ -54,7 +54,7 @@ class Publisher:
             },
             "addressType": "IPv6" if ":" in address else "IPv4",
             "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
-            "ports": [{"name": "control", "port": port, "protocol": "TCP"}],
+            "ports": [{"name": word, "port": port, "protocol": "TCP"} for word, port in ports.items()],
         }
 
     async def publish(self) -> None:

@@ -33,6 +33,7 @@ def parser() -> Parser:
     flags.flag("admin", type=address, default="127.0.0.1:8001", help="health and metrics, HOST:PORT")
     flags.flag("settings", type=Path, default=None, help="settings file, JSON or YAML")
     flags.flag("report-to", default="", help="URL of the operator's control server")
+    flags.flag("report-ca", type=Path, default=None, help="authorities that may sign its certificate")
     flags.flag("token-file", type=Path, default=None, help="token for the reports")
     flags.flag("propagation-delay", type=duration, default="5s", help="how long to accept after SIGTERM")
     flags.flag("drain-timeout", type=duration, default="30s", help="time for requests under way then")
@@ -90,7 +91,7 @@ class Process:
                 url=arguments.report_to,
                 kind="router",
                 token_file=arguments.token_file,
-                upstream=self._upstream,
+                authorities=arguments.report_ca,
                 make=lambda sequence: self._router.report(sequence, settings_version=self._source.version),
                 on_settings=lambda data: self._offer(data),
             )

@@ -108,7 +108,7 @@ class Sidecar:
                 url=config.report_to,
                 kind="sidecar",
                 token_file=config.token_file,
-                upstream=self._upstream,
+                authorities=config.report_ca,
                 make=self._report,
                 on_settings=self._take,
             )

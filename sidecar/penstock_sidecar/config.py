@@ -35,6 +35,7 @@ class Config:
         drain_timeout: until the queued are refused.
         propagation_delay: until everybody knows that the pod is leaving.
         report_to: base URL of the operator, if any.
+        report_ca: certificates of the authorities that may sign the operator's, which `https` needs.
         token_file: the token that reports carry, if any.
         log_level: debug, info, warning or error.
         tracing: spans are exported by OpenTelemetry.
@@ -57,6 +58,7 @@ class Config:
     drain_timeout: float = 30.0
     propagation_delay: float = 5.0
     report_to: str | None = None
+    report_ca: Path | None = None
     token_file: Path | None = None
     log_level: str = "info"
     tracing: bool = False
@@ -117,6 +119,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("drain-timeout", type=process.duration, default=30.0, help="until the queued are refused, as 30s")
     flag("propagation-delay", type=process.duration, default=5.0, help="until all know it is leaving, as 5s")
     flag("report-to", help="the operator's URL; without it the sidecar runs alone")
+    flag("report-ca", type=Path, help="file with the authorities that may sign its certificate; followed")
     flag("token-file", type=Path, help="file with the token that reports carry")
     flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="what is logged")
     switch: dict[str, Any] = {"type": _switch, "nargs": "?", "const": True, "default": False}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import select
+import ssl
 import time
 from collections.abc import Callable
 
@@ -33,14 +34,20 @@ class H1Upstream:
 
     Args:
         idle_seconds: how long an idle connection is kept.
-        connect_seconds: how long connecting may take.
+        connect_seconds: how long connecting may take, with the handshake where there is one.
+        tls: asked at each new connection what to check the server with; None = plain text.
     """
 
     def __init__(
-        self, *, idle_seconds: float = IDLE_SECONDS, connect_seconds: float = CONNECT_SECONDS
+        self,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        connect_seconds: float = CONNECT_SECONDS,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
+        self._tls = tls
         # By address, the one that was used last at the end.
         self._idle: dict[tuple[str, int], dict[Connection, None]] = {}
         self._open: set[Connection] = set()
@@ -129,7 +136,7 @@ class H1Upstream:
         try:
             async with asyncio.timeout(seconds):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self, key), host, port
+                    lambda: Connection(self, key), host, port, ssl=None if self._tls is None else self._tls()
                 )
         except TimeoutError as error:
             raise ConnectFailed(f"cannot connect to {host}:{port} within {seconds:.3f} s") from error

@@ -149,11 +149,13 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     Args:
         next_report_ms: when to report again.
         settings: the settings document as one JSON object, where the reporter's version is behind.
+        authorities: certificates of those who sign the operator's, PEM, where the reporter knows others.
     """
 
     v: int = documents.VERSION
     next_report_ms: int = 1000
     settings: msgspec.Raw | None = None
+    authorities: str | None = None
 
 
 def decode_sidecar(data: bytes) -> SidecarReport:
@@ -172,6 +174,7 @@ class _ReadAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     v: int
     next_report_ms: int = 1000
     settings: msgspec.Raw = msgspec.Raw(b"null")
+    authorities: str | None = None
 
 
 def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
@@ -187,6 +190,7 @@ def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
         v=read.v,
         next_report_ms=read.next_report_ms,
         settings=None if settings is None else msgspec.Raw(settings),
+        authorities=read.authorities,
     )
     return answer, settings
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import ScalingInputs
-from penstock_operator.autoscaling.window import SILENT_S, PodLoad
+from penstock_operator.autoscaling.window import PodLoad, silent_after
 from penstock_wire import durations
 
 Verdict = Literal["Scale", "Steady", "Limited", "Delayed", "FirstLook", "NoReports", "TooManyUnknown"]
@@ -217,7 +217,7 @@ def _replicas(load: float, target: Target) -> int:
 
 
 def _silent(pod: PodLoad, now: float) -> bool:
-    return not pod.samples or now - pod.samples[-1].at > SILENT_S
+    return not pod.samples or now - pod.samples[-1].at > silent_after(pod.samples[-1].every)
 
 
 def _average_load(pods: Sequence[PodLoad], target: Target, *, window: float, now: float) -> float:
@@ -234,7 +234,7 @@ def _average_load(pods: Sequence[PodLoad], target: Target, *, window: float, now
             total += target.target_load if pod.was_ready and not pod.left else 0
             continue
         last = pod.samples[-1]
-        if not pod.left and now - last.at > max(target.stable_window, SILENT_S):
+        if not pod.left and now - last.at > max(target.stable_window, silent_after(last.every)):
             total += target.target_load
         elif span <= 0:
             total += last.load if not pod.left else 0

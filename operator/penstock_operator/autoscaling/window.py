@@ -10,7 +10,17 @@ from penstock_operator.api.backendstatus import LoadStatus
 from penstock_wire.report import SidecarReport
 
 SILENT_S = 10.0
-"""Seconds without a report after which a pod counts as silent."""
+"""Seconds without a report after which a pod that reports every second counts as silent."""
+
+
+def silent_after(every: float) -> float:
+    """Seconds without a report after which a pod counts as silent.
+
+    Args:
+        every: seconds between its reports, as it was told.
+    """
+    return max(SILENT_S, 2.5 * every)
+
 
 _RATES_S = 60.0
 """Seconds over which arrivals and fill are shown."""
@@ -26,10 +36,12 @@ class Sample:
         arrived: items that arrived since the previous report.
         batches: batches sent since the previous report.
         batch_items: items in those.
+        every: seconds until the next report, as the pod was told.
     """
 
     at: float
     load: int
+    every: float = 1.0
     arrived: int = 0
     batches: int = 0
     batch_items: int = 0
@@ -62,6 +74,10 @@ class _Pod:
     gone: bool = False
     samples: deque[Sample] = field(default_factory=deque)
 
+    @property
+    def silent_after(self) -> float:
+        return silent_after(self.samples[-1].every if self.samples else 0.0)
+
 
 class LoadWindow:
     """The reports of one backend's pods over a stretch of time; the shell owns and feeds it.
@@ -83,7 +99,7 @@ class LoadWindow:
     def keep(self, seconds: float) -> None:
         self._keep = max(seconds, _RATES_S)
 
-    def record(self, report: SidecarReport, at: float) -> None:
+    def record(self, report: SidecarReport, at: float, *, every: float = 1.0) -> None:
         """Take a report.
 
         A pod of the same name and another uid starts afresh; where `seq` fell, the sidecar has restarted.
@@ -91,6 +107,7 @@ class LoadWindow:
         Args:
             report: the report.
             at: when it came, in seconds.
+            every: seconds until the pod's next report, as it is told.
         """
         pod = self._pods.get(report.pod)
         if pod is None or pod.report.uid != report.uid:
@@ -104,6 +121,7 @@ class LoadWindow:
         pod.samples.append(
             Sample(
                 at=at,
+                every=every,
                 load=report.items.queued + report.items.ongoing,
                 arrived=report.totals.arrived - (before.totals.arrived if before else 0),
                 batches=report.totals.batches - (before.totals.batches if before else 0),
@@ -167,7 +185,7 @@ class LoadWindow:
             max_batch_size: what a full batch holds.
         """
         self._drop_gone(now)
-        talking = [pod.report for pod in self._pods.values() if now - pod.at <= SILENT_S]
+        talking = [pod.report for pod in self._pods.values() if now - pod.at <= pod.silent_after]
         lately = [
             sample for pod in self._pods.values() for sample in pod.samples if now - sample.at <= _RATES_S
         ]

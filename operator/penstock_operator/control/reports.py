@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock_operator.autoscaling import LoadWindow
+from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.clock import Clock
 from penstock_wire.report import RouterReport, SidecarReport
 
 T = TypeVar("T", SidecarReport, RouterReport)
 
-FRESH = 10.0
-"""Seconds for which a report speaks for its pod."""
+FRESH = silent_after(1.0)
+"""Seconds for which a report speaks for its pod, where it is to report every second."""
 
 REORDERED = 6.0
 """Seconds within which a lower sequence number is a straggler; later it is a restarted container."""
@@ -49,34 +50,38 @@ class Reports:
         self._clock = clock
         self._windows: dict[tuple[str, str], LoadWindow] = {}
         self._sequences: dict[str, tuple[int, float]] = {}
+        self._fresh_for: dict[str, float] = {}
         self._routers: dict[str, dict[str, tuple[float, RouterReport]]] = {}
 
-    def sidecar(self, namespace: str, backend: str, report: SidecarReport) -> News:
+    def sidecar(self, namespace: str, backend: str, report: SidecarReport, *, every: float = 1.0) -> News:
         """Take a sidecar's report.
 
         Args:
             namespace: of the pod.
             backend: of the pod.
             report: what it said.
+            every: seconds until the next, as it is told.
         """
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
         window = self.window(namespace, backend)
         before = window.latest().get(report.pod)
-        window.record(report, self._clock.time())
+        window.record(report, self._clock.time(), every=every)
         notable = (
             before is None
             or _sidecar_face(before[1]) != _sidecar_face(report)
-            or self._clock.time() - before[0] > FRESH
+            or self._clock.time() - before[0] > self._fresh_for.get(report.uid, FRESH)
         )
+        self._fresh_for[report.uid] = silent_after(every)
         return News(taken=True, notable=notable)
 
-    def router(self, namespace: str, report: RouterReport) -> News:
+    def router(self, namespace: str, report: RouterReport, *, every: float = 1.0) -> News:
         """Take a router's report.
 
         Args:
             namespace: of the pod.
             report: what it said.
+            every: seconds until the next, as it is told.
         """
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
@@ -86,8 +91,9 @@ class Reports:
         notable = (
             before is None
             or _router_face(before[1]) != _router_face(report)
-            or self._clock.time() - before[0] > FRESH
+            or self._clock.time() - before[0] > self._fresh_for.get(report.uid, FRESH)
         )
+        self._fresh_for[report.uid] = silent_after(every)
         return News(taken=True, notable=notable)
 
     def window(self, namespace: str, backend: str) -> LoadWindow:
@@ -146,6 +152,7 @@ class Reports:
             uid: its uid.
         """
         self._sequences.pop(uid, None)
+        self._fresh_for.pop(uid, None)
         for (where, _), window in self._windows.items():
             if where == namespace:
                 window.leave(pod, uid, self._clock.time())
@@ -166,7 +173,8 @@ class Reports:
         def fell(
             latest: Mapping[str, tuple[float, SidecarReport]] | Mapping[str, tuple[float, RouterReport]],
         ) -> bool:
-            return any(since - FRESH < at <= now - FRESH for at, _ in latest.values())
+            ends = [at + self._fresh_for.get(report.uid, FRESH) for at, report in latest.values()]
+            return any(since < end <= now for end in ends)
 
         backends = [key for key, window in self._windows.items() if fell(window.latest())]
         return backends + [(namespace, "") for namespace, known in self._routers.items() if fell(known)]
@@ -181,7 +189,12 @@ class Reports:
 
     def _fresh(self, latest: Mapping[str, tuple[float, T]]) -> dict[str, T]:
         now = self._clock.time()
-        return {pod: report for pod, (at, report) in latest.items() if now - at <= FRESH}
+        fresh_for = self._fresh_for
+        return {
+            pod: report
+            for pod, (at, report) in latest.items()
+            if now - at <= fresh_for.get(report.uid, FRESH)
+        }
 
 
 def _sidecar_face(report: SidecarReport) -> tuple[object, ...]:

@@ -8,7 +8,9 @@ from penstock_operator.desired.keeping import Pods
 from penstock_operator.desired.objects import Object
 
 
-def backend_objects(backend: ModelBackend, *, document: bytes, pods: Pods) -> list[Object]:
+def backend_objects(
+    backend: ModelBackend, *, document: bytes, pods: Pods, authorities: str = ""
+) -> list[Object]:
     """What a backend consists of, in the order of applying.
 
     ServiceAccount (unless podTemplate names one), ConfigMap, Service, PodDisruptionBudget (with more than one
@@ -18,6 +20,7 @@ def backend_objects(backend: ModelBackend, *, document: bytes, pods: Pods) -> li
         backend: the backend.
         document: the settings document that its sidecars boot from (`settings.Versioned.document`).
         pods: its pods (`deployment.pods_of`).
+        authorities: certificates by which its sidecars know the operator, PEM.
     """
     name = names.backend(backend.name)
     template = backend.spec.pod_template
@@ -28,7 +31,8 @@ def backend_objects(backend: ModelBackend, *, document: bytes, pods: Pods) -> li
     found: list[Object] = []
     if template is None or template.service_account_name is None:
         found.append(objects.service_account(metadata(name)))
-    found.append(settings.configmap(metadata(names.backend_settings(backend.name)), document))
+    record = metadata(names.backend_settings(backend.name))
+    found.append(settings.configmap(record, document, authorities))
     found.append(service.service(backend))
     if backend.spec.replicas > 1:
         found.append(disruption.budget(metadata(name), labels.backend_selector(backend.name)))

@@ -14,7 +14,9 @@ class RenderConfig:
         sidecar_image: image of the sidecar.
         router_image: image of the router.
         image_pull_policy: imagePullPolicy of both; "" leaves it to Kubernetes.
-        report_url: where sidecars and routers report, such as `http://penstock-operator.penstock-system.svc:8015`.
+        report_url: where sidecars and routers report, such as
+            `https://penstock-operator.penstock-system.svc:8016`.
+        authorities: certificates by which they know the operator, PEM; they change while it runs.
         router_replicas: pods of each namespace's router.
         router_cluster_role: name of the ClusterRole that lets a router read EndpointSlices.
         router_resources: resources of the router container, as in core/v1.
@@ -26,7 +28,8 @@ class RenderConfig:
     sidecar_image: str
     router_image: str
     image_pull_policy: str = ""
-    report_url: str = "http://penstock-operator.penstock-system.svc:8015"
+    report_url: str = "https://penstock-operator.penstock-system.svc:8016"
+    authorities: str = ""
     router_replicas: int = 1
     router_cluster_role: str = "penstock-router"
     router_resources: dict[str, Any] = field(

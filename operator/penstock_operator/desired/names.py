@@ -9,7 +9,10 @@ ROUTER_SETTINGS = "penstock-router-settings"
 """ConfigMap of a namespace's router."""
 
 SETTINGS_KEY = "settings.json"
-"""The one key of every settings ConfigMap."""
+"""The key of a settings ConfigMap that holds the document."""
+
+AUTHORITIES_KEY = "ca.crt"
+"""The key beside it: who may sign the operator's certificate."""
 
 DRAIN_ENV = "PENSTOCK_DRAIN_SECRET"
 """Environment variable of the sidecar that holds the drain secret."""

@@ -13,6 +13,7 @@ USER = 65532
 
 SETTINGS_FOLDER = "/etc/penstock/settings"
 SETTINGS_FILE = f"{SETTINGS_FOLDER}/{names.SETTINGS_KEY}"
+AUTHORITIES_FILE = f"{SETTINGS_FOLDER}/{names.AUTHORITIES_KEY}"
 WARMUP_FOLDER = "/etc/penstock/warmup"
 WARMUP_FILE = f"{WARMUP_FOLDER}/warmup.json"
 TOKEN_FOLDER = "/var/run/secrets/penstock"  # noqa: S105 - a path
@@ -65,6 +66,13 @@ def warmup_volume() -> Object:
 def warmup_mount() -> Object:
     """Where a sidecar finds the warm-up requests."""
     return {"name": WARMUP_VOLUME, "mountPath": WARMUP_FOLDER, "readOnly": True}
+
+
+def reporting(config: RenderConfig) -> dict[str, str]:
+    """The arguments by which a sidecar or router reports."""
+    secure = config.report_url.startswith("https:")
+    authorities = {"--report-ca": AUTHORITIES_FILE} if secure else {}
+    return {"--report-to": config.report_url, **authorities, "--token-file": TOKEN_FILE}
 
 
 def reporter_mounts() -> list[Object]:

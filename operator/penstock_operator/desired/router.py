@@ -42,7 +42,7 @@ def router_objects(
     found = [
         objects.service_account(metadata(names.ROUTER)),
         _role_binding(metadata(names.ROUTER), namespace, config),
-        settings.configmap(metadata(names.ROUTER_SETTINGS), document),
+        settings.configmap(metadata(names.ROUTER_SETTINGS), document, config.authorities),
         {
             "apiVersion": "v1",
             "kind": "Service",
@@ -122,8 +122,7 @@ def _container(config: RenderConfig) -> Object:
         "--listen": f"0.0.0.0:{DATA_PORT}",
         "--admin": f"0.0.0.0:{ADMIN_PORT}",
         "--settings": pods.SETTINGS_FILE,
-        "--report-to": config.report_url,
-        "--token-file": pods.TOKEN_FILE,
+        **pods.reporting(config),
         "--propagation-delay": f"{_LEAVE_S}s",
         "--drain-timeout": f"{_DRAIN_S}s",
     }

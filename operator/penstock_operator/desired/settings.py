@@ -96,11 +96,18 @@ def for_router(endpoints: tuple[router_settings.Endpoint, ...]) -> Maker:
     return make
 
 
-def configmap(metadata: Object, document: bytes) -> Object:
-    """The ConfigMap that records a settings document."""
+def configmap(metadata: Object, document: bytes, authorities: str = "") -> Object:
+    """The ConfigMap that records a settings document.
+
+    Args:
+        metadata: its metadata.
+        document: the settings.
+        authorities: certificates by which its reader knows the operator, PEM; empty where there are none.
+    """
+    data = {names.SETTINGS_KEY: document.decode()}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata,
-        "data": {names.SETTINGS_KEY: document.decode()},
+        "data": data | ({names.AUTHORITIES_KEY: authorities} if authorities else {}),
     }

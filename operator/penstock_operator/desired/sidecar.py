@@ -29,8 +29,7 @@ def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
         "--ready-path": spec.model.ready_path,
         "--drain-timeout": spec.drain.timeout,
         "--propagation-delay": spec.drain.propagation_delay,
-        "--report-to": config.report_url,
-        "--token-file": pods.TOKEN_FILE,
+        **pods.reporting(config),
         "--log-level": spec.sidecar.log_level,
     }
     if (path := reconfigure_path(backend)) is not None:

@@ -54,7 +54,9 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         live = None
     pods = deployment.pods_of(backend, config=ctx.render, new_secret=secrets.token_hex(16), live=live)
     if not backend.spec.suspend:
-        desired = rendering.backend_objects(backend, document=versioned.document, pods=pods)
+        desired = rendering.backend_objects(
+            backend, document=versioned.document, pods=pods, authorities=ctx.render.authorities
+        )
         uid = backend.metadata.uid
         problems = await ctx.settle(
             key, desired, owners=(uid,), candidates=lambda: ctx.store.owned(uid), looked=looked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,131 +9,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from penstock_operator.control.auth import Caller, Gate
+from penstock_operator.control.auth import Caller
 from penstock_operator.control.reports import FRESH, Reports
-from penstock_operator.control.server import KEEP_VERSIONS, MAX_REPORT, ControlServer
+from penstock_operator.control.server import KEEP_VERSIONS, MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT
 from penstock_operator.errors import Rejected, Unavailable
-from penstock_operator.metrics import Metrics
-from penstock_operator.store import Store
-from penstock_wire.report import EndpointReport, Items, RouterReport, SidecarReport, encode
+from penstock_wire.report import BackendTotals, EndpointReport, Items, RouterReport, SidecarReport, encode
+from penstock_wire.trust import digest
+from tests.support.control_server import DOCUMENT, Harness, parent, pod, record, sidecar, token, verdict
 from tests.support.hand_clock import HandClock
-from tests.support.memory_cluster import MemoryCluster
-
-DOCUMENT = b'{"v":1,"version":4,"backend":"m","batching":{"maxBatchSize":8}}'
-
-
-def pod(
-    name: str = "m-1", uid: str = "uid-1", ip: str = "127.0.0.1", app: str = "penstock-backend", **labels: str
-) -> dict[str, Any]:
-    own = {"app.kubernetes.io/managed-by": "penstock", "app.kubernetes.io/name": app, **labels}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"namespace": "n", "name": name, "uid": uid, "resourceVersion": "1", "labels": own},
-        "status": {"podIP": ip, "podIPs": [{"ip": ip}]},
-    }
-
-
-def parent(name: str, uid: str = "b") -> dict[str, Any]:
-    metadata = {"namespace": "n", "name": name, "uid": uid, "resourceVersion": "1"}
-    return {"kind": "ModelBackend", "metadata": metadata}
-
-
-def record(backend: str, owner: str = "b", version: int = 1) -> dict[str, Any]:
-    """The settings' ConfigMap of a backend."""
-    refs = [{"kind": "ModelBackend", "name": backend, "uid": owner}]
-    return {
-        "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {
-            "namespace": "n", "name": f"{backend}-backend-settings", "uid": f"c-{backend}",
-            "resourceVersion": str(version), "ownerReferences": refs,
-        },
-        "data": {"settings.json": DOCUMENT.decode()},
-    }  # fmt: skip
-
-
-def token(expires: float = 1e12, mark: str = "a") -> str:
-    claims = base64.urlsafe_b64encode(json.dumps({"exp": expires, "jti": mark}).encode()).decode().rstrip("=")
-    return f"e30.{claims}.sig"
-
-
-def verdict(
-    *,
-    authenticated: bool = True,
-    audiences: tuple[str, ...] = ("penstock-operator",),
-    namespace: str = "n",
-    name: str = "m-1",
-    uid: str = "uid-1",
-    username: str | None = None,
-    bound: bool = True,
-) -> dict[str, Any]:
-    extra = {"authentication.kubernetes.io/pod-name": [name], "authentication.kubernetes.io/pod-uid": [uid]}
-    return {
-        "authenticated": authenticated,
-        "audiences": list(audiences),
-        "user": {
-            "username": username or f"system:serviceaccount:{namespace}:m-backend",
-            "extra": extra if bound else {},
-        },
-    }
-
-
-class Harness:
-    """A real server on loopback, with a cluster in memory behind it."""
-
-    def __init__(self) -> None:
-        self.cluster, self.store, self.clock = MemoryCluster(), Store(), HandClock()
-        self.reports = Reports(self.clock)
-        self.heard: list[tuple[str, str, bool]] = []
-        self.leads = True
-        self.wrong: str | None = None
-        self.status: dict[str, Any] = verdict()
-        self.reviews: list[dict[str, Any]] = []
-        self.metrics = Metrics()
-        self.cluster.answer["TokenReview"] = self._review
-        self.store.put(pod(**{"penstock.dev/backend": "m"}))
-        self.store.put(pod("r-1", "uid-r", app="penstock-router"))
-        self.store.put(parent("m"))
-        self.store.put(record("m"))
-        self.server = ControlServer(
-            gate=Gate(self.cluster, self.store, self.clock),
-            reports=self.reports,
-            store=self.store,
-            reported=lambda *news: self.heard.append(news),
-            leads=lambda: self.leads,
-            observer=self.metrics,
-            metrics=self.metrics.text,
-            alive=lambda: self.wrong,
-        )
-        self.url = ""
-        self.session: aiohttp.ClientSession
-
-    def _review(self, review: dict[str, Any]) -> dict[str, Any]:
-        self.reviews.append(review)
-        return review | {"status": self.status}
-
-    async def post(
-        self, body: bytes, *, kind: str = "sidecar", bearer: str | None = token(), **headers: str
-    ) -> tuple[int, dict[str, Any]]:
-        if bearer is not None:
-            headers["Authorization"] = f"Bearer {bearer}"
-        async with self.session.post(f"{self.url}/reports/{kind}", data=body, headers=headers) as answer:
-            return answer.status, await answer.json(content_type=None)
-
-    async def page(self, path: str) -> tuple[int, str]:
-        async with self.session.get(self.url + path) as answer:
-            return answer.status, await answer.text()
-
-
-def sidecar(seq: int = 1, **changes: Any) -> bytes:
-    words: dict[str, Any] = {
-        "pod": "m-1",
-        "uid": "uid-1",
-        "seq": seq,
-        "state": "ready",
-        "settings_version": 4,
-    }
-    return encode(SidecarReport(**(words | changes)))
 
 
 @pytest.fixture
@@ -150,7 +32,7 @@ async def server() -> AsyncIterator[Harness]:
 async def test_a_report_of_the_right_pod_is_taken(server: Harness) -> None:
     """It is asked of the apiserver with our audience, kept, told, and answered without settings it has."""
     status, answer = await server.post(sidecar(items=Items(queued=3, ongoing=2)))
-    assert (status, answer) == (200, {"v": 1, "nextReportMs": 1000, "settings": None})
+    assert (status, answer) == (200, {"v": 1, "nextReportMs": 1000, "settings": None, "authorities": None})
     assert server.reviews[0]["spec"] == {"token": token(), "audiences": ["penstock-operator"]}
     assert server.heard == [("n", "m", True)]
     assert server.reports.of_backend("n", "m")["m-1"].items.queued == 3
@@ -212,7 +94,8 @@ REFUSALS = [
     ("no audience", {"status": verdict(audiences=())}, 401, "wrong_audience"),
     ("expired or forged", {"status": verdict(authenticated=False)}, 401, "bad_token"),
     ("another pod's token", {"status": verdict(name="m-2", uid="uid-2")}, 403, "other_pod"),
-    ("another uid", {"status": verdict(uid="uid-9")}, 403, "other_pod"),
+    ("a pod that is gone", {"status": verdict(name="m-3", uid="uid-3")}, 403, "unknown_pod"),
+    ("a gone namesake's token", {"status": verdict(uid="uid-9")}, 403, "unknown_pod"),
     ("not bound to a pod", {"status": verdict(bound=False)}, 403, "unbound_token"),
     ("not a service account", {"status": verdict(username="admin")}, 403, "unbound_token"),
     ("another namespace", {"status": verdict(namespace="other")}, 403, "unknown_pod"),
@@ -223,6 +106,7 @@ REFUSALS = [
 async def test_refusals(server: Harness, name: str, setup: dict[str, Any], status: int, reason: str) -> None:
     """Every report that is not the pod's own is refused with a word, and changes nothing."""
     server.status = setup["status"]
+    server.store.put(pod("m-2", "uid-2", **{"penstock.dev/backend": "m"}))
     found, answer = await server.post(sidecar())
     assert (found, answer["reason"]) == (status, reason)
     assert server.heard == []
@@ -290,18 +174,108 @@ async def test_an_apiserver_that_cannot_review_is_told_as_503(server: Harness, e
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "reason"),
+    ("body", "reason"),
     [
-        (b"", 400, "bad_report"), (b"[1]", 400, "bad_report"), (b'{"v":2}', 400, "bad_report"),
-        (b'{"v":1,"pod":"m-1"}', 400, "bad_report"), (b"x" * (MAX_REPORT + 1), 413, "too_large"),
+        (b"", "bad_report"), (b"[1]", "bad_report"), (b"\xff{}", "bad_report"),
+        (b'{"pod":"m-1","uid":"uid-1","seq":1,"state":"ready"}', "bad_report"),
+        (b'{"v":2,"pod":"m-1","uid":"uid-1","seq":1,"state":"ready"}', "bad_report"),
+        (b'{"v":"1","pod":"m-1","uid":"uid-1","seq":1,"state":"ready"}', "bad_report"),
+        (b'{"v":1,"pod":"m-1"}', "bad_report"), (sidecar(state="well"), "bad_report"),
+        (sidecar(seq="1"), "bad_report"), (sidecar(items=[1]), "bad_report"),
+        (b'{"v":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "bad_report"),
+        (b"x" * (MAX_SIDECAR_REPORT + 1), "too_large"),
+        (sidecar(pod="m-2"), "other_pod"), (sidecar(uid="uid-2"), "other_pod"),
     ],
-    ids=["empty", "list", "version", "members", "large"],
+    ids=["empty", "list", "not-utf8", "no-version", "old-version", "version-text", "members", "state", "seq",
+         "items", "deep", "large", "pod", "uid"],
 )  # fmt: skip
-async def test_bad_reports_are_refused(server: Harness, body: bytes, status: int, reason: str) -> None:
-    """Before a token is looked at."""
+async def test_bad_reports_are_refused(server: Harness, body: bytes, reason: str) -> None:
+    """From a pod that was let in: each with its word, and nothing changes."""
     found, answer = await server.post(body)
-    assert (found, answer["reason"]) == (status, reason)
-    assert server.reviews == []
+    assert (found, answer["reason"]) == ({"too_large": 413, "other_pod": 403}.get(reason, 400), reason)
+    assert server.heard == []
+    assert (await server.post(sidecar()))[0] == 200, "the next one is taken"
+
+
+async def test_of_a_stranger_nothing_is_read(server: Harness) -> None:
+    """Not a byte of its body: who it is comes first."""
+    server.status = verdict(authenticated=False)
+    body = b"x" * (MAX_ROUTER_REPORT + 1)
+    assert (await server.post(body, kind="router"))[1]["reason"] == "bad_token"
+    assert (await server.post(b"{", kind="router"))[1]["reason"] == "bad_token"
+
+
+async def test_a_body_without_a_length_is_read_no_further_than_it_may_be(server: Harness) -> None:
+    """Chunks count as they come."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b" " * (MAX_SIDECAR_REPORT // 4)
+
+    headers = {"Authorization": f"Bearer {token()}"}
+    async with server.session.post(f"{server.url}/reports/sidecar", data=chunks(), headers=headers) as answer:
+        assert (answer.status, (await answer.json(content_type=None))["reason"]) == (413, "too_large")
+
+
+async def test_a_router_with_ten_thousand_endpoints_is_heard(server: Harness) -> None:
+    """As many as there are ports for; so large a report comes less often, and speaks for longer."""
+    totals = BackendTotals(requests=10**9, codes={"200": 10**9, "503": 10**6}, retries=9)
+    backends = {f"{'b' * 48}-{n}": totals for n in range(2)}
+    endpoints = {f"{'e' * 45}{n}": EndpointReport(listening=True, backends=backends) for n in range(10_000)}
+    body = encode(RouterReport(pod="r-1", uid="uid-r", seq=1, state="ready", endpoints=endpoints))
+    assert len(body) > 3 * 1024 * 1024
+    server.status = verdict(name="r-1", uid="uid-r")
+    status, answer = await server.post(body, kind="router")
+    assert status == 200
+    assert answer["nextReportMs"] == pytest.approx(len(body) / 524.288, abs=1)
+    server.clock.turn(2.4 * answer["nextReportMs"] / 1000)
+    assert server.reports.of_router("n")["r-1"].endpoints.keys() == endpoints.keys()
+
+
+async def test_the_answer_lengthens_the_interval_and_a_pod_is_silent_only_after_more(server: Harness) -> None:
+    """Who was told to come in 8 s is not missed after 10; once told 1 s again, it is."""
+    server.interval = 8.0
+    assert (await server.post(sidecar(1)))[1]["nextReportMs"] == 8000
+    server.clock.turn(19)
+    assert "m-1" in server.reports.of_backend("n", "m")
+    assert server.reports.window("n", "m").load(server.clock.time(), 8) is not None
+    server.clock.turn(2)
+    assert server.reports.of_backend("n", "m") == {}
+    server.interval = 1.0
+    await server.post(sidecar(2))
+    server.clock.turn(11)
+    assert server.reports.of_backend("n", "m") == {}
+
+
+async def test_who_knows_other_authorities_is_told_ours(server: Harness) -> None:
+    """By name; a reporter that names none speaks plain text and needs none."""
+    assert (await server.post(sidecar(1)))[1]["authorities"] is None
+    server.server.tell_authorities(b"PEM")
+    told = (await server.post(sidecar(2), **{"x-penstock-authorities": "other"}))[1]["authorities"]
+    assert told == "PEM"
+    knows = {"x-penstock-authorities": digest(b"PEM")}
+    assert (await server.post(sidecar(3), **knows))[1]["authorities"] is None
+    assert (await server.post(sidecar(4)))[1]["authorities"] is None
+
+
+async def test_clocks_do_not_matter(server: Harness) -> None:
+    """A report carries no time, and a token that the apiserver accepts is good, whatever our clock says."""
+    for seq, expires in enumerate((-1e9, 0.0, 1e12), 1):
+        assert (await server.post(sidecar(seq), bearer=token(expires)))[0] == 200
+
+
+async def test_plain_text_is_counted_and_can_be_refused() -> None:
+    """Pods of an older operator show in a metric; without leave they are told what to do."""
+    for plain, expected in ((True, 200), (False, 403)):
+        harness = Harness(plain=plain)
+        host, port = await harness.server.start("127.0.0.1", 0)
+        harness.url = f"http://{host}:{port}"
+        async with aiohttp.ClientSession() as harness.session:
+            status, answer = await harness.post(sidecar())
+            assert (status, answer.get("reason")) == (expected, None if plain else "plain_text")
+            metrics = (await harness.page("/metrics"))[1]
+        assert 'penstock_operator_plain_reports_total{kind="sidecar"} 1.0' in metrics
+        await harness.server.stop()
 
 
 async def test_a_standby_refuses_reports_and_is_ready(server: Harness) -> None:
@@ -374,7 +348,7 @@ async def test_settings_of_deleted_backends_are_not_kept(server: Harness) -> Non
         live, owner = record(name, owner=f"u-{number}"), parent(name, uid=f"u-{number}")
         server.store.put(owner)
         server.store.put(live)
-        caller = Caller(namespace="n", backend=name)
+        caller = Caller(namespace="n", pod="p", uid="u", backend=name)
         assert server.server._told(caller, live["metadata"]["name"]) is not None
         server.store.remove(live)
         server.store.remove(owner)

@@ -129,7 +129,7 @@ async def test_an_elector_that_sees_another_holder_lets_no_further_write_pass() 
 
 def publisher(cluster: MemoryCluster, clock: HandClock, log: Callable[..., None]) -> Publisher:
     return Publisher(
-        cluster, namespace="n", name="op", address="10.0.0.9", port=8015, clock=clock, log=log
+        cluster, namespace="n", name="op", address="10.0.0.9", ports={"control": 8015}, clock=clock, log=log
     )  # fmt: skip
 
 

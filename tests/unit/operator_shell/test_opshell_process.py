@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import re
 import signal
 import sys
@@ -29,18 +27,11 @@ from penstock_operator.kinds import (
     WATCHED_CHILDREN,
 )
 from tests.support.operator_harness import backend, endpoint, policy
+from tests.support.operator_process import Process, until
 from tests.support.tiny_apiserver import TinyApiserver
 
 KINDS = len(PARENTS) + len(WATCHED_CHILDREN)
 """Watches of one operator."""
-
-
-async def until(check: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
-    """Wait for a condition, with a deadline."""
-    end = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < end, f"never came true: {what}"
-        await asyncio.sleep(0.02)
 
 
 @pytest.fixture
@@ -119,56 +110,6 @@ async def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
     """One sentence that names the file."""
     with pytest.raises(ConfigError, match="nowhere"):
         await KubernetesCluster.connect(str(tmp_path / "nowhere"))
-
-
-class Process:
-    """A running `penstock-operator`."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.address = ""
-        self.lines: list[dict[str, Any]] = []
-        self._reader = asyncio.create_task(self._read())
-
-    @classmethod
-    async def start(cls, server: TinyApiserver, folder: Path, pod: str = "op-1") -> Process:
-        config = folder / f"kubeconfig-{pod}"
-        config.write_text(server.kubeconfig())
-        started = cls(
-            await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "penstock_operator", "--kubeconfig", str(config),
-                "--listen", "127.0.0.1:0", "--pod", pod, "--pod-ip", "10.9.9.9",
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ},
-            )
-        )  # fmt: skip
-        assert started.process.stdout is not None
-        first = (await asyncio.wait_for(started.process.stdout.readline(), 40)).decode()
-        match = re.match(r"ready data=(\S+) admin=(\S+)", first)
-        assert match is not None, first
-        started.address = f"http://{match[1]}"
-        return started
-
-    async def _read(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
-            try:
-                self.lines.append(json.loads(line))
-            except ValueError:
-                self.lines.append({"message": "not JSON", "text": line.decode()})
-
-    def said(self, message: str) -> int:
-        return sum(line["message"] == message for line in self.lines)
-
-    async def get(self, path: str) -> tuple[int, str]:
-        async with aiohttp.ClientSession() as session, session.get(self.address + path) as answer:
-            return answer.status, await answer.text()
-
-    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        if self.process.returncode is None:
-            self.process.send_signal(number)
-        code = await asyncio.wait_for(self.process.wait(), 20)
-        await self._reader
-        return code
 
 
 @pytest.fixture
@@ -307,6 +248,8 @@ async def test_missing_crds_are_waited_for(server: TinyApiserver, operators: Any
     [
         (["--listen", "nonsense"], "--listen"), (["--workers", "0"], "--workers"),
         (["--log-level", "loud"], "--log-level"), (["--namespace", "No_Name"], "--namespace"),
+        (["--authority-overlap", "soon"], "--authority-overlap"), (["--report-to", "x:1"], "--report-to"),
+        (["--reports-listen", "8016"], "--reports-listen"),
     ],
 )  # fmt: skip
 async def test_nonsense_flags_are_refused_by_name(flags: list[str], told: str) -> None:

@@ -1,0 +1,240 @@
+"""The keys of the report channel: kept in a Secret, replaced as `rotation` says, shown by the server.
+
+The leader writes the Secret, whoever becomes the leader reads it. It is looked at every few seconds: a Secret
+that was deleted, or whose annotation `penstock.dev/rotate` has a new value, begins a rotation.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock_operator.clock import Clock
+from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.control import pki
+from penstock_operator.control.rotation import Issued, Keyring, Lifetimes, Step, next_step
+from penstock_operator.errors import ClusterError
+from penstock_operator.kinds import SECRET
+
+INTERVAL = 10.0
+"""Seconds between two looks at the Secret; one GET each."""
+
+ROTATE = "penstock.dev/rotate"
+"""Annotation of the Secret: any new value asks for a rotation."""
+
+
+class Certificates:
+    """Keeps the keys, and the server's context in step with them.
+
+    Args:
+        cluster: where the Secret is.
+        namespace: of the Secret.
+        name: of the Secret.
+        names: DNS names and addresses by which the server is reached.
+        lifetimes: how long keys last.
+        clock: time.
+        changed: told the certificates of the trusted authorities, PEM, whenever they change.
+        log: called with a constant message and fields.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        namespace: str,
+        name: str,
+        names: tuple[str, ...],
+        lifetimes: Lifetimes,
+        clock: Clock,
+        changed: Callable[[bytes], None],
+        log: Callable[..., None],
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._name = name
+        self._names = names
+        self._lifetimes = lifetimes
+        self._clock = clock
+        self._changed = changed
+        self._log = log
+        self._keyring: Keyring | None = None
+        self.context = server_context()
+        """What the server listens with; it shows a certificate from the first `ensure` on."""
+
+    @property
+    def ends(self) -> float | None:
+        """When the certificate that is shown ends, seconds since the epoch; None while none is shown."""
+        return None if self._keyring is None else self._keyring.serving.ends
+
+    async def ensure(self) -> None:
+        """Bring the Secret, the server and those who are told into step with what is due.
+
+        Raises:
+            ClusterError: the Secret could not be read or written; what was shown before is shown on.
+        """
+        live = await self._cluster.get(SECRET, self._namespace, self._name)
+        stored = self._stored(live)
+        keyring = stored if live is not None and stored is not None else self._keyring
+        now = self._clock.now().timestamp()
+        if live is not None:
+            asked = (live["metadata"].get("annotations") or {}).get(ROTATE, "")
+        else:
+            # Whoever deletes the Secret wants other keys; those in memory let everybody follow.
+            asked = f"deleted {now}"
+        while True:
+            step = next_step(keyring, names=self._names, lifetimes=self._lifetimes, asked=asked, now=now)
+            if step is None:
+                break
+            keyring = self._done(step, keyring, asked=asked, now=now)
+            self._log("report channel's keys", step=step.value, ends=int(keyring.serving.ends))
+        assert keyring is not None  # noqa: S101 - MAKE is the step where there is none
+        if keyring != stored:
+            await self._cluster.apply(SECRET, self._manifest(keyring, live))
+        self._take(keyring)
+
+    async def keep(self) -> None:
+        """Do so again and again; runs until cancelled."""
+        while True:
+            await self._clock.sleep(INTERVAL)
+            try:
+                await self.ensure()
+            except ClusterError as error:
+                self._log("report channel's keys not kept", level="warning", error=str(error))
+
+    def _done(self, step: Step, keyring: Keyring | None, *, asked: str, now: float) -> Keyring:
+        lives = self._lifetimes
+        if keyring is None or step is Step.MAKE:
+            made = pki.make_authority(now=now, life=lives.authority)
+            serving = self._issue(made, now)
+            return Keyring(current=made, serving=serving, changed=now, asked=asked)
+        if step is Step.ANNOUNCE:
+            made = pki.make_authority(now=now, life=lives.authority)
+            return replace(keyring, next=made, changed=now, asked=asked)
+        if step is Step.SWITCH and keyring.next is not None:
+            return replace(
+                keyring,
+                current=keyring.next,
+                serving=self._issue(keyring.next, now),
+                next=None,
+                previous=replace(keyring.current, key=b""),
+                changed=now,
+            )
+        if step is Step.RETIRE:
+            return replace(keyring, previous=None)
+        return replace(keyring, serving=self._issue(keyring.current, now))
+
+    def _issue(self, authority: Issued, now: float) -> Issued:
+        return pki.issue(authority, names=self._names, now=now, life=self._lifetimes.certificate)
+
+    def _take(self, keyring: Keyring) -> None:
+        before, self._keyring = self._keyring, keyring
+        if before is None or before.serving != keyring.serving:
+            show(self.context, keyring.serving)
+        if before is None or before.authorities != keyring.authorities:
+            self._changed(keyring.authorities)
+
+    def _stored(self, live: Obj | None) -> Keyring | None:
+        if live is None:
+            return None
+        try:
+            return read_secret(live)
+        except pki.UnreadableKeys as error:
+            self._log(
+                "report channel's keys unreadable", level="error",
+                secret=f"{self._namespace}/{self._name}", error=str(error),
+            )  # fmt: skip
+            return None
+
+    def _manifest(self, keyring: Keyring, live: Obj | None) -> Obj:
+        metadata: Obj = {"namespace": self._namespace, "name": self._name}
+        if live is not None:
+            metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
+        return {
+            "apiVersion": SECRET.api_version,
+            "kind": SECRET.kind,
+            "metadata": metadata,
+            "type": "Opaque",
+            "data": secret_data(keyring),
+        }
+
+
+def server_context() -> ssl.SSLContext:
+    """A server's TLS context: 1.3 alone, no session tickets (clients keep their connections)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    return context
+
+
+def show(context: ssl.SSLContext, issued: Issued) -> None:
+    """Have a context show a certificate from its next handshake on.
+
+    Args:
+        context: of a server that may be listening.
+        issued: certificate and key.
+    """
+    # The ssl module reads files alone; this one is in memory, so that the key is on no disk.
+    memory = os.memfd_create("penstock-tls", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(memory), "wb") as file:
+            file.write(issued.key + issued.certificate)
+        context.load_cert_chain(f"/proc/self/fd/{memory}")
+    finally:
+        os.close(memory)
+
+
+def secret_data(keyring: Keyring) -> dict[str, str]:
+    """A Secret's `data` of a keyring: `ca.crt`, `tls.crt` and `tls.key` are what anybody would look for.
+
+    Args:
+        keyring: the keys.
+    """
+    words = {
+        "ca.crt": keyring.authorities,
+        "tls.crt": keyring.serving.certificate,
+        "tls.key": keyring.serving.key,
+        "current.crt": keyring.current.certificate,
+        "current.key": keyring.current.key,
+        "changed": repr(keyring.changed).encode(),
+        "asked": keyring.asked.encode(),
+    }
+    if keyring.next is not None:
+        words |= {"next.crt": keyring.next.certificate, "next.key": keyring.next.key}
+    if keyring.previous is not None:
+        words["previous.crt"] = keyring.previous.certificate
+    return {name: base64.b64encode(value).decode() for name, value in words.items()}
+
+
+def read_secret(live: Obj) -> Keyring:
+    """The keyring that a Secret holds.
+
+    Args:
+        live: the Secret.
+
+    Raises:
+        UnreadableKeys: something is missing, or not what it should be.
+    """
+    try:
+        data = {name: base64.b64decode(value) for name, value in (live.get("data") or {}).items()}
+        changed = float(data["changed"])
+        asked = data["asked"].decode()
+        current = pki.read(data["current.crt"], data["current.key"])
+        serving = pki.read(data["tls.crt"], data["tls.key"])
+        following = pki.read(data["next.crt"], data["next.key"]) if "next.crt" in data else None
+        previous = pki.read(data["previous.crt"], b"") if "previous.crt" in data else None
+    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        raise pki.UnreadableKeys(f"{type(error).__name__}: {error}") from error
+    if not pki.signed_by(serving, current):
+        raise pki.UnreadableKeys("the authority in use did not sign the certificate that is shown")
+    return Keyring(
+        current=current,
+        serving=serving,
+        next=following,
+        previous=previous,
+        changed=changed,
+        asked=asked,
+    )

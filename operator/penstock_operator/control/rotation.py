@@ -1,0 +1,136 @@
+"""When the report channel's keys are made and replaced: pure, times in seconds since the epoch.
+
+An authority (CA) signs the certificate that the control server shows. A new authority is told to everybody
+long before anything is shown that it signed, and an old one is trusted for as long again afterwards::
+
+    MAKE ─► current ──two thirds of its life, or asked for──► ANNOUNCE: current and next are trusted
+              ▲                                                   │ after `overlap`
+              │                                                   ▼
+              └── RETIRE ◄── after `overlap` ── SWITCH: next becomes current, the old one is still trusted
+
+So whoever has heard of either set within `overlap` can check the certificate that is shown, and no pod has to
+restart. Certificates begin a day before they are made and are replaced with a third of their life left:
+clocks may differ by that much.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+DAY = 86_400.0
+
+BACKDATED = DAY
+"""Seconds by which certificates begin before they are made, for clocks that are behind."""
+
+_LEFT = 1 / 3
+"""Share of its life that is left when a certificate is replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetimes:
+    """How long keys last, in seconds.
+
+    Args:
+        authority: an authority's life.
+        certificate: the life of the certificate that the server shows.
+        overlap: between announcing an authority and using it, and between that and retiring the old one; at
+            least the minutes in which a ConfigMap reaches all pods.
+    """
+
+    authority: float = 365 * DAY
+    certificate: float = 30 * DAY
+    overlap: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    """A certificate and its private key, both PEM.
+
+    Args:
+        certificate: the certificate.
+        key: its private key; of an authority that signs no more, empty.
+        begins: when it becomes valid.
+        ends: when it ends.
+        names: the DNS names and addresses that it is for; none for an authority.
+    """
+
+    certificate: bytes
+    key: bytes
+    begins: float
+    ends: float
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyring:
+    """All keys of the report channel.
+
+    Args:
+        current: the authority that signed `serving`.
+        serving: what the server shows.
+        next: an authority that everybody is told of before it signs anything.
+        previous: an authority that signs no more and is trusted yet.
+        changed: when `next` was announced or `current` took over.
+        asked: the word by which the last rotation was asked for.
+    """
+
+    current: Issued
+    serving: Issued
+    next: Issued | None = None
+    previous: Issued | None = None
+    changed: float = 0.0
+    asked: str = ""
+
+    @property
+    def authorities(self) -> bytes:
+        """The certificates of all authorities that are trusted, PEM, the one in use first."""
+        return b"".join(
+            one.certificate for one in (self.current, self.next, self.previous) if one is not None
+        )
+
+
+class Step(enum.Enum):
+    """What is to be done next."""
+
+    MAKE = "all keys made anew"
+    ANNOUNCE = "a new authority is announced"
+    SWITCH = "the new authority signs"
+    RETIRE = "the old authority is not trusted any more"
+    RENEW = "certificate renewed"
+
+
+def next_step(
+    keyring: Keyring | None, *, names: tuple[str, ...], lifetimes: Lifetimes, asked: str, now: float
+) -> Step | None:
+    """The one step that is due now; None while all is well. Ask again after each.
+
+    Args:
+        keyring: what there is.
+        names: what the shown certificate must be for.
+        lifetimes: how long things last.
+        asked: the word by which somebody asks for a rotation: another than the last begins one; or nothing.
+        now: the time.
+    """
+    if keyring is None:
+        return Step.MAKE
+    waited = now - keyring.changed >= lifetimes.overlap
+    current, serving = keyring.current, keyring.serving
+    if keyring.next is not None:
+        if waited or current.ends <= now:
+            return Step.SWITCH
+    elif current.ends <= now:
+        return Step.MAKE  # the operator was away for so long that nobody can trust it whatever it does
+    elif keyring.previous is not None and waited:
+        return Step.RETIRE
+    elif keyring.previous is None and (asked not in ("", keyring.asked) or _old(current, now)):
+        return Step.ANNOUNCE
+    # NB: a certificate never outlives its authority, so with an old one renewing gains nothing.
+    renewable = min(now + lifetimes.certificate, current.ends) > serving.ends
+    if serving.names != names or (_old(serving, now) and renewable):
+        return Step.RENEW
+    return None
+
+
+def _old(issued: Issued, now: float) -> bool:
+    return issued.ends - now < (issued.ends - issued.begins - BACKDATED) * _LEFT

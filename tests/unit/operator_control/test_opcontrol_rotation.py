@@ -1,0 +1,142 @@
+"""When keys are made and replaced: nobody is ever shown what they could not have heard of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_operator.control.rotation import (
+    BACKDATED,
+    DAY,
+    Issued,
+    Keyring,
+    Lifetimes,
+    Step,
+    next_step,
+)
+
+NAMES = ("operator.ns.svc",)
+LIVES = Lifetimes(authority=300 * DAY, certificate=30 * DAY, overlap=3600.0)
+NOW = 1000 * DAY
+
+
+def issued(word: str, *, made: float = NOW, life: float, names: tuple[str, ...] = ()) -> Issued:
+    return Issued(
+        certificate=f"{word}\n".encode(),
+        key=b"k",
+        begins=made - BACKDATED,
+        ends=made + life,
+        names=names,
+    )
+
+
+def keyring(made: float = NOW, **changes: object) -> Keyring:
+    found = Keyring(
+        current=issued("a", made=made, life=LIVES.authority),
+        serving=issued("s", made=made, life=LIVES.certificate, names=NAMES),
+        changed=made,
+    )
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+B = issued("b", life=LIVES.authority)
+
+TABLE = [
+    ("nothing there", None, "", NOW, Step.MAKE),
+    ("fresh", keyring(), "", NOW, None),
+    ("certificate at two thirds, not yet", keyring(), "", NOW + 20 * DAY - 60, None),
+    ("certificate beyond two thirds", keyring(), "", NOW + 20 * DAY + 60, Step.RENEW),
+    ("certificate ended, the operator was away", keyring(), "", NOW + 40 * DAY, Step.RENEW),
+    ("other names", keyring(serving=issued("s", life=LIVES.certificate, names=("x",))), "", NOW, Step.RENEW),
+    (
+        "authority beyond two thirds",
+        keyring(serving=issued("s", made=NOW + 200 * DAY, life=LIVES.certificate, names=NAMES)),
+        "",
+        NOW + 201 * DAY,
+        Step.ANNOUNCE,
+    ),
+    ("authority ended, the operator was away", keyring(), "", NOW + 301 * DAY, Step.MAKE),
+    ("asked for", keyring(), "please", NOW, Step.ANNOUNCE),
+    ("asked for before", keyring(asked="please"), "please", NOW, None),
+    ("the asking was taken back", keyring(asked="please"), "", NOW, None),
+    ("announced a moment ago", keyring(next=B), "", NOW + 3599, None),
+    ("asked for while it is announced", keyring(next=B), "again", NOW + 3599, None),
+    ("announced long enough", keyring(next=B), "", NOW + 3600, Step.SWITCH),
+    ("announced, and the old one ends", keyring(next=B, changed=NOW + 300 * DAY), "", NOW + 300 * DAY,
+     Step.SWITCH),
+    ("switched a moment ago", keyring(previous=B), "", NOW + 3599, None),
+    ("asked for while the old one is trusted", keyring(previous=B), "again", NOW + 3599, None),
+    ("switched long enough ago", keyring(previous=B), "", NOW + 3600, Step.RETIRE),
+    ("our clock is before the beginning", keyring(), "", NOW - 3 * DAY, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "found", "asked", "now", "step"), TABLE, ids=[str(row[0]).replace(" ", "-") for row in TABLE]
+)
+def test_what_is_due(case: str, found: Keyring | None, asked: str, now: float, step: Step | None) -> None:
+    """One step at a time, each with its cause."""
+    assert next_step(found, names=NAMES, lifetimes=LIVES, asked=asked, now=now) == step
+
+
+def done(step: Step, found: Keyring | None, now: float, count: int) -> Keyring:
+    """What the shell does, with words for certificates."""
+    new = issued(f"ca-{count}", made=now, life=LIVES.authority)
+    if found is None or step is Step.MAKE:
+        return keyring(now, current=new, serving=signed(new, now))
+    if step is Step.ANNOUNCE:
+        return replace(found, next=new, changed=now)
+    if step is Step.SWITCH:
+        assert found.next is not None
+        return replace(
+            found,
+            current=found.next,
+            serving=signed(found.next, now),
+            next=None,
+            previous=found.current,
+            changed=now,
+        )
+    if step is Step.RETIRE:
+        return replace(found, previous=None)
+    return replace(found, serving=signed(found.current, now))
+
+
+def signed(authority: Issued, now: float) -> Issued:
+    one = issued(
+        "by " + authority.certificate.decode().strip(), made=now, life=LIVES.certificate, names=NAMES
+    )
+    return replace(one, ends=min(one.ends, authority.ends))
+
+
+@given(
+    pauses=st.lists(
+        st.sampled_from([10.0, 600.0, 3600.0, DAY, 9 * DAY]) | st.floats(1.0, 9 * DAY), max_size=300
+    )
+)
+def test_whoever_heard_within_an_overlap_trusts_what_is_shown(pauses: list[float]) -> None:
+    """Whatever the times of the looks, for years.
+
+    The certificate is valid; its authority was among those told `overlap` ago, and is among those told now.
+    """
+    now, found, told = NOW, None, [(0.0, b"")]
+    for count, pause in enumerate(pauses):
+        while (step := next_step(found, names=NAMES, lifetimes=LIVES, asked="", now=now)) is not None:
+            assert count == 0 or step is not Step.MAKE
+            found = done(step, found, now, count)
+            told.append((now, found.authorities))
+        assert found is not None
+        signer = found.serving.certificate.removeprefix(b"by ")
+        assert signer == found.current.certificate
+        assert signer in told[-1][1]
+        heard = [what for at, what in told if at <= now - LIVES.overlap]
+        assert len(heard) < 2 or signer in heard[-1]
+        assert found.serving.ends > now
+        now += pause
+
+
+def test_the_authorities_that_are_told_are_one_file() -> None:
+    """The one in use first; keys never."""
+    assert keyring(next=B, previous=issued("c", life=1.0)).authorities == b"a\nb\nc\n"
