@@ -23,6 +23,7 @@ from penstock_operator.control.reports import Reports
 from penstock_operator.control.server import ControlServer
 from penstock_operator.errors import ClusterError, ConfigError, LeaseLost
 from penstock_operator.fence import FencedCluster
+from penstock_operator.fleet import Fleet
 from penstock_operator.handlers import KopfLog, Watches
 from penstock_operator.lease import Elector
 from penstock_operator.metrics import Metrics, QueueMetrics
@@ -54,6 +55,7 @@ class Operator:
         self._metrics = metrics = Metrics()
         self._store = store = Store()
         self._reports = Reports(clock)
+        metrics.registry.register(Fleet(store, self._reports))
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
         self._elector = Elector(
