@@ -276,7 +276,7 @@ def _children(backends: int, endpoints: int, where: list[str]) -> list[tuple[str
             parsed = ModelBackend.parse(stored)
             document = _first(settings.for_sidecar(parsed, None))
             pods = deployment.pods_of(parsed, config=config, new_secret="0" * 32, live=None)
-            found += backend.backend_objects(parsed, document=document, pods=pods)
+            found += backend.backend_objects(parsed, document=document, pods=pods, config=config)
         else:
             there = ends.setdefault(obj["metadata"]["namespace"], [])
             there.append(ModelEndpoint.parse(stored))

@@ -33,6 +33,9 @@ _SUFFIXES = {
 _QUANTITY_MAPS = frozenset({"limits", "requests"})
 _QUANTITIES = frozenset({"sizeLimit", "divisor"})
 
+_ATOMIC_MAPS = frozenset({"selector", "matchLabels", "podSelector", "namespaceSelector", "nodeSelector"})
+"""Maps of which each other member changes the meaning: who selects more, selects less."""
+
 _LIST_KEYS: dict[str, tuple[str, ...]] = {
     # x-kubernetes-list-map-keys of core/v1 and apps/v1; lists that are not here are atomic.
     "containers": ("name",),
@@ -111,6 +114,8 @@ def contained(desired: Any, live: Any, field: str = "") -> bool:
         return _empty(desired)
     if isinstance(desired, dict):
         if not isinstance(live, dict):
+            return False
+        if field in _ATOMIC_MAPS and set(live) - set(desired):
             return False
         if field in _QUANTITY_MAPS:
             return all(_same_quantity(value, live.get(name)) for name, value in desired.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from penstock_operator.control.rotation import Lifetimes
 from penstock_operator.desired.config import RenderConfig
@@ -18,6 +19,18 @@ from penstock_wire.durations import PATTERN, parse_ms
 from penstock_wire.process import Parser, address
 
 Duration = Annotated[str, Field(pattern=PATTERN)]
+
+
+def _peers(text: str) -> str:
+    found = json.loads(text)
+    if not isinstance(found, list) or not all(isinstance(one, dict) and one for one in found):
+        raise ValueError("expected a JSON list of NetworkPolicyPeers")
+    return text
+
+
+Peers = Annotated[str, AfterValidator(_peers)]
+"""A JSON list of NetworkPolicyPeers, as in networking.k8s.io/v1."""
+
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
@@ -78,6 +91,19 @@ class Config(BaseModel):
         Literal["", "Always", "IfNotPresent", "Never"],
         Field(description="Pull policy of both; empty: Kubernetes' own."),
     ] = ""
+    image_pull_secrets: Annotated[
+        str, Field(description="Names, by commas, of Secrets in each pod's namespace to pull images with.")
+    ] = ""
+    network_policies: Annotated[bool, Field(description="Render NetworkPolicies.")] = True
+    backends_from: Annotated[
+        Peers, Field(description="NetworkPolicyPeers that may call backends, beside routers; a JSON list.")
+    ] = '[{"podSelector": {}}]'
+    routers_from: Annotated[
+        Peers, Field(description="NetworkPolicyPeers that may call routers, a JSON list; none: everybody.")
+    ] = "[]"
+    metrics_from: Annotated[
+        Peers, Field(description="NetworkPolicyPeers that may scrape metrics, a JSON list; none: nobody.")
+    ] = "[]"
     router_replicas: Annotated[int, Field(ge=1, le=100, description="Router pods in each namespace.")] = 1
     router_cluster_role: Annotated[
         str, Field(description="ClusterRole that lets routers read EndpointSlices.")
@@ -140,6 +166,11 @@ class Config(BaseModel):
             report_url=self._report_url,
             router_replicas=self.router_replicas,
             router_cluster_role=self.router_cluster_role,
+            network_policies=self.network_policies,
+            backends_from=tuple(json.loads(self.backends_from)),
+            routers_from=tuple(json.loads(self.routers_from)),
+            metrics_from=tuple(json.loads(self.metrics_from)),
+            image_pull_secrets=tuple(name for name in self.image_pull_secrets.split(",") if name),
         )
 
 

@@ -67,6 +67,7 @@ ROLE_BINDING = Kind(
 DISRUPTION_BUDGET = Kind(
     kind="PodDisruptionBudget", group="policy", version="v1", plural="poddisruptionbudgets"
 )
+NETWORK_POLICY = Kind(kind="NetworkPolicy", group="networking.k8s.io", version="v1", plural="networkpolicies")
 LEASE = Kind(kind="Lease", group="coordination.k8s.io", version="v1", plural="leases")
 ENDPOINT_SLICE = Kind(kind="EndpointSlice", group="discovery.k8s.io", version="v1", plural="endpointslices")
 EVENT = Kind(kind="Event", group="events.k8s.io", version="v1", plural="events")
@@ -76,7 +77,7 @@ TOKEN_REVIEW = Kind(kind="TokenReview", group="authentication.k8s.io", version="
 PARENTS = (BACKEND, ENDPOINT, SPLIT, POLICY)
 """Kinds that users write."""
 
-CHILDREN = (DEPLOYMENT, SERVICE, CONFIG_MAP, SERVICE_ACCOUNT, ROLE_BINDING, DISRUPTION_BUDGET)
+CHILDREN = (DEPLOYMENT, SERVICE, CONFIG_MAP, SERVICE_ACCOUNT, ROLE_BINDING, DISRUPTION_BUDGET, NETWORK_POLICY)
 """Kinds that we render, in the order in which they are applied last (see reconcile)."""
 
 WATCHED_CHILDREN = (*CHILDREN, POD)

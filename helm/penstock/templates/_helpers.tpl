@@ -15,6 +15,11 @@ penstock-router
 {{- $whole | default (printf "%s/%s:%s" .root.Values.images.prefix .name (.root.Values.images.tag | default .root.Chart.AppVersion)) -}}
 {{- end }}
 
+{{/* The names of a list of {name: ...}, by commas. */}}
+{{- define "penstock.names" -}}
+{{- range $index, $one := . }}{{ if $index }},{{ end }}{{ $one.name }}{{ end -}}
+{{- end }}
+
 {{/* Labels that select the operator's pods. */}}
 {{- define "penstock.operatorSelector" -}}
 app.kubernetes.io/name: penstock-operator

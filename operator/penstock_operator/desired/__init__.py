@@ -2,6 +2,6 @@
 
 Read in this order: `names` and `labels` (the words), `config` (what the installation decides), `backend` (all
 objects of one ModelBackend, from `pods`, `sidecar`, `deployment`, `keeping` (how long a pod template stays),
-`service`, `settings`, `disruption`), `traffic` (who serves what in a namespace), `ports`, `router` (all
-objects of one namespace's router).
+`service`, `settings`, `disruption`, `networkpolicy`), `traffic` (who serves what in a namespace), `ports`,
+`router` (all objects of one namespace's router).
 """

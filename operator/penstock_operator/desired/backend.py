@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from penstock_operator.api import ModelBackend
-from penstock_operator.desired import deployment, disruption, labels, names, objects, service, settings
+from penstock_operator.desired import (
+    deployment,
+    disruption,
+    labels,
+    names,
+    networkpolicy,
+    objects,
+    service,
+    settings,
+    sidecar,
+)
+from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.keeping import Pods
 from penstock_operator.desired.objects import Object
 
 
 def backend_objects(
-    backend: ModelBackend, *, document: bytes, pods: Pods, authorities: str = ""
+    backend: ModelBackend, *, document: bytes, pods: Pods, config: RenderConfig
 ) -> list[Object]:
     """What a backend consists of, in the order of applying.
 
     ServiceAccount (unless podTemplate names one), ConfigMap, Service, PodDisruptionBudget (with more than one
-    replica), Deployment.
+    replica), NetworkPolicy (where the installation has them), Deployment.
 
     Args:
         backend: the backend.
         document: the settings document that its sidecars boot from (`settings.Versioned.document`).
         pods: its pods (`deployment.pods_of`).
-        authorities: certificates by which its sidecars know the operator, PEM.
+        config: what the installation decides.
     """
     name = names.backend(backend.name)
     template = backend.spec.pod_template
@@ -32,9 +43,19 @@ def backend_objects(
     if template is None or template.service_account_name is None:
         found.append(objects.service_account(metadata(name)))
     record = metadata(names.backend_settings(backend.name))
-    found.append(settings.configmap(record, document, authorities))
+    found.append(settings.configmap(record, document, config.authorities))
     found.append(service.service(backend))
     if backend.spec.replicas > 1:
         found.append(disruption.budget(metadata(name), labels.backend_selector(backend.name)))
+    if config.network_policies:
+        found.append(
+            networkpolicy.of_backend(
+                metadata(name),
+                labels.backend_selector(backend.name),
+                data=sidecar.DATA_PORT,
+                admin=sidecar.ADMIN_PORT,
+                config=config,
+            )
+        )
     found.append(deployment.deployment(backend, pods))
     return found

@@ -21,6 +21,11 @@ class RenderConfig:
         router_cluster_role: name of the ClusterRole that lets a router read EndpointSlices.
         router_resources: resources of the router container, as in core/v1.
         sidecar_resources: resources of a sidecar that names none, as in core/v1.
+        network_policies: whether NetworkPolicies are rendered.
+        backends_from: NetworkPolicyPeers that may call backends, beside the routers of their namespace.
+        routers_from: NetworkPolicyPeers that may call routers; none: everybody.
+        metrics_from: NetworkPolicyPeers that may scrape the admin ports of both; none: nobody.
+        image_pull_secrets: names of the Secrets, in the namespace of each pod, that images are pulled with.
         token_audience: audience of the projected tokens.
         token_seconds: life of the projected tokens in seconds.
     """
@@ -38,5 +43,10 @@ class RenderConfig:
     sidecar_resources: dict[str, Any] = field(
         default_factory=lambda: {"requests": {"cpu": "100m", "memory": "64Mi"}}
     )
+    network_policies: bool = True
+    backends_from: tuple[dict[str, Any], ...] = ({"podSelector": {}},)
+    routers_from: tuple[dict[str, Any], ...] = ()
+    metrics_from: tuple[dict[str, Any], ...] = ()
+    image_pull_secrets: tuple[str, ...] = ()
     token_audience: str = "penstock-operator"  # noqa: S105 - an audience, not a token
     token_seconds: int = 3600

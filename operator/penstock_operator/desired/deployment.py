@@ -100,7 +100,6 @@ def _pod_spec(
             "topologySpreadConstraints",
             "priorityClassName",
             "runtimeClassName",
-            "imagePullSecrets",
         )
         if given.get(key)
     }
@@ -119,7 +118,9 @@ def _pod_spec(
             *([pods.warmup_volume()] if backend.spec.warmup else []),
             *given["volumes"],
         ],
+        "topologySpreadConstraints": pods.spread(labels.backend_selector(backend.name)),
         **kept,
+        **pods.pull_secrets(config, given["imagePullSecrets"]),
     }
 
 

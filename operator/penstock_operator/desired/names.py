@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ROUTER = "penstock-router"
-"""Deployment, Service, ServiceAccount, RoleBinding and PodDisruptionBudget of a namespace's router."""
+"""Deployment, Service, ServiceAccount and all else of a namespace's router, but its settings."""
 
 ROUTER_SETTINGS = "penstock-router-settings"
 """ConfigMap of a namespace's router."""
@@ -27,7 +27,7 @@ AUTOSCALER_MANAGER = "penstock-autoscaler"
 
 
 def backend(name: str) -> str:
-    """Deployment, Service, ServiceAccount and PodDisruptionBudget of a backend."""
+    """Deployment, Service, ServiceAccount and all else of a backend, but its settings."""
     return f"{name}-backend"
 
 

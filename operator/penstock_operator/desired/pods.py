@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock_operator.desired import labels, names
@@ -94,6 +95,28 @@ def identity_env() -> list[Object]:
         from_field("PENSTOCK_POD", "metadata.name"),
         from_field("PENSTOCK_POD_UID", "metadata.uid"),
         from_field("PENSTOCK_NAMESPACE", "metadata.namespace"),
+    ]
+
+
+def pull_secrets(config: RenderConfig, own: Sequence[dict[str, Any]] = ()) -> Object:
+    """`imagePullSecrets` where there are any: those of a user, then the installation's."""
+    taken = {secret.get("name") for secret in own}
+    ours = [{"name": name} for name in config.image_pull_secrets if name not in taken]
+    return {"imagePullSecrets": [*own, *ours]} if own or ours else {}
+
+
+def spread(selector: dict[str, str]) -> list[Object]:
+    """`topologySpreadConstraints`: over the nodes as evenly as can be, and no pod waits for it.
+
+    NB: over nodes only: where nodes have no zone, a soft constraint on zones would turn this one off.
+    """
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": selector},
+        }
     ]
 
 

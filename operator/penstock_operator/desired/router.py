@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock_operator.api import ModelEndpoint
-from penstock_operator.desired import disruption, labels, names, objects, pods, service, settings
+from penstock_operator.desired import (
+    disruption,
+    labels,
+    names,
+    networkpolicy,
+    objects,
+    pods,
+    ports,
+    service,
+    settings,
+)
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 
@@ -26,7 +36,7 @@ def router_objects(
     """What the router of a namespace consists of, in the order of applying.
 
     ServiceAccount, RoleBinding, ConfigMap, Service, PodDisruptionBudget (with more than one replica),
-    Deployment.
+    NetworkPolicy (where the installation has them), Deployment.
 
     Args:
         namespace: the namespace.
@@ -52,6 +62,13 @@ def router_objects(
     ]
     if config.router_replicas > 1:
         found.append(disruption.budget(metadata(names.ROUTER), selector))
+    if config.network_policies:
+        data: networkpolicy.Ports = [DATA_PORT, (ports.FIRST, ports.LAST)]
+        found.append(
+            networkpolicy.of_router(
+                metadata(names.ROUTER), selector, data=data, admin=ADMIN_PORT, config=config
+            )
+        )
     found.append(_deployment(metadata(names.ROUTER), config))
     return found
 
@@ -103,14 +120,8 @@ def _deployment(metadata: Object, config: RenderConfig) -> Object:
                     "securityContext": pods.pod_security(),
                     "containers": [_container(config)],
                     "volumes": [pods.settings_volume(names.ROUTER_SETTINGS), pods.token_volume(config)],
-                    "topologySpreadConstraints": [
-                        {
-                            "maxSkew": 1,
-                            "topologyKey": "kubernetes.io/hostname",
-                            "whenUnsatisfiable": "ScheduleAnyway",
-                            "labelSelector": {"matchLabels": selector},
-                        }
-                    ],
+                    "topologySpreadConstraints": pods.spread(selector),
+                    **pods.pull_secrets(config),
                 },
             },
         },

@@ -55,7 +55,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     pods = deployment.pods_of(backend, config=ctx.render, new_secret=secrets.token_hex(16), live=live)
     if not backend.spec.suspend:
         desired = rendering.backend_objects(
-            backend, document=versioned.document, pods=pods, authorities=ctx.render.authorities
+            backend, document=versioned.document, pods=pods, config=ctx.render
         )
         uid = backend.metadata.uid
         problems = await ctx.settle(

@@ -126,6 +126,7 @@ def rendered(**spec: Any) -> dict[str, dict[str, Any]]:
     found = backends.backend_objects(
         backend(**spec),
         document=b"{}",
+        config=CONFIG,
         pods=deployment.pods_of(backend(**spec), config=CONFIG, new_secret="s", live=None),
     )
     return {item["kind"]: item for item in found}

@@ -36,7 +36,7 @@ def render(resources: list[Resource]) -> list[dict[str, Any]]:
         template = deployment.pod_template(item, config=CONFIG, drain_secret="0badcafe")
         # Without the annotation that repeats the template: test_operator_keeping.py has it.
         pods = Pods(template=template, record=None, upgrade_pending=False)
-        found += backend.backend_objects(item, document=told.document, pods=pods)
+        found += backend.backend_objects(item, document=told.document, pods=pods, config=CONFIG)
     if endpoints:
         plan = traffic.plan(endpoints, splits, {item.name: True for item in backends})
         given = ports.allocate([item.name for item in endpoints], [])

@@ -91,6 +91,11 @@ NOT_CONTAINED = [
     ("port moved", {"ports": [{"port": 80, "targetPort": 1}]}, {"ports": [{"port": 80, "targetPort": 2}]}),
     ("map became text", {"a": {"b": 1}}, {"a": "b"}),
     ("one is not true", {"a": 1}, {"a": True}),
+    ("selector narrowed", {"selector": {"a": "b"}}, {"selector": {"a": "b", "c": "d"}}),
+    ("everybody narrowed", {"from": [{"podSelector": {}}]},
+     {"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}),
+    ("peer narrowed", {"podSelector": {"matchLabels": {"a": "b"}}},
+     {"podSelector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "x"}]}}),
     ("empty where something is", {"args": []}, {"args": ["a"]}),
 ]  # fmt: skip
 

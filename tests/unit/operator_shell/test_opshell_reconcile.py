@@ -61,6 +61,7 @@ async def test_a_backend_gets_its_children_in_one_run() -> None:
     assert children(harness) == [
         ("ConfigMap", "m-backend-settings"),
         ("Deployment", "m-backend"),
+        ("NetworkPolicy", "m-backend"),
         ("Service", "m-backend"),
         ("ServiceAccount", "m-backend"),
     ]

@@ -1,0 +1,83 @@
+"""NetworkPolicies on a real apiserver: taken, and selecting the pods they are meant for.
+
+Nothing here enforces them: whether a connection is refused is for the cluster's CNI plugin to show.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.support.k8s import ROOT, Load, Namespace, endpoint, ledger_backend, ledger_code, wait_for
+
+CHART = str(ROOT / "helm/penstock")
+
+
+def selected(namespace: Namespace, selector: dict[str, Any]) -> set[str]:
+    """Names of the pods that a label selector selects, as the apiserver sees it."""
+    assert set(selector) <= {"matchLabels"}
+    text = ",".join(f"{key}={value}" for key, value in selector.get("matchLabels", {}).items())
+    return {pod["metadata"]["name"] for pod in namespace.list("pods", text)}
+
+
+def of_deployment(namespace: Namespace, name: str) -> set[str]:
+    """Names of a Deployment's pods, by who owns them."""
+    return {
+        pod["metadata"]["name"]
+        for pod in namespace.list("pods")
+        for owner in pod["metadata"]["ownerReferences"]
+        if owner["name"].rpartition("-")[0] == name
+    }
+
+
+def policy(namespace: Namespace, name: str) -> dict[str, Any]:
+    """A policy's spec."""
+    spec: dict[str, Any] = (namespace.get("networkpolicy", name) or {})["spec"]
+    return spec
+
+
+def test_policies_select_their_pods_and_follow_the_chart(namespace: Namespace, load: Load) -> None:
+    """Each selects its Deployment's pods, and routers as peers; values change them, restarting nothing."""
+    namespace.apply(
+        ledger_code(),
+        ledger_backend("one", collector=load.port, replicas=2),
+        ledger_backend("two", collector=load.port),
+        endpoint("one", "one"),
+    )
+    for name in ("one", "two"):
+        namespace.wait_ready("modelbackend", name)
+    namespace.wait_ready("modelendpoint", "one")
+    for name in ("one-backend", "two-backend", "penstock-router"):
+        pods = selected(namespace, policy(namespace, name)["podSelector"])
+        assert pods == of_deployment(namespace, name)
+        assert pods
+    (rule,) = policy(namespace, "one-backend")["ingress"]
+    assert selected(namespace, rule["from"][0]["podSelector"]) == of_deployment(namespace, "penstock-router")
+    assert selected(namespace, rule["from"][1]["podSelector"]) == {
+        pod["metadata"]["name"] for pod in namespace.list("pods")
+    }
+    (port,) = (namespace.get("service", "one") or {})["spec"]["ports"]
+    (opened,) = policy(namespace, "penstock-router")["ingress"]
+    assert any(one["port"] <= port["targetPort"] <= one.get("endPort", 0) for one in opened["ports"])
+
+    before = {pod["metadata"]["uid"] for pod in namespace.list("pods", "penstock.dev/backend")}
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    try:
+        upgrade(namespace, "--set-json", f"metrics.from={json.dumps([peer])}")
+        wait_for("the peers of metrics", lambda: len(policy(namespace, "two-backend")["ingress"]) == 2)
+        metrics = policy(namespace, "two-backend")["ingress"][1]
+        assert metrics == {"from": [peer], "ports": [{"protocol": "TCP", "port": 8013}]}
+        upgrade(namespace, "--set", "networkPolicies.enabled=false")
+        wait_for("no policy", lambda: not namespace.list("networkpolicies"))
+    finally:
+        upgrade(namespace)
+    wait_for("three policies again", lambda: len(namespace.list("networkpolicies")) == 3)
+    assert {pod["metadata"]["uid"] for pod in namespace.list("pods", "penstock.dev/backend")} == before
+
+
+def upgrade(namespace: Namespace, *arguments: str) -> None:
+    """Upgrade the shared release and wait until its Deployment is ready."""
+    namespace.cluster.helm(
+        *("upgrade", "penstock", CHART, "-n", "penstock-system"),
+        *("-f", str(ROOT / "devcluster/values.yaml"), *arguments, "--wait", "--timeout", "120s"),
+    )

@@ -1,0 +1,76 @@
+"""What a backend says of its pods, on real nodes: extended resources, rollout, suspend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from devcluster.cluster import Cluster
+from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code, wait_for
+
+RESOURCE = "example.com/accelerator"
+
+
+def patch_node(cluster: Cluster, name: str, operation: dict[str, Any]) -> None:
+    """Change what a node says it has, as a device plugin's kubelet would."""
+    paths = [f"/status/{part}/{RESOURCE.replace('/', '~1')}" for part in ("capacity", "allocatable")]
+    operations = [{**operation, "path": path} for path in paths]
+    cluster.kubectl(
+        *("patch", "node", name, "--subresource=status", "--type=json", "-p", json.dumps(operations))
+    )
+
+
+@pytest.fixture
+def one_accelerator(penstock: Cluster) -> Iterator[None]:
+    """The cluster has one accelerator, on one node, for the time of the test."""
+    nodes = json.loads(penstock.kubectl("get", "nodes", "-o", "json").stdout)["items"]
+    name = nodes[0]["metadata"]["name"]
+    patch_node(penstock, name, {"op": "add", "value": "1"})
+    yield
+    patch_node(penstock, name, {"op": "remove"})
+
+
+def uids(namespace: Namespace) -> set[str]:
+    """The uids of the backend's pods, those that end included."""
+    return {pod["metadata"]["uid"] for pod in namespace.list("pods", "penstock.dev/backend=b")}
+
+
+@pytest.mark.usefixtures("one_accelerator")
+def test_a_model_that_needs_the_only_accelerator_rolls_in_place(namespace: Namespace, load: Load) -> None:
+    """With a surge its next pod finds none, which is told while the old one serves; without one it rolls."""
+    backend = ledger_backend("b", collector=load.port)
+    backend["spec"]["model"]["python"]["resources"] = {"limits": {RESOURCE: 1}}
+    namespace.apply(ledger_code(), backend)
+    namespace.wait_ready("modelbackend", "b")
+    (pod,) = namespace.pods("b")
+    asked = [one.get("resources", {}).get("limits", {}) for one in pod["spec"]["initContainers"]]
+    assert not any(RESOURCE in limits for limits in asked)
+    assert pod["spec"]["containers"][0]["resources"]["requests"][RESOURCE] == "1"
+
+    namespace.patch("modelbackend", "b", {"spec": {"podTemplate": {"annotations": {"changed": "yes"}}}})
+    told = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="Unschedulable")
+    assert RESOURCE in told["message"]
+    assert namespace.condition("modelbackend", "b", "Available")["status"] == "True"
+
+    namespace.patch("modelbackend", "b", {"spec": {"rollout": {"maxSurge": 0, "maxUnavailable": 1}}})
+    namespace.wait_ready("modelbackend", "b", seconds=120)
+    wait_for("another pod in its place", lambda: pod["metadata"]["uid"] not in uids(namespace))
+
+
+def test_a_suspended_backend_is_left_as_it_is_until_it_is_resumed(namespace: Namespace, load: Load) -> None:
+    """A change that rolls waits, and is then carried out."""
+    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port))
+    namespace.wait_ready("modelbackend", "b")
+    before, deployment = uids(namespace), namespace.get("deployment", "b-backend") or {}
+    change = {"suspend": True, "podTemplate": {"annotations": {"changed": "yes"}}}
+    namespace.patch("modelbackend", "b", {"spec": change})
+    namespace.wait_ready("modelbackend", "b")
+    after = namespace.get("deployment", "b-backend") or {}
+    assert after["metadata"]["generation"] == deployment["metadata"]["generation"]
+    assert uids(namespace) == before
+    namespace.patch("modelbackend", "b", {"spec": {"suspend": False}})
+    wait_for("another pod", lambda: uids(namespace) and not uids(namespace) & before, seconds=120)
+    namespace.wait_ready("modelbackend", "b")

@@ -1,0 +1,166 @@
+"""Who may reach our pods, and what the installation adds to every pod."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock_operator import config as configuration
+from penstock_operator.api import ModelBackend, ModelEndpoint
+from penstock_operator.desired import backend, deployment, labels, ports, router, sidecar
+from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.objects import Object
+from penstock_operator.errors import ConfigError
+
+CONFIG = RenderConfig(sidecar_image="s", router_image="r")
+PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+GATEWAY = {"podSelector": {"matchLabels": {"app": "gateway"}}}
+ROUTERS = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "penstock-router"}}}
+
+
+def of_backend(config: RenderConfig, **spec: Any) -> dict[str, Object]:
+    """A backend's objects by kind."""
+    model = {"container": {"image": "i"}, "port": 9000}
+    wanted = ModelBackend.parse({"metadata": {"name": "b", "uid": "b"}, "spec": {"model": model} | spec})
+    pods = deployment.pods_of(wanted, config=config, new_secret="x", live=None)
+    found = backend.backend_objects(wanted, document=b"{}", pods=pods, config=config)
+    return {item["kind"]: item for item in found}
+
+
+def of_router(config: RenderConfig) -> dict[str, Object]:
+    """A router's objects by kind."""
+    owner = ModelEndpoint.parse({"metadata": {"name": "e", "uid": "e"}, "spec": {"backend": "b"}})
+    found = router.router_objects("n", [owner], config=config, document=b"{}")
+    return {item["kind"]: item for item in found}
+
+
+def ingress(found: dict[str, Object]) -> list[tuple[list[Any] | None, list[Any]]]:
+    """A policy's rules: peers (None: everybody) and ports."""
+    return [
+        (rule.get("from"), [(one["port"], one.get("endPort")) for one in rule["ports"]])
+        for rule in found["NetworkPolicy"]["spec"]["ingress"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "rules"),
+    [
+        (CONFIG, [([ROUTERS, {"podSelector": {}}], [(8012, None)])]),
+        (replace(CONFIG, backends_from=()), [([ROUTERS], [(8012, None)])]),
+        (replace(CONFIG, backends_from=(GATEWAY,)), [([ROUTERS, GATEWAY], [(8012, None)])]),
+        (
+            replace(CONFIG, backends_from=(), metrics_from=(PROMETHEUS,)),
+            [([ROUTERS], [(8012, None)]), ([PROMETHEUS], [(8013, None)])],
+        ),
+    ],
+)
+def test_who_reaches_a_backend(config: RenderConfig, rules: list[Any]) -> None:
+    """Requests from routers and whom it names, metrics from whom it names, the model from nobody."""
+    assert ingress(of_backend(config)) == rules
+
+
+@pytest.mark.parametrize(
+    ("config", "rules"),
+    [
+        (CONFIG, [(None, [(8000, None), (20000, 29999)])]),
+        (replace(CONFIG, routers_from=(GATEWAY,)), [([GATEWAY], [(8000, None), (20000, 29999)])]),
+        (
+            replace(CONFIG, metrics_from=(PROMETHEUS,)),
+            [(None, [(8000, None), (20000, 29999)]), ([PROMETHEUS], [(8001, None)])],
+        ),
+    ],
+)
+def test_who_reaches_a_router(config: RenderConfig, rules: list[Any]) -> None:
+    """The front door and every port that an endpoint may get, from everybody unless told; metrics too."""
+    assert ingress(of_router(config)) == rules
+    assert (ports.FIRST, ports.LAST) == (20000, 29999)
+
+
+def test_a_policy_selects_its_pods_and_leaves_what_they_call_alone() -> None:
+    """Its selector is a part of the pods' labels, whatever labels a user adds; egress is not restricted."""
+    for found, own in (
+        (of_backend(CONFIG, podTemplate={"labels": {"a": "b"}}), labels.backend_selector("b")),
+        (of_router(CONFIG), labels.router_selector()),
+    ):
+        spec = found["NetworkPolicy"]["spec"]
+        assert spec["podSelector"] == {"matchLabels": own}
+        assert own.items() <= found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+        assert spec["policyTypes"] == ["Ingress"]
+        assert "egress" not in spec
+
+
+def test_the_ports_of_a_policy_are_those_of_the_containers() -> None:
+    """What the sidecar listens on; the model's own port is in no rule."""
+    every = replace(CONFIG, metrics_from=(PROMETHEUS,))
+    found = of_backend(every)
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    opened = {port for _, numbers in ingress(found) for port, _ in numbers}
+    assert opened == {one["containerPort"] for one in pod["initContainers"][0]["ports"]}
+    assert opened == {sidecar.DATA_PORT, sidecar.ADMIN_PORT}
+    assert [one["containerPort"] for one in pod["containers"][0]["ports"]] == [9000]
+
+
+def test_without_network_policies() -> None:
+    """An installation may leave them to somebody else."""
+    config = replace(CONFIG, network_policies=False)
+    assert "NetworkPolicy" not in of_backend(config)
+    assert "NetworkPolicy" not in of_router(config)
+
+
+def test_pull_secrets_reach_every_pod() -> None:
+    """The user's own come first, and no name comes twice."""
+    config = replace(CONFIG, image_pull_secrets=("registry", "mine"))
+    template = {"imagePullSecrets": [{"name": "mine"}]}
+
+    def secrets(found: dict[str, Object]) -> list[str]:
+        pod = found["Deployment"]["spec"]["template"]["spec"]
+        return [one["name"] for one in pod.get("imagePullSecrets", [])]
+
+    assert secrets(of_backend(config, podTemplate=template)) == ["mine", "registry"]
+    assert secrets(of_backend(config)) == secrets(of_router(config)) == ["registry", "mine"]
+    assert secrets(of_backend(CONFIG)) == secrets(of_router(CONFIG)) == []
+
+
+def test_pods_spread_softly_unless_the_user_says_how() -> None:
+    """Over the nodes, by their own labels, and no pod waits for it; a user's constraints stand alone."""
+
+    def spread(found: dict[str, Object]) -> list[Object]:
+        constraints: list[Object] = found["Deployment"]["spec"]["template"]["spec"][
+            "topologySpreadConstraints"
+        ]
+        return constraints
+
+    for found, own in (
+        (of_backend(CONFIG), labels.backend_selector("b")),
+        (of_router(CONFIG), labels.router_selector()),
+    ):
+        (one,) = spread(found)
+        assert (one["topologyKey"], one["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+        assert one["labelSelector"] == {"matchLabels": own}
+    mine = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    assert spread(of_backend(CONFIG, podTemplate={"topologySpreadConstraints": [mine]})) == [mine]
+
+
+def test_the_configuration_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the chart hands it over: environment variables with JSON."""
+    monkeypatch.setenv("PENSTOCK_METRICS_FROM", '[{"podSelector":{}}]')
+    monkeypatch.setenv("PENSTOCK_ROUTERS_FROM", "[]")
+    monkeypatch.setenv("PENSTOCK_BACKENDS_FROM", "[]")
+    monkeypatch.setenv("PENSTOCK_NETWORK_POLICIES", "false")
+    monkeypatch.setenv("PENSTOCK_IMAGE_PULL_SECRETS", "a,b")
+    found = configuration.parse([]).render
+    assert found.metrics_from == ({"podSelector": {}},)
+    assert (found.routers_from, found.backends_from, found.network_policies) == ((), (), False)
+    assert found.image_pull_secrets == ("a", "b")
+    assert configuration.parse(["--backends-from", '[{"podSelector": {}}]']).render.backends_from == (
+        {"podSelector": {}},
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "[{}]", "[", "null"])
+def test_peers_that_are_none_are_refused(text: str) -> None:
+    """An empty peer would mean everybody to some, nobody to others."""
+    with pytest.raises(ConfigError, match="--metrics-from"):
+        configuration.parse(["--metrics-from", text])
