@@ -19,7 +19,7 @@ from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics, most_telling
 from penstock_sidecar.model import Model
-from penstock_sidecar.passthrough import NONE, Passing
+from penstock_sidecar.passthrough import NONE, STREAM_BYTES, Passing
 from penstock_sidecar.readiness import Readiness
 from penstock_sidecar.reconfigure import Reconfigure
 from penstock_sidecar.streaming import StreamedSends
@@ -218,7 +218,9 @@ class Sidecar:
 
     async def _listen(self) -> Listener:
         service = self._service if self._tracing is None else self._tracing.service(self._service)
-        return await self._data.serve(*self._config.listen, service, streams=self._streams)
+        return await self._data.serve(
+            *self._config.listen, service, streams=self._streams, whole_bytes=STREAM_BYTES
+        )
 
     async def _end(self) -> int:
         """Drain and end; a second signal ends at once."""

@@ -184,6 +184,11 @@ class Dispatcher:
         return self._runs.items + (0 if self._beside is None else self._beside.ongoing)
 
     @property
+    def resting(self) -> bool:
+        """Nothing waits and nothing is with the model."""
+        return not (self._queue.items or self._runs.items) and not (self.queued or self.ongoing)
+
+    @property
     def oldest_age(self) -> float:
         """Seconds that the oldest queued request has waited; 0 where none waits."""
         oldest = self._queue.oldest
@@ -280,9 +285,18 @@ class Dispatcher:
             raise self.refusing.with_traceback(None)
         if work.expires <= work.arrived:
             raise admission.late_on_arrival()
-        if self._queue.items or self._paused or self._runs.busy >= self.slots:
-            self._check_room(work)
-        self._queue.add(work)
+        queue = self._queue
+        queued = queue.items
+        if queued or self._paused or self._runs.busy >= self.slots:
+            after = queued + work.size
+            # NB: what most requests are let in by, in one look; `_check_room` says it in full.
+            if (
+                after > self._room
+                or queue.bytes + work.bytes_left > MAX_QUEUED_BYTES
+                or work.arrived + 2.0 * (after // self._usual + 2) * self._slow >= work.deadline
+            ):
+                self._check_room(work)
+        queue.add(work)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -369,6 +383,7 @@ class Dispatcher:
             self._slow = max(0.9 * self._slow, self._curve.predict(now, cls, self._usual) or 0.0)
         if self._auto is not None:
             self.slots = self._auto.ended(now, items, seconds, pressed=self._queue.items > 0, ok=ok)
+            self._room = self._batching.queue_limit(self.slots)
 
     def isolates(self) -> bool:
         """See `runs.Flow`."""
@@ -400,6 +415,7 @@ class Dispatcher:
             self._auto = AutoSlots(start=self.slots, max_seconds=self._service)
         else:
             self._auto.max_seconds = self._service
+        self._room = batching.queue_limit(self.slots)
         self._usual = min(self._usual, batching.max_batch_size)
         self._limits = Limits(
             size=batching.max_batch_size,
@@ -416,7 +432,7 @@ class Dispatcher:
         free = max(0, self._free())
         # What free slots take at once does not wait; and a request larger than the whole queue gets its
         # chance when nobody else waits.
-        limit = batching.queue_limit(self.slots)
+        limit = self._room
         if queued + work.size > limit + free * batching.max_batch_size and not (free and not queued):
             raise self._full(f"expected room for {work.size} items, found {queued} of {limit} queued")
         if queued and queue.bytes + work.bytes_left > MAX_QUEUED_BYTES:

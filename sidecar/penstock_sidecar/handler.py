@@ -178,7 +178,6 @@ class SidecarHandler:
         self._dispatcher.leave(work)
 
     def _arrived(self, items: int) -> None:
-        dispatcher = self._dispatcher
         self._tally.arrived(items)
-        if not dispatcher.queued and not dispatcher.ongoing:
+        if self._dispatcher.resting:
             self._first()

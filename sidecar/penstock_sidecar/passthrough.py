@@ -176,7 +176,7 @@ class Passing:
     @property
     def queued(self) -> int:
         """Requests that wait."""
-        return len(self._line)
+        return len(self._line.by_arrival)
 
     @property
     def ongoing(self) -> int:

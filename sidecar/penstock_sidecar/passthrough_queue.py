@@ -25,20 +25,20 @@ W = TypeVar("W", bound=Waiter)
 
 
 class WaitingLine(Generic[W]):
-    """The queue."""
+    """The queue; `by_arrival` has those that wait, the oldest first, to look at."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, W]] = []
-        self._by_arrival: dict[W, None] = {}
+        self.by_arrival: dict[W, None] = {}
         self._sequence = 0
 
     def __len__(self) -> int:
-        return len(self._by_arrival)
+        return len(self.by_arrival)
 
     @property
     def oldest(self) -> float | None:
         """When the one that waits longest arrived."""
-        return next(iter(self._by_arrival)).arrived if self._by_arrival else None
+        return next(iter(self.by_arrival)).arrived if self.by_arrival else None
 
     @property
     def first_expiry(self) -> float | None:
@@ -50,7 +50,7 @@ class WaitingLine(Generic[W]):
         """Put one in."""
         waiter.waiting = True
         self._sequence += 1
-        self._by_arrival[waiter] = None
+        self.by_arrival[waiter] = None
         heapq.heappush(self._heap, (waiter.expires, self._sequence, waiter))
 
     def leave(self, waiter: W) -> None:
@@ -58,15 +58,15 @@ class WaitingLine(Generic[W]):
         if not waiter.waiting:
             return
         waiter.waiting = False
-        del self._by_arrival[waiter]
-        if len(self._heap) > _MIN_COMPACT and len(self._heap) > 2 * len(self._by_arrival):
+        del self.by_arrival[waiter]
+        if len(self._heap) > _MIN_COMPACT and len(self._heap) > 2 * len(self.by_arrival):
             self._heap = [entry for entry in self._heap if entry[2].waiting]
             heapq.heapify(self._heap)
 
     def expired(self, now: float) -> list[W]:
         """Take out all whose deadline has come."""
         found: list[W] = []
-        while self._by_arrival:
+        while self.by_arrival:
             self._skip()
             if self._heap[0][0] > now:
                 break
@@ -80,10 +80,10 @@ class WaitingLine(Generic[W]):
 
     def clear(self) -> list[W]:
         """Take out all, the one that came first first."""
-        found = list(self._by_arrival)
+        found = list(self.by_arrival)
         for waiter in found:
             waiter.waiting = False
-        self._by_arrival.clear()
+        self.by_arrival.clear()
         self._heap.clear()
         return found
 
@@ -95,5 +95,5 @@ class WaitingLine(Generic[W]):
     def _pop(self) -> W:
         waiter = heapq.heappop(self._heap)[2]
         waiter.waiting = False
-        del self._by_arrival[waiter]
+        del self.by_arrival[waiter]
         return waiter

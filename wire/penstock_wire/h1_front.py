@@ -59,11 +59,12 @@ class H1Front:
         service: Service,
         *,
         streams: Streams | None = None,
+        whole_bytes: int = 0,
         reuse_port: bool = False,
     ) -> Listener:
         """See `Front.serve`."""
         loop = asyncio.get_running_loop()
-        listener = H1Listener(self, service, streams)
+        listener = H1Listener(self, service, streams, whole_bytes)
         listener.server = await loop.create_server(
             lambda: H1Connection(self, listener, loop),
             host,
@@ -124,11 +125,17 @@ class H1Listener:
         front: its front.
         service: takes the exchanges.
         streams: which bodies are streams.
+        whole_bytes: bodies of up to so many bytes are none.
+
+    `whole_bytes` is then up to where a body of known length is taken whole without a question.
     """
 
-    def __init__(self, front: H1Front, service: Service, streams: Streams | None) -> None:
+    def __init__(
+        self, front: H1Front, service: Service, streams: Streams | None, whole_bytes: int = 0
+    ) -> None:
         self.service = service
         self.streams = streams
+        self.whole_bytes = front.max_body_bytes if streams is None else min(whole_bytes, front.max_body_bytes)
         self.closing = front.closing  # each answer is the last of its connection
         self.server: asyncio.Server
         self.connections: set[H1Connection] = set()

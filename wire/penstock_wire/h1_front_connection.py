@@ -235,7 +235,7 @@ class H1Connection(AnswerSide):
             self._incoming = exchange = H1Exchange(self, request, keep=True)
             if length:
                 self._left = length
-                if length > self._front.max_body_bytes or self._listener.streams is not None:
+                if length > self._listener.whole_bytes:
                     self._begin_body(exchange, length)
         else:
             self._uncommon(url, fields, special)

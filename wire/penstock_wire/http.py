@@ -209,6 +209,7 @@ class Front(Protocol):
         service: Service,
         *,
         streams: Streams | None = None,
+        whole_bytes: int = 0,
         reuse_port: bool = False,
     ) -> Listener:
         """Listen on an address, without a task for each request.
@@ -218,6 +219,7 @@ class Front(Protocol):
             port: port to bind, 0 for any free one.
             service: takes the exchanges.
             streams: which bodies are streams; None = none, and no request may switch protocols.
+            whole_bytes: `streams` is not asked about a body that is said to have so many bytes or fewer.
             reuse_port: let several processes share the port.
 
         Raises:
