@@ -24,7 +24,7 @@ from penstock_wire.headers import SERVER_TIMING
 from penstock_wire.http import Done, GiveUp, Request, Response, UpstreamError
 from penstock_wire.process import log
 
-_ONE_CORE = len(os.sched_getaffinity(0)) == 1
+_ONE_CORE = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1
 MIN_RUN_SECONDS = 0.001
 
 _NEVER = float("inf")
