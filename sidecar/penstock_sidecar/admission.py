@@ -1,4 +1,4 @@
-"""Whom to take in: when an arriving request would be answered, and what one is told that is not served.
+"""What one is told that is not served, on arrival or later.
 
 Pure.
 """
@@ -8,26 +8,6 @@ from __future__ import annotations
 from penstock_wire.errors import PenstockError, Reason
 
 MAX_RETRY_AFTER = 60.0
-
-
-def predicted_finish(*, ahead: int, free: int, slots: int, service: float, first_free: float) -> float:
-    """Seconds until a request that arrives now is answered.
-
-    Batches leave the slots evenly spread, `service / slots` apart. What a free slot takes at once does not
-    wait.
-
-    Args:
-        ahead: batches that go before the one that it will be in.
-        free: slots that are free.
-        slots: slots.
-        service: seconds that a full batch takes.
-        first_free: seconds until the next slot falls free, where none is free now.
-    """
-    waits_for = ahead - free
-    if waits_for < 0:
-        return service
-    start = waits_for * service / max(1, slots)
-    return start + service + (0.0 if free else first_free)
 
 
 def late_on_arrival() -> PenstockError:

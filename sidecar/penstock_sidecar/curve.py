@@ -1,11 +1,13 @@
 """How long a batch of W items takes: L(W), learned from the batches that the model answered.
 
-    L(W) = 1.05 · max(a + b·W, p95 of the batches of W's size)
+    L(W) = 1.05 · max(a + b·W, p80 of the batches of W's size)
 
 `a + b·W` is a robust line through the successes of the latest 200 batches and the last 10 s, one line for
-each class of requests; the p95 counts where at least 8 samples of about W's size exist, and never falls as W
-grows. Samples expire, so that one slow start is not held against a model for ever: nothing is known where
-nothing succeeded lately. The time is an argument.
+each class of requests; the p80 counts where at least 8 samples of about W's size exist, and never falls as W
+grows. (Not the p95: where one batch in twenty stalls, whatever its size, it would make all batches small and
+all queues short for the sake of those few: docs/adr/0005-predict-by-p80.md.) Samples expire, so that one slow
+start is not held against a model for ever: nothing is known where nothing succeeded lately. The time is an
+argument.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ CLASSES = 16
 """Classes that are told apart; beyond, the one that was observed least recently is forgotten."""
 MARGIN = 1.05
 BUCKET_SAMPLES = 8
-"""Samples of about one size from which their p95 counts."""
+"""Samples of about one size from which their p80 counts."""
+TAIL = 0.8
+"""The share that the p80 is of."""
 REFIT = 0.1
 """Seconds between two fits of one class, once it has `EAGER` samples."""
 EAGER = 16
@@ -100,10 +104,10 @@ def _weighted_median(values: list[tuple[float, int]]) -> float:
     raise ValueError("expected at least one value")
 
 
-def p95(values: list[float]) -> float:
-    """The 95th percentile by nearest rank: the smallest value that at least 95 % do not exceed."""
+def p80(values: list[float]) -> float:
+    """The 80th percentile by nearest rank: the smallest value that at least 80 % do not exceed."""
     values.sort()
-    return values[math.ceil(0.95 * len(values)) - 1]
+    return values[math.ceil(TAIL * len(values)) - 1]
 
 
 class _Class:
@@ -120,14 +124,14 @@ class _Class:
         self.floors: list[float] = []
         self.largest = 0
         # The latest question to `largest` and its answer, while the fit stands.
-        self.kept = (0, 0.0, 0)
+        self.kept = (0, 0.0, 0.0, 0)
 
     def fit(self, now: float) -> None:
         samples = self.samples
         while samples and samples[0][0] <= now - self.horizon:
             samples.popleft()
         self.n = len(samples)
-        self.kept = (0, 0.0, 0)
+        self.kept = (0, 0.0, 0.0, 0)
         if not samples:
             self.again = math.inf
             self.largest = 0
@@ -142,7 +146,7 @@ class _Class:
         self.floors = []
         for bucket in buckets:
             if len(bucket) >= BUCKET_SAMPLES:
-                floor = max(floor, p95(bucket))
+                floor = max(floor, p80(bucket))
             self.floors.append(floor)
         self.largest = max(items for _, items, _ in samples)
 
@@ -211,8 +215,20 @@ class ServiceCurve:
         floor = known.floors[min(bisect_left(_BOUNDS, items), _LAST_BUCKET)]
         return MARGIN * max(line, floor)
 
-    def largest(self, now: float, cls: str, limit: int, seconds: float) -> int:
+    def middle(self, now: float, cls: str, items: int) -> float | None:
+        """The line at `items`: what half of such batches take; None where nothing succeeded lately."""
+        known = self._classes.get(cls)
+        if known is None:
+            return None
+        if now >= known.again:
+            known.fit(now)
+        return known.a + known.b * items if known.n else None
+
+    def largest(self, now: float, cls: str, limit: int, seconds: float, most: float = 0.0) -> int:
         """Items of the largest batch that keeps within `seconds`: 1 at least, `limit` at most.
+
+        Where not even one item does, small batches would bring nothing and cost all throughput: then those
+        count that keep within `most`; and where no batch does that either, nothing is lost by full ones.
 
         Nothing is known of sizes far beyond those seen, so a batch is never more than twice the largest
         batch of the samples, and of one item where there are none: 1, 2, 4, … from a cold start.
@@ -221,7 +237,8 @@ class ServiceCurve:
             now: the clock's time.
             cls: the class.
             limit: items at most, ≥ 1.
-            seconds: what a batch may take.
+            seconds: what a batch should take at most.
+            most: what it may take at most, where that cannot be; not used where it is less than `seconds`.
         """
         known = self._classes.get(cls)
         if known is None:
@@ -231,12 +248,16 @@ class ServiceCurve:
         if not known.n:
             return 1
         kept = known.kept
-        if kept[0] != limit or kept[1] != seconds:
-            kept = known.kept = (limit, seconds, self._search(now, cls, limit, seconds))
-        return kept[2]
+        if kept[0] != limit or kept[1] != seconds or kept[2] != most:
+            kept = known.kept = (limit, seconds, most, self._search(now, cls, limit, seconds, most))
+        return kept[3]
 
-    def _search(self, now: float, cls: str, limit: int, seconds: float) -> int:
+    def _search(self, now: float, cls: str, limit: int, seconds: float, most: float) -> int:
         high = min(limit, 2 * self._classes[cls].largest)
+        if most > seconds and not self._within(now, cls, 1, seconds):
+            seconds = most
+            if not self._within(now, cls, 1, most):
+                return high
         if self._within(now, cls, high, seconds):
             return high
         low = 1

@@ -21,6 +21,7 @@ from typing import Protocol
 from penstock_sidecar import admission
 from penstock_sidecar.concurrency import AutoSlots
 from penstock_sidecar.curve import ServiceCurve
+from penstock_sidecar.forecast import Forecast, Turn
 from penstock_sidecar.isolation import Budget, granted
 from penstock_sidecar.keys import Keys
 from penstock_sidecar.pace import Pace
@@ -141,6 +142,7 @@ class Dispatcher:
             begin=begin,
         )
         self._curve = ServiceCurve()
+        self._forecast = Forecast(self._curve)
         self._budget = Budget()
         self._auto: AutoSlots | None = None
         self._idle = asyncio.Event()
@@ -355,8 +357,9 @@ class Dispatcher:
         except Exception as error:
             log("answer failed", level="error", error=repr(error))
 
-    def freed(self) -> None:
+    def freed(self, turn: Turn) -> None:
         """See `runs.Flow`."""
+        self._forecast.end(turn, waiting=self._queue.items > 0)
         if not self._runs.busy:
             self._quiet.set()
         items = self._queue.items
@@ -380,7 +383,8 @@ class Dispatcher:
             cls = work.key.cls
             self._curve.observe(now, cls, items, seconds)
             self._usual = self._size(now, cls)
-            self._slow = max(0.9 * self._slow, self._curve.predict(now, cls, self._usual) or 0.0)
+            slow = (self._curve.predict(now, cls, self._usual) or 0.0) + self._forecast.extra
+            self._slow = max(0.9 * self._slow, slow)
         if self._auto is not None:
             self.slots = self._auto.ended(now, items, seconds, pressed=self._queue.items > 0, ok=ok)
             self._room = self._batching.queue_limit(self.slots)
@@ -446,24 +450,14 @@ class Dispatcher:
         """Refuse what would not be answered in time."""
         queue, now, cls = self._queue, work.arrived, work.key.cls
         size = self._size(now, cls)
-        service = self._curve.predict(now, cls, size)
-        if service is None or self._paused:
+        if self._paused:
             return
         items, lines = queue.ahead(work)
-        batches = max((items + work.size - 1) // size, lines - 1)
-        finish = admission.predicted_finish(
-            ahead=batches, free=free, slots=self.slots, service=service, first_free=self._first_free(now, cls)
+        finish = self._forecast.finish(
+            now, cls, size, items=items + work.size - 1, lines=lines, free=free, slots=self.slots
         )
-        if batches >= free and now + finish > work.deadline:
+        if finish is not None and now + finish > work.deadline:
             raise admission.unmeetable(finish, work.deadline - now)
-
-    def _first_free(self, now: float, cls: str) -> float:
-        """Seconds until the next slot falls free."""
-        left = [
-            max(0.0, begun + (self._curve.predict(now, cls, items) or 0.0) - now)
-            for begun, items in self._runs.begun()
-        ]
-        return min(left, default=0.0)
 
     def _full(self, detail: str) -> PenstockError:
         retry_after = self.pace.retry_after(self._queue.items, self.slots)
@@ -472,9 +466,10 @@ class Dispatcher:
     def _size(self, now: float, cls: str) -> int:
         """Items of a batch at most: those of the policy, or fewer where that keeps the objective."""
         limit = self._batching.max_batch_size
-        if self._service is None:
+        objective, service = self._objective, self._service
+        if objective is None or service is None:
             return limit
-        return self._curve.largest(now, cls, limit, self._service)
+        return self._curve.largest(now, cls, limit, service, objective)
 
     def _check_idle(self) -> None:
         if not self._queue.items and not self._runs.items:
@@ -516,6 +511,8 @@ class Dispatcher:
         """Answer what expired, fill the free slots; returns when to look again, if ever."""
         now = self._clock() + TIMER_SLACK
         again = self._fill(now)
+        if self._free() > 0:
+            self._forecast.rest()
         again = _earlier(again, self._expire(now))
         again = _earlier(again, self._runs.expire(now))
         self._check_idle()
@@ -545,14 +542,18 @@ class Dispatcher:
             self.settle(head, admission.expired(now - head.arrived))
             return
         dropped: list[Work] = []
+        before, waited = queue.items, queue.lines[key].items
         parts = queue.cut(key, limits, lambda items: now + (curve.predict(now, cls, items) or 0.0), dropped)
+        items = before - queue.items
         for work in dropped:
+            items -= work.size - work.taken
             service = curve.predict(now, cls, size) or 0.0
             self.settle(work, admission.dropped(now - work.arrived, service))
         if not parts:
             return
+        turn = self._forecast.begin(now - TIMER_SLACK, cls, items, possible=size, waited=waited)
         self.counts.batches += 1
-        self.counts.batch_items += self._runs.start(parts, self._limits.size)
+        self.counts.batch_items += self._runs.start(parts, self._limits.size, turn)
         self._budget.batch(now)
         self.keys.forget(queue.lines)
 

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from penstock_sidecar.exchange import compose, distribute, failure, from_model, rejoin
+from penstock_sidecar.forecast import Turn
 from penstock_sidecar.isolation import STATUSES, Halving
 from penstock_sidecar.streaming import Streamed, StreamedSends
 from penstock_sidecar.work import Outcome, Part, Work
@@ -65,8 +66,8 @@ class Flow(Protocol):
         """Give a request its outcome, unless it has one."""
         ...
 
-    def freed(self) -> None:
-        """A slot fell free."""
+    def freed(self, turn: Turn) -> None:
+        """The slot fell free that a batch had in this turn."""
         ...
 
     def learned(self, work: Work, items: int, seconds: float, *, ok: bool) -> None:
@@ -91,6 +92,7 @@ class Batch:
         limit: what it could have held.
         waits: seconds that the requests that begin here have waited.
         began: when it was cut.
+        turn: its slot's time with it.
 
     `sent` is when it went to the model first; `give_up` ends that exchange where no `task` waits for it.
     """
@@ -106,11 +108,15 @@ class Batch:
         "parts",
         "sent",
         "task",
+        "turn",
         "waits",
     )
 
-    def __init__(self, parts: list[Part], items: int, limit: int, waits: list[float], began: float) -> None:
+    def __init__(
+        self, parts: list[Part], items: int, limit: int, waits: list[float], began: float, turn: Turn
+    ) -> None:
         self.began = self.sent = began
+        self.turn = turn
         self.parts = parts
         self.items = items
         self.limit = limit
@@ -162,8 +168,14 @@ class Runs:
         self.busy = 0
         self.items = 0
 
-    def start(self, parts: list[Part], limit: int) -> int:
-        """Send a batch of these parts, which could have held `limit` items; returns its items."""
+    def start(self, parts: list[Part], limit: int, turn: Turn) -> int:
+        """Send a batch of these parts, which could have held `limit` items; returns its items.
+
+        Args:
+            parts: what it holds.
+            limit: what it could have held.
+            turn: its slot's time with it.
+        """
         now = self._clock()
         items = 0
         waits: list[float] = []
@@ -174,7 +186,7 @@ class Runs:
             if not part.start:
                 work.cut_at = now
                 waits.append(now - work.arrived)
-        batch = Batch(parts, items, limit, waits, now)
+        batch = Batch(parts, items, limit, waits, now, turn)
         self._batches.add(batch)
         self.busy += 1
         self.items += items
@@ -232,10 +244,6 @@ class Runs:
                 following = batch.due
         return following
 
-    def begun(self) -> list[tuple[float, int]]:
-        """When each batch that is with the model was sent, and its items."""
-        return [(batch.began, batch.items) for batch in self._batches if batch.in_model]
-
     async def abort(self) -> None:
         """End all runs at once; what they held is answered as unreachable."""
         for batch in list(self._batches):
@@ -269,7 +277,7 @@ class Runs:
             batch.in_model = False
             self.busy -= 1
             self.items -= batch.items
-            self._flow.freed()
+            self._flow.freed(batch.turn)
 
     def _ended(self, batch: Batch) -> None:
         self._batches.discard(batch)

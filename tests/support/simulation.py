@@ -1,8 +1,8 @@
 """The sidecar's decisions against a simulated model, in discrete events: minutes of load in a second.
 
-Queue, service curve and admission are the real ones; the loop around them is the dispatcher's, without its
-transport. Simplifications: a batch takes exactly what the model's formula says (times a jitter), and sidecar
-and network take no time.
+Queue, service curve and forecast are the real ones; the loop around them is the dispatcher's, without its
+transport. A batch takes what the model's formula says, times a jitter. What the sidecar, the network and a
+busy machine take is a time between the end of a batch and the next cut in its slot, and stalls now and then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable
 from typing import Literal
 
-from penstock_sidecar import admission, curve, queue
+from penstock_sidecar import curve, forecast, queue
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.http import Request
 
@@ -60,6 +60,9 @@ class Case:
         expiring: the first guard: samples expire.
         run_head: the second guard: a free slot runs the last that waits.
         jitter: standard deviation of the logarithm of a batch's time.
+        ours: seconds from the model's answer to the next cut in its slot, in the mean (exponential).
+        stalls: share of these times that are longer by `stall`, as on a machine that others use, too.
+        stall: seconds.
     """
 
     model: Model
@@ -77,6 +80,9 @@ class Case:
     expiring: bool = True
     run_head: bool = True
     jitter: float = 0.0
+    ours: float = 0.0
+    stalls: float = 0.0
+    stall: float = 0.0
     seed: int = 1
 
 
@@ -116,7 +122,10 @@ class Simulation:
         self._queue = queue.Queue()
         self._curve = curve.ServiceCurve() if case.expiring else curve.ServiceCurve(math.inf)
         self._limits = queue.Limits(size=case.size, bytes=1 << 30, wait=case.wait)
-        self._running: list[tuple[float, int, float, list[Asked]]] = []
+        self._forecast = forecast.Forecast(self._curve)
+        # Batches with the model, then those whose answers the sidecar deals out, their slots still taken.
+        self._running: list[tuple[float, int, forecast.Turn, list[Asked]]] = []
+        self._dealt: list[tuple[float, int, forecast.Turn]] = []
         self._arrivals: list[tuple[float, int]] = []
         self._count = 0
 
@@ -135,6 +144,7 @@ class Simulation:
                 for moment in (
                     self._arrivals[0][0] if self._arrivals else None,
                     self._running[0][0] if self._running else None,
+                    self._dealt[0][0] if self._dealt else None,
                     again,
                 )
                 if moment is not None
@@ -144,6 +154,8 @@ class Simulation:
             self.now = max(self.now, min(moments))
             while self._running and self._running[0][0] <= self.now:
                 self._end()
+            while self._dealt and self._dealt[0][0] <= self.now:
+                self._forecast.end(heapq.heappop(self._dealt)[2], waiting=self._queue.items > 0)
             while self._arrivals and self._arrivals[0][0] <= self.now:
                 self._arrive()
             again = self._turn()
@@ -174,35 +186,29 @@ class Simulation:
             heapq.heappush(self._arrivals, (self.now + think, work.client))
 
     def _free(self) -> int:
-        return self.case.slots - len(self._running)
+        return self.case.slots - len(self._running) - len(self._dealt)
 
     def _too_late(self, work: Asked) -> bool:
         free = self._free()
         if free and not self._queue.items:
             return False
-        size = self._size()
-        service = self._curve.predict(self.now, KEY.cls, size)
-        if service is None:
-            return False
-        items, _ = self._queue.ahead(work)
-        ahead = (items + work.size - 1) // size
-        ends = [
-            begun + (self._curve.predict(self.now, KEY.cls, len(works)) or 0.0) - self.now
-            for _, _, begun, works in self._running
-        ]
-        finish = admission.predicted_finish(
-            ahead=ahead,
+        items, lines = self._queue.ahead(work)
+        finish = self._forecast.finish(
+            self.now,
+            KEY.cls,
+            self._size(),
+            items=items + work.size - 1,
+            lines=lines,
             free=free,
             slots=self.case.slots,
-            service=service,
-            first_free=max(0.0, min(ends, default=0.0)),
         )
-        return ahead >= free and self.now + finish > work.deadline
+        return finish is not None and self.now + finish > work.deadline
 
     def _size(self) -> int:
-        if self.case.objective is None:
+        objective = self.case.objective
+        if objective is None:
             return self.case.size
-        return self._curve.largest(self.now, KEY.cls, self.case.size, SERVICE_SHARE * self.case.objective)
+        return self._curve.largest(self.now, KEY.cls, self.case.size, SERVICE_SHARE * objective, objective)
 
     def _turn(self) -> float | None:
         again: float | None = None
@@ -212,6 +218,8 @@ class Simulation:
                 again = choice.again
                 break
             self._cut(choice.key)
+        if self._free() > 0:
+            self._forecast.rest()
         while (first := self._queue.first()) is not None and first.deadline <= self.now:
             if first.expires > self.now and (self.case.drop != "window" or self._queue.requests == 1):
                 break
@@ -236,6 +244,7 @@ class Simulation:
             size = min(size, self._curve.largest(self.now, key.cls, case.size, head.deadline - self.now))
         limits = dataclasses.replace(self._limits, size=size)
         dropped: list[Work] = []
+        waited = self._queue.items
         parts = self._queue.cut(key, limits, self._finish if case.drop == "window" else None, dropped)
         works = [part.work for part in parts if isinstance(part.work, Asked)]
         if case.drop == "window" and not case.run_head:
@@ -250,13 +259,19 @@ class Simulation:
         if case.jitter:
             seconds *= self._random.lognormvariate(0.0, case.jitter)
         self._count += 1
-        heapq.heappush(self._running, (self.now + seconds, self._count, self.now, works))
+        turn = self._forecast.begin(self.now, key.cls, len(works), possible=size, waited=waited)
+        heapq.heappush(self._running, (self.now + seconds, self._count, turn, works))
         self.result.batches += 1
         self.result.items += len(works)
 
     def _end(self) -> None:
-        _, _, begun, works = heapq.heappop(self._running)
-        self._curve.observe(self.now, KEY.cls, len(works), self.now - begun)
+        case = self.case
+        _, count, turn, works = heapq.heappop(self._running)
+        self._curve.observe(self.now, KEY.cls, len(works), self.now - turn.began)
+        ours = self._random.expovariate(1.0 / case.ours) if case.ours else 0.0
+        if case.stalls and self._random.random() < case.stalls:
+            ours += case.stall
+        heapq.heappush(self._dealt, (self.now + ours, count, turn))
         for work in works:
             if self.now <= work.deadline + 1e-9:
                 self.result.good += 1

@@ -31,11 +31,11 @@ def test_what_the_queue_would_answer_too_late_is_refused_on_arrival_with_a_compu
         running = [s.ask(number, timeout=5.0) for number in range(4)]
         await asyncio.sleep(0.1)
         with pytest.raises(PenstockError) as caught:
-            await s.ask("late", timeout=5.0)
+            await s.ask("late", timeout=4.9)
         refused = caught.value
         assert (refused.reason, refused.status, refused.not_admitted) == (Reason.DEADLINE, 503, True)
-        # What is left of the running batch, three that wait and its own: 1.05 s each.
-        assert refused.retry_after == pytest.approx(0.95 + 4 * 1.05 - 5.0, abs=0.01)
+        # What is left of the running batch (of 1.05 s), three that wait (1 s each), its own (1.05 s).
+        assert refused.retry_after == pytest.approx(0.95 + 3 * 1.0 + 1.05 - 4.9, abs=0.01)
         urgent = s.ask("in time", timeout=6.0)
         assert got(await urgent) == ["in time"]
         await asyncio.gather(*running)

@@ -61,7 +61,8 @@ class Watched(Scripted):
         batching = self.dispatcher.batching
         if len(items) > batching.max_batch_size:
             yield "over size"
-        if self.running >= self.dispatcher.slots:
+        # A further run uses the slot that its batch holds, though there may be fewer by now.
+        if not again and self.running >= self.dispatcher.slots:
             yield "over concurrency"
         keys = {self.like[item["of"]] for item in items}
         if len(keys if batching.batch_key_headers else {path for path, _ in keys}) != 1:
