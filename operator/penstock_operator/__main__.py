@@ -21,6 +21,7 @@ from penstock_operator.control.auth import Gate
 from penstock_operator.control.pacer import Pacer
 from penstock_operator.control.reports import Reports
 from penstock_operator.control.server import ControlServer
+from penstock_operator.dryrun import FileCluster, preview, read_file
 from penstock_operator.errors import ClusterError, ConfigError, LeaseLost
 from penstock_operator.fence import FencedCluster
 from penstock_operator.fleet import Fleet
@@ -58,6 +59,8 @@ class Operator:
         metrics.registry.register(Fleet(store, self._reports))
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
+        for name, one in (("reconcile", queue), ("scale", scale_queue)):
+            metrics.watch_work(name, one.underway)
         self._elector = Elector(
             cluster,
             namespace=config.operator_namespace,
@@ -253,6 +256,10 @@ async def run(config: Config) -> int:
         The process's exit code.
     """
     set_log_level(config.log_level)
+    if config.dry_run and config.file:
+        return await _preview(
+            config, FileCluster(read_file(config.file), namespace=config.namespace or "default")
+        )
     logging.basicConfig(handlers=[KopfLog(log)], level=logging.WARNING, force=True)
     try:
         cluster = await KubernetesCluster.connect(config.kubeconfig or None)
@@ -260,12 +267,20 @@ async def run(config: Config) -> int:
         log("cannot log in", level="error", error=str(error))
         return 2
     try:
+        if config.dry_run:
+            return await _preview(config, cluster)
         return await Operator(config, cluster).run()
     except OSError as error:
         log("cannot listen", level="error", address=config.listen, error=str(error))
         return 2
     finally:
         await cluster.close()
+
+
+async def _preview(config: Config, there: Cluster | FileCluster) -> int:
+    return await preview(
+        there, render=config.render, clock=LoopClock(), log=log, namespace=config.namespace or None
+    )
 
 
 def _root(error: BaseException | None) -> BaseException | None:
@@ -280,9 +295,16 @@ def main() -> int:
     try:
         config = configuration.parse()
     except ConfigError as error:
-        print(f"penstock-operator: {error}", file=sys.stderr)
-        return 2
-    return uvloop.run(run(config))
+        return _complain(error)
+    try:
+        return uvloop.run(run(config))
+    except ConfigError as error:
+        return _complain(error)
+
+
+def _complain(error: ConfigError) -> int:
+    print(f"penstock-operator: {error}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import socket
@@ -109,6 +110,15 @@ class Config(BaseModel):
         str, Field(description="ClusterRole that lets routers read EndpointSlices.")
     ] = "penstock-router"
 
+    dry_run: Annotated[
+        bool,
+        Field(description="Print what would be written, as YAML, and exit; needs no right but to read."),
+    ] = False
+    file: Annotated[
+        str,
+        Field(description="With --dry-run: resources of this YAML file (- for standard input), no cluster."),
+    ] = ""
+
     @property
     def address(self) -> tuple[str, int]:
         """Host and port of the control server."""
@@ -185,7 +195,9 @@ def parse(argv: Sequence[str] | None = None) -> Config:
     """
     parser = Parser(prog="penstock-operator", description="The control plane of Penstock.")
     for name, field in Config.model_fields.items():
-        parser.flag(name.replace("_", "-"), default=field.default, help=field.description)
+        switch = {"action": "store_true"} if field.annotation is bool else {}
+        parser.flag(name.replace("_", "-"), default=field.default, help=field.description, **switch)
+    parser.add_argument("-f", dest="file", default=argparse.SUPPRESS, help="Same as --file.")
     values: dict[str, Any] = vars(parser.parse_args(argv))
     try:
         for flag in ("listen", "reports_listen"):
@@ -193,10 +205,13 @@ def parse(argv: Sequence[str] | None = None) -> Config:
                 address(values[flag])
             except Exception as error:  # argparse's own error type, outside of its parser
                 raise ConfigError(f"--{flag.replace('_', '-')}: {error}") from None
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except pydantic.ValidationError as error:
         faults = "; ".join(
             f"--{re.sub('_', '-', str(fault['loc'][0]))}: {fault['msg']}, found {fault['input']!r}"
             for fault in error.errors(include_url=False)
         )
         raise ConfigError(faults) from None
+    if config.file and not config.dry_run:
+        raise ConfigError("--file: only with --dry-run")
+    return config

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from penstock_operator import __name__ as _package
@@ -68,6 +70,18 @@ class Metrics:
         self.queue_retries = Counter(
             "workqueue_retries", "Keys added again after a failure.", ["name"], registry=registry
         )
+        self._unfinished = Gauge(
+            "workqueue_unfinished_work_seconds",
+            "How long the keys being worked on have taken so far, together.",
+            ["name"],
+            registry=registry,
+        )
+        self._longest = Gauge(
+            "workqueue_longest_running_processor_seconds",
+            "How long the longest running work has taken so far.",
+            ["name"],
+            registry=registry,
+        )
         self._reconciles = Histogram(
             f"{prefix}_reconcile_duration_seconds",
             "How long reconciling took, by kind and outcome.",
@@ -105,6 +119,16 @@ class Metrics:
         self.watch_starts = Counter(
             f"{prefix}_watch_starts", "How often the watches were started.", registry=registry
         )
+
+    def watch_work(self, name: str, underway: Callable[[], tuple[float, float]]) -> None:
+        """Have the work that is under way in a queue measured at every scrape.
+
+        Args:
+            name: the queue's name.
+            underway: seconds taken so far: all together, and the longest.
+        """
+        self._unfinished.labels(name).set_function(lambda: underway()[0])
+        self._longest.labels(name).set_function(lambda: underway()[1])
 
     def wrote(self, verb: str, kind: str) -> None:
         """A write succeeded (implements `apply.WriteObserver`).

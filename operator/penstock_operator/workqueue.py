@@ -91,6 +91,12 @@ class WorkQueue(Generic[K]):
         """How many keys wait for their time."""
         return len(self._timers)
 
+    def underway(self) -> tuple[float, float]:
+        """Seconds that the keys being worked on have taken so far: all together, and the longest of them."""
+        now = self._clock.time()
+        taken = [now - began for began in self._processing.values()]
+        return sum(taken), max(taken, default=0.0)
+
     def add(self, key: K) -> None:
         """Have the key worked on as soon as a worker is free.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 from penstock_operator.api import ModelBackend, ResourceError
 from penstock_operator.api.defaults import batching_spec, unreachable_batch
 from penstock_operator.cluster import Obj
@@ -52,7 +50,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     live = looked[Key(DEPLOYMENT.kind, key.namespace, names.backend(key.name))]
     if live is not None and backend.metadata.uid not in owner_uids(live):
         live = None
-    pods = deployment.pods_of(backend, config=ctx.render, new_secret=secrets.token_hex(16), live=live)
+    pods = deployment.pods_of(backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live)
     if not backend.spec.suspend:
         desired = rendering.backend_objects(
             backend, document=versioned.document, pods=pods, config=ctx.render

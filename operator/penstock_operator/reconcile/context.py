@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +75,7 @@ class Context:
         failures: how often in a row a key has failed.
         changed: told of what answers to our own writes brought; the manager puts itself here.
         identity: our own name, for Events.
+        draw_secret: draws a secret for a pod template.
         router_problems: by namespace, since a router has no object of its own to carry conditions.
         scaled: by backend.
         load_published: by backend, when its load was last put into its status.
@@ -93,6 +95,7 @@ class Context:
     failures: Callable[[Key], int] = lambda _key: 0
     changed: Callable[[Change], None] = lambda _change: None
     identity: str = "penstock-operator"
+    draw_secret: Callable[[], str] = lambda: secrets.token_hex(16)
     router_problems: dict[str, Problems] = field(default_factory=dict)
     scaled: dict[Key, Scaled] = field(default_factory=dict)
     load_published: dict[Key, float] = field(default_factory=dict)

@@ -1,0 +1,320 @@
+"""Any interleaving of events, failures and crashes ends in the state of a fresh run.
+
+A machine plays users, kubelet, a bad apiserver and a killer beside one operator in memory. In the end there
+is peace, and what is in the cluster must equal what a new operator makes of the same resources in a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from penstock_operator.errors import ClusterError, Conflict, Rejected, Unavailable
+from penstock_operator.kinds import (
+    BACKEND,
+    CHILDREN,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    ENDPOINT,
+    PARENTS,
+    POD,
+    POLICY,
+    SERVICE,
+    SPLIT,
+    Kind,
+)
+from tests.support.memory_cluster import MemoryCluster
+from tests.support.operator_harness import Harness, backend, endpoint, policy, split
+
+Obj = dict[str, Any]
+ERRORS: tuple[ClusterError, ...] = (
+    Unavailable(500, "induced"),
+    Unavailable(0, "induced"),
+    Conflict(409, "induced"),
+    Rejected(403, "induced"),
+)
+BACKENDS, ENDPOINTS = ("a", "b"), ("e", "f")
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def documents(cluster: MemoryCluster) -> dict[str, Obj]:
+    """What every settings ConfigMap says, by its name."""
+    return {
+        name: json.loads(cluster.find(CONFIG_MAP, "n", name)["data"]["settings.json"])
+        for name in cluster.names(CONFIG_MAP, "n")
+    }
+
+
+async def kubelet(harness: Harness) -> None:
+    """Every Deployment gets the pods that it asks for; every pod reports the settings that there are."""
+    cluster = harness.cluster
+    deployments = cluster.names(DEPLOYMENT, "n")
+    for name in cluster.names(POD, "n"):
+        if not any(name.startswith(f"{one}-") for one in deployments):
+            cluster.remove(POD, "n", name)
+    pods = {
+        name: harness.pods_ready(name, cluster.find(DEPLOYMENT, "n", name)["spec"]["replicas"])
+        for name in deployments
+    }
+    await harness.run()
+    told = documents(cluster)
+    for name, own in pods.items():
+        for pod in own:
+            if name == "penstock-router" and "penstock-router-settings" in told:
+                document = told["penstock-router-settings"]
+                names = [one["name"] for one in document["endpoints"]]
+                harness.router_report(pod, names, version=document["version"])
+            elif f"{name}-settings" in told:
+                harness.report(
+                    name.removesuffix("-backend"), pod, version=told[f"{name}-settings"]["version"]
+                )
+    await harness.run()
+
+
+async def peace(harness: Harness) -> None:
+    """Nothing fails any more: lists, looks, time, and pods that report."""
+    harness.cluster.fail = lambda *_: None
+    harness.cluster.collect_garbage()
+    await harness.manager.relist()
+    harness.manager.enqueue_all()
+    for _ in range(8):
+        await harness.turn(5)
+    for _ in range(4):
+        await kubelet(harness)
+        await harness.turn(1)
+
+
+def shape(cluster: MemoryCluster) -> dict[str, Any]:
+    """What is in the cluster, without what a history leaves: versions, times, uids, drawn secrets, ports."""
+    found: dict[str, Any] = {}
+    for key, live in sorted(cluster.objects.items()):
+        if key[0] in ("Event", "Pod"):
+            continue
+        body = {field: live[field] for field in ("spec", "data", "status", "roleRef") if field in live}
+        if "conditions" in body.get("status", {}):  # the apiserver keeps a keyed list in the order of arrival
+            ordered = sorted(live["status"]["conditions"], key=lambda one: str(one["type"]))
+            body["status"] = {**live["status"], "conditions": ordered}
+        body["labels"] = live["metadata"].get("labels")
+        body["owners"] = sorted(ref["name"] for ref in live["metadata"].get("ownerReferences") or ())
+        text = json.dumps(body, sort_keys=True)
+        for pattern, word in (
+            (r'\\?"version\\?": ?\d+', '"version"'),
+            (r"version \d+", "version"),
+            (r'"settingsVersion": \d+', '"settingsVersion"'),
+            (r'"observedGeneration": \d+', '"observedGeneration"'),
+            (r'"appliedGeneration": \d+', '"appliedGeneration"'),
+            (r'"lastTransitionTime": "[^"]+"', '"lastTransitionTime"'),
+            (r'\\?"port\\?": ?2\d{4}', '"port"'),
+            (r'"targetPort": 2\d{4}', '"targetPort"'),
+            (r"[0-9a-f]{32,64}", "drawn"),
+        ):
+            text = re.sub(pattern, word, text)
+        found["/".join(key)] = text
+    return found
+
+
+class Interleavings(RuleBasedStateMachine):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.harness = Harness()
+
+    # -- users -------------------------------------------------------------------------------------------
+
+    @rule(
+        name=st.sampled_from(BACKENDS),
+        replicas=st.integers(0, 2),
+        image=st.sampled_from(["model:1", "model:2"]),
+        ref=st.sampled_from([None, "p"]),
+        suspend=st.booleans(),
+    )
+    def apply_backend(self, name: str, replicas: int, image: str, ref: str | None, suspend: bool) -> None:
+        wanted = backend(name, replicas=replicas, suspend=suspend, **({"batchPolicyRef": ref} if ref else {}))
+        wanted["spec"]["model"]["container"]["image"] = image
+        self.harness.apply(wanted)
+
+    @rule(name=st.sampled_from(ENDPOINTS), serves=st.sampled_from(BACKENDS))
+    def apply_endpoint(self, name: str, serves: str) -> None:
+        self.harness.apply(endpoint(name, backend=serves))
+
+    @rule(name=st.sampled_from(["s", "t"]), a=st.integers(0, 3), b=st.integers(1, 3))
+    def apply_split(self, name: str, a: int, b: int) -> None:
+        self.harness.apply(split(name, "e", a=a, b=b))
+
+    @rule(size=st.sampled_from([4, 8]))
+    def apply_policy(self, size: int) -> None:
+        self.harness.apply(policy(maxBatchSize=size))
+
+    @rule(which=st.integers(0, 99), collected=st.booleans())
+    def delete(self, which: int, collected: bool) -> None:
+        """Delete a resource; its children go at once, or when the garbage collector comes by."""
+        kinds = {kind.kind: kind for kind in PARENTS}
+        there = [key for key in sorted(self.harness.cluster.objects) if key[0] in kinds]
+        if there:
+            self.harness.cluster._remove(there[which % len(there)])
+            if collected:
+                self.harness.cluster.collect_garbage()
+
+    @rule(which=st.integers(0, 99), how=st.sampled_from(["delete", "edit", "unlabel"]))
+    def harm_a_child(self, which: int, how: str) -> None:
+        """Somebody deletes or edits what we rendered."""
+        kinds: dict[str, Kind] = {kind.kind: kind for kind in CHILDREN}
+        there = [key for key in sorted(self.harness.cluster.objects) if key[0] in kinds]
+        if not there:
+            return
+        key = there[which % len(there)]
+        cluster, name = self.harness.cluster, key[2]
+        if how == "delete":
+            cluster._remove(key)
+        elif how == "unlabel":
+            cluster.edit(kinds[key[0]], "n", name, lambda live: live["metadata"].pop("labels", 0))
+        elif key[0] == DEPLOYMENT.kind:
+            cluster.edit(DEPLOYMENT, "n", name, lambda live: live["spec"].update(replicas=7))
+        elif key[0] == SERVICE.kind:
+            cluster.edit(SERVICE, "n", name, lambda live: live["spec"]["ports"][0].update(targetPort=1))
+
+    # -- the cluster -------------------------------------------------------------------------------------
+
+    @rule()
+    def pods_come_and_report(self) -> None:
+        self._run(kubelet(self.harness))
+
+    @rule(calls=st.integers(1, 6), error=st.sampled_from(ERRORS))
+    def some_calls_fail(self, calls: int, error: ClusterError) -> None:
+        left = [calls]
+
+        def fail(*_call: str) -> None:
+            if left[0] > 0:
+                left[0] -= 1
+                raise error
+
+        self.harness.cluster.fail = fail
+
+    @rule(after=st.integers(0, 6))
+    def the_operator_is_killed(self, after: int) -> None:
+        """Before its next call but so many; the next process lists, and may die as well."""
+        self.harness.cluster.fail = self._killer(after)
+
+    @rule()
+    def the_watch_is_cut(self) -> None:
+        """Events are lost until it is there again."""
+        self.harness.events = False
+
+    @rule()
+    def the_watch_comes_back(self) -> None:
+        self.harness.events = True
+        self._run(self.harness.manager.relist())
+
+    # -- the operator ------------------------------------------------------------------------------------
+
+    @rule(keys=st.integers(1, 5))
+    def work_a_little(self, keys: int) -> None:
+        self._run(self._some(keys))
+
+    @rule(seconds=st.sampled_from([0.2, 2.0, 31.0]))
+    def time_passes(self, seconds: float) -> None:
+        self._run(self.harness.turn(seconds))
+
+    async def _some(self, keys: int) -> None:
+        queue = self.harness.manager.queue
+        for _ in range(min(keys, len(queue))):
+            key = await queue.get()
+            try:
+                await self.harness.manager.reconcile(key)
+            except Exception:
+                queue.add_failed(key)
+            else:
+                queue.forget(key)
+            finally:
+                queue.done(key)
+
+    def _killer(self, after: int) -> Callable[..., None]:
+        left = [after]
+
+        def fail(*_call: str) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+
+        return fail
+
+    def _run(self, work: Any) -> None:
+        """Run a step; an operator that is killed in it is followed by the next one."""
+        try:
+            self.loop.run_until_complete(work)
+        except Killed:
+            self.harness.cluster.fail = lambda *_: None
+            self.harness.stop()
+            self.harness = Harness(self.harness.cluster, self.harness.clock)
+            self.loop.run_until_complete(self.harness.manager.sync())
+        except ClusterError:
+            pass  # a list that failed: the next one makes up for it
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        try:
+            self.loop.run_until_complete(self._verdict())
+        finally:
+            self.loop.close()
+
+    async def _verdict(self) -> None:
+        """Peace; then nothing is left to do, also for a new process; and all is as in a fresh run."""
+        used, cluster = self.harness, self.harness.cluster
+        cluster.fail = lambda *_: None
+        used.events = True
+        for name in BACKENDS:  # what a history may leave by design ends with this: suspension, old weights
+            if (BACKEND.kind, "n", name) not in cluster.objects:
+                used.apply(backend(name))
+            cluster.edit(BACKEND, "n", name, lambda live: live["spec"].update(suspend=False))
+        await peace(used)
+        cluster.writes.clear()
+        used.manager.enqueue_all()
+        await used.run()
+        assert cluster.writes == []
+        wanted = await self._fresh(cluster)
+        found = shape(cluster)
+        differ = [key for key in sorted(found.keys() | wanted.keys()) if found.get(key) != wanted.get(key)]
+        assert not differ, "\n".join(f"{key}\n  {found.get(key)}\n  {wanted.get(key)}" for key in differ)
+        again = await used.restart()
+        await kubelet(again)
+        await again.turn(9)
+        assert cluster.writes == []
+        assert [error for error in again.errors if "Error" in error[1]] == []
+
+    async def _fresh(self, used: MemoryCluster) -> dict[str, Any]:
+        """What a new operator makes of the same resources, applied in the order of their making."""
+        fresh = Harness()
+        kinds = {kind.kind for kind in (BACKEND, ENDPOINT, SPLIT, POLICY)}
+        parents = [live for key, live in used.objects.items() if key[0] in kinds]
+        for live in sorted(parents, key=lambda one: int(one["metadata"]["uid"].split("-")[1])):
+            own = {"namespace": "n", "name": live["metadata"]["name"]}
+            fresh.apply({**{k: live[k] for k in ("apiVersion", "kind", "spec")}, "metadata": own})
+        await fresh.run()
+        await peace(fresh)
+        return shape(fresh.cluster)
+
+
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+"""No shrinking: one example is seconds of work, and a failure names its steps anyway."""
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = settings(
+    max_examples=30,
+    stateful_step_count=30,
+    deadline=None,
+    phases=PHASES,
+    suppress_health_check=list(HealthCheck),
+)
