@@ -33,9 +33,15 @@ class Harness:
     Args:
         cluster: a cluster that outlives this operator; None for a fresh one.
         clock: likewise.
+        render: what the installation decides.
     """
 
-    def __init__(self, cluster: MemoryCluster | None = None, clock: HandClock | None = None) -> None:
+    def __init__(
+        self,
+        cluster: MemoryCluster | None = None,
+        clock: HandClock | None = None,
+        render: RenderConfig = RENDER,
+    ) -> None:
         self.cluster = cluster or MemoryCluster()
         self.clock = clock or HandClock()
         self.log: list[tuple[str, dict[str, Any]]] = []
@@ -48,7 +54,7 @@ class Harness:
             view=View(store),
             applier=Applier(self.cluster, store),
             reports=Reports(self.clock),
-            render=RENDER,
+            render=render,
             clock=self.clock,
             log=lambda message, **fields: self.log.append((message, fields)),
             observer=_Ignore(),
@@ -105,7 +111,7 @@ class Harness:
     async def restart(self) -> Harness:
         """A new operator process on the same cluster: it lists, and looks at everything."""
         self.stop()
-        fresh = Harness(self.cluster, self.clock)
+        fresh = Harness(self.cluster, self.clock, self.ctx.render)
         await fresh.manager.sync()
         await fresh.run()
         return fresh

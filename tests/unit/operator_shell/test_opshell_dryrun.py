@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,12 @@ from tests.support.tiny_apiserver import TinyApiserver
 Obj = dict[str, Any]
 
 
+PLAIN = replace(RENDER, report_url="http://operator:8015")
+"""Over TLS a ConfigMap also holds the authorities, which the harness has none of."""
+
+
 async def look(cluster: MemoryCluster) -> DryCluster:
-    return await dry_run(cluster, render=RENDER, clock=HandClock(), log=lambda *_, **__: None)
+    return await dry_run(cluster, render=PLAIN, clock=HandClock(), log=lambda *_, **__: None)
 
 
 def verbs(dry: DryCluster) -> list[tuple[str, str, str]]:
@@ -30,7 +35,7 @@ def verbs(dry: DryCluster) -> list[tuple[str, str, str]]:
 
 
 async def converged() -> Harness:
-    harness = Harness()
+    harness = Harness(render=PLAIN)
     for obj in (policy(), backend(batchPolicyRef="p", replicas=2), endpoint(), split(m=1)):
         harness.apply(obj)
     await harness.run()
@@ -174,3 +179,12 @@ async def test_what_cannot_be_read_is_told_by_exit_code(
     found, _, err = await run(*flags, stdin=stdin)
     assert found == code, err
     assert told in err
+
+
+async def test_pods_stay_told_of_the_authorities_that_they_know() -> None:
+    """The preview does not read the operator's Secret: what ConfigMaps hold now is taken as it is."""
+    harness = Harness(render=replace(RENDER, authorities="the authorities"))
+    harness.apply(backend())
+    await harness.run()
+    dry = await dry_run(harness.cluster, render=RENDER, clock=HandClock(), log=lambda *_, **__: None)
+    assert verbs(dry) == []
