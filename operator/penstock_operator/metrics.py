@@ -101,6 +101,7 @@ class Metrics:
             ["kind", "outcome"],
             registry=registry,
         )
+        self._report_counters: dict[tuple[str, str], Counter] = {}
         self._plain_reports = Counter(
             f"{prefix}_plain_reports",
             "Reports that came in plain text, by kind: pods that an older operator rendered.",
@@ -156,7 +157,10 @@ class Metrics:
             kind: sidecar or router.
             outcome: taken, late, or the word of its refusal.
         """
-        self._reports.labels(kind, outcome).inc()
+        counter = self._report_counters.get((kind, outcome))
+        if counter is None:  # looked up once: this is called for every report
+            counter = self._report_counters[(kind, outcome)] = self._reports.labels(kind, outcome)
+        counter.inc()
 
     def plain_report(self, kind: str) -> None:
         """A report came in plain text.

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import json
 
-from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, split, wait_for
+from tests.support.k8s import (
+    Load,
+    Namespace,
+    endpoint,
+    ledger_backend,
+    ledger_code,
+    operator_metric,
+    split,
+    wait_for,
+)
 
 KINDS = (
     "deployments,services,configmaps,serviceaccounts,rolebindings,poddisruptionbudgets,"
@@ -44,15 +53,6 @@ def restart_operator(operator: Namespace, *, grace: str = "30") -> None:
         )
 
     wait_for("the operator's next pod", another, seconds=90)
-
-
-def operator_metric(operator: Namespace, name: str) -> float:
-    """Sum of a metric of the operator over its labels; 0 before its first sample."""
-    (pod,) = operator.list("pods", "app.kubernetes.io/name=penstock-operator")
-    status, _, text = operator.curl(f"http://{pod['status']['podIP']}:8015/metrics")
-    assert status == 200
-    lines = [line for line in text.splitlines() if line.startswith(name) and not line.startswith("#")]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
 def test_a_second_reconcile_writes_nothing(namespace: Namespace, load: Load, operator: Namespace) -> None:

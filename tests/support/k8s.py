@@ -183,6 +183,15 @@ class Namespace:
         return [tuple(one) for one in json.loads(self.run_python(ASK, input=json.dumps([url, items])))]
 
 
+def operator_metric(operator: Namespace, name: str) -> float:
+    """Sum of a metric of the operator over its labels; 0 before its first sample."""
+    (pod,) = operator.list("pods", "app.kubernetes.io/name=penstock-operator")
+    status, _, text = operator.curl(f"http://{pod['status']['podIP']}:8015/metrics")
+    assert status == 200
+    lines = [line for line in text.splitlines() if line.startswith(name) and not line.startswith("#")]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
 class Load:
     """Ledger load; a context manager that ends it. Models connect to its collector when they load."""
 

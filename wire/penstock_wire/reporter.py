@@ -20,6 +20,8 @@ INTERVAL_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
 """The longest interval that an operator can ask for; beyond it nobody could tell a pod from a dead one."""
 TIMEOUT_SECONDS = 5.0
+CONNECT_SECONDS = 3.0
+"""With the handshake. Not longer: after a change of leader the first tries may go to a pod that is gone."""
 IDLE_SECONDS = 70.0
 """How long the connection is kept: beyond the longest interval, so that a report costs no handshake."""
 UNTRUSTED = "the operator's certificate is not trusted"
@@ -65,7 +67,7 @@ class Reporter:
         self._token_file = token_file
         self._upstream = H1Upstream(
             idle_seconds=IDLE_SECONDS,
-            connect_seconds=TIMEOUT_SECONDS,
+            connect_seconds=CONNECT_SECONDS,
             tls=None if self._trust is None else self._trust.context,
         )
         self._make = make

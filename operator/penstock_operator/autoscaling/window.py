@@ -173,6 +173,15 @@ class LoadWindow:
             )
         return tuple(found)
 
+    def last(self, pod: str) -> tuple[float, SidecarReport] | None:
+        """The last report of one pod, and when it came, in seconds; None where there is none.
+
+        Args:
+            pod: its name.
+        """
+        known = self._pods.get(pod)
+        return None if known is None else (known.at, known.report)
+
     def latest(self) -> Mapping[str, tuple[float, SidecarReport]]:
         """The last report of each pod, and when it came, in seconds."""
         return {name: (pod.at, pod.report) for name, pod in self._pods.items()}

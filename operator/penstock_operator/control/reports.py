@@ -65,7 +65,7 @@ class Reports:
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
         window = self.window(namespace, backend)
-        before = window.latest().get(report.pod)
+        before = window.last(report.pod)
         window.record(report, self._clock.time(), every=every)
         notable = (
             before is None
@@ -103,7 +103,10 @@ class Reports:
             namespace: where.
             backend: its name.
         """
-        return self._windows.setdefault((namespace, backend), LoadWindow(KEEP))
+        found = self._windows.get((namespace, backend))
+        if found is None:
+            found = self._windows[(namespace, backend)] = LoadWindow(KEEP)
+        return found
 
     def of_backend(self, namespace: str, backend: str) -> dict[str, SidecarReport]:
         """The fresh reports of a backend's pods, by pod.

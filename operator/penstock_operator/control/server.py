@@ -272,17 +272,16 @@ async def _body(request: web.BaseRequest, limit: int) -> bytes:
     Raises:
         ReportRefused: it is longer than the limit; no more than that was read.
     """
-    pieces, size = [], request.content_length or 0
+    body, size = b"", request.content_length or 0
     if size <= limit:
-        size = 0
-        async for piece in request.content.iter_any():
+        pieces, size = [], 0
+        while size <= limit and (piece := await request.content.readany()):
             pieces.append(piece)
             size += len(piece)
-            if size > limit:
-                break
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if size > limit:
         raise ReportRefused(413, "too_large", f"expected at most {limit} bytes")
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return body
 
 
 def _problem(refusal: ReportRefused) -> web.Response:

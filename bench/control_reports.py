@@ -1,0 +1,282 @@
+"""What a report costs the operator: 2 000 pods that report every second over TLS, on kept connections.
+
+`python -m bench.control_reports` starts the control server in a process of its own (`--serve`) and as many
+real reporters here. TokenReviews are answered in the process: they cost one call to the apiserver a pod and
+minute, which is not in the figure. `--bare` measures a server that reads the body and gives a constant
+answer: what HTTP and TLS cost alone, in the same minute on the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+from bench.processes import cpu_seconds, rss_mb
+from penstock_operator.clock import LoopClock
+from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.control.auth import Gate
+from penstock_operator.control.reports import Reports
+from penstock_operator.control.server import ControlServer
+from penstock_operator.kinds import Kind
+from penstock_operator.metrics import Metrics
+from penstock_operator.store import Store
+from penstock_wire.process import set_log_level
+from penstock_wire.report import Fit, Items, SidecarReport, Totals, encode
+from penstock_wire.reporter import Reporter
+
+PODS_OF_A_BACKEND = 4
+_SETTLE = 8.0
+
+
+class _Reviews:
+    """Of a cluster only what the gate asks: a token is its pod's."""
+
+    async def create(self, _kind: Kind, obj: Obj) -> Obj:
+        pod = _claims(obj["spec"]["token"])["pod"]
+        extra = {
+            "authentication.kubernetes.io/pod-name": [pod],
+            "authentication.kubernetes.io/pod-uid": [f"uid-{pod}"],
+        }
+        user = {"username": "system:serviceaccount:n:m-backend", "extra": extra}
+        return {"status": {"authenticated": True, "audiences": ["penstock-operator"], "user": user}}
+
+
+def _claims(token: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+    return found
+
+
+def _token(pod: str) -> str:
+    """Of the form and about the size of the apiserver's."""
+    claims = {"pod": pod, "exp": time.time() + 86_400, "filler": "x" * 500}
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"{'h' * 90}.{body}.{'s' * 340}"
+
+
+def _pod(number: int) -> Obj:
+    own = {
+        "app.kubernetes.io/managed-by": "penstock",
+        "app.kubernetes.io/name": "penstock-backend",
+        "penstock.dev/backend": f"m-{number // PODS_OF_A_BACKEND}",
+    }
+    name = f"m-{number}"
+    metadata = {"namespace": "n", "name": name, "uid": f"uid-{name}", "resourceVersion": "1", "labels": own}
+    status = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}
+
+
+def _backend(number: int) -> tuple[Obj, Obj]:
+    name = f"m-{number}"
+    parent = {"namespace": "n", "name": name, "uid": f"uid-{name}", "resourceVersion": "1"}
+    refs = [{"kind": "ModelBackend", "name": name, "uid": f"uid-{name}"}]
+    record = {
+        "namespace": "n", "name": f"{name}-backend-settings", "uid": f"c-{name}", "resourceVersion": "1",
+        "ownerReferences": refs,
+    }  # fmt: skip
+    document = json.dumps({"v": 1, "version": 1, "backend": name, "batching": {"maxBatchSize": 8}})
+    return (
+        {"kind": "ModelBackend", "metadata": parent},
+        {"kind": "ConfigMap", "metadata": record, "data": {"settings.json": document}},
+    )
+
+
+class _BareServer(ControlServer):
+    """Reads a report and answers always the same."""
+
+    counted: Metrics
+
+    async def _secure_report(self, request: web.BaseRequest) -> web.Response:
+        await request.read()
+        self.counted.report("sidecar", "taken")
+        return web.Response(body=b'{"v":1,"nextReportMs":1000}', headers={"Content-Type": "application/json"})
+
+
+async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
+    # NB: imported here, so that the simulated pods need no cryptography.
+    from penstock_operator.control import pki
+    from penstock_operator.control.certificates import server_context, show
+
+    clock, store, metrics = LoopClock(), Store(), Metrics()
+    for number in range(pods):
+        store.put(_pod(number))
+    for number in range((pods + PODS_OF_A_BACKEND - 1) // PODS_OF_A_BACKEND):
+        for obj in _backend(number):
+            store.put(obj)
+    reviews: Any = _Reviews()
+    cluster: Cluster = reviews
+    _BareServer.counted = metrics
+    server = (_BareServer if bare else ControlServer)(
+        gate=Gate(cluster, store, clock),
+        reports=Reports(clock),
+        store=store,
+        reported=lambda _namespace, _backend, _notable: None,
+        leads=lambda: True,
+        observer=metrics,
+        metrics=metrics.text,
+        alive=lambda: None,
+    )
+    context = server_context()
+    authority = pki.make_authority(now=time.time(), life=86_400.0)
+    show(context, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=86_400.0))
+    server.tell_authorities(authority.certificate)
+    (folder / "ca.crt").write_bytes(authority.certificate)
+    health = await server.start("127.0.0.1", 0)
+    reports = health if plain else await server.start_reports("127.0.0.1", 0, context)
+    gc.freeze()
+    print(f"{reports[1]} {health[1]}", flush=True)
+    await asyncio.Event().wait()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What was measured.
+
+    Args:
+        reports: taken in the measured time.
+        seconds: the measured time.
+        cpu_us: microseconds of the server's CPU a report.
+        cores: of the server, all in all.
+        rss_mb: of the server at the end.
+    """
+
+    reports: int
+    seconds: float
+    cpu_us: float
+    cores: float
+    rss_mb: float
+
+
+@contextlib.contextmanager
+def _server(pods: int, folder: Path, *flags: str) -> Iterator[tuple[int, int, int]]:
+    """A server process: its pid, the port for reports, the port for metrics."""
+    command = [sys.executable, "-m", "bench.control_reports", "--serve", str(folder), "--pods", str(pods)]
+    with subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    ) as process:
+        try:
+            assert process.stdout is not None
+            words = process.stdout.readline().split()
+            yield process.pid, int(words[0]), int(words[1])
+        finally:
+            process.kill()
+
+
+async def _taken(port: int) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    mark = 'penstock_operator_reports_total{kind="sidecar",outcome="taken"} '
+    return int(float(text.partition(mark)[2].split("\n", 1)[0] or 0))
+
+
+def _reporter(number: int, port: int, folder: Path, *, plain: bool) -> Reporter:
+    pod = f"m-{number}"
+    token = folder / f"token-{number}"
+    token.write_text(_token(pod))
+
+    def make(seq: int) -> bytes:
+        totals = Totals(arrived=seq * 100, answered=seq * 98, refused={"queue_full": seq}, batches=seq * 9)
+        fit = {"/v1/models/m:predict": Fit(a_ms=12.5, b_ms=0.75, n=200)}
+        report = SidecarReport(
+            pod=pod,
+            uid=f"uid-{pod}",
+            seq=seq,
+            state="ready",
+            settings_version=1,
+            items=Items(queued=seq % 7, ongoing=8),
+            totals=totals,
+            fit=fit,
+        )
+        return encode(report)
+
+    return Reporter(
+        url=f"{'http' if plain else 'https'}://127.0.0.1:{port}",
+        kind="sidecar",
+        token_file=token,
+        authorities=folder / "ca.crt",
+        make=make,
+        on_settings=lambda _settings: None,
+    )
+
+
+async def measure(
+    *, pods: int = 2000, seconds: float = 15.0, plain: bool = False, bare: bool = False
+) -> Cost:
+    """Measure the cost of a report.
+
+    Args:
+        pods: how many report every second.
+        seconds: for how long it is measured, after all have connected and settled.
+        plain: without TLS.
+        bare: of a server that does nothing with it.
+    """
+    flags = ["--plain"] * plain + ["--bare"] * bare
+    with tempfile.TemporaryDirectory() as name, _server(pods, Path(name), *flags) as (pid, port, metrics):
+        folder = Path(name)
+        tasks = []
+        for number in range(pods):
+            tasks.append(asyncio.create_task(_reporter(number, port, folder, plain=plain).run()))
+            if number % 20 == 19:
+                await asyncio.sleep(0.02)  # as pods come: not all in one moment
+        while await _taken(metrics) < 2 * pods:  # noqa: ASYNC110 - it happens in another process
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(_SETTLE)
+        began, cpu, count = time.monotonic(), cpu_seconds(pid), await _taken(metrics)
+        await asyncio.sleep(seconds)
+        took, used, reports = time.monotonic() - began, cpu_seconds(pid) - cpu, await _taken(metrics) - count
+        rss = rss_mb(pid)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return Cost(reports=reports, seconds=took, cpu_us=used / reports * 1e6, cores=used / took, rss_mb=rss)
+
+
+def main() -> int:
+    """Print the cost as JSON."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    flags.add_argument("--pods", type=int, default=2000)
+    flags.add_argument("--seconds", type=float, default=15.0)
+    flags.add_argument("--plain", action="store_true", help="without TLS")
+    flags.add_argument("--bare", action="store_true", help="a server that does nothing with it")
+    flags.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    asked = flags.parse_args()
+    set_log_level("error")
+    if asked.serve is not None:
+        uvloop.run(_serve(asked.pods, asked.serve, plain=asked.plain, bare=asked.bare))
+        return 0
+    cost = uvloop.run(measure(pods=asked.pods, seconds=asked.seconds, plain=asked.plain, bare=asked.bare))
+    print(
+        json.dumps(
+            {
+                "pods": asked.pods,
+                "tls": not asked.plain,
+                "bare": asked.bare,
+                "reports_per_second": round(cost.reports / cost.seconds),
+                "cpu_us_per_report": round(cost.cpu_us),
+                "cores": round(cost.cores, 3),
+                "rss_mb": round(cost.rss_mb, 1),
+            }
+        )
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
