@@ -10,10 +10,9 @@ import pytest
 
 from devcluster import images
 from devcluster.cluster import Cluster
-from tests.support.k8s import ROOT, Load, Namespace, wait_for
+from tests.support.k8s import INSTALLED_IN, RELEASE, ROOT, Load, Namespace, wait_for
 
 NAME = "penstock-test"
-RELEASE, INSTALLED_IN = "penstock", "penstock-system"
 DIGITS_IMAGE = "localhost/penstock-examples/digits:dev"
 _ports = itertools.count(9900)
 _numbers = itertools.count(1)

@@ -16,19 +16,11 @@ from tests.support.k8s import (
     endpoint,
     ledger_backend,
     ledger_code,
+    upgrade,
     wait_for,
 )
 
-RELEASE, INSTALLED_IN = "penstock", "penstock-system"
 SIDECAR, OTHER = "localhost/penstock/sidecar:dev", "localhost/penstock/sidecar:other"
-
-
-def upgrade(cluster: Cluster, *arguments: str) -> None:
-    """Upgrade the shared release and wait until its Deployment is ready."""
-    cluster.helm(
-        *("upgrade", RELEASE, str(ROOT / "helm/penstock"), "-n", INSTALLED_IN),
-        *("-f", str(ROOT / "devcluster/values.yaml"), *arguments, "--wait", "--timeout", "120s"),
-    )
 
 
 @pytest.fixture

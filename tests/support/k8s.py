@@ -192,6 +192,17 @@ def operator_metric(operator: Namespace, name: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
+RELEASE, INSTALLED_IN = "penstock", "penstock-system"
+
+
+def upgrade(cluster: Cluster, *arguments: str) -> None:
+    """Upgrade the shared release and wait until its Deployment is ready."""
+    cluster.helm(
+        *("upgrade", RELEASE, str(ROOT / "helm/penstock"), "-n", INSTALLED_IN),
+        *("-f", str(ROOT / "devcluster/values.yaml"), *arguments, "--wait", "--timeout", "120s"),
+    )
+
+
 class Load:
     """Ledger load; a context manager that ends it. Models connect to its collector when they load."""
 

@@ -20,8 +20,9 @@ INTERVAL_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
 """The longest interval that an operator can ask for; beyond it nobody could tell a pod from a dead one."""
 TIMEOUT_SECONDS = 5.0
-CONNECT_SECONDS = 3.0
+CONNECT_SECONDS = 2.0
 """With the handshake. Not longer: after a change of leader the first tries may go to a pod that is gone."""
+LONGEST_RETRY_SECONDS = 2.0
 IDLE_SECONDS = 70.0
 """How long the connection is kept: beyond the longest interval, so that a report costs no handshake."""
 UNTRUSTED = "the operator's certificate is not trusted"
@@ -75,6 +76,7 @@ class Reporter:
         self._now = asyncio.Event()
         self._sequence = 0
         self._told = ""
+        self._failures = 0
 
     def report_now(self) -> None:
         """Report at once: the first arrival after idleness, a change of state."""
@@ -103,11 +105,14 @@ class Reporter:
                 self._told = str(error)
                 untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
                 log(UNTRUSTED if untrusted else "report failed", level="warning", error=str(error))
-            # Not all at the same time: they lost the same operator in the same moment.
-            return INTERVAL_SECONDS * random.uniform(0.7, 1.3)  # noqa: S311 - jitter
+            # Not all at the same time: they lost the same operator in the same moment, and each of their
+            # handshakes costs the next one more than a report.
+            self._failures += 1
+            seconds = min(LONGEST_RETRY_SECONDS, INTERVAL_SECONDS * 1.25**self._failures)
+            return seconds * random.uniform(0.6, 1.2)  # noqa: S311 - jitter
         if self._told:
             log("reports are taken again")
-        self._told = ""
+        self._told, self._failures = "", 0
         return interval
 
     async def _report(self) -> float:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_operator.autoscaling import LoadWindow
+from penstock_operator.autoscaling import LoadWindow, ScalerState, Target, recommend
 from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.control.pace import LONGEST, SHORTEST, interval_of, paced
 from penstock_operator.control.pacer import Pacer
@@ -85,3 +85,16 @@ def test_a_pod_that_was_told_to_come_later_is_silent_later() -> None:
     assert silent_after(1.0) == 10.0
     assert window.load(54.0, 8).queued == 6
     assert window.load(56.0, 8).queued == 0
+
+
+@pytest.mark.parametrize(("every", "verdict"), [(1.0, "TooManyUnknown"), (10.0, "Steady")])
+def test_the_autoscaler_waits_for_who_was_told_to_come_later(every: float, verdict: str) -> None:
+    """Twenty seconds without a word are silence for one who is to report each second, not for the other."""
+    window = LoadWindow(60)
+    for pod in ("p", "q"):
+        report = SidecarReport(pod=pod, uid=pod, seq=1, state="ready", items=Items(queued=4))
+        window.record(report, 100.0, every=every)
+    target = Target(min_replicas=1, max_replicas=9, target_load=4, stable_window=60, downscale_delay=300)
+    pods = window.view({"p": True, "q": True}, 120.0)
+    found, _ = recommend(target, current=2, pods=pods, state=ScalerState(), now=120.0)
+    assert (found.verdict, found.replicas) == (verdict, 2)

@@ -1,0 +1,160 @@
+"""The report channel: TLS, keys that rotate without a restart, settings that arrive without it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from devcluster.cluster import Cluster
+from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, upgrade, wait_for
+
+SECRET = "penstock-operator-tls"
+OVERLAP = 12
+
+
+@pytest.fixture
+def short_overlap(penstock: Cluster) -> Iterator[None]:
+    """Rotations that take seconds; afterwards all is as it was."""
+    upgrade(penstock, "--set", f"reports.authorityOverlap={OVERLAP}s")
+    yield
+    upgrade(penstock)
+
+
+def pods(namespace: Namespace) -> dict[str, list[int]]:
+    """Every pod of the namespace by uid, with its containers' restarts."""
+    return {
+        pod["metadata"]["uid"]: [
+            status["restartCount"]
+            for status in [
+                *pod["status"].get("containerStatuses", []),
+                *pod["status"].get("initContainerStatuses", []),
+            ]
+        ]
+        for pod in namespace.list("pods")
+    }
+
+
+def log(namespace: Namespace, pod: str, container: str) -> list[dict[str, str]]:
+    """A container's log, line by line."""
+    lines = namespace.kubectl("logs", pod, "-c", container).splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def taken(operator: Namespace) -> dict[str, float]:
+    """Reports that the leader took over TLS, by kind; and those in plain text."""
+    (pod,) = [
+        pod
+        for pod in operator.list("pods", "app.kubernetes.io/name=penstock-operator")
+        if "deletionTimestamp" not in pod["metadata"]
+    ]
+    _, _, text = operator.curl(f"http://{pod['status']['podIP']}:8015/metrics")
+    found = {}
+    for line in text.splitlines():
+        if line.startswith(("penstock_operator_reports_total{", "penstock_operator_plain_reports_total{")):
+            name, value = line.rsplit(" ", 1)
+            found[name.removeprefix("penstock_operator_")] = float(value)
+    return found
+
+
+def authorities(operator: Namespace) -> str:
+    """What the operator tells, as its Secret says; empty while there is none."""
+    found = operator.get("secret", SECRET)
+    return base64.b64decode(found["data"]["ca.crt"]).decode() if found else ""
+
+
+SIDECAR = 'reports_total{kind="sidecar",outcome="taken"}'
+ROUTER = 'reports_total{kind="router",outcome="taken"}'
+
+
+@pytest.mark.usefixtures("short_overlap")
+def test_keys_rotate_without_a_restart_or_a_gap(
+    namespace: Namespace, load: Load, operator: Namespace
+) -> None:
+    """Asked for by annotation, then by deleting the Secret: every pod reports over TLS throughout."""
+    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port, replicas=2), endpoint("e", "b"))
+    namespace.wait_ready("modelbackend", "b")
+    namespace.wait_ready("modelendpoint", "e")
+    before = pods(namespace)
+    wait_for("reports of both kinds", lambda: {SIDECAR, ROUTER} <= taken(operator).keys(), seconds=20)
+    assert not [name for name in taken(operator) if name.startswith("plain") and taken(operator)[name]]
+
+    last, gaps, at = taken(operator), {SIDECAR: 0.0, ROUTER: 0.0}, time.monotonic()
+    moved = dict.fromkeys(gaps, at)
+    for ask in (
+        ("annotate", "secret", SECRET, f"penstock.dev/rotate={time.time()}", "--overwrite"),
+        ("delete", "secret", SECRET),
+    ):
+        first, seen = authorities(operator), set[int]()
+        operator.kubectl(*ask)
+        deadline = time.monotonic() + 90
+        while True:
+            now, found = taken(operator), authorities(operator)
+            for kind in gaps:
+                if now[kind] > last[kind]:
+                    moved[kind] = time.monotonic()
+                gaps[kind] = max(gaps[kind], time.monotonic() - moved[kind])
+            last = now
+            seen.add(found.count("BEGIN CERTIFICATE"))
+            if found.count("BEGIN CERTIFICATE") == 1 and found != first:
+                break
+            assert time.monotonic() < deadline, (seen, found)
+            time.sleep(0.5)
+        assert seen >= {1, 2}, "old and new were trusted together"
+
+        def told(found: str = found) -> bool:
+            names = ("b-backend-settings", "penstock-router-settings")
+            return all((namespace.get("configmap", name) or {})["data"]["ca.crt"] == found for name in names)
+
+        wait_for("the ConfigMaps to name the new authority alone", told, seconds=30)
+    assert max(gaps.values()) < 10, gaps
+    assert pods(namespace) == before
+    for pod in namespace.pods("b"):
+        messages = [line["message"] for line in log(namespace, pod["metadata"]["name"], "penstock-sidecar")]
+        assert "the operator's certificate is not trusted" not in messages
+        assert messages.count("authorities told") >= 4
+    # The pods that begin now trust what is shown now.
+    namespace.patch("modelbackend", "b", {"spec": {"replicas": 3}})
+    wait_for("a third pod", lambda: len(namespace.pods("b")) == 3, seconds=60)
+    namespace.wait_ready("modelbackend", "b")
+
+
+def test_a_new_leader_hears_and_tells_every_pod_within_seconds(
+    namespace: Namespace, load: Load, operator: Namespace
+) -> None:
+    """The operator's pod is deleted and a policy changed in the same moment."""
+    policy = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "BatchPolicy",
+        "metadata": {"name": "small"},
+        "spec": {"maxBatchSize": 2},
+    }
+    namespace.apply(
+        ledger_code(), policy,
+        ledger_backend("b", collector=load.port, batchPolicyRef="small", replicas=2),
+    )  # fmt: skip
+    namespace.wait_ready("modelbackend", "b")
+    addresses = [pod["status"]["podIP"] for pod in namespace.pods("b")]
+    (old,) = operator.list("pods", "app.kubernetes.io/name=penstock-operator")
+    operator.kubectl("delete", "pod", old["metadata"]["name"], "--wait=false")
+    policy["spec"]["maxBatchSize"] = 19
+    namespace.apply(policy)
+    began = time.monotonic()
+
+    def leads() -> bool:
+        slice_ = operator.get("endpointslice", "penstock-operator") or {}
+        return bool(slice_["endpoints"][0]["addresses"][0] != old["status"]["podIP"])
+
+    wait_for("another leader", leads, seconds=60)
+    led = time.monotonic() - began
+
+    def in_effect() -> bool:
+        return all('"maxBatchSize":19' in namespace.curl(f"http://{ip}:8013/settings")[2] for ip in addresses)
+
+    wait_for("both sidecars to obey the new policy", in_effect, seconds=60, every=0.2)
+    told = time.monotonic() - began
+    print(f"another leader after {led:.1f} s, settings in effect after {told:.1f} s")
+    assert told - led <= 8.0, (led, told)
