@@ -4,7 +4,8 @@ A worker may have begun its work while we led and come to its write much later: 
 event loop was held up, the apiserver was slow. So the Lease is looked at when the write is made, by the
 monotonic clock, and a write that is under way when the Lease ends is cut. What was sent in the last moment
 still has the time between `LeaseTimes.renew_within` and `LeaseTimes.duration` to arrive before anybody else
-may act. Reads pass. The elector's own writes do not come through here: they carry the version that was read.
+may act. Reads pass. The elector's own writes do not come through here (they carry the version that was read),
+nor do TokenReviews, which change nothing.
 """
 
 from __future__ import annotations

@@ -53,6 +53,28 @@ async def test_a_silent_leader_is_replaced_after_the_lease_and_no_sooner() -> No
     assert cluster.find(LEASE, "n", "l")["spec"]["leaseTransitions"] == 1
 
 
+@pytest.mark.parametrize("phase", [0.0, 0.4, 0.8, 1.2, 1.6])
+async def test_a_standby_leads_within_twelve_seconds_of_a_death(phase: float) -> None:
+    """With the times of production, wherever in its own rhythm the standby is when the leader dies."""
+    cluster, clock = MemoryCluster(), HandClock()
+    one = Elector(cluster, namespace="n", name="l", identity="one", clock=clock)
+    await one.acquire()
+    holding = asyncio.create_task(one.hold())
+    await clock.advance(phase)
+    two = Elector(cluster, namespace="n", name="l", identity="two", clock=clock)
+    waiting = asyncio.create_task(two.acquire())
+    await clock.advance(20)
+    holding.cancel()
+    await asyncio.gather(holding, return_exceptions=True)
+    waited = 0.0
+    while not waiting.done():
+        await clock.advance(0.25)
+        waited += 0.25
+        assert waited <= 12
+        assert not (one.leads and two.leads)
+    assert two.leads
+
+
 async def test_a_released_lease_is_taken_at_the_next_try() -> None:
     """A planned end does not cost the lease's duration."""
     cluster, clock = MemoryCluster(), HandClock()
