@@ -68,7 +68,7 @@ class Component:
         """Hash of all that decides what comes out."""
         recipe = f"{self.cgo} {self.tags} {self.stamp} {sorted(self.binaries.items())} {os.uname().machine}"
         recipe += f" {sorted(self.copies.items())}" if self.copies else ""
-        return digest([*self.pins, recipe])
+        return digest([*self.pins, *sorted(self.pins[0].parent.glob("*.go")), recipe])
 
     @property
     def folder(self) -> Path:
@@ -158,6 +158,14 @@ COMPONENTS = {
             binaries=_same("promtool"),
             about="2 minutes",
             tags="remove_all_sd,enable_kubernetes_sd",
+            extra=True,
+        ),
+        # What Flux, kpt and Argo CD make of our statuses; a program of ours around their libraries.
+        Component(
+            name="verdict",
+            module="github.com/fluxcd/cli-utils",
+            binaries=_same("verdict"),
+            about="half a minute",
             extra=True,
         ),
     )

@@ -29,9 +29,9 @@ class LeaseTimes:
         retry: pause between tries.
     """
 
-    duration: float = 12.0
-    renew_within: float = 8.0
-    retry: float = 2.0
+    duration: float = 10.0
+    renew_within: float = 7.0
+    retry: float = 1.5
 
 
 class Elector:
@@ -67,6 +67,7 @@ class Elector:
         self._log = log
         self._seen: tuple[object, ...] | None = None
         self._seen_at = 0.0
+        self._free_at = float("-inf")
         self._renewed_at = float("-inf")
         self.holder = ""
         """Identity of the leader as last seen."""
@@ -84,7 +85,8 @@ class Elector:
     async def acquire(self) -> None:
         """Wait until we lead."""
         while not await self._try(self._times.renew_within):
-            await self._clock.sleep(self._times.retry)
+            left = self._free_at - self._clock.time()
+            await self._clock.sleep(min(self._times.retry, left) if left > 0 else self._times.retry)
         self._log("leading", identity=self._identity)
 
     async def hold(self) -> None:
@@ -137,7 +139,8 @@ class Elector:
                 if self.holder not in ("", self._identity):
                     self._renewed_at = float("-inf")  # whatever we thought: it is another's
                     given = float(spec.get("leaseDurationSeconds") or self._times.duration)
-                    if self._clock.time() < self._seen_at + given:
+                    self._free_at = self._seen_at + given
+                    if self._clock.time() < self._free_at:
                         return False
                 await self._cluster.apply(LEASE, self._record(live))
         except Conflict:

@@ -63,6 +63,8 @@ def structural(kind: type[Resource]) -> Schema:
     definitions = raw.get("$defs", {})
     spec = _convert(raw["properties"]["spec"], definitions, defaults=True)
     status = _convert(raw["properties"]["status"], definitions, defaults=False)
+    # kstatus takes an object without a status for current, and waits for one that has observed no generation.
+    status["default"] = {"observedGeneration": -1}
     return {
         "type": "object",
         "description": (kind.__doc__ or "").strip(),

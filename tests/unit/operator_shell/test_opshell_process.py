@@ -235,6 +235,28 @@ async def test_a_lost_lease_ends_the_process(server: TinyApiserver, operators: A
     assert "held by other" in str(process.lines)
 
 
+async def test_kopf_that_api_faults_ended_is_started_again_in_the_process(
+    server: TinyApiserver, operators: Any
+) -> None:
+    """Refused lists end it by design; the same process watches again and misses nothing."""
+    process = await operators()
+    await until(lambda: server.watches >= KINDS, "the first watches")
+    server.fail[("GET", "modelbackends")] = [403] * 3
+    server.break_watches()
+    await until(lambda: process.said("watches ended") >= 1, "kopf ends")
+    server.cluster.user_applies(backend())
+    await until(lambda: has(server, "Deployment", "m-backend"), "a backend of that time gets its Deployment")
+    server.cluster.user_applies(backend("after"))
+    await until(lambda: has(server, "Deployment", "after-backend"), "and so does a later one")
+    _, text = await process.get("/metrics")
+    starts = re.search(r"^penstock_operator_watch_starts_total (\S+)$", text, re.MULTILINE)
+    assert starts is not None
+    assert float(starts[1]) >= 2
+    assert await process.get("/livez") == (200, "ok\n")
+    assert process.said("synced") == 1
+    assert await process.end() == 0
+
+
 async def test_missing_crds_are_waited_for(server: TinyApiserver, operators: Any) -> None:
     """An operator that comes before its CRDs starts when they are there."""
     server.fail[("GET", "modelbackends")] = [404, 404]
