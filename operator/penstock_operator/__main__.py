@@ -23,6 +23,7 @@ from penstock_operator.control.reports import Reports
 from penstock_operator.control.server import ControlServer
 from penstock_operator.dryrun import FileCluster, preview, read_file
 from penstock_operator.errors import ClusterError, ConfigError, LeaseLost
+from penstock_operator.events import Recorder
 from penstock_operator.fence import FencedCluster
 from penstock_operator.fleet import Fleet
 from penstock_operator.handlers import KopfLog, Watches
@@ -70,6 +71,7 @@ class Operator:
             log=log,
         )
         self._fenced = fenced = FencedCluster(cluster, until=lambda: self._elector.until, clock=clock)
+        self._recorder = recorder = Recorder(fenced, metrics, log)
         context = Context(
             cluster=fenced,
             store=store,
@@ -83,6 +85,7 @@ class Operator:
             enqueue=queue.add_after,
             failures=queue.failures,
             identity=config.identity,
+            emit=recorder.put,
         )
         self._queues = (queue, scale_queue)
         self._manager = Manager(context, queue, scale_queue, metrics, namespace=config.namespace or None)
@@ -210,6 +213,7 @@ class Operator:
             )
             self._watches.start()
             tasks.create_task(self._manager.run(self._config.workers))
+            tasks.create_task(self._recorder.run())
             tasks.create_task(self._manager.watch_silence())
             tasks.create_task(self._relister.run())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,7 @@ class Context:
         failures: how often in a row a key has failed.
         changed: told of what answers to our own writes brought; the manager puts itself here.
         identity: our own name, for Events.
+        emit: takes Events to be sent beside the work; None sends each at once.
         draw_secret: draws a secret for a pod template.
         router_problems: by namespace, since a router has no object of its own to carry conditions.
         scaled: by backend.
@@ -95,6 +96,7 @@ class Context:
     failures: Callable[[Key], int] = lambda _key: 0
     changed: Callable[[Change], None] = lambda _change: None
     identity: str = "penstock-operator"
+    emit: Callable[[Obj], Awaitable[None]] | None = None
     draw_secret: Callable[[], str] = lambda: secrets.token_hex(16)
     router_problems: dict[str, Problems] = field(default_factory=dict)
     scaled: dict[Key, Scaled] = field(default_factory=dict)

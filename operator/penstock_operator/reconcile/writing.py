@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from penstock_operator import events
 from penstock_operator.clock import rfc3339_micro
 from penstock_operator.cluster import Obj
-from penstock_operator.errors import ClusterError, Conflict, NotFound
+from penstock_operator.errors import Conflict, NotFound
 from penstock_operator.kinds import EVENT, kind_of
 from penstock_operator.reconcile.context import Context, conditions_of
 from penstock_operator.store import key_of
@@ -142,9 +143,7 @@ async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing
             "uid": metadata["uid"],
         },
     }
-    try:
-        await ctx.cluster.create(EVENT, event)
-    except ClusterError as error:
-        ctx.log("event not written", level="debug", key=str(key_of(stored)), error=str(error))
+    if ctx.emit is not None:
+        await ctx.emit(event)
     else:
-        ctx.observer.wrote("create", EVENT.kind)
+        await events.send(event, ctx.cluster, ctx.observer, ctx.log)

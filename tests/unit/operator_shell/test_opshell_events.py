@@ -1,0 +1,90 @@
+"""Events go out beside the work that they tell of."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from penstock_operator.apply import NoObserver
+from penstock_operator.errors import Unavailable
+from penstock_operator.events import KEPT, Recorder
+from penstock_operator.kinds import BACKEND, EVENT
+from tests.support.memory_cluster import MemoryCluster
+from tests.support.operator_harness import Harness, backend
+
+
+def event(number: int) -> dict[str, Any]:
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {"namespace": "n", "name": f"e{number:05}"},
+        "note": str(number),
+    }
+
+
+def recorder(cluster: MemoryCluster) -> tuple[Recorder, list[str]]:
+    told: list[str] = []
+    return Recorder(cluster, NoObserver(), lambda message, **_: told.append(message)), told
+
+
+async def sent(cluster: MemoryCluster, count: int) -> list[str]:
+    """The names of the Events, once there are so many."""
+    async with asyncio.timeout(30):
+        while len(found := cluster.names(EVENT, "n")) < count:  # noqa: ASYNC110 - it has no signal
+            await asyncio.sleep(0)
+    return found
+
+
+async def test_a_reconcile_does_not_wait_for_its_events() -> None:
+    """With an apiserver that answers no Event, children and statuses are written all the same."""
+    harness = Harness()
+    cluster = harness.cluster
+    gate, create = asyncio.Event(), cluster.create
+
+    async def slow(kind: Any, obj: Any) -> Any:
+        await gate.wait()
+        return await create(kind, obj)
+
+    cluster.create = slow  # type: ignore[method-assign]  # an apiserver that is slow with one verb
+    out = Recorder(cluster, NoObserver(), lambda *_, **__: None)
+    harness.ctx.emit = out.put
+    task = asyncio.create_task(out.run())
+    harness.apply(backend())
+    await harness.run()
+    assert harness.condition(BACKEND, "m", "Ready") is not None
+    assert cluster.names(EVENT, "n") == []
+    gate.set()
+    assert await sent(cluster, 1)
+    task.cancel()
+
+
+async def test_events_go_out_in_order_and_one_that_is_refused_is_forgotten() -> None:
+    cluster = MemoryCluster()
+    refused = iter([None, Unavailable(503, "busy")])
+
+    def fail(verb: str, *_: str) -> None:
+        error = next(refused, None)
+        if error is not None:
+            raise error
+
+    cluster.fail = fail
+    out, told = recorder(cluster)
+    for number in range(4):
+        await out.put(event(number))
+    task = asyncio.create_task(out.run())
+    assert await sent(cluster, 3) == ["e00000", "e00002", "e00003"]
+    assert told == ["event not written"]
+    task.cancel()
+
+
+async def test_of_too_many_the_oldest_are_dropped() -> None:
+    """A flood takes bounded memory, and what is newest is told."""
+    cluster = MemoryCluster()
+    out, told = recorder(cluster)
+    for number in range(KEPT + 2):
+        await out.put(event(number))
+    task = asyncio.create_task(out.run())
+    found = await sent(cluster, KEPT)
+    assert (found[0], found[-1]) == ("e00002", f"e{KEPT + 1:05}")
+    assert told == ["event dropped"] * 2
+    task.cancel()
