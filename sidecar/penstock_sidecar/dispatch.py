@@ -25,6 +25,7 @@ from penstock_sidecar.forecast import Forecast, Turn
 from penstock_sidecar.isolation import Budget, granted
 from penstock_sidecar.keys import Keys
 from penstock_sidecar.pace import Pace
+from penstock_sidecar.patience import Patience
 from penstock_sidecar.queue import Limits, Queue
 from penstock_sidecar.runs import Begin, Observer, Runs, Send, Trace
 from penstock_sidecar.streaming import StreamedSends
@@ -421,11 +422,10 @@ class Dispatcher:
             self._auto.max_seconds = self._service
         self._room = batching.queue_limit(self.slots)
         self._usual = min(self._usual, batching.max_batch_size)
-        self._limits = Limits(
-            size=batching.max_batch_size,
-            bytes=batching.max_batch_bytes,
-            wait=batching.batch_wait_timeout_ms / 1000,
-        )
+        wait = batching.batch_wait_timeout_ms / 1000
+        self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes, wait=wait)
+        self._eager = dataclasses.replace(self._limits, wait=0.0)
+        self._patience = Patience() if wait > 0.0 else None
 
     def _free(self) -> int:
         return 0 if self._paused else self.slots - self._runs.busy
@@ -524,13 +524,15 @@ class Dispatcher:
         while queue.items and self._free() > 0:
             choice = queue.choose(now, self._choosing())
             if choice.key is None:
+                if self._patience is not None:
+                    self._patience.held(now)
                 return choice.again
             self._cut(now, choice.key)
         return None
 
     def _choosing(self) -> Limits:
-        if not self._limits.wait:
-            return self._limits
+        if self._patience is None or not self._patience.waits:
+            return self._eager
         return dataclasses.replace(self._limits, service=WAIT_MARGIN * self.pace.seconds)
 
     def _cut(self, now: float, key: Key) -> None:
@@ -551,6 +553,8 @@ class Dispatcher:
             self.settle(work, admission.dropped(now - work.arrived, service))
         if not parts:
             return
+        if self._patience is not None:
+            self._patience.cut(now, items)
         turn = self._forecast.begin(now - TIMER_SLACK, cls, items, possible=size, waited=waited)
         self.counts.batches += 1
         self.counts.batch_items += self._runs.start(parts, self._limits.size, turn)

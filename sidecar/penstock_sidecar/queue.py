@@ -81,7 +81,7 @@ class Queue:
         self._latest = 0.0
         self._held: Ranking[Line] = Ranking(self._due)
         self._limits = Limits(size=1, bytes=1)
-        self._gap = 0.0
+        self._gap = self._waited = 0.0
         self.items = 0
         self.bytes = 0
         self.requests = 0
@@ -178,6 +178,9 @@ class Queue:
             return Choice(None if lane is None else lane.line.key)
         held = self._held
         while (line := held.first()) is not None and self._goes(line, now):
+            if line.requests == 1 and now < line.oldest + limits.wait and not line.lone:
+                # Alone all the while that the gaps promised another: they have become longer than that.
+                self._gap = min(limits.wait, 2.0 * self._gap)
             self._release(line)
         while (lane := self._next()) is not None:
             line = lane.line
@@ -420,8 +423,8 @@ class Queue:
             return
         # Some more than asked, so that not each small rise looks at all lines anew.
         self._limits = dataclasses.replace(limits, service=limits.service * _HEADROOM)
-        if not same:
-            self._gap = limits.wait
+        if limits.wait > 0.0 and limits.wait != self._waited:
+            self._gap = self._waited = limits.wait
         self._held = Ranking(self._due)
         for line in self._lines.values():
             line.held = True

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable
 from typing import Literal
 
-from penstock_sidecar import curve, forecast, queue
+from penstock_sidecar import curve, forecast, patience, queue
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.http import Request
 
@@ -122,6 +122,8 @@ class Simulation:
         self._queue = queue.Queue()
         self._curve = curve.ServiceCurve() if case.expiring else curve.ServiceCurve(math.inf)
         self._limits = queue.Limits(size=case.size, bytes=1 << 30, wait=case.wait)
+        self._eager = dataclasses.replace(self._limits, wait=0.0)
+        self._patience = patience.Patience()
         self._forecast = forecast.Forecast(self._curve)
         # Batches with the model, then those whose answers the sidecar deals out, their slots still taken.
         self._running: list[tuple[float, int, forecast.Turn, list[Asked]]] = []
@@ -213,8 +215,9 @@ class Simulation:
     def _turn(self) -> float | None:
         again: float | None = None
         while self._queue.items and self._free() > 0:
-            choice = self._queue.choose(self.now, self._limits)
+            choice = self._queue.choose(self.now, self._limits if self._patience.waits else self._eager)
             if choice.key is None:
+                self._patience.held(self.now)
                 again = choice.again
                 break
             self._cut(choice.key)
@@ -255,6 +258,7 @@ class Simulation:
             self._drop(work)
         if not works:
             return
+        self._patience.cut(self.now, len(works))
         seconds = case.model(self.now, len(works))
         if case.jitter:
             seconds *= self._random.lognormvariate(0.0, case.jitter)
