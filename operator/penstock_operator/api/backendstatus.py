@@ -115,7 +115,8 @@ class ModelBackendStatus(Status):
         tuple[Annotated[str, Field(max_length=128)], ...],
         Field(
             json_schema_extra={"x-kubernetes-list-type": "set"},
-            description="What sends requests here: ModelEndpoint/NAME or TrafficSplit/NAME.",
+            description="Who uses it: ModelEndpoint/NAME for an endpoint that names it as its backend, "
+            "TrafficSplit/NAME for a split that shares requests to it, of weight 0 too.",
         ),
     ] = ()
     settings_version: Annotated[

@@ -68,7 +68,7 @@ _COLUMNS = {
             "boolean",
             wide=True,
         ),
-        _column("Used-By", ".status.usedBy", "What sends requests here.", wide=True),
+        _column("Used-By", ".status.usedBy", "Endpoints and splits that use it.", wide=True),
         _MESSAGE,
         _AGE,
     ],

@@ -64,8 +64,9 @@ class TrafficPlan:
     Args:
         endpoints: plan of each endpoint that is not being deleted.
         splits: plan of each split that is not being deleted.
-        used_by: for each backend name, what sends it requests, sorted: `ModelEndpoint/NAME`,
-            `TrafficSplit/NAME`.
+        used_by: for each backend name, who uses it, sorted: `TrafficSplit/NAME` of a split that decides, and
+            `ModelEndpoint/NAME` of an endpoint that names it (also while a split overrides that: when the
+            split goes, the endpoint falls back to it) or that the last weights of a split stand in for.
     """
 
     endpoints: Mapping[str, EndpointPlan]
@@ -103,6 +104,7 @@ def plan(
         for share in weights:
             used.setdefault(share.name, set()).add(user)
         own = endpoint.spec.backend
+        used.setdefault(own, set()).add(f"ModelEndpoint/{endpoint.name}")
         waits_for = own if decided is None and own not in {share.name for share in weights} else None
         named = (*weights, Weight(name=waits_for, weight=1)) if waits_for else weights
         wanted = route(endpoint)

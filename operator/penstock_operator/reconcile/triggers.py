@@ -103,6 +103,9 @@ def _of_endpoint(view: View, namespace: str, name: str, versions: list[Obj]) -> 
     for version in versions:
         if backend := _spec(version).get("backend"):
             yield Key(BACKEND.kind, namespace, str(backend))
+        # Those that the weights of a deleted split leave in its place are used by it, too.
+        for share in (version.get("status") or {}).get("backends") or ():
+            yield Key(BACKEND.kind, namespace, str(share["name"]))
     for split in view.splits(namespace):
         if split.spec.endpoint == name:
             yield Key(SPLIT.kind, namespace, split.name)

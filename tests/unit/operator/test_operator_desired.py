@@ -319,12 +319,16 @@ def test_an_endpoint_alone() -> None:
 
 
 def test_a_split_overrides() -> None:
-    """The split's weights hold, and it is the one that uses the backends."""
+    """The split's weights hold and it uses the backends; the endpoint's own is what it falls back to."""
     found = traffic.plan([endpoint("e")], [split("s", "e", b=9, c=1)], {"a": True, "b": True, "c": False})
     assert found.endpoints["e"].backends == (Weight(name="b", weight=9), Weight(name="c", weight=1))
     assert found.endpoints["e"].split == "s"
     assert found.splits["s"].accepted
-    assert found.used_by == {"b": ("TrafficSplit/s",), "c": ("TrafficSplit/s",)}
+    assert found.used_by == {
+        "a": ("ModelEndpoint/e",),
+        "b": ("TrafficSplit/s",),
+        "c": ("TrafficSplit/s",),
+    }
 
 
 def test_the_oldest_split_stands() -> None:

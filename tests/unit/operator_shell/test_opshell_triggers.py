@@ -206,12 +206,12 @@ async def test_used_by_follows_splits_that_come_and_go() -> None:
 
     harness.apply(split("s", one=1))
     await harness.run()
-    assert used_by() == {"m": [], "one": ["TrafficSplit/s"], "two": []}
+    assert used_by() == {"m": ["ModelEndpoint/e"], "one": ["TrafficSplit/s"], "two": []}
     harness.apply(split("younger", two=1))
     await harness.run()
     harness.cluster.remove(SPLIT, "n", "s")
     await harness.run()
-    assert used_by() == {"m": [], "one": [], "two": ["TrafficSplit/younger"]}
+    assert used_by() == {"m": ["ModelEndpoint/e"], "one": [], "two": ["TrafficSplit/younger"]}
 
 
 async def test_used_by_follows_the_weights_that_a_deleted_split_left() -> None:
