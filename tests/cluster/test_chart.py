@@ -45,7 +45,10 @@ MANY = (
         "operator.priorityClassName=system-node-critical",
     ),
     *("--set-json", 'images.pullSecrets=[{"name":"s"}]', "--set", "images.router=r.example/router@sha256:00"),
-    *("--set", "operator.serviceAccountAnnotations.a=b"),
+    *("--set", "operator.serviceAccountAnnotations.a=b", "--set", "protection.backendsInUse=true"),
+    *("--set-json", 'metrics.from=[{"namespaceSelector":{"matchLabels":{"a":"b"}}}]'),
+    *("--set-json", 'networkPolicies.routers.from=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]'),
+    *("--set-json", "networkPolicies.backends.from=[]"),
     *(
         "--set-json",
         'operator.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]',

@@ -9,9 +9,29 @@ from typing import Any
 import pytest
 
 from devcluster.cluster import Cluster
-from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code, wait_for
+from tests.support.k8s import (
+    MODEL_IMAGE,
+    Load,
+    Namespace,
+    container_backend,
+    ledger_backend,
+    ledger_code,
+    wait_for,
+)
 
 RESOURCE = "example.com/accelerator"
+
+READS_WEIGHTS = """
+import http.server
+open("/data/weights").read()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+http.server.ThreadingHTTPServer(("0.0.0.0", 8080), Handler).serve_forever()
+"""
+"""A model that does not start without its weights."""
 
 
 def patch_node(cluster: Cluster, name: str, operation: dict[str, Any]) -> None:
@@ -74,3 +94,26 @@ def test_a_suspended_backend_is_left_as_it_is_until_it_is_resumed(namespace: Nam
     namespace.patch("modelbackend", "b", {"spec": {"suspend": False}})
     wait_for("another pod", lambda: uids(namespace) and not uids(namespace) & before, seconds=120)
     namespace.wait_ready("modelbackend", "b")
+
+
+def test_containers_before_and_beside_the_model(namespace: Namespace) -> None:
+    """Weights are fetched before the model starts; all of it passes restricted Pod Security unasked."""
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    common = {"image": MODEL_IMAGE, "imagePullPolicy": "Never", "volumeMounts": mounts}
+    fetch = ["python", "-c", "open('/data/weights', 'w').close()"]
+    beside = ["python", "-c", "import signal; signal.sigwait([signal.SIGTERM])"]
+    backend = container_backend("b", script=READS_WEIGHTS, disruptionBudget={"minAvailable": 1})
+    backend["spec"]["model"]["container"]["volumeMounts"] = mounts
+    backend["spec"]["podTemplate"] = {
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "initContainers": [{"name": "fetch", "command": fetch, **common}],
+        "containers": [{"name": "beside", "command": beside, **common}],
+    }
+    namespace.apply(backend)
+    namespace.wait_ready("modelbackend", "b")
+    (pod,) = namespace.pods("b")
+    assert [one["name"] for one in pod["spec"]["initContainers"]] == ["penstock-sidecar", "fetch"]
+    assert [one["name"] for one in pod["spec"]["containers"]] == ["model", "beside"]
+    budget = namespace.get("poddisruptionbudget", "b-backend") or {}
+    assert budget["spec"]["minAvailable"] == 1
+    assert "maxUnavailable" not in budget["spec"]

@@ -110,6 +110,26 @@ class Rollout(Part):
     ] = 0
 
 
+class DisruptionBudget(Part):
+    """How many pods may be taken away at a time where nodes are drained."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "has(self.maxUnavailable) != has(self.minAvailable)",
+                "expected exactly one of maxUnavailable and minAvailable",
+            )
+        )
+    )
+
+    max_unavailable: Annotated[
+        IntOrPercent | None, Field(description="Pods that may be missing, a number or a percentage.")
+    ] = None
+    min_available: Annotated[
+        IntOrPercent | None, Field(description="Pods that must stay, a number or a percentage.")
+    ] = None
+
+
 class Sidecar(Part):
     """The sidecar in every pod of the backend."""
 
@@ -215,6 +235,13 @@ class ModelBackendSpec(Part):
     rollout: Annotated[
         Rollout, Field(description="How many pods a change may add and take away at a time.")
     ] = Rollout()
+    disruption_budget: Annotated[
+        DisruptionBudget | None,
+        Field(
+            description="How many pods may be taken away at a time where nodes are drained. Default, when "
+            "absent: maxUnavailable 1 with more than one replica, none with one."
+        ),
+    ] = None
     pod_template: Annotated[
         PodTemplate | None, Field(description="What the pods get beside the model and the sidecar.")
     ] = None

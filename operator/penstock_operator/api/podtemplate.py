@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from penstock_operator.api.base import Part
+from penstock_operator.api.core import VolumeMounts
 from penstock_operator.api.fields import (
     ANY_OBJECT,
     NOT_OURS,
@@ -33,6 +34,36 @@ class Volume(Part):
             description="Name of the volume, for volumeMounts.",
         ),
     ]
+
+
+class Container(Part):
+    """A further container of the pods, as in core/v1; `volumeMounts` is a part of it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=63,
+            json_schema_extra=rules(
+                NOT_OURS,
+                cel("self != 'model'", "expected a name other than model, which is the model container's"),
+            ),
+            description="Name of the container.",
+        ),
+    ]
+    volume_mounts: Annotated[
+        VolumeMounts, Field(description="Volumes of podTemplate.volumes that the container sees.")
+    ] = ()
+    security_context: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="The container's securityContext, as in core/v1; its fields replace Penstock's one "
+            "by one. Default: restricted, as the model container's.",
+        ),
+    ] = None
 
 
 class PodTemplate(Part):
@@ -63,6 +94,24 @@ class PodTemplate(Part):
             max_length=64,
             json_schema_extra=map_list("name"),
             description="Volumes of the pods, as in core/v1. Names that begin with penstock- are Penstock's.",
+        ),
+    ] = ()
+    init_containers: Annotated[
+        tuple[Container, ...],
+        Field(
+            max_length=16,
+            json_schema_extra=map_list("name"),
+            description="Containers that run to their end before the model starts, one after the other, such "
+            "as one that fetches weights; the sidecar runs beside them.",
+        ),
+    ] = ()
+    containers: Annotated[
+        tuple[Container, ...],
+        Field(
+            max_length=16,
+            json_schema_extra=map_list("name"),
+            description="Containers that run beside the model. When the pod goes away they are told to end "
+            "at once, while the model still drains.",
         ),
     ] = ()
     node_selector: Annotated[

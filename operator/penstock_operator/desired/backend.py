@@ -25,7 +25,7 @@ def backend_objects(
     """What a backend consists of, in the order of applying.
 
     ServiceAccount (unless podTemplate names one), ConfigMap, Service, PodDisruptionBudget (with more than one
-    replica), NetworkPolicy (where the installation has them), Deployment.
+    replica, or where asked for), NetworkPolicy (where the installation has them), Deployment.
 
     Args:
         backend: the backend.
@@ -45,8 +45,10 @@ def backend_objects(
     record = metadata(names.backend_settings(backend.name))
     found.append(settings.configmap(record, document, config.authorities))
     found.append(service.service(backend))
-    if backend.spec.replicas > 1:
-        found.append(disruption.budget(metadata(name), labels.backend_selector(backend.name)))
+    asked = backend.spec.disruption_budget
+    if backend.spec.replicas > 1 or asked is not None:
+        selector = labels.backend_selector(backend.name)
+        found.append(disruption.budget(metadata(name), selector, asked.document() if asked else None))
     if config.network_policies:
         found.append(
             networkpolicy.of_backend(

@@ -8,7 +8,7 @@ from typing import Any
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.defaults import grace_seconds
 from penstock_operator.api.model import ModelContainer, ModelPython
-from penstock_operator.api.podtemplate import PodTemplate
+from penstock_operator.api.podtemplate import Container, PodTemplate
 from penstock_operator.desired import keeping, labels, names, objects, pods, sidecar
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.keeping import Pods
@@ -109,8 +109,11 @@ def _pod_spec(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds(backend.spec.drain),
         "securityContext": pods.pod_security() | (template.security_context or {}),
-        "initContainers": [sidecar.container(backend, config=config, drain_secret=drain_secret)],
-        "containers": [_model_container(backend, drain_secret)],
+        "initContainers": [
+            sidecar.container(backend, config=config, drain_secret=drain_secret),
+            *map(_further, template.init_containers),
+        ],
+        "containers": [_model_container(backend, drain_secret), *map(_further, template.containers)],
         "volumes": [
             pods.settings_volume(names.backend_settings(backend.name)),
             pods.token_volume(config),
@@ -122,6 +125,13 @@ def _pod_spec(
         **kept,
         **pods.pull_secrets(config, given["imagePullSecrets"]),
     }
+
+
+def _further(container: Container) -> Object:
+    """A container of the user's, as safe as the model's unless it says otherwise."""
+    security = pods.container_security() | (container.security_context or {})
+    given = {key: value for key, value in container.document().items() if value != []}
+    return given | {"securityContext": security}
 
 
 def _model_container(backend: ModelBackend, drain_secret: str) -> Object:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from penstock_operator.desired.objects import Object
 
 
-def budget(metadata: Object, selector: dict[str, str]) -> Object:
-    """A PodDisruptionBudget of one unavailable pod; a pod that is not ready may always be evicted.
+def budget(metadata: Object, selector: dict[str, str], asked: dict[str, int | str] | None = None) -> Object:
+    """A PodDisruptionBudget; a pod that is not ready may always be evicted.
 
     Args:
         metadata: its metadata.
         selector: the labels of the pods.
+        asked: `maxUnavailable` or `minAvailable`; None: one unavailable pod.
     """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata,
         "spec": {
-            "maxUnavailable": 1,
+            **(asked or {"maxUnavailable": 1}),
             "selector": {"matchLabels": selector},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
