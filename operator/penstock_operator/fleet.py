@@ -68,6 +68,11 @@ class Fleet(Collector):
         )
         slots = _gauge("backend_slots", "Batches that may be with the models at once.", _OF_BACKEND)
         intercept = _gauge("backend_fit_intercept_seconds", "Time of a batch of any size.", _OF_BACKEND)
+        pending = _gauge(
+            "backend_upgrade_pending",
+            "1 for a backend whose pods an upgraded operator would render otherwise.",
+            _OF_BACKEND,
+        )
         slope = _gauge("backend_fit_slope_seconds", "Time that each item of a batch adds.", _OF_BACKEND)
         for stored in self._store.all(BACKEND):
             labels = (stored["metadata"]["namespace"], stored["metadata"]["name"])
@@ -80,6 +85,8 @@ class Fleet(Collector):
                 ("reporting", len(reports)),
             ):
                 replicas.add_metric((*labels, state), count)
+            waits = (status.get("sidecar") or {}).get("upgradePending")
+            pending.add_metric(labels, 1.0 if waits else 0.0)
             if not reports:
                 continue
             told = reports.values()
@@ -91,7 +98,7 @@ class Fleet(Collector):
             if fit is not None:
                 intercept.add_metric(labels, fit.a_ms / 1000)
                 slope.add_metric(labels, fit.b_ms / 1000)
-        yield from (replicas, items, oldest, slots, intercept, slope)
+        yield from (replicas, pending, items, oldest, slots, intercept, slope)
 
 
 def most_telling(reports: Mapping[str, SidecarReport]) -> Fit | None:

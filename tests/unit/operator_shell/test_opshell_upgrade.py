@@ -6,6 +6,7 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+from penstock_operator.fleet import Fleet
 from penstock_operator.kinds import BACKEND, DEPLOYMENT
 from tests.support.operator_harness import RENDER, Harness, backend
 
@@ -54,6 +55,24 @@ async def test_an_upgrade_writes_one_status_and_no_deployment() -> None:
     await harness.run()
     assert harness.cluster.writes == []
     assert harness.errors == []
+
+
+async def test_a_scrape_counts_who_waits() -> None:
+    """One gauge a backend: their sum is what is left of an upgrade."""
+
+    def waiting(harness: Harness) -> list[float]:
+        found = Fleet(harness.ctx.store, harness.ctx.reports).collect()
+        return [
+            sample.value
+            for family in found
+            if family.name == "penstock_operator_backend_upgrade_pending"
+            for sample in family.samples
+        ]
+
+    harness = await served()
+    assert waiting(harness) == [0.0]
+    harness = await upgraded(harness)
+    assert waiting(harness) == [1.0]
 
 
 async def test_an_edit_is_mended_after_an_upgrade_too_and_to_the_old_sidecar() -> None:
