@@ -77,7 +77,7 @@ def namespace(penstock: Cluster, request: pytest.FixtureRequest) -> Iterator[Nam
     for mode in ("enforce", "warn"):
         penstock.kubectl("label", "namespace", name, f"pod-security.kubernetes.io/{mode}=restricted")
     yield Namespace(penstock, name)
-    penstock.kubectl("delete", "namespace", name, "--wait=false")
+    penstock.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 @pytest.fixture
