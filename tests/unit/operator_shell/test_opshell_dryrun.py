@@ -121,7 +121,7 @@ async def run(*flags: str, stdin: str = "") -> tuple[int, str, str]:
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={**os.environ},
     )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 150)
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
 

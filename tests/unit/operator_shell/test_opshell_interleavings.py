@@ -312,7 +312,7 @@ PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
-    max_examples=30,
+    max_examples=20,
     stateful_step_count=30,
     deadline=None,
     phases=PHASES,
