@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock_operator.__main__ import Operator
 from penstock_operator.cluster import Cluster
+from penstock_operator.config import Config
 from penstock_operator.errors import LeaseLost, Unavailable
 from penstock_operator.fence import FencedCluster
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT_SLICE, EVENT, LEASE, POLICY
@@ -166,3 +168,17 @@ async def test_the_leaders_address_comes_back(harm: str) -> None:
     assert live["metadata"]["labels"] == wanted["metadata"]["labels"]
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def test_every_writer_of_the_process_is_behind_the_fence() -> None:
+    """As the process is put together: reconcilers, children, the control Service's slice, the keys."""
+    cluster = MemoryCluster()
+    operator = Operator(Config(pod_ip="10.0.0.9"), cluster)
+    context = operator._manager.ctx
+    writers = [context, context.applier, operator._publisher, operator._certificates]
+    for writer in writers:
+        found = getattr(writer, "cluster", None) or getattr(writer, "_cluster", None)
+        assert isinstance(found, FencedCluster), writer
+    with pytest.raises(LeaseLost):
+        await context.cluster.apply(CONFIG_MAP, CHILD)
+    assert cluster.writes == []
