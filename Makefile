@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test unit demo bench bench-control crds fmt lock clean
+.PHONY: help check test unit demo bench bench-control faults crds fmt lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ bench: $(VENV)/.ready ## Measure the sidecar beside its peers on this machine (1
 
 bench-control: $(VENV)/.ready ## Measure the operator with 1000 backends on a cluster of its own (10 min)
 	@$(BIN)/python -m bench.control $(BENCH)
+
+faults: $(VENV)/.ready ## Ten minutes of a faulty apiserver under the operator (FAULTS="--fault-seed 2")
+	@$(BIN)/pytest tests/cluster/test_faults.py --fault-seconds 600 $(FAULTS)
 
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds

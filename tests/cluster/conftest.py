@@ -20,6 +20,8 @@ _numbers = itertools.count(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-cluster", action="store_true", help="leave the test cluster up")
+    parser.addoption("--fault-seconds", default="60", help="how long test_faults.py makes things fail")
+    parser.addoption("--fault-seed", default="1", help="what fails, and what its user does")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

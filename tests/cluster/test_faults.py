@@ -1,0 +1,296 @@
+"""A faulty apiserver and a restless user: afterwards everything is as if nothing had ever failed.
+
+The operator runs as a process of its own behind `tests.support.fault_proxy` and is killed now and then; what
+ends is started again, as kubelet would. `--fault-seconds` says how long it goes on (`make faults`: ten
+minutes), `--fault-seed` repeats a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from devcluster.cluster import Cluster
+from tests.cluster.conftest import INSTALLED_IN
+from tests.support.changing_user import GROUP, ChangingUser
+from tests.support.fault_proxy import FaultProxy, Obj, Write
+from tests.support.k8s import ROOT, wait_for
+
+NAMESPACE = "faults"
+CONVERGED_WITHIN = 60.0
+QUIET = 6.0
+"""Seconds without a write after which the operator counts as done, where nothing waits in its queue."""
+
+HOT = (10.0, 150)
+"""More tries of one object's write than this in so many seconds are a hot loop. The first backoff is 0.1 s,
+and doubles: what always fails is tried some seven times in ten seconds; but each change of the resource and
+of each of its pods makes one at once. A loop without backoff makes hundreds."""
+
+PATIENCE = 40.0
+"""Seconds after which every try that was put off has been made: the longest backoff is 30 s."""
+
+PLURALS = ("deployments", "services", "configmaps", "serviceaccounts")
+
+
+class Operator:
+    """The operator's process, started again when it ends.
+
+    Args:
+        kubeconfig: where it finds the proxy.
+        log: file for what it prints.
+    """
+
+    def __init__(self, kubeconfig: Path, log: Path) -> None:
+        self.command = (
+            *(sys.executable, "-m", "penstock_operator", f"--kubeconfig={kubeconfig}"),
+            *(f"--namespace={NAMESPACE}", f"--operator-namespace={NAMESPACE}", "--pod=under-test"),
+            *("--listen=127.0.0.1:0", "--report-to=http://127.0.0.1:9", "--log-level=info"),
+        )
+        self.log = log
+        self.starts = 0
+        self._url = ""
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start it, and again whenever it ends."""
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """End it for good."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def kill(self) -> None:
+        """End it at once, whatever it is doing."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+
+    async def waiting(self) -> float | None:
+        """Keys that wait in its queues now, None while it does not answer or does not lead."""
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
+                session.get(f"{self._url}/metrics") as answer,
+            ):
+                text = await answer.text()
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return None
+        found = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        if found.get("penstock_operator_leader") != "1.0" or "workqueue_adds_total" not in text:
+            return None
+        return sum(float(value) for name, value in found.items() if name.startswith("workqueue_depth"))
+
+    async def _keep(self) -> None:
+        while True:
+            self.starts += 1
+            with self.log.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.command, stdout=asyncio.subprocess.PIPE, stderr=log, cwd=ROOT, env=dict(os.environ)
+                )
+            assert self._process.stdout is not None
+            with self.log.open("ab") as log:
+                async for line in self._process.stdout:
+                    log.write(line)
+                    log.flush()
+                    if line.startswith(b"ready "):
+                        self._url = "http://" + line.split(b"admin=")[1].split()[0].decode()
+            await self._process.wait()
+            await asyncio.sleep(0.5)
+
+
+@pytest.fixture
+def alone(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with CRDs and without the chart's operator, which comes back afterwards."""
+    where = ("-n", INSTALLED_IN, "deployment/penstock-operator")
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    there = cluster.kubectl("get", *where, check=False).returncode == 0
+    if there:
+        cluster.kubectl("scale", *where, "--replicas=0")
+        selector = (
+            "-n",
+            INSTALLED_IN,
+            "pods",
+            "-l",
+            "app.kubernetes.io/name=penstock-operator",
+            "-o",
+            "name",
+        )
+        wait_for("no operator", lambda: not cluster.kubectl("get", *selector).stdout.strip())
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout=180)  # of a killed run
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    yield cluster
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=true", timeout=180)
+    if there:
+        cluster.kubectl("scale", *where, "--replicas=1")
+        cluster.kubectl("rollout", "status", *where, "--timeout=120s", timeout=150)
+
+
+@contextlib.asynccontextmanager
+async def proxied(cluster: Cluster, seed: int) -> AsyncIterator[FaultProxy]:
+    """A proxy to the cluster's apiserver."""
+    server = f"https://127.0.0.1:{cluster.require_alive().api_port}"
+    async with FaultProxy(server, cluster.state.pki, seed=seed) as proxy:
+        yield proxy
+
+
+def real_writes(proxy: FaultProxy, since: float) -> list[Write]:
+    """Writes tried since then, but for the Lease, which is renewed for ever, and Events."""
+    kept = ("/leases/", "/events")
+    return [one for one in proxy.writes if one.at >= since and not any(word in one.path for word in kept)]
+
+
+async def settled(proxy: FaultProxy, operator: Operator, *, since: float, patience: float) -> float:
+    """Wait until the operator has nothing left to do; returns when it last wrote.
+
+    Args:
+        proxy: sees what it writes.
+        operator: whose queues must be empty.
+        since: look at writes from then on, monotonic.
+        patience: wait at least so long.
+    """
+    within = CONVERGED_WITHIN
+    deadline = time.monotonic() + within + QUIET
+    while True:
+        waiting = await operator.waiting()
+        last = max([since, *(one.at for one in real_writes(proxy, since))])
+        if waiting == 0 and time.monotonic() - last >= QUIET and time.monotonic() - since >= patience:
+            return last
+        if time.monotonic() > deadline:
+            late = Counter(f"{one.method} {one.path} {one.outcome}" for one in real_writes(proxy, since))
+            raise AssertionError(
+                f"not converged within {within} s: {waiting} keys wait, written since: {late.most_common(10)}"
+            )
+        await asyncio.sleep(0.25)
+
+
+async def live(proxy: FaultProxy, path: str) -> list[Obj]:
+    """A collection of the namespace as the apiserver has it."""
+    group, _, plural = path.rpartition("/")
+    status, found = await proxy.direct("GET", f"{group}/namespaces/{NAMESPACE}/{plural}")
+    assert status == 200, found
+    items: list[Obj] = found["items"]
+    return items
+
+
+async def orphans(proxy: FaultProxy) -> list[str]:
+    """What was rendered for resources that are no more."""
+    uids = {
+        one["metadata"]["uid"]
+        for plural in ("modelbackends", "modelendpoints")
+        for one in await live(proxy, f"{GROUP}/{plural}")
+    }
+    found = []
+    for path in (*(f"/api/v1/{plural}" for plural in PLURALS[1:]), "/apis/apps/v1/deployments"):
+        for one in await live(proxy, path):
+            meta = one["metadata"]
+            rendered = "penstock.dev/desired-hash" in (meta.get("annotations") or {})
+            owners = {ref["uid"] for ref in meta.get("ownerReferences") or ()}
+            if rendered and (not owners & uids):
+                found.append(f"{path} {meta['name']}")
+    return found
+
+
+def hottest(writes: list[Write]) -> tuple[int, str]:
+    """The most tries of one object's writes within the time that `HOT` names, and what became of them."""
+    seconds, _ = HOT
+    recent: dict[str, deque[Write]] = {}
+    most: tuple[int, str] = (0, "")
+    for one in writes:
+        tries = recent.setdefault(one.path, deque())
+        tries.append(one)
+        while tries[0].at < one.at - seconds:
+            tries.popleft()
+        if len(tries) > most[0]:
+            when = " ".join(f"{each.at - writes[0].at:.2f}:{each.outcome}" for each in tries)
+            most = (len(tries), f"{one.method} {one.path} {when}")
+    return most
+
+
+@pytest.mark.timeout(1500)
+async def test_after_faults_everything_is_as_if_nothing_had_failed(
+    alone: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Converged within a minute of peace; no hot loop; nothing left over; a fresh run writes nothing."""
+    seconds = float(request.config.getoption("--fault-seconds"))
+    seed = int(request.config.getoption("--fault-seed"))
+    draw, log = random.Random(seed), tmp_path / "operator.log"
+    async with proxied(alone, seed) as proxy:
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(proxy.kubeconfig())
+        operator = Operator(kubeconfig, log)
+        user = ChangingUser(proxy.direct, NAMESPACE, seed=seed)
+        await user.everything()
+        await operator.start()
+        try:
+            await settled(proxy, operator, since=time.monotonic(), patience=0.0)
+            proxy.rage()
+            ends, next_kill = time.monotonic() + seconds, time.monotonic() + draw.uniform(15, 30)
+            while time.monotonic() < ends:
+                await user.change()
+                await asyncio.sleep(draw.expovariate(3.0))
+                if time.monotonic() >= next_kill:
+                    operator.kill()
+                    next_kill = time.monotonic() + draw.uniform(20, 60)
+            proxy.peace()
+            began = time.monotonic()
+            last = await settled(proxy, operator, since=began, patience=PATIENCE)
+            faults, did = dict(proxy.faults), dict(user.done)
+            told = (
+                f"seed {seed}: {proxy.calls} calls, {sum(faults.values())} faults {faults}, "
+                f"{operator.starts} starts, user {did}; converged {last - began:.1f} s after peace; log {log}"
+            )
+            count, where = hottest(real_writes(proxy, 0.0))
+            told = f"{told}; at most {count} tries of a write in {HOT[0]:.0f} s"
+            print(told)
+            assert count <= HOT[1], f"{where}; {told}"
+            await nothing_left_over(proxy, told)
+            await a_fresh_run_writes_nothing(proxy, operator, told)
+        finally:
+            await operator.stop()
+
+
+async def nothing_left_over(proxy: FaultProxy, told: str) -> None:
+    """No child without its parent (garbage collection takes a moment), no port twice, no status behind."""
+    deadline = time.monotonic() + CONVERGED_WITHIN
+    while left := await orphans(proxy):
+        assert time.monotonic() < deadline, f"{left}; {told}"
+        await asyncio.sleep(0.5)
+    services = await live(proxy, "/api/v1/services")
+    ports = [
+        one["spec"]["ports"][0]["targetPort"]
+        for one in services
+        if "penstock.dev/endpoint" in (one["metadata"].get("labels") or {})
+    ]
+    assert len(set(ports)) == len(ports), told
+    for plural in ("modelbackends", "modelendpoints", "trafficsplits", "batchpolicies"):
+        for one in await live(proxy, f"{GROUP}/{plural}"):
+            seen = (one.get("status") or {}).get("observedGeneration")
+            assert seen == one["metadata"]["generation"], f"{plural} {one['metadata']['name']}; {told}"
+
+
+async def a_fresh_run_writes_nothing(proxy: FaultProxy, operator: Operator, told: str) -> None:
+    """Another process, which knows nothing, finds every child and every status as it would write it."""
+    began, starts = time.monotonic(), operator.starts
+    operator.kill()
+    async with asyncio.timeout(CONVERGED_WITHIN):
+        while operator.starts == starts:  # noqa: ASYNC110 - another process ends and begins
+            await asyncio.sleep(0.1)
+    await settled(proxy, operator, since=began, patience=0.0)
+    again = [f"{one.method} {one.path} {one.outcome}" for one in real_writes(proxy, began)]
+    assert again == [], told
