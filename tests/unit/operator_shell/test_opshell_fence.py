@@ -171,11 +171,11 @@ async def test_the_leaders_address_comes_back(harm: str) -> None:
 
 
 async def test_every_writer_of_the_process_is_behind_the_fence() -> None:
-    """As the process is put together: reconcilers, children, the control Service's slice, the keys."""
+    """As the process is put together: reconcilers, children, the control Service's slice."""
     cluster = MemoryCluster()
-    operator = Operator(Config(pod_ip="10.0.0.9"), cluster)
+    operator = Operator(Config(pod_ip="10.0.0.9", report_to="http://operator:8015"), cluster)
     context = operator._manager.ctx
-    writers = [context, context.applier, operator._publisher, operator._certificates]
+    writers = [context, context.applier, operator._publisher]
     for writer in writers:
         found = getattr(writer, "cluster", None) or getattr(writer, "_cluster", None)
         assert isinstance(found, FencedCluster), writer
