@@ -119,7 +119,7 @@ def latency(results: Results, axes: Any) -> bool:
         return False
     axes.set_xlabel("latency from the intended send time, ms")
     axes.set_ylabel("% of requests answered by then")
-    axes.set_title("Latency at half of the model's capacity, Poisson arrivals")
+    axes.set_title("Latency at half of the capacity, Poisson arrivals")
     axes.set_xlim(left=0)
     axes.set_ylim(0, 101)
     axes.legend(loc="lower right")

@@ -24,6 +24,8 @@ from bench.figures import Figures
 from bench.parts import (
     CAPACITY,
     MAX_BATCH,
+    MIDDLE_A,
+    MIDDLE_B,
     OBJECTIVE_MS,
     PARTS,
     QUICK_A,
@@ -141,6 +143,7 @@ def results(bench: Bench, described: dict[str, Any], *, rounds: int) -> dict[str
             "seconds": bench.seconds,
             "max_batch": MAX_BATCH,
             "quick_model_ms": [QUICK_A, QUICK_B],
+            "middle_model_ms": [MIDDLE_A, MIDDLE_B],
             "slow_model_ms": [SLOW_A, SLOW_B],
             "capacity_per_s": CAPACITY,
             "objective_ms": OBJECTIVE_MS,
