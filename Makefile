@@ -6,9 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test unit demo bench bench-control faults crds fmt lock clean
+.PHONY: help check test unit mutants demo bench bench-control faults crds fmt lock clean
 
-help: ## List the targets
+help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(VENV)/.ready: requirements/dev.lock pyproject.toml
@@ -35,7 +35,8 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 	@echo "[check] repeated code";  $(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --score=n \
 	  operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
 
-test: check ## Everything: `check`, the unit tests, and the tests on a real Kubernetes cluster
+test: check ## Everything: `check`, the kept mutants, the unit tests, the tests on a real Kubernetes cluster
+	@echo "[test] kept mutants";    $(BIN)/python -m tests.mutants --quiet
 	@$(BIN)/python -m devcluster --name penstock-test down
 	@$(BIN)/python -m devcluster --name penstock-test up
 	@$(BIN)/python -m devcluster --name penstock-test images --load
@@ -43,6 +44,9 @@ test: check ## Everything: `check`, the unit tests, and the tests on a real Kube
 
 unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
 	@$(BIN)/pytest tests/unit
+
+mutants: $(VENV)/.ready ## Whether the tests catch each kept mutant of sidecar and wire
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 demo: $(VENV)/.ready ## The main job: a cluster, the operator, two models, traffic; leaves the cluster up
 	@$(if $(findstring command line,$(origin KUBECONFIG)),,env -u KUBECONFIG) $(BIN)/python -m examples.digits.demo

@@ -117,10 +117,17 @@ class Scripted:
         sending.add_done_callback(ended)
         return sending.cancel
 
-    def work(self, *items: Any, timeout: float = 30.0, target: str = "/p", **fields: str) -> Asked:
-        """A request for these items; further arguments are header fields, `_` for `-`."""
+    def work(
+        self,
+        *items: Any,
+        timeout: float = 30.0,
+        target: str = "/p",
+        members: dict[str, Any] | None = None,
+        **fields: str,
+    ) -> Asked:
+        """A request for these items; `members` are others of its body, the rest are header fields."""
         headers = tuple((name.replace("_", "-").encode(), value.encode()) for name, value in fields.items())
-        body = json.dumps({"instances": items}).encode()
+        body = json.dumps({"instances": items, **(members or {})}).encode()
         request = Request(method="POST", target=target, headers=headers, body=body)
         parsed = INSTANCES_PROTOCOL.parse(request)
         keys, now = self.dispatcher.keys, self.loop.time()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import traceback
+from typing import Any
 
 import pytest
 
@@ -120,9 +121,11 @@ def test_slots_are_never_exceeded_and_all_are_used():
         ({"x_penstock_method": "f"}, {"x_penstock_method": "g"}),
         ({"content_type": "application/json"}, {}),
         ({"x_tenant": "1"}, {"x_tenant": "2"}),
+        ({"members": {"signature": "a"}}, {"members": {"signature": "b"}}),
+        ({"members": {"signature": "a"}}, {}),
     ],
 )
-def test_unlike_requests_never_share_a_batch(one: dict[str, str], other: dict[str, str]):
+def test_unlike_requests_never_share_a_batch(one: dict[str, Any], other: dict[str, Any]):
     async def main():
         s = Scripted(batch_key_headers=("X-Tenant",))
         await asyncio.gather(s.ask(1, **one), s.ask(2, **other), s.ask(3, **one), s.ask(4, **other))
@@ -343,6 +346,15 @@ class TestLimits:
             assert got(await large) == list(range(10))
             assert got(await small) == [10]
             assert s.batches() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+            await s.close()
+
+        fake_loop.run(main())
+
+    def test_parts_that_are_answered_in_another_order_are_joined_in_their_own(self):
+        async def main():
+            s = Scripted(base=1.0, item=1.0, max_batch_size=2, max_concurrent_batches=2)
+            assert got(await s.ask(0, 1, 2)) == [0, 1, 2]
+            assert s.batches() == [[0, 1], [2]]  # which takes less
             await s.close()
 
         fake_loop.run(main())

@@ -19,19 +19,21 @@ from penstock_wire.settings import Batching, Fairness, Priority
 from tests.support.fake_loop import FakeLoop, settle
 from tests.support.scripted_model import Asked, Run, Scripted
 
-FAULTS = ("ok", "refused", "lost", "timeout", "status", "bad", "short", "garbage", "defect")
+# NB: most of what is drawn must go well: where nearly all is refused, too late or fails, hardly a batch of
+# several requests is ever answered, and nothing is proven of those. What is drawn twice is twice as likely.
+FAULTS = ("ok", "ok", "ok", "refused", "lost", "timeout", "status", "bad", "short", "garbage", "defect")
 POLICIES = st.builds(
     Batching,
-    max_batch_size=st.sampled_from([4, 6, 2, 1]),
-    max_batch_bytes=st.sampled_from([10_000, 10_000, 50, 12]),
+    max_batch_size=st.sampled_from([4, 6, 6, 2, 1]),
+    max_batch_bytes=st.sampled_from([10_000, 10_000, 10_000, 10_000, 50, 12]),
     batch_wait_timeout_ms=st.sampled_from([0, 0, 300, 2000]),
     max_concurrent_batches=st.sampled_from([1, 1, 2, 3, "auto"]),
-    max_queued_items=st.sampled_from([None, None, 20, 5, 0]),
-    latency_objective_ms=st.sampled_from([None, None, 900, 3000]),
+    max_queued_items=st.sampled_from([300, 300, 300, None, 5, 0]),
+    latency_objective_ms=st.sampled_from([None, None, None, 900, 3000]),
     on_batch_error=st.sampled_from([None, "Isolate", "Fail"]),
     priority=st.sampled_from([Priority(), Priority(levels=3, default=2)]),
     fairness=st.sampled_from([None, Fairness(header="x-tenant")]),
-    batch_key_headers=st.sampled_from([(), ("x-tenant",)]),
+    batch_key_headers=st.sampled_from([(), (), ("x-tenant",)]),
 )
 
 
@@ -40,7 +42,7 @@ class Watched(Scripted):
 
     def __init__(self, batching: Batching, *, tasks: bool) -> None:
         self.tasks = tasks
-        super().__init__(base=0.7, item=0.05)
+        super().__init__(base=0.3, item=0.02)
         self.dispatcher.apply(batching)
         self.fault = "ok"
         self.broken: list[str] = []
@@ -104,6 +106,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(batching=POLICIES, tasks=st.booleans())
     def begin(self, batching: Batching, tasks: bool) -> None:
+        Asked.twice.clear()  # of an example before, which has failed for it
         self.loop = FakeLoop()
         self.run = self.loop.run_until_complete
         self.model: Watched = self.run(self.make(batching, tasks=tasks))
@@ -115,10 +118,10 @@ class Machine(RuleBasedStateMachine):
         return Watched(batching, tasks=tasks)
 
     @rule(
-        count=st.integers(1, 9),
-        path=st.sampled_from(["/a", "/b"]),
+        count=st.sampled_from([1, 1, 1, 2, 3, 9]),
+        path=st.sampled_from(["/a", "/a", "/b"]),
         tenants=st.sampled_from(["1", "2", "12"]),
-        timeout=st.sampled_from([0.4, 1.0, 3.0, 30.0]),
+        timeout=st.sampled_from([30.0, 30.0, 3.0, 1.0, 0.2]),
         times=st.integers(1, 4),
         level=st.sampled_from(["1", "3", "x"]),
     )
@@ -164,8 +167,10 @@ class Machine(RuleBasedStateMachine):
         task.cancel()
         self.run(settle())
 
-    @rule()
-    def refuse_queued(self) -> None:
+    @rule(now=st.sampled_from([False, False, False, True]))
+    def refuse_queued(self, now: bool) -> None:
+        if not now:
+            return
         self.model.dispatcher.refuse_queued(PenstockError(Reason.DRAINING, "leaving", not_admitted=True))
         self.run(settle())
 

@@ -721,6 +721,13 @@ async def test_a_second_answer_is_none(server: Server) -> None:
     found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
     assert found.count(b"HTTP/1.1") == 1
     assert found.endswith(b"1")
+    reader, writer = await server.connect()
+    writer.write(post("/whole", b""))
+    assert await body(reader) == b"1"
+    server.work = server.echo
+    writer.write(post("/whole", b"next"))
+    assert await body(reader) == b"next"
+    writer.close()
 
 
 async def test_a_stream_for_a_client_that_is_gone_is_closed(server: Server) -> None:

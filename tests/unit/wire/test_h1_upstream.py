@@ -137,6 +137,7 @@ async def test_a_caller_that_leaves_does_not_poison_the_pool(upstream: H1Upstrea
         (b"HTTP/1.1 200 OK\r\n\r\nto the end" + Peer.CLOSE, b"to the end"),
         (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", b"ok"),
         (OK + b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison", b"ok"),
+        (OK + b"HTTP/1.1 204 No Content\r\n\r\n", b"ok"),
     ],
 )
 async def test_an_answer_that_ends_its_connection_is_whole_and_the_next_takes_another(

@@ -127,6 +127,14 @@ def test_status_and_fields_come_back_to_each():
     assert merged.headers == answer.headers
 
 
+@pytest.mark.parametrize("predictions", [b"[]", b"[1]", b"[1,2,3]"])
+def test_an_answer_for_another_number_of_items_is_nobodys(predictions: bytes):
+    answer = Response(200, JSON, b'{"predictions":' + predictions + b"}")
+    with pytest.raises(PenstockError, match="expected 2 predictions, found") as caught:
+        INSTANCES_PROTOCOL.split(answer, [[b"1"], [b"2"]], ())
+    assert caught.value.reason == Reason.BAD_ANSWER
+
+
 def test_a_lost_member_as_long_as_the_spaces_of_a_dump_is_found():
     with pytest.raises(NotJSON, match="member '' is there twice"):
         members(b'{"":1,"":1,"a":1,"b":2}')

@@ -1,0 +1,1 @@
+"""Mutants of the data plane that the tests are shown to catch; `table` has them."""

@@ -1,0 +1,350 @@
+"""The kept mutants: small edits, each of which breaks one promise, and the tests that must fail for it.
+
+A mutant is found by its text, wherever in its package that text has moved to. Choose a text that says what it
+does in one or two lines, so that it changes only when the promise's own code does; then put the mutant in
+terms of the new code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+SIDECAR, WIRE = "penstock_sidecar", "penstock_wire"
+
+OWN_ANSWER = "each request gets its own answer"
+SIZE = "no batch is over size"
+ALIKE = "unlike requests never share a batch"
+CANCEL = "who leaves is sent no more, and takes nobody along"
+EXPIRED = "what has expired is never sent"
+BROKEN = "a broken connection is never used again"
+GUARDS = "one slow start locks no healthy model out"
+ONCE = "each request is answered exactly once"
+HONEST = "what is said of a request is true"
+
+CORE = (OWN_ANSWER, SIZE, ALIKE, CANCEL, EXPIRED, BROKEN, GUARDS)
+"""The promises of which two mutants at least are kept."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One edit.
+
+    Args:
+        name: what it does.
+        breaks: the promise.
+        package: where `old` is, exactly once.
+        old: the text.
+        new: what it becomes.
+        tests: pytest's node ids; each of them must fail.
+    """
+
+    name: str
+    breaks: str
+    package: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+_UNIT = "tests/unit"
+_DISPATCH = f"{_UNIT}/sidecar/test_sidecar_dispatch.py"
+_ANSWERS = f"{_UNIT}/sidecar/test_sidecar_dispatch_answers.py"
+_DEADLINES = f"{_UNIT}/sidecar/test_sidecar_dispatch_deadlines.py"
+_QUEUE = f"{_UNIT}/sidecar/test_sidecar_queue.py"
+_CURVE = f"{_UNIT}/sidecar/test_sidecar_curve.py"
+_ENDS = f"{_UNIT}/sidecar/test_sidecar_dispatch_ends.py"
+_MACHINE = f"{_UNIT}/sidecar/test_sidecar_machine.py"
+_ISOLATION = f"{_UNIT}/sidecar/test_sidecar_isolation.py"
+_FRONT = f"{_UNIT}/wire/test_h1_front.py"
+_FRONT_RFC = f"{_UNIT}/wire/test_h1_front_rfc.py"
+_FRONT_STREAMS = f"{_UNIT}/wire/test_h1_front_streams.py"
+_UPSTREAM = f"{_UNIT}/wire/test_h1_upstream.py"
+_UPSTREAM_STREAMS = f"{_UNIT}/wire/test_h1_upstream_streams.py"
+_CONFORMANCE = f"{_UNIT}/wire/test_wire_http.py"
+_V2 = f"{_UNIT}/wire/test_protocol_v2.py"
+
+MUTANTS = (
+    # -- each request gets its own answer
+    Mutant(
+        name="answers go to the batch's requests in reverse",
+        breaks=OWN_ANSWER,
+        package=SIDECAR,
+        old="zip(parts, answers, strict=True)",
+        new="zip(parts, reversed(answers), strict=True)",
+        tests=(_MACHINE, f"{_DISPATCH}::TestAnswers"),
+    ),
+    Mutant(
+        name="an answer is split one item off",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="predictions[start] if count == 1 else",
+        new="predictions[start - 1] if count == 1 else",
+        tests=(f"{_UNIT}/wire/test_protocol_instances.py",),
+    ),
+    Mutant(
+        name="parts of a request are joined in the order in which they were answered",
+        breaks=OWN_ANSWER,
+        package=SIDECAR,
+        old="for index in sorted(self._answers)]",
+        new="for index in self._answers]",
+        tests=(f"{_DISPATCH}::TestLimits",),
+    ),
+    Mutant(
+        name="an answer is taken though it is for another number of items",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="if len(predictions) != sum(counts):",
+        new="if len(predictions) < sum(counts):",
+        tests=(f"{_UNIT}/wire/test_protocol_instances.py",),
+    ),
+    # -- no batch is over size
+    Mutant(
+        name="a batch holds one item too many",
+        breaks=SIZE,
+        package=SIDECAR,
+        old="room, space = limits.size, limits.bytes",
+        new="room, space = limits.size + 1, limits.bytes",
+        tests=(_MACHINE, _QUEUE),
+    ),
+    Mutant(
+        name="a batch holds as many bytes as come",
+        breaks=SIZE,
+        package=SIDECAR,
+        old="(count > room - items or before > space - size) and not line.lone",
+        new="(count > room - items) and not line.lone",
+        tests=(f"{_DISPATCH}::TestLimits",),
+    ),
+    Mutant(
+        name="the objective makes no batch smaller",
+        breaks=SIZE,
+        package=SIDECAR,
+        old="return self._curve.largest(now, cls, limit, service, objective)",
+        new="return limit",
+        tests=(_DEADLINES,),
+    ),
+    Mutant(
+        name="one batch too many is with the model",
+        breaks=SIZE,
+        package=SIDECAR,
+        old="else self.slots - self._runs.busy",
+        new="else self.slots - self._runs.busy + 1",
+        tests=(_MACHINE, f"{_DISPATCH}::test_slots_are_never_exceeded_and_all_are_used"),
+    ),
+    # -- unlike requests never share a batch
+    Mutant(
+        name="the key forgets header fields",
+        breaks=ALIKE,
+        package=SIDECAR,
+        old="values = (method, target, fields, parameters)",
+        new="values = (method, target, (), parameters)",
+        tests=(f"{_DISPATCH}::test_unlike_requests_never_share_a_batch",),
+    ),
+    Mutant(
+        name="the key forgets the protocol's parameters",
+        breaks=ALIKE,
+        package=SIDECAR,
+        old="values = (method, target, fields, parameters)",
+        new="values = (method, target, fields, None)",
+        tests=(f"{_DISPATCH}::test_unlike_requests_never_share_a_batch",),
+    ),
+    Mutant(
+        name="two callers' authorizations are one key",
+        breaks=ALIKE,
+        package=SIDECAR,
+        old='b"accept-language", b"authorization", ',
+        new='b"accept-language", ',
+        tests=(f"{_DISPATCH}::test_unlike_requests_never_share_a_batch",),
+    ),
+    # -- who leaves is sent no more, and takes nobody along
+    Mutant(
+        name="who left stays in the queue",
+        breaks=CANCEL,
+        package=SIDECAR,
+        old="self._queue.leave(work)\n        self._check_idle()",
+        new="pass\n        self._check_idle()",
+        tests=(_MACHINE, f"{_DISPATCH}::TestLeaving"),
+    ),
+    Mutant(
+        name="one that leaves takes the others' turns along",
+        breaks=CANCEL,
+        package=SIDECAR,
+        old="self._listed.pop(member, None)\n        if not self._listed:\n            self._heap.clear()",
+        new="self._listed.clear()\n        self._heap.clear()",
+        tests=(_MACHINE, _QUEUE),
+    ),
+    Mutant(
+        name="a batch that is cut off tells its requests nothing",
+        breaks=CANCEL,
+        package=SIDECAR,
+        old="except asyncio.CancelledError:\n            self._tell(batch.parts, _stopped())",
+        new="except asyncio.CancelledError:\n            pass",
+        tests=(_ENDS,),
+    ),
+    Mutant(
+        name="who leaves leaves the model's connection open",
+        breaks=CANCEL,
+        package=WIRE,
+        old="connection.abandon(head)\n",
+        new="pass\n",
+        tests=(f"{_UPSTREAM_STREAMS}::TestBroken::test_who_leaves_ends_the_connection_and_poisons_nothing",),
+    ),
+    Mutant(
+        name="a client that leaves is not noticed by the front",
+        breaks=CANCEL,
+        package=WIRE,
+        old="gone, current.gone = current.gone, None\n        if gone is not None:",
+        new="gone, current.gone = current.gone, None\n        if False:",
+        tests=(f"{_FRONT}::test_a_client_that_leaves_cancels_its_handler",),
+    ),
+    # -- what has expired is never sent
+    Mutant(
+        name="a batch begins with a request whose time is over",
+        breaks=EXPIRED,
+        package=SIDECAR,
+        old="is not None and head.expires <= now:",
+        new="is not None and head.expires <= now - 1e9:",
+        tests=(_ENDS,),
+    ),
+    Mutant(
+        name="what has expired stays in the queue",
+        breaks=EXPIRED,
+        package=SIDECAR,
+        old="again = _earlier(again, self._expire(now))",
+        new="pass",
+        tests=(f"{_DISPATCH}::TestDeadlines",),
+    ),
+    Mutant(
+        name="what comes too late is taken in",
+        breaks=EXPIRED,
+        package=SIDECAR,
+        old="if work.expires <= work.arrived:",
+        new="if False:",
+        tests=(f"{_DISPATCH}::TestDeadlines",),
+    ),
+    Mutant(
+        name="who has expired is run again with its neighbours",
+        breaks=EXPIRED,
+        package=SIDECAR,
+        old="for part in batch.parts[slice(*span)] if not part.work.done]",
+        new="for part in batch.parts[slice(*span)]]",
+        tests=(_ANSWERS,),
+    ),
+    # -- a broken connection is never used again
+    Mutant(
+        name="each connection goes back to the pool",
+        breaks=BROKEN,
+        package=WIRE,
+        old="if self.reusable:\n            self.resume_reading()",
+        new="if True:\n            self.reusable = True\n            self.resume_reading()",
+        tests=(_UPSTREAM,),
+    ),
+    Mutant(
+        name="a connection that speaks unasked is used on",
+        breaks=BROKEN,
+        package=WIRE,
+        old="an answer of ours\n            self.reusable = False\n            self.transport.abort()",
+        new="an answer of ours\n            pass",
+        tests=(f"{_UPSTREAM_STREAMS}::TestBroken::test_surplus_bytes_while_idle_cost_the_connection",),
+    ),
+    Mutant(
+        name="a connection that its peer will close is used on",
+        breaks=BROKEN,
+        package=WIRE,
+        old="if not parser.should_keep_alive():\n            self.reusable = False",
+        new="pass",
+        tests=(_UPSTREAM,),
+    ),
+    # -- one slow start locks no healthy model out
+    Mutant(
+        name="samples never expire",
+        breaks=GUARDS,
+        package=SIDECAR,
+        old="while samples and samples[0][0] <= now - self.horizon:",
+        new="while False:",
+        tests=(_CURVE,),
+    ),
+    Mutant(
+        name="the last that waits is dropped too",
+        breaks=GUARDS,
+        package=SIDECAR,
+        old="work.deadline < doom and (parts or self.requests > 1)",
+        new="work.deadline < doom",
+        tests=(_QUEUE, _DEADLINES),
+    ),
+    Mutant(
+        name="the last that waits is expired at its objective",
+        breaks=GUARDS,
+        package=SIDECAR,
+        old="if work.expires > now and queue.requests == 1:",
+        new="if False:",
+        tests=(_DEADLINES,),
+    ),
+    Mutant(
+        name="a model that loads is learned from",
+        breaks=GUARDS,
+        package=SIDECAR,
+        old="if not self.learning:",
+        new="if False:",
+        tests=(_CURVE,),
+    ),
+    # -- each request is answered exactly once
+    Mutant(
+        name="that a request has its outcome is not remembered",
+        breaks=ONCE,
+        package=SIDECAR,
+        old="if work.done:\n            return\n        work.done = True\n",
+        new="if work.done:\n            return\n",
+        tests=(_MACHINE,),
+    ),
+    Mutant(
+        name="a second answer is sent",
+        breaks=ONCE,
+        package=WIRE,
+        old="self.connection = self.gone = None\n            connection.answer(self, response)",
+        new="connection.answer(self, response)",
+        tests=(f"{_FRONT_STREAMS}::test_a_second_answer_is_none",),
+    ),
+    Mutant(
+        name="a failed batch is run again whatever that costs",
+        breaks=ONCE,
+        package=SIDECAR,
+        old="if runs and runs + 1 > SHARE * _total(self._batches, second - WINDOW + 1):",
+        new="if False:",
+        tests=(_ISOLATION, _ANSWERS),
+    ),
+    # -- what is said of a request is true
+    Mutant(
+        name="what ran in part is called unexecuted",
+        breaks=HONEST,
+        package=SIDECAR,
+        old="self.settle(work, executed if work.executed else error)",
+        new="self.settle(work, error)",
+        tests=(_DISPATCH,),
+    ),
+    Mutant(
+        name="a model may say what only Penstock may say",
+        breaks=HONEST,
+        package=SIDECAR,
+        old="if field[0] != REQUEST_ID and not field[0].startswith(PREFIX)])",
+        new="if field[0] != REQUEST_ID])",
+        tests=(
+            f"{_UNIT}/sidecar/test_sidecar_process.py::test_a_request_alone_passes_byte_for_byte_both_ways",
+        ),
+    ),
+    Mutant(
+        name="a request with two hosts is served",
+        breaks=HONEST,
+        package=WIRE,
+        old="if hosts > 1 or (not hosts and not found.old):",
+        new="if not hosts and not found.old:",
+        tests=(f"{_FRONT_RFC}::test_what_a_server_must_refuse_is_refused",),
+    ),
+    Mutant(
+        name="a handler's field may begin another answer",
+        breaks=HONEST,
+        package=WIRE,
+        old='if lines.count(b"\\r") != count or lines.count(b"\\n") != count or b"\\0" in lines:',
+        new='if b"\\0" in lines:',
+        tests=(f"{_FRONT_STREAMS}::test_an_answer_that_cannot_be_sent_is_500",),
+    ),
+)

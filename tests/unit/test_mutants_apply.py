@@ -1,0 +1,39 @@
+"""The kept mutants do not rot: each still applies, still is Python, and still has tests to judge it."""
+
+from __future__ import annotations
+
+import collections
+import re
+
+import pytest
+
+from tests.mutants.table import CORE, MUTANTS, Mutant
+from tests.mutants.trial import ROOT, CannotApplyError, edit
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_applies_where_its_text_is_once_and_has_tests_that_exist(mutant: Mutant) -> None:
+    """Where this fails, the code has moved on: put the mutant in its terms (`tests/mutants/table.py`)."""
+    edit(mutant)
+    assert mutant.tests
+    for test in mutant.tests:
+        file, *names = test.split("::")
+        text = (ROOT / file).read_text()
+        for name in names:
+            assert re.search(rf"(def|class) {name}\b", text), test
+
+
+def test_each_promise_of_the_core_has_two_mutants_and_no_two_have_one_name() -> None:
+    counts = collections.Counter(mutant.breaks for mutant in MUTANTS)
+    assert [promise for promise in CORE if counts[promise] < 2] == []
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("no such text is in there", "x"), ("self", "this"), ("class Keys:", "class Keys")]
+)
+def test_one_that_does_not_apply_is_refused(old: str, new: str) -> None:
+    """A text that is missing, one that is there several times, one that makes no Python."""
+    mutant = Mutant(name="m", breaks="p", package="penstock_sidecar", old=old, new=new, tests=())
+    with pytest.raises(CannotApplyError):
+        edit(mutant)
