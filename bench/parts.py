@@ -24,7 +24,7 @@ from bench.venvs import NotInstalledError
 
 MAX_BATCH = 32
 QUICK_A, QUICK_B = 1.0, 0.01
-# NB: of the quick one, half the capacity is more than 8 000 requests a second: no generator of ours is on time.
+# NB: of the quick one, half the capacity is over 8 000 requests a second: our generator would be late.
 MIDDLE_A, MIDDLE_B = 2.0, 0.05
 SLOW_A, SLOW_B = 5.0, 0.25
 CAPACITY = MAX_BATCH / (SLOW_A + SLOW_B * MAX_BATCH) * 1000
@@ -153,14 +153,14 @@ def latency(bench: Bench, number: int) -> None:
         processes.sidecar(
             model, core=bench.server_core, batching={"maxBatchSize": MAX_BATCH, **WIDE}
         ) as sidecar,
+        bench.counting("latency/one"),
     ):
-        with bench.counting("latency/one"):
-            alone = loads.wrk(model, 1, bench.seconds, core=bench.load_core)
-            through = loads.wrk(sidecar, 1, bench.seconds, core=bench.load_core)
-            for word in ("p50", "p99"):
-                added = through[f"{word}_ms"] - alone[f"{word}_ms"]
-                bench.figures.add(f"latency/sidecar/one/added_{word}", added, "ms")
-            bench.say(f"latency at one connection: added p50 {through['p50_ms'] - alone['p50_ms']:.3f} ms")
+        alone = loads.wrk(model, 1, bench.seconds, core=bench.load_core)
+        through = loads.wrk(sidecar, 1, bench.seconds, core=bench.load_core)
+        for word in ("p50", "p99"):
+            added = through[f"{word}_ms"] - alone[f"{word}_ms"]
+            bench.figures.add(f"latency/sidecar/one/added_{word}", added, "ms")
+        bench.say(f"latency at one connection: added p50 {through['p50_ms'] - alone['p50_ms']:.3f} ms")
     with (
         processes.model(MIDDLE_A, MIDDLE_B, core=bench.server_core) as model,
         processes.sidecar(
