@@ -128,7 +128,7 @@ def allowed(cluster: Cluster, account: str, *question: str) -> bool:
 
 
 def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namespace: Namespace) -> None:
-    """It reads no Secret, changes no right, and may bind routers to the one ClusterRole meant for them."""
+    """It reads its own Secret alone, changes no right, and binds routers to the one ClusterRole for them."""
     may = [
         ("patch", "deployments"),
         ("create", "tokenreviews"),
@@ -145,6 +145,15 @@ def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namesp
     ]
     assert [one for one in may if not allowed(penstock, OPERATOR, *one, "-n", namespace.name)] == []
     assert [one for one in may_not if allowed(penstock, OPERATOR, *one, "-n", namespace.name)] == []
+    own, keys = ("-n", "penstock-system"), "secrets/penstock-operator-tls"
+    verbs = [
+        ("get", keys),
+        ("patch", keys),
+        ("get", "secrets/another"),
+        ("list", "secrets"),
+        ("delete", keys),
+    ]
+    assert [allowed(penstock, OPERATOR, *one, *own) for one in verbs] == [True, True, False, False, False]
     outcome = {}
     for role in ("penstock-router", "view", "cluster-admin"):
         binding = {
