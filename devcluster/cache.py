@@ -96,7 +96,7 @@ def cached(root: Path, name: str, key: str, make: Callable[[Path], None]) -> Pat
             make(temporary)
             temporary.chmod(0o755)
             temporary.rename(final)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: half a folder is never left in the cache
             shutil.rmtree(temporary, ignore_errors=True)
             raise
     return final

@@ -37,7 +37,7 @@ class Passed:
     async def __anext__(self) -> bytes:
         try:
             piece = await self._answer.stream.read()
-        except BaseException:
+        except BaseException:  # a cancellation too: the pod's slot is given back, whatever ends the reading
             self._end()
             raise
         if not piece:
@@ -78,7 +78,7 @@ async def receive(answer: UpstreamAnswer, *, seconds: float, over: Callable[[], 
     try:
         if body is None:
             body = await _rest(answer, seconds)
-    except BaseException:
+    except BaseException:  # a cancellation too: nobody reads the rest any more
         answer.abort()
         raise
     finally:

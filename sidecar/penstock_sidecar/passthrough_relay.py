@@ -75,7 +75,7 @@ async def join(one: Tunnel, other: Tunnel) -> None:
                 task.result()
         finally:
             await _stop(forth)
-    except BaseException:
+    except BaseException:  # a cancellation too: neither side may be left open
         one.abort()
         other.abort()
         raise

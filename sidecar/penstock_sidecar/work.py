@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ Outcome = Response | PenstockError
 """What a request ends with: an answer of the model, or an error of ours."""
 
 
-class Work:
+class Work(abc.ABC):
     """One accepted request. A subclass says what `finish` does with its outcome.
 
     It is queued until its last item has been cut into a batch; a request larger than a batch is cut into
@@ -132,9 +133,9 @@ class Work:
         self.lane: Any = None
         self._answers: dict[int, Response] | None = None
 
+    @abc.abstractmethod
     def finish(self, outcome: Outcome) -> None:
         """Take the one outcome; called once, never after the client has left."""
-        raise NotImplementedError
 
     @property
     def left(self) -> int:

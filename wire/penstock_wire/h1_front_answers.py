@@ -5,6 +5,7 @@ The other half, `h1_front_connection`, says in words what the state means.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import collections
 import socket
@@ -78,7 +79,7 @@ class H1Exchange:
         return tunnel
 
 
-class AnswerSide(asyncio.Protocol):
+class AnswerSide(asyncio.Protocol, abc.ABC):
     """A connection, as far as it answers.
 
     Args:
@@ -170,13 +171,13 @@ class AnswerSide(asyncio.Protocol):
         )
         self._tunnel: streams.FrontTunnel | None = None
 
+    @abc.abstractmethod
     def switch(self, headers: Headers) -> Tunnel:
         """Answer 101 and become a tunnel."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _advance(self) -> None:
         """Go on behind an answer."""
-        raise NotImplementedError
 
     def pause_writing(self) -> None:
         """The client takes less than it is sent."""

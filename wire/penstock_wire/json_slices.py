@@ -46,7 +46,7 @@ def _hook(kind: type[Any], value: Any) -> Any:
     if kind is _Key:
         _seen.append(value)
         return _Key(value)
-    raise NotImplementedError(kind)
+    raise NotImplementedError(kind)  # what msgspec asks of a hook for types that it does not know
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
