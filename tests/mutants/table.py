@@ -162,7 +162,7 @@ MUTANTS = (
         package=SIDECAR,
         old="self._queue.leave(work)\n        self._check_idle()",
         new="pass\n        self._check_idle()",
-        tests=(_MACHINE, f"{_DISPATCH}::TestLeaving"),
+        tests=(_MACHINE, f"{_ENDS}::TestLeaving"),
     ),
     Mutant(
         name="one that leaves takes the others' turns along",
@@ -211,7 +211,7 @@ MUTANTS = (
         package=SIDECAR,
         old="again = _earlier(again, self._expire(now))",
         new="pass",
-        tests=(f"{_DISPATCH}::TestDeadlines",),
+        tests=(f"{_ENDS}::TestDeadlines",),
     ),
     Mutant(
         name="what comes too late is taken in",
@@ -219,7 +219,7 @@ MUTANTS = (
         package=SIDECAR,
         old="if work.expires <= work.arrived:",
         new="if False:",
-        tests=(f"{_DISPATCH}::TestDeadlines",),
+        tests=(f"{_ENDS}::TestDeadlines",),
     ),
     Mutant(
         name="who has expired is run again with its neighbours",

@@ -49,3 +49,103 @@ def test_a_process_that_stops_at_once_answers_all_that_is_with_the_model():
         await s.close()
 
     fake_loop.run(main())
+
+
+class TestDeadlines:
+    def test_the_line_with_the_earliest_deadline_goes_first(self):
+        async def main():
+            s = Scripted(max_batch_size=4)
+            tasks = [s.ask(0)]
+            await asyncio.sleep(0.1)
+            tasks += [s.ask(1, target="/a"), s.ask(2, target="/b", timeout=5.0), s.ask(3, target="/a")]
+            await asyncio.gather(*tasks)
+            assert s.batches() == [[0], [2], [1, 3]]
+            await s.close()
+
+        fake_loop.run(main())
+
+    def test_an_expired_request_is_answered_at_its_deadline_and_never_sent(self):
+        async def main():
+            s = Scripted(base=10.0)
+            first = s.ask(0)
+            await asyncio.sleep(0.1)
+            late = await s.ask(1, timeout=2.0)
+            assert s.loop.time() == pytest.approx(1002.1, abs=0.001)
+            assert isinstance(late, PenstockError)
+            assert (late.reason, late.status) == (Reason.DEADLINE, 504)
+            assert "in the queue" in late.detail
+            assert got(await first) == [0]
+            assert s.batches() == [[0]]
+            await s.close()
+
+        fake_loop.run(main())
+
+    def test_a_request_with_the_model_is_answered_at_its_own_deadline_while_its_mates_go_on(self):
+        async def main():
+            s = Scripted(base=5.0)
+            short, long = s.ask(1, timeout=2.0), s.ask(2, timeout=20.0)
+            outcome = await short
+            assert isinstance(outcome, PenstockError)
+            assert "with the model" in outcome.detail
+            assert s.loop.time() == pytest.approx(1002, abs=0.001)
+            assert got(await long) == [2]
+            assert s.runs[0].timeout == pytest.approx(20.0)
+            await s.close()
+
+        fake_loop.run(main())
+
+    def test_a_deadline_that_passed_on_arrival_is_refused_with_503(self):
+        async def main():
+            s = Scripted()
+            with pytest.raises(PenstockError) as caught:
+                await s.ask(1, timeout=0.0)
+            assert (caught.value.reason, caught.value.status) == (Reason.DEADLINE, 503)
+            assert s.runs == []
+            await s.close()
+
+        fake_loop.run(main())
+
+
+class TestLeaving:
+    def test_a_client_that_went_away_leaves_the_queue_and_is_never_sent(self):
+        async def main():
+            s = Scripted()
+            first = s.ask(0)
+            await asyncio.sleep(0.1)
+            gone, stays = s.ask(1), s.ask(2)
+            await asyncio.sleep(0.1)
+            assert s.dispatcher.queued == 2
+            gone.cancel()
+            await fake_loop.settle()
+            assert s.dispatcher.queued == 1
+            await asyncio.gather(first, stays)
+            assert s.batches() == [[0], [2]]
+            await s.close()
+
+        fake_loop.run(main())
+
+    def test_the_answer_to_a_client_that_left_while_ongoing_is_dropped(self):
+        async def main():
+            s = Scripted()
+            gone, stays = s.ask(1), s.ask(2)
+            await asyncio.sleep(0.1)
+            gone.cancel()
+            assert got(await stays) == [2]
+            assert s.batches() == [[1, 2]]
+            assert (s.dispatcher.queued, s.dispatcher.ongoing) == (0, 0)
+            await s.close()
+
+        fake_loop.run(main())
+
+    def test_the_rest_of_a_split_request_leaves_with_its_client(self):
+        async def main():
+            s = Scripted(max_batch_size=2)
+            gone = s.ask(*range(10))
+            await asyncio.sleep(1.5)
+            gone.cancel()
+            await asyncio.sleep(5)
+            assert s.batches() == [[0, 1], [2, 3]]
+            await asyncio.wait_for(s.dispatcher.idle(), 1)
+            await s.close()
+
+        fake_loop.run(main())

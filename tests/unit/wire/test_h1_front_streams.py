@@ -1,89 +1,23 @@
-"""Streams and tunnels of the front, over loopback: bodies as they come, back-pressure, cut connections."""
+"""Streams of the front, over loopback: bodies as they come, back-pressure, cut connections."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
 
 from penstock_wire import h1_front_limits as limits
-from penstock_wire.h1_front import H1Front
-from penstock_wire.http import BodyReader, ClientGone, Exchange, Request, Response, Tunnel
-
-OK = b"HTTP/1.1 200 OK\r\n"
-UPGRADE = b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: x\r\n\r\n"
-SWITCH = ((b"connection", b"upgrade"), (b"upgrade", b"x"))
-Work = Callable[[Exchange], Awaitable[None]]
-
-
-class Server:
-    """A front that serves with streams; `work` runs in a task for each exchange."""
-
-    def __init__(self) -> None:
-        self.front = H1Front(max_body_bytes=1000)
-        self.work: Work = self.echo
-        self.streamed: Callable[[Request], bool] = lambda request: request.target.startswith("/s")
-        self.exchanges: list[Exchange] = []
-        self.gone = 0
-        self.errors: list[BaseException] = []
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.address = ("", 0)
-
-    def __call__(self, exchange: Exchange) -> None:
-        self.exchanges.append(exchange)
-        exchange.gone = self._gone
-        task = asyncio.create_task(self._run(exchange))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    def _gone(self) -> None:
-        self.gone += 1
-
-    async def _run(self, exchange: Exchange) -> None:
-        try:
-            await self.work(exchange)
-        except ClientGone as error:
-            self.errors.append(error)
-
-    async def echo(self, exchange: Exchange) -> None:
-        stream = exchange.request.stream
-        body = (
-            exchange.request.body if stream is None else b"".join([piece async for piece in pieces(stream)])
-        )
-        exchange.answer(Response(200, (), body))
-
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.address)
-
-    async def exchange(self, sent: bytes) -> bytes:
-        """Send bytes, and all that comes back until the server closes."""
-        reader, writer = await self.connect()
-        writer.write(sent)
-        found = await asyncio.wait_for(reader.read(), 10)
-        writer.close()
-        return found
-
-
-async def pieces(stream: BodyReader) -> AsyncIterator[bytes]:
-    while piece := await stream.read():
-        yield piece
+from penstock_wire.http import Exchange, Response
+from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving, until
 
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
-    found = Server()
-    listener = await found.front.serve("127.0.0.1", 0, found, streams=lambda one: found.streamed(one))
-    found.address = listener.address
-    yield found
-    await found.front.close(0)
-    async with asyncio.timeout(30):
-        while found.tasks:
-            await asyncio.wait(set(found.tasks))
+    async with serving() as found:
+        yield found
 
 
 @pytest.fixture
@@ -91,28 +25,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Sweeps that come often."""
     monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.02)
     return monkeypatch
-
-
-async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not look():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.005)
-
-
-async def head(reader: asyncio.StreamReader) -> bytes:
-    return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
-
-
-async def body(reader: asyncio.StreamReader) -> bytes:
-    """The body of an answer with a length."""
-    found = await head(reader)
-    length = int(found.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-    return await asyncio.wait_for(reader.readexactly(length), 10)
-
-
-def post(target: str, data: bytes, *fields: bytes) -> bytes:
-    lines = [f"POST {target} HTTP/1.1".encode(), b"host: a", b"content-length: %d" % len(data), *fields]
-    return b"\r\n".join(lines) + b"\r\n\r\n" + data
 
 
 # -- requests' bodies ------------------------------------------------------------------------------------
@@ -507,160 +419,6 @@ async def test_an_answer_that_cannot_be_sent_is_500(server: Server) -> None:
         server.work = answering(lambda bad=bad: bad)  # type: ignore[misc]
         found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         assert found.startswith(b"HTTP/1.1 500 ")
-
-
-# -- tunnels ---------------------------------------------------------------------------------------------
-
-
-class Switching:
-    """Work that switches, and keeps the tunnel."""
-
-    def __init__(self, server: Server) -> None:
-        self.tunnels: list[Tunnel] = []
-        self.go = asyncio.Event()
-        self.go.set()
-        server.work = self
-
-    async def __call__(self, exchange: Exchange) -> None:
-        await self.go.wait()
-        assert exchange.request.upgrade == b"x"
-        self.tunnels.append(exchange.switch(SWITCH))
-
-
-@pytest.mark.parametrize("waits", [False, True])
-async def test_a_tunnel_carries_bytes_both_ways_from_the_first_behind_the_head(
-    server: Server, waits: bool
-) -> None:
-    """RFC 9110 section 7.8: what comes behind the request is the new protocol's, sent early or late."""
-    switching = Switching(server)
-    if waits:
-        switching.go.clear()
-    reader, writer = await server.connect()
-    writer.write(UPGRADE + b"early ")
-    await until(lambda: len(server.exchanges) == 1)
-    writer.write(b"GET / late")
-    switching.go.set()
-    assert (await head(reader)).startswith(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n")
-    (tunnel,) = switching.tunnels
-    found = b""
-    while found != b"early GET / late":
-        found += await asyncio.wait_for(tunnel.read(), 10)
-    await tunnel.write(b"answer")
-    assert await asyncio.wait_for(reader.readexactly(6), 10) == b"answer"
-    writer.close()
-
-
-async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
-    """After the client's end it still reads, and after ours it still sends."""
-    switching = Switching(server)
-    reader, writer = await server.connect()
-    writer.write(UPGRADE)
-    await head(reader)
-    (tunnel,) = switching.tunnels
-    writer.write(b"last")
-    writer.write_eof()
-    assert await asyncio.wait_for(tunnel.read(), 10) == b"last"
-    assert await asyncio.wait_for(tunnel.read(), 10) == b""
-    await tunnel.write(b"still here")
-    tunnel.end()
-    assert await asyncio.wait_for(reader.read(), 10) == b"still here"
-    await until(lambda: not server.front.connections)
-    writer.close()
-
-    reader, writer = await server.connect()
-    writer.write(UPGRADE)
-    await head(reader)
-    tunnel = switching.tunnels[1]
-    tunnel.end()
-    assert await asyncio.wait_for(reader.read(), 10) == b""
-    writer.write(b"to the end")
-    assert await asyncio.wait_for(tunnel.read(), 10) == b"to the end"
-    writer.write_eof()
-    assert await asyncio.wait_for(tunnel.read(), 10) == b""
-    await until(lambda: not server.front.connections)
-    writer.close()
-
-
-async def test_a_tunnel_has_back_pressure_both_ways(server: Server) -> None:
-    """Who does not read slows the other one down."""
-    switching = Switching(server)
-    reader, writer = await server.connect()
-    writer.write(UPGRADE)
-    await head(reader)
-    (tunnel,) = switching.tunnels
-    writer.write(b"x" * 20_000_000)
-    (connection,) = server.front.connections
-    await until(lambda: bool(connection._holders))
-    got = 0
-    while got < 20_000_000:
-        got += len(await asyncio.wait_for(tunnel.read(), 10))
-    reader._transport.pause_reading()  # type: ignore[attr-defined]
-    sending = asyncio.create_task(tunnel.write(b"y" * 20_000_000))
-    await until(lambda: connection._writable is not None)
-    assert not sending.done()
-    reader._transport.resume_reading()  # type: ignore[attr-defined]
-    assert len(await asyncio.wait_for(reader.readexactly(20_000_000), 10)) == 20_000_000
-    await sending
-    writer.close()
-
-
-async def test_a_tunnel_whose_client_resets_raises(server: Server) -> None:
-    """Readers and writers hear it."""
-    switching = Switching(server)
-    reader, writer = await server.connect()
-    writer.write(UPGRADE)
-    await head(reader)
-    (tunnel,) = switching.tunnels
-    reading = asyncio.create_task(tunnel.read())
-    reset = struct.pack("ii", 1, 0)
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
-    writer.transport.abort()
-    with pytest.raises(ClientGone):
-        await asyncio.wait_for(reading, 10)
-    with pytest.raises(ClientGone):
-        await tunnel.write(b"x")
-    tunnel.abort()
-
-
-@pytest.mark.parametrize("waits", [False, True])
-async def test_a_service_may_answer_instead_of_switching(server: Server, waits: bool) -> None:
-    """RFC 9110 section 7.8: it ignores the Upgrade, and what follows is HTTP."""
-    go = asyncio.Event()
-
-    async def ignore(exchange: Exchange) -> None:
-        if waits:
-            await go.wait()
-        exchange.answer(Response(200, (), exchange.request.target.encode()))
-
-    server.work = ignore
-    reader, writer = await server.connect()
-    writer.write(UPGRADE + post("/whole", b"")[:20])
-    await until(lambda: len(server.exchanges) == 1)
-    go.set()
-    assert await body(reader) == b"/ws"
-    writer.write(post("/whole", b"")[20:] + UPGRADE)
-    assert await body(reader) == b"/whole"
-    assert await body(reader) == b"/ws"
-    writer.close()
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"GET /u HTTP/1.0\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
-        b"POST /u HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: x\r\ncontent-length: 3\r\n\r\nabc",
-        b"GET /u HTTP/1.1\r\nhost: a\r\nupgrade: x\r\n\r\n",
-    ],
-)
-async def test_who_cannot_switch_is_not_said_to_ask(server: Server, sent: bytes) -> None:
-    """RFC 9110 section 7.8: HTTP/1.0, a request with a body, an Upgrade that Connection does not name."""
-    reader, writer = await server.connect()
-    writer.write(sent)
-    await head(reader)
-    assert server.exchanges[0].request.upgrade == b""
-    with pytest.raises((ValueError, ClientGone)):
-        server.exchanges[0].switch(SWITCH)
-    writer.close()
 
 
 # -- services --------------------------------------------------------------------------------------------

@@ -1,0 +1,101 @@
+"""A front on loopback that serves with streams, and a raw client's words to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from penstock_wire.h1_front import H1Front
+from penstock_wire.http import BodyReader, ClientGone, Exchange, Request, Response
+
+OK = b"HTTP/1.1 200 OK\r\n"
+Work = Callable[[Exchange], Awaitable[None]]
+
+
+class Server:
+    """A front that serves with streams; `work` runs in a task for each exchange."""
+
+    def __init__(self) -> None:
+        self.front = H1Front(max_body_bytes=1000)
+        self.work: Work = self.echo
+        self.streamed: Callable[[Request], bool] = lambda request: request.target.startswith("/s")
+        self.exchanges: list[Exchange] = []
+        self.gone = 0
+        self.errors: list[BaseException] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.address = ("", 0)
+
+    def __call__(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
+        exchange.gone = self._gone
+        task = asyncio.create_task(self._run(exchange))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _gone(self) -> None:
+        self.gone += 1
+
+    async def _run(self, exchange: Exchange) -> None:
+        try:
+            await self.work(exchange)
+        except ClientGone as error:
+            self.errors.append(error)
+
+    async def echo(self, exchange: Exchange) -> None:
+        stream = exchange.request.stream
+        body = (
+            exchange.request.body if stream is None else b"".join([piece async for piece in pieces(stream)])
+        )
+        exchange.answer(Response(200, (), body))
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.address)
+
+    async def exchange(self, sent: bytes) -> bytes:
+        """Send bytes, and all that comes back until the server closes."""
+        reader, writer = await self.connect()
+        writer.write(sent)
+        found = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return found
+
+
+async def pieces(stream: BodyReader) -> AsyncIterator[bytes]:
+    while piece := await stream.read():
+        yield piece
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[Server]:
+    """A server on loopback, until all its work has ended."""
+    found = Server()
+    listener = await found.front.serve("127.0.0.1", 0, found, streams=lambda one: found.streamed(one))
+    found.address = listener.address
+    yield found
+    await found.front.close(0)
+    async with asyncio.timeout(30):
+        while found.tasks:
+            await asyncio.wait(set(found.tasks))
+
+
+async def until(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not look():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
+
+
+async def head(reader: asyncio.StreamReader) -> bytes:
+    return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+
+
+async def body(reader: asyncio.StreamReader) -> bytes:
+    """The body of an answer with a length."""
+    found = await head(reader)
+    length = int(found.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return await asyncio.wait_for(reader.readexactly(length), 10)
+
+
+def post(target: str, data: bytes, *fields: bytes) -> bytes:
+    lines = [f"POST {target} HTTP/1.1".encode(), b"host: a", b"content-length: %d" % len(data), *fields]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + data
