@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 from penstock_operator.apply import Applier
 from penstock_operator.control.reports import Reports
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD, Kind
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD, Kind
 from penstock_operator.reconcile.context import Context
 from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
@@ -260,3 +261,26 @@ def policy(name: str = "p", **spec: Any) -> Obj:
 def backend_key(name: str = "m") -> Key:
     """The key of a backend in namespace n."""
     return Key(BACKEND.kind, "n", name)
+
+
+def settings(harness: Harness, name: str = "m-backend-settings") -> dict[str, Any]:
+    """The settings document in a ConfigMap."""
+    found: dict[str, Any] = json.loads(harness.cluster.find(CONFIG_MAP, "n", name)["data"]["settings.json"])
+    return found
+
+
+async def serving() -> Harness:
+    """A backend with a policy, an endpoint and a split, all ready and reported."""
+    harness = Harness()
+    harness.apply(policy(maxBatchSize=8))
+    harness.apply(backend(batchPolicyRef="p"))
+    harness.apply(endpoint())
+    harness.apply(split(m=100))
+    await harness.run()
+    for pod in harness.pods_ready("m-backend", 1):
+        harness.report("m", pod, version=settings(harness)["version"])
+    routers = harness.pods_ready("penstock-router", 1)
+    await harness.run()
+    harness.router_report(routers[0], ["e"], version=settings(harness, "penstock-router-settings")["version"])
+    await harness.run()
+    return harness

@@ -1,0 +1,209 @@
+"""`Passing` on the fake clock: tunnels, drains, pauses, the end at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_sidecar.drain import refusal
+from penstock_wire.errors import PenstockError
+from penstock_wire.http import (
+    ClientGone,
+    ConnectionLost,
+)
+from tests.support import fake_loop
+from tests.support.fake_loop import settle
+from tests.support.passing_bench import Answer, Asked, Bench, Line
+
+
+class TestTunnels:
+    async def open(self, bench: Bench) -> tuple[Asked, Line]:
+        asked, model = bench.ask(), Line()
+        await settle()
+        answer = Answer(101, body=None, headers=((b"connection", b"upgrade"), (b"upgrade", b"websocket")))
+        answer.tunnel = model
+        bench.model.answer(-1, answer)
+        await settle()
+        assert asked.switched is not None
+        assert asked.switched[:2] == answer.headers
+        assert bench.load == (0, 1)
+        assert bench.passing.open_tunnels == 1
+        return asked, model
+
+    def test_each_half_ends_by_itself(self) -> None:
+        """It is ongoing until both have."""
+
+        async def main() -> None:
+            bench = Bench()
+            asked, model = await self.open(bench)
+            asked.client.inbox.put_nowait(b"to the model")
+            model.inbox.put_nowait(b"to the client")
+            asked.client.inbox.put_nowait(b"")
+            await settle()
+            assert (model.sent, model.ended) == ([b"to the model"], True)
+            assert (asked.client.sent, asked.client.ended) == ([b"to the client"], False)
+            assert bench.load == (0, 1)
+            model.inbox.put_nowait(b"")
+            await settle()
+            assert asked.client.ended
+            assert bench.load == (0, 0)
+            assert not model.aborted
+            assert not asked.client.aborted
+
+        fake_loop.run(main())
+
+    @pytest.mark.parametrize("side", ["client", "model"])
+    def test_a_side_that_is_gone_closes_the_other(self, side: str) -> None:
+        async def main() -> None:
+            bench = Bench()
+            asked, model = await self.open(bench)
+            if side == "client":
+                asked.client.inbox.put_nowait(ClientGone("x"))
+            else:
+                model.inbox.put_nowait(ConnectionLost("x"))
+            await settle()
+            assert model.aborted
+            assert asked.client.aborted
+            assert bench.load == (0, 0)
+            assert bench.passing.open_tunnels == 0
+
+        fake_loop.run(main())
+
+    def test_a_drain_closes_it_at_the_timeout(self) -> None:
+        """`refuse_queued` is what a drain does then."""
+
+        async def main() -> None:
+            bench = Bench()
+            _, model = await self.open(bench)
+            assert bench.passing.refuse_queued(refusal()) == 0
+            await bench.passing.idle()
+            assert model.aborted
+
+        fake_loop.run(main())
+
+
+class TestFlow:
+    def test_a_drain_refuses_what_waits_and_what_comes_and_waits_for_the_rest(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            ongoing, queued = bench.ask(), bench.ask()
+            bench.passing.refuse(refusal())
+            came = bench.ask()
+            assert bench.passing.refuse_queued(refusal()) == 1
+            for refused in (queued, came):
+                assert (refused.status, refused.reason) == (503, "draining")
+                assert refused.field(b"x-penstock-not-admitted") == b"1"
+            idle = asyncio.ensure_future(bench.passing.idle())
+            await settle()
+            assert not idle.done()
+            bench.model.answer(0)
+            await idle
+            assert ongoing.status == 200
+            bench.passing.refuse(None)
+            again = bench.ask()
+            await settle()
+            bench.model.answer(1)
+            await settle()
+            assert again.status == 200
+
+        fake_loop.run(main())
+
+    def test_while_paused_all_wait(self) -> None:
+        async def main() -> None:
+            bench = Bench(slots=5)
+            first = bench.ask()
+            await settle()
+            bench.passing.pause()
+            second = bench.ask()
+            quiet = asyncio.ensure_future(bench.passing.quiet())
+            await settle()
+            assert bench.load == (1, 1)
+            assert not quiet.done()
+            bench.model.answer(0)
+            await quiet
+            assert bench.load == (1, 0)
+            bench.passing.resume()
+            await settle()
+            bench.model.answer(1)
+            await settle()
+            assert (first.status, second.status) == (200, 200)
+
+        fake_loop.run(main())
+
+    def test_an_abort_answers_what_can_be_answered_and_cuts_the_rest(self) -> None:
+        async def main() -> None:
+            bench = Bench(slots=2)
+            streamed, hanging = bench.ask(), bench.ask()
+            await settle()
+            answer = Answer(body=None)
+            bench.model.answer(0, answer)
+            await settle()
+            await bench.passing.abort()
+            assert (hanging.status, hanging.reason) == (502, "model_unreachable")
+            assert streamed.status == 200
+            assert answer.aborted
+            assert bench.load == (0, 0)
+            assert bench.model.cancelled == 1
+
+        fake_loop.run(main())
+
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(["ask", "leave", "answer", "fail", "sleep"]), st.integers(0, 20)),
+            max_size=60,
+        )
+    )
+    def test_each_request_is_answered_once_or_has_left(self, steps: list[tuple[str, int]]) -> None:
+        """Whatever happens in whatever order: never over the limit, and in the end nothing is left."""
+
+        async def main() -> None:
+            bench = Bench(slots=2, max_queued_items=3, default_timeout_ms=2000)
+            asked: list[Asked] = []
+            left: set[int] = set()
+            for step, value in steps:
+                if step == "ask":
+                    asked.append(bench.ask(f"/{len(asked)}"))
+                elif step == "leave":
+                    waiting = [number for number, one in enumerate(asked) if one.gone is not None]
+                    if waiting:
+                        number = waiting[value % len(waiting)]
+                        asked[number].leave()
+                        left.add(number)
+                elif step == "sleep":
+                    await asyncio.sleep(value / 10)
+                else:
+                    await settle(value)
+                    pending = [n for n, call in enumerate(bench.model.calls) if not call[3].done()]
+                    if pending:
+                        bench.model.answer(
+                            pending[value % len(pending)], ConnectionLost("x") if step == "fail" else None
+                        )
+                assert bench.passing.ongoing <= 2
+                assert bench.passing.queued <= 3
+            await asyncio.sleep(10)
+            assert bench.load == (0, 0)
+            for number, one in enumerate(asked):
+                assert len(one.answers) == (0 if number in left else 1)
+            assert len(set(bench.model.targets)) == len(bench.model.targets)
+
+        fake_loop.run(main())
+
+
+def test_errors_keep_no_frames() -> None:
+    """A refusal is one object for all whom it refuses."""
+
+    async def main() -> None:
+        bench = Bench()
+        error: PenstockError = refusal()
+        bench.passing.refuse(error)
+        for _ in range(3):
+            bench.ask()
+        depth, frame = 0, error.__traceback__
+        while frame is not None:
+            depth, frame = depth + 1, frame.tb_next
+        assert depth <= 1
+
+    fake_loop.run(main())
