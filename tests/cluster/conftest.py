@@ -10,7 +10,7 @@ import pytest
 
 from devcluster import images
 from devcluster.cluster import Cluster
-from tests.support.k8s import INSTALLED_IN, RELEASE, ROOT, Load, Namespace, wait_for
+from tests.support.k8s import INSTALLED_IN, ROOT, Load, Namespace, upgrade, wait_for
 
 NAME = "penstock-test"
 DIGITS_IMAGE = "localhost/penstock-examples/digits:dev"
@@ -58,16 +58,8 @@ def load_images(cluster: Cluster) -> None:
 @pytest.fixture(scope="session")
 def penstock(cluster: Cluster) -> Cluster:
     """The cluster with the operator installed by the chart and ready."""
-    install(cluster)
+    upgrade(cluster)
     return cluster
-
-
-def install(cluster: Cluster) -> None:
-    """Install or upgrade the release and wait for the operator."""
-    cluster.helm(
-        *("upgrade", "--install", RELEASE, str(ROOT / "helm/penstock"), "-n", INSTALLED_IN),
-        *("--create-namespace", "-f", str(ROOT / "devcluster/values.yaml"), "--wait", "--timeout", "120s"),
-    )
 
 
 @pytest.fixture

@@ -16,19 +16,20 @@ import yaml
 from devcluster.cluster import Cluster
 from penstock_operator.api import KINDS
 from tests.support.k8s import (
-    ROOT,
+    CHART,
+    INSTALLED_IN,
+    RELEASE,
+    VALUES,
     Load,
     Namespace,
     assert_nothing_lost,
     endpoint,
     ledger_backend,
     ledger_code,
+    upgrade,
     wait_for,
 )
 
-RELEASE, INSTALLED_IN = "penstock", "penstock-system"
-CHART = str(ROOT / "helm/penstock")
-VALUES = ("-f", str(ROOT / "devcluster/values.yaml"))
 OPERATOR = f"system:serviceaccount:{INSTALLED_IN}:penstock-operator"
 CRDS = sorted(f"{kind.plural}.penstock.dev" for kind in KINDS.values())
 
@@ -54,14 +55,6 @@ MANY = (
         'operator.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]',
     ),
 )
-
-
-def upgrade(cluster: Cluster, *arguments: str, chart: str = CHART) -> None:
-    """Install or upgrade the shared release and wait until its Deployment is ready."""
-    cluster.helm(
-        *("upgrade", "--install", RELEASE, chart, "-n", INSTALLED_IN, "--create-namespace", *VALUES),
-        *(*arguments, "--wait", "--timeout", "120s"),
-    )
 
 
 def crd(cluster: Cluster, name: str) -> dict[str, Any]:

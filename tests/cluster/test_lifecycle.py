@@ -16,7 +16,7 @@ from tests.support.k8s import (
 )
 
 KINDS = (
-    "deployments,services,configmaps,serviceaccounts,rolebindings,poddisruptionbudgets,"
+    "deployments,services,configmaps,serviceaccounts,rolebindings,poddisruptionbudgets,networkpolicies,"
     "modelbackends,modelendpoints,trafficsplits,batchpolicies"
 )
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.k8s import ROOT, Load, Namespace, endpoint, ledger_backend, ledger_code, wait_for
-
-CHART = str(ROOT / "helm/penstock")
+from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, upgrade, wait_for
 
 
 def selected(namespace: Namespace, selector: dict[str, Any]) -> set[str]:
@@ -63,21 +61,13 @@ def test_policies_select_their_pods_and_follow_the_chart(namespace: Namespace, l
     before = {pod["metadata"]["uid"] for pod in namespace.list("pods", "penstock.dev/backend")}
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     try:
-        upgrade(namespace, "--set-json", f"metrics.from={json.dumps([peer])}")
+        upgrade(namespace.cluster, "--set-json", f"metrics.from={json.dumps([peer])}")
         wait_for("the peers of metrics", lambda: len(policy(namespace, "two-backend")["ingress"]) == 2)
         metrics = policy(namespace, "two-backend")["ingress"][1]
         assert metrics == {"from": [peer], "ports": [{"protocol": "TCP", "port": 8013}]}
-        upgrade(namespace, "--set", "networkPolicies.enabled=false")
+        upgrade(namespace.cluster, "--set", "networkPolicies.enabled=false")
         wait_for("no policy", lambda: not namespace.list("networkpolicies"))
     finally:
-        upgrade(namespace)
+        upgrade(namespace.cluster)
     wait_for("three policies again", lambda: len(namespace.list("networkpolicies")) == 3)
     assert {pod["metadata"]["uid"] for pod in namespace.list("pods", "penstock.dev/backend")} == before
-
-
-def upgrade(namespace: Namespace, *arguments: str) -> None:
-    """Upgrade the shared release and wait until its Deployment is ready."""
-    namespace.cluster.helm(
-        *("upgrade", "penstock", CHART, "-n", "penstock-system"),
-        *("-f", str(ROOT / "devcluster/values.yaml"), *arguments, "--wait", "--timeout", "120s"),
-    )

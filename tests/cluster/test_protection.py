@@ -8,7 +8,6 @@ import pytest
 
 from devcluster.cluster import Cluster
 from tests.support.k8s import (
-    ROOT,
     Load,
     Namespace,
     assert_nothing_lost,
@@ -17,16 +16,9 @@ from tests.support.k8s import (
     ledger_backend,
     ledger_code,
     split,
+    upgrade,
     wait_for,
 )
-
-
-def upgrade(cluster: Cluster, *arguments: str) -> None:
-    """Upgrade the shared release and wait until its Deployment is ready."""
-    cluster.helm(
-        *("upgrade", "penstock", str(ROOT / "helm/penstock"), "-n", "penstock-system"),
-        *("-f", str(ROOT / "devcluster/values.yaml"), *arguments, "--wait", "--timeout", "120s"),
-    )
 
 
 @pytest.fixture

@@ -18,6 +18,9 @@ from devcluster.cluster import Cluster
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
+CHART = str(ROOT / "helm/penstock")
+VALUES = ("-f", str(ROOT / "devcluster/values.yaml"))
+RELEASE, INSTALLED_IN = "penstock", "penstock-system"
 MODEL_IMAGE = "localhost/penstock/python-model:dev"
 
 ASK = """
@@ -50,6 +53,20 @@ def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = 60, ev
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {seconds} s for {what}; last seen: {found!r}")
         time.sleep(every)
+
+
+def upgrade(cluster: Cluster, *arguments: str, chart: str = CHART) -> None:
+    """Install or upgrade the release that all tests share and wait until its Deployment is ready.
+
+    Args:
+        cluster: where.
+        arguments: of helm, such as values.
+        chart: folder of the chart.
+    """
+    cluster.helm(
+        *("upgrade", "--install", RELEASE, chart, "-n", INSTALLED_IN, "--create-namespace", *VALUES),
+        *(*arguments, "--wait", "--timeout", "120s"),
+    )
 
 
 class Namespace:
@@ -190,17 +207,6 @@ def operator_metric(operator: Namespace, name: str) -> float:
     assert status == 200
     lines = [line for line in text.splitlines() if line.startswith(name) and not line.startswith("#")]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-
-RELEASE, INSTALLED_IN = "penstock", "penstock-system"
-
-
-def upgrade(cluster: Cluster, *arguments: str) -> None:
-    """Upgrade the shared release and wait until its Deployment is ready."""
-    cluster.helm(
-        *("upgrade", RELEASE, str(ROOT / "helm/penstock"), "-n", INSTALLED_IN),
-        *("-f", str(ROOT / "devcluster/values.yaml"), *arguments, "--wait", "--timeout", "120s"),
-    )
 
 
 class Load:
