@@ -95,6 +95,7 @@ def main() -> int:
     parser.add_argument("--rest", type=float, default=20.0, help="seconds of watching the operator at rest")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profile", action="store_true", help="the cold start under cProfile, alone")
+    parser.add_argument("--write", action="store_true", help="write the results, whatever the size")
     parser.add_argument("--keep", action="store_true", help="leave the cluster and the logs")
     arguments = parser.parse_args()
     if arguments.endpoints is None:
@@ -129,7 +130,7 @@ def main() -> int:
     }
     text = page(document)
     print(text)
-    if arguments.backends == FULL:
+    if arguments.backends == FULL or arguments.write:
         RESULTS.joinpath("control.json").write_text(json.dumps(document, indent=1) + os.linesep)
         RESULTS.joinpath("control.md").write_text(text)
     return 0

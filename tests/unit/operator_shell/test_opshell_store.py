@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -120,3 +121,19 @@ def test_a_childs_event_matters_when_anything_but_bookkeeping_changed() -> None:
     assert not child_changed(Change(old, same))
     assert child_changed(Change(old, {**same, "status": {"readyReplicas": 1}}))
     assert child_changed(Change(old, None))
+
+
+def test_equal_names_and_short_texts_of_two_objects_are_one_in_memory() -> None:
+    """A thousand backends say the same words; what is long, a number or empty stays as it was."""
+    store = Store()
+    for name in ("d", "e"):
+        made = obj(name=name, uid=name, labels={"a-label": "its value"}, note="x" * 100, none=None)
+        store.put(json.loads(json.dumps(made)))
+    first, second = (store.get(DEPLOYMENT, "n", name) for name in ("d", "e"))
+    assert first is not None
+    assert second is not None
+    one, other = first["metadata"], second["metadata"]
+    assert one["labels"]["a-label"] is other["labels"]["a-label"]
+    assert next(iter(one["labels"])) is next(iter(other["labels"]))
+    assert one | {"name": "", "uid": ""} == other | {"name": "", "uid": ""}
+    assert (one["note"], one["none"], first["spec"]["v"]) == ("x" * 100, None, 1)
