@@ -154,7 +154,7 @@ class Sidecar:
             clock=time.monotonic,
             beside=self._passing,
             trace=None if self._tracing is None else self._tracing.send,
-            streamed=StreamedSends(open=self._model.open, send=self._model.send)
+            streamed=StreamedSends(open=self._model.open, send=self._model.send, cut=self._metrics.cut)
             if protocol is ENVELOPE_PROTOCOL
             else None,
         )

@@ -93,6 +93,7 @@ class Metrics:
         self._ended: dict[tuple[int, Reason | None], list[int]] = {}
         self._arrived = 0
         self._isolation_runs = 0
+        self._cut: dict[Reason, int] = {}
         self._load: Load | None = None
         self._fits: Callable[[], Mapping[str, Fit]] = dict
         self._open: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -135,6 +136,10 @@ class Metrics:
         found[0] += 1
         # What could not be read is refused all the same, as one.
         found[1] += items if reason is None else items or 1
+
+    def cut(self, reason: Reason) -> None:
+        """A streamed answer of a batch was cut after its head, which `ended` has counted."""
+        self._cut[reason] = self._cut.get(reason, 0) + 1
 
     # What is shown
 
@@ -188,6 +193,14 @@ class Metrics:
         for (status, reason), (count, _) in self._ended.items():
             requests.add_metric((str(status), "" if reason is None else reason.value), count)
         yield requests
+        cut = CounterMetricFamily(
+            _PREFIX + "streams_cut",
+            "Streamed answers of batches that were cut after their head, by reason",
+            labels=("reason",),
+        )
+        for reason, count in self._cut.items():
+            cut.add_metric((reason.value,), count)
+        yield cut
         for name, text, count in (
             ("arrived_items", "Items of requests that could be read", self._arrived),
             ("isolation_runs", "Runs of a part of a failed batch", self._isolation_runs),

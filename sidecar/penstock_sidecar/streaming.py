@@ -263,11 +263,13 @@ class StreamedSends:
     Args:
         open: sends to the model, and returns with the head of its answer.
         send: sends to the model.
+        cut: told of each stream that is cut after its head, by other than its client's leaving.
     """
 
-    def __init__(self, *, open: Open, send: Send) -> None:
+    def __init__(self, *, open: Open, send: Send, cut: Callable[[Reason], None]) -> None:
         self._open = open
         self._send = send
+        self._cut = cut
         self._left: list[str] = []
         self._telling: asyncio.Task[None] | None = None
 
@@ -296,7 +298,7 @@ class StreamedSends:
         answer = await self._open(request, timeout, max(timeout, IDLE_SECONDS))
         if 200 <= answer.status < 300 and is_streamed(answer.headers):
             ids = [part.items[0].id for part in parts]
-            await BatchStreams(answer, ids, _Parts(parts, settle, self._tell)).run()
+            await BatchStreams(answer, ids, _Parts(parts, settle, self._tell, self._cut)).run()
             return Streamed(answer.status, answer.headers)
         pieces = []
         try:
@@ -332,9 +334,11 @@ class _Parts:
         parts: Sequence[Part],
         settle: Callable[[Work, Outcome], None],
         cancelled: Callable[[Sequence[str]], None],
+        cut: Callable[[Reason], None],
     ) -> None:
         self._parts = parts
         self._settle = settle
+        self._cut = cut
         self.cancelled = cancelled
 
     def begun(self, index: int, outcome: Response | PenstockError) -> bool:
@@ -348,6 +352,7 @@ class _Parts:
 
     def over(self, index: int, reason: Reason | None) -> None:
         if reason is not None and reason is not Reason.CLIENT_GONE:
+            self._cut(reason)
             log("a stream was cut", level="warning", reason=reason.value)
 
 

@@ -62,7 +62,10 @@ def test_ends_are_counted_for_scrapes_and_for_reports():
     metrics.ended(429, Reason.QUEUE_FULL, 1)
     metrics.ended(400, Reason.BAD_JSON, 0)
     metrics.isolated()
+    metrics.cut(Reason.SLOW_READER)
+    metrics.cut(Reason.SLOW_READER)
     found = samples(metrics)
+    assert found["streams_cut_total{reason=slow_reader}"] == 2
     assert found["requests_total{code=200,reason=}"] == 1
     assert found["requests_total{code=418,reason=}"] == 1
     assert found["requests_total{code=503,reason=queue_full}"] == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import json
+import resource
 import signal
 import socket
 import sys
@@ -234,6 +235,32 @@ async def test_a_client_that_is_killed_leaves_nothing_behind(start: Start):
     assert [run["items"] for run in await pair.runs()] == [["slow"], ["next"]]
     pair.signal()
     assert await pair.sidecar.ended() == 0
+
+
+def resident(pair: Pair) -> int:
+    """Bytes of memory that the sidecar holds."""
+    pages = int(Path(f"/proc/{pair.sidecar.process.pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+async def test_a_hundred_thousand_queued_items_take_little_memory_and_no_more_come_in(start: Start):
+    pair = await start(maxBatchSize=1, maxQueuedItems=100_000, defaultTimeoutMs=600_000)
+    held = asyncio.create_task(pair.predict("held", path=HELD))
+    await pair.until_state(ongoing=1)
+    before = resident(pair)
+    waiting = [asyncio.create_task(pair.predict(*range(1000))) for _ in range(100)]
+    await pair.until_state(queued=100_000)
+    # An item is a few bytes of its own, and an object that holds them.
+    assert resident(pair) - before < 40_000_000
+    for _ in range(20):
+        refused = await pair.predict(*range(1000))
+        assert (refused.status, refused.reason) == (503, "queue_full")
+    assert resident(pair) - before < 40_000_000
+    for task in waiting:
+        task.cancel()
+    await pair.until_state(queued=0)
+    await pair.release()
+    assert got(await held) == ["held"]
 
 
 MARKER = "m4rk3r"

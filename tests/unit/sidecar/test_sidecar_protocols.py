@@ -295,5 +295,8 @@ async def test_one_that_does_not_read_is_cut_and_its_mate_goes_on(start: Callabl
         return any("slow_reader" in line for line in pair.sidecar.log)
 
     await until(told)
+    metrics = (await pair.admin_get("/metrics")).body.decode()
+    assert 'penstock_sidecar_streams_cut_total{reason="slow_reader"} 1.0' in metrics
+    assert 'penstock_sidecar_requests_total{code="200",reason=""} 3.0' in metrics
     writer.close()
     await writer.wait_closed()
