@@ -61,9 +61,23 @@ async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
     await made.close(0.5)
 
 
-@pytest.fixture(params=["aiohttp", "h1"])
+class Opened(H1Upstream):
+    """Sends by `open`, and reads the answer's stream to its end: the same must be true of that."""
+
+    async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
+        answer = await self.open(host, port, request, timeout=timeout)
+        pieces = []
+        try:
+            while piece := await answer.stream.read():
+                pieces.append(piece)
+        finally:
+            answer.abort()
+        return Response(answer.status, answer.headers, b"".join(pieces))
+
+
+@pytest.fixture(params=[AiohttpUpstream, H1Upstream, Opened])
 async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Upstream]:
-    made: Upstream = AiohttpUpstream() if request.param == "aiohttp" else H1Upstream()
+    made: Upstream = request.param()
     yield made
     await made.close()
 
