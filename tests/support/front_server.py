@@ -79,12 +79,6 @@ async def serving() -> AsyncIterator[Server]:
             await asyncio.wait(set(found.tasks))
 
 
-async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not look():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.005)
-
-
 async def head(reader: asyncio.StreamReader) -> bytes:
     return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.h1_upstream_answer import Answer
@@ -60,13 +59,6 @@ async def rest(answer: Answer) -> bytes:
     while piece := await answer.stream.read():
         found += piece
     return found
-
-
-async def until(look: Callable[[], bool]) -> None:
-    """Wait until it is so."""
-    async with asyncio.timeout(20):
-        while not look():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
 
 
 async def good(wire: Wire) -> None:

@@ -13,6 +13,7 @@ import pytest_asyncio
 from penstock_wire import h1_front_limits
 from penstock_wire.h1_front import H1Front
 from penstock_wire.http import Request, Response
+from tests.support.waiting import until
 
 Handler = Callable[[Request], Awaitable[Response]]
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -55,13 +56,6 @@ async def server() -> AsyncIterator[Server]:
     found.address = listener.address
     yield found
     await found.front.close(5)
-
-
-async def until(look: Callable[[], bool]) -> None:
-    """Let the loop turn until `look` is true."""
-    async with asyncio.timeout(30):
-        while not look():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.01)
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[bytes, bytes], bytes]:

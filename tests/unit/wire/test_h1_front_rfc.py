@@ -22,6 +22,7 @@ import pytest_asyncio
 from penstock_wire import h1_front_limits as limits
 from penstock_wire.h1_front import H1Front
 from penstock_wire.http import Exchange, Response
+from tests.support.waiting import until
 
 HOST = b"Host: a\r\n"
 END = b"Connection: close\r\n\r\n"
@@ -66,12 +67,6 @@ async def server() -> AsyncIterator[Server]:
     found.address = listener.address
     yield found
     await found.front.close(0)
-
-
-async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not look():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.005)
 
 
 REFUSED: dict[str, tuple[bytes, int]] = {

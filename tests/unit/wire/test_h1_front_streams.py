@@ -11,7 +11,8 @@ import pytest_asyncio
 
 from penstock_wire import h1_front_limits as limits
 from penstock_wire.http import Exchange, Response
-from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving, until
+from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving
+from tests.support.waiting import until
 
 
 @pytest_asyncio.fixture

@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from penstock_wire.http import ClientGone, Exchange, Response, Tunnel
-from tests.support.front_server import Server, body, head, post, serving, until
+from tests.support.front_server import Server, body, head, post, serving
+from tests.support.waiting import until
 
 UPGRADE = b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: x\r\n\r\n"
 SWITCH = ((b"connection", b"upgrade"), (b"upgrade", b"x"))

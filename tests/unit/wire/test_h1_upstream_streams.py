@@ -21,7 +21,8 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from tests.support.stream_peer import Scripted, Wire, scripted
-from tests.support.upstream_exchange import CHUNKED, LONG, OK, Given, ask, check_pool, get, good, rest, until
+from tests.support.upstream_exchange import CHUNKED, LONG, OK, Given, ask, check_pool, get, good, rest
+from tests.support.waiting import until
 
 
 @pytest_asyncio.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Self
 
 import pytest
@@ -22,6 +22,7 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from tests.support.aiohttp_http import AiohttpFront, AiohttpUpstream
+from tests.support.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -112,13 +113,6 @@ class Client:
     async def close(self) -> None:
         self.writer.close()
         await self.writer.wait_closed()
-
-
-async def until(look: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 30
-    while not look():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.01)
 
 
 def post(target: str = "/p", body: bytes = b"abc", *fields: bytes) -> bytes:

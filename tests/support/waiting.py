@@ -1,0 +1,15 @@
+"""Waiting for what has no event: a look at it now and then, with a deadline that a busy machine keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+SECONDS = 30.0
+
+
+async def until(look: Callable[[], bool]) -> None:
+    """Let the loop turn until `look` is true (raises TimeoutError after `SECONDS`)."""
+    async with asyncio.timeout(SECONDS):
+        while not look():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
