@@ -21,7 +21,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     warm.write_text(
         "- {path: '/warm?flaky=2', body: {instances: [1]}}\n- {path: /warm, body: {instances: [2]}}\n"
     )
-    made = Pair(tmp_path, f"--reconfigure-path={PATH}", f"--warmup={warm}", "--warmup-timeout=100ms")
+    made = Pair(tmp_path, f"--reconfigure-path={PATH}", f"--warmup={warm}", "--warmup-timeout=10s")
     yield made
     await made.stop()
 
