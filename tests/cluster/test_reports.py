@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -158,3 +159,57 @@ def test_a_new_leader_hears_and_tells_every_pod_within_seconds(
     told = time.monotonic() - began
     print(f"another leader after {led:.1f} s, settings in effect after {told:.1f} s")
     assert told - led <= 8.0, (led, told)
+
+
+@pytest.fixture
+def cut(penstock: Cluster) -> Iterator[None]:
+    """No packet to the port where reports come in passes, neither in TLS nor in plain text."""
+    nft = [*penstock.exec_prefix, "nft"]
+    rules = (
+        "add table inet penstock_cut; "
+        "add chain inet penstock_cut reports { type filter hook prerouting priority -300; }; "
+        "add rule inet penstock_cut reports tcp dport { 8015, 8016 } iifname != lo drop; "
+    )
+    subprocess.run([*nft, rules], check=True, timeout=30)
+    yield
+    subprocess.run([*nft, "delete table inet penstock_cut"], check=True, timeout=30)
+
+
+def test_settings_arrive_without_the_report_channel(
+    namespace: Namespace, load: Load, request: pytest.FixtureRequest
+) -> None:
+    """The ConfigMap brings them within 90 s while no report passes; the operator itself is well."""
+    policy = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "BatchPolicy",
+        "metadata": {"name": "small"},
+        "spec": {"maxBatchSize": 2},
+    }
+    namespace.apply(
+        ledger_code(),
+        policy,
+        ledger_backend("b", collector=load.port, batchPolicyRef="small", replicas=2),
+    )
+    namespace.wait_ready("modelbackend", "b")
+    addresses = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in namespace.pods("b")}
+    request.getfixturevalue("cut")
+
+    def silent() -> bool:
+        return all(
+            any(line["message"] == "report failed" for line in log(namespace, name, "penstock-sidecar"))
+            for name in addresses
+        )
+
+    wait_for("every sidecar to say that it cannot report", silent, seconds=30)
+    policy["spec"]["maxBatchSize"] = 17
+    namespace.apply(policy)
+    applied = time.monotonic()
+
+    def in_effect() -> bool:
+        found = [namespace.curl(f"http://{ip}:8013/settings")[2] for ip in addresses.values()]
+        return all('"maxBatchSize":17' in text for text in found)
+
+    wait_for("both sidecars to obey the new policy", in_effect, seconds=120, every=0.5)
+    took = time.monotonic() - applied
+    print(f"in effect after {took:.1f} s without reports")
+    assert took <= 90, f"in effect after {took:.1f} s"
