@@ -172,8 +172,8 @@ class Operator:
         await asyncio.wait({lead, stopped}, return_when=asyncio.FIRST_COMPLETED)
         self._acting = False
         if lead.done():
-            error = lead.exception()
-            log("operator ends", level="error", error=f"{type(error).__name__}: {_root(error)}")
+            error = _root(lead.exception())
+            log("operator ends", level="error", error=f"{type(error).__name__}: {error}")
             stopped.cancel()
             return 1
         log("stopping")

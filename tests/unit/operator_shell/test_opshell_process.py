@@ -232,7 +232,7 @@ async def test_a_lost_lease_ends_the_process(server: TinyApiserver, operators: A
     code = await asyncio.wait_for(process.process.wait(), 20)
     assert code == 1
     await process.end()
-    assert "held by other" in str(process.lines)
+    assert "LeaseLost: the Lease penstock-system/penstock-operator is held by other" in str(process.lines)
 
 
 async def test_kopf_that_api_faults_ended_is_started_again_in_the_process(
