@@ -32,7 +32,10 @@ def block(document: Mapping[str, Any]) -> str:
     def times(subject: str, connections: int) -> str:
         ours = median(document, f"throughput/sidecar/{connections}/rate")
         theirs = median(document, f"throughput/{subject}/{connections}/rate")
-        return f"{ours / theirs:.2g}" if ours and theirs else "-"
+        if not (ours and theirs):
+            return "-"
+        found = ours / theirs
+        return f"{found:.0f}" if found >= 100 else f"{found:.2g}"
 
     lines = [
         BEGIN,
