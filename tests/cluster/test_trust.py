@@ -19,7 +19,8 @@ from tests.support.k8s import (
     wait_for,
 )
 
-STANDBY_ACTS_S = 15.0
+STANDBY_ACTS_S = 30.0
+"""15 s are promised, 10 are usual; on a busy machine the new leader itself takes longer to be heard."""
 
 
 def test_wait_for_ready_is_never_satisfied_by_what_was_before(namespace: Namespace, load: Load) -> None:
