@@ -179,7 +179,7 @@ def cut(penstock: Cluster) -> Iterator[None]:
 def test_settings_arrive_without_the_report_channel(
     namespace: Namespace, load: Load, request: pytest.FixtureRequest
 ) -> None:
-    """The ConfigMap brings them, within 90 s as a rule, while no report passes; the operator itself is well."""
+    """The ConfigMap brings them, within 90 s as a rule, while no report passes; the operator is well."""
     policy = {
         "apiVersion": "penstock.dev/v1alpha1",
         "kind": "BatchPolicy",
