@@ -66,7 +66,7 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one measurement")
     parser.add_argument(
         "--quick", action="store_true", help="one round; results go to bench/results/quick.json"
     )
