@@ -131,8 +131,8 @@ class DryCluster:
     async def apply_scale(
         self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
     ) -> Obj:
-        """See `Cluster`; nothing scales in a dry run."""
-        raise NotImplementedError
+        """See `Cluster`; nothing scales in a dry run, so to come here is a defect."""
+        raise RuntimeError(f"expected no write to the scale of {kind.kind} {namespace}/{name} in a dry run")
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         """See `Cluster`."""

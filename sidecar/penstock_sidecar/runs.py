@@ -22,7 +22,7 @@ from penstock_sidecar.work import Outcome, Part, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import SERVER_TIMING
-from penstock_wire.http import Done, GiveUp, Request, Response, UpstreamError
+from penstock_wire.http import ConnectionLost, Done, GiveUp, Request, Response, UpstreamError
 from penstock_wire.process import log
 
 _ONE_CORE = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1
@@ -205,10 +205,19 @@ class Runs:
         timeout = max(MIN_RUN_SECONDS, max([part.work.expires for part in batch.parts]) - now)
         try:
             request = compose(batch.parts, self._protocol, timeout, 0)
-            batch.sent = self._clock()
-            give_up = begin(request, timeout, functools.partial(self._came, batch))
         except Exception:
-            return False  # what it is comes up again in the task, which tells it
+            return False  # nothing was sent; what it is comes up again in the task, which tells it
+        batch.sent = self._clock()
+        try:
+            give_up = begin(request, timeout, functools.partial(self._came, batch))
+        except UpstreamError:
+            return False  # likewise
+        except Exception as error:
+            # A fault of ours, and perhaps behind the sending: it is told, and not sent again.
+            lost = ConnectionLost(f"sending failed: {error!r}")
+            batch.begun = True
+            self._loop.call_soon(self._came, batch, lost)
+            return True
         batch.give_up = give_up
         if _ONE_CORE:
             # The model computes on it too: it takes the batch up now, not when this process has nothing left

@@ -312,7 +312,7 @@ def one(seed: int) -> None:
     data = make(dice)
     try:
         check(data, dice)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: a case that hangs is told
         print(f"seed {seed}: {data!r}", file=sys.stderr)
         raise
 

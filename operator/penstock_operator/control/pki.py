@@ -105,7 +105,7 @@ def signed_by(issued: Issued, authority: Issued) -> bool:
     """
     try:
         _certificate(issued.certificate).verify_directly_issued_by(_certificate(authority.certificate))
-    except Exception:
+    except Exception:  # the library names no type for all that a stranger's certificate may have wrong
         return False
     return True
 

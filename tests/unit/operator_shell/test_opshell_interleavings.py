@@ -233,7 +233,7 @@ class Interleavings(RuleBasedStateMachine):
             key = await queue.get()
             try:
                 await self.harness.manager.reconcile(key)
-            except Exception:
+            except Exception:  # as the manager's workers do: whatever it was, the key is tried again
                 queue.add_failed(key)
             else:
                 queue.forget(key)

@@ -149,3 +149,27 @@ class TestLeaving:
             await s.close()
 
         fake_loop.run(main())
+
+
+def test_what_fails_in_the_sending_is_told_and_not_sent_again(monkeypatch: pytest.MonkeyPatch):
+    """The bytes may have gone out before the fault; and the slot is free again."""
+
+    async def main():
+        begun: list[object] = []
+
+        def begin(self: Scripted, request: object, *_: object) -> None:
+            begun.append(request)
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(Scripted, "tasks", False)
+        with monkeypatch.context() as broken:
+            broken.setattr(Scripted, "begin", begin)
+            s = Scripted()
+            outcome = await s.ask(0)
+        assert isinstance(outcome, PenstockError)
+        assert outcome.reason is Reason.MODEL_UNREACHABLE
+        assert not outcome.not_admitted
+        assert (len(begun), s.runs, s.dispatcher.ongoing) == (1, [], 0)
+        await s.close()
+
+    fake_loop.run(main())
