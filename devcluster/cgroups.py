@@ -108,12 +108,13 @@ def existing(trees: Hierarchies, cluster: str) -> list[Path]:
     return [folder for root in trees.roots if (folder := root / name(cluster)).is_dir()]
 
 
-def remove(trees: Hierarchies, cluster: str, *, timeout: float) -> None:
+def remove(trees: Hierarchies, cluster: str, *, node: str = "", timeout: float) -> None:
     """Remove the cluster's cgroups, children first.
 
     Args:
         trees: The machine's.
         cluster: The cluster's name; its processes have ended.
+        node: Only this node's; its processes have ended.
         timeout: A cgroup stays busy for a moment after its last process; how long to wait, in seconds.
 
     Raises:
@@ -121,7 +122,7 @@ def remove(trees: Hierarchies, cluster: str, *, timeout: float) -> None:
     """
     deadline = time.monotonic() + timeout
     for top in existing(trees, cluster):
-        for folder, _, _ in os.walk(top, topdown=False):
+        for folder, _, _ in os.walk(top / node, topdown=False):
             while True:
                 try:
                     Path(folder).rmdir()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from devcluster import images, programs, relay
+from devcluster import images, nodes, programs, relay
 from devcluster.cluster import Cluster
 from devcluster.console import say
 from devcluster.errors import DevclusterError
@@ -35,7 +35,11 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--name", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         return sub
 
-    add("up", _up, "start the cluster (the first time, build its programs) and wait until it is ready")
+    up = add("up", _up, "start the cluster (the first time, build its programs) and wait until it is ready")
+    up.add_argument("--nodes", type=int, default=1, help="how many it shall have at least (default: 1)")
+    more = add("node", _node, "add a node, take one away, or lose one as by a power cut")
+    more.add_argument("verb", choices=("add", "remove", "lose"))
+    more.add_argument("node", metavar="node1|node2|…")
     add("down", _down, "end the cluster and remove every trace of it but the caches")
     add("status", _status, "tell what the cluster is doing; exit code 0 when it is ready")
     only = add("build", _build, "build the cluster's programs and nothing else")
@@ -72,12 +76,15 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
 def _up(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     cluster = _cluster(arguments)
-    cluster.up()
+    if not 1 <= arguments.nodes <= nodes.MOST + 1:
+        raise DevclusterError(f"--nodes wants 1 to {nodes.MOST + 1}, not {arguments.nodes}")
+    cluster.up(node_count=arguments.nodes)
+    there = cluster.nodes()
     name = "" if cluster.name == DEFAULT_NAME else f" --name {cluster.name}"
     version = programs.COMPONENTS["kubernetes"].version
     print(
         f"""
-cluster {cluster.name} is ready ({time.monotonic() - begin:.1f} s): Kubernetes {version}, one node
+cluster {cluster.name} is ready ({time.monotonic() - begin:.1f} s): Kubernetes {version}, {", ".join(there)}
   on this machine     KUBECONFIG={cluster.host_kubeconfig}
   in its network      {cluster.kubeconfig}
   logs                python -m devcluster{name} logs [COMPONENT]    in {cluster.state.logs}
@@ -90,6 +97,13 @@ next
   python -m devcluster{name} forward svc/NAME -n NAMESPACE  # a port on 127.0.0.1
   python -m devcluster{name} down"""
     )
+    return 0
+
+
+def _node(arguments: argparse.Namespace) -> int:
+    cluster = _cluster(arguments)
+    act = {"add": cluster.add_node, "remove": cluster.remove_node, "lose": cluster.lose_node}
+    act[arguments.verb](arguments.node)
     return 0
 
 
@@ -120,11 +134,12 @@ def _status(arguments: argparse.Namespace) -> int:
         print(f"  {'other clusters':20} {', '.join(others)}")
     if status.phase != "ready":
         return 1
-    node = cluster.api().node_ready(cluster.node.name)
-    print(f"  {cluster.node.name:20} {'Ready' if node else 'not Ready'}")
+    ready = {name: cluster.api().node_ready(name) for name in cluster.nodes()}
+    for name, well in ready.items():
+        print(f"  {name:20} {'Ready' if well else 'not Ready'}")
     print(f"  {'kubeconfig':20} {cluster.host_kubeconfig}")
     running = all(component["running"] for component in status.components.values())
-    return 0 if node and running else 1
+    return 0 if all(ready.values()) and running else 1
 
 
 def _build(arguments: argparse.Namespace) -> int:
@@ -175,16 +190,18 @@ def _images(arguments: argparse.Namespace) -> int:
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    folder = _cluster(arguments).state.logs
-    names = sorted(path.stem for path in folder.glob("*.log"))
+    folder = _cluster(arguments).state.root
+    found = {path.stem: path for path in folder.glob("logs/*.log")}
+    found |= {f"{path.parts[-3]}/{path.stem}": path for path in folder.glob("nodes/*/logs/*.log")}
+    names = sorted(found)
     if not arguments.component:
-        print("\n".join(names) or f"no logs in {folder}")
+        print("\n".join(names) or f"no logs in {folder}/logs")
         return 0
     if arguments.component not in names:
         raise DevclusterError(
             f"there is no log of {arguments.component!r}; there are: {', '.join(names) or 'none'}"
         )
-    file = folder / f"{arguments.component}.log"
+    file = found[arguments.component]
     if arguments.follow or arguments.tail is not None:
         lines = str(arguments.tail) if arguments.tail is not None else "+1"
         _become(["tail", *(["-F"] if arguments.follow else []), "-n", lines, str(file)])

@@ -1,6 +1,7 @@
 """The life of one cluster, and the way into it: what the command line and the tests call."""
 
 import contextlib
+import json
 import os
 import select
 import subprocess
@@ -9,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devcluster import life, loading, machine, network, programs
+from devcluster import life, loading, machine, network, node, nodes, programs
 from devcluster.api import Api
 from devcluster.cache import locked
-from devcluster.console import say
+from devcluster.console import say, step
 from devcluster.errors import DevclusterError
 from devcluster.life import Status
 from devcluster.paths import DEFAULT_NAME, REPOSITORY, State
@@ -20,7 +21,7 @@ from devcluster.processes import INSTANCE_VARIABLE, Record, recorded
 
 
 class Cluster:
-    """A Kubernetes of one node on this machine, in namespaces of its own.
+    """A Kubernetes on this machine, in namespaces of its own: one node, and more where they are added.
 
     Args:
         name: A DNS label; clusters of different names live side by side.
@@ -36,10 +37,13 @@ class Cluster:
 
     # -- life ------------------------------------------------------------------------------------------
 
-    def up(self) -> None:
+    def up(self, *, node_count: int = 1) -> None:
         """Start the cluster and wait until it is ready; nothing happens when it is.
 
         Builds the programs that the cache lacks, and installs the Debian packages that are missing.
+
+        Args:
+            node_count: How many it shall have at least, 1 to 10.
 
         Raises:
             UnsupportedMachineError: This machine cannot run a cluster.
@@ -52,11 +56,13 @@ class Cluster:
             status = self.status()
             if status.phase == "ready":
                 say(f"cluster {self.name} is up already")
-                return
-            if status.phase != "starting":
-                life.clean(self.state)
-                life.launch(self.state, self.node)
-            life.await_ready(self.state)
+            else:
+                if status.phase != "starting":
+                    life.clean(self.state)
+                    life.launch(self.state, self.node)
+                life.await_ready(self.state)
+        for number in range(1, node_count):
+            self.add_node(network.node(number).name)
 
     def down(self) -> None:
         """End the cluster and remove every trace of it but the caches; nothing happens when there is none.
@@ -74,6 +80,88 @@ class Cluster:
     def status(self) -> Status:
         """Return what the cluster is doing now."""
         return life.read_status(self.state)
+
+    # -- further nodes ---------------------------------------------------------------------------------
+
+    def nodes(self) -> list[str]:
+        """Return the names of the cluster's nodes, lost ones too."""
+        return [self.node.name, *nodes.names(self.state)]
+
+    def add_node(self, name: str) -> None:
+        """Add a node and wait until it takes pods; nothing happens when it runs. A lost one starts anew.
+
+        It has every image that `load` gave to the cluster by name, and gets those that come.
+
+        Args:
+            name: `node1` to `node9`.
+
+        Raises:
+            DevclusterError: It did not come up, or the cluster does not run.
+        """
+        nodes.parse(name)
+        with locked(self.state.lock, waiting=f"waiting for another run that changes cluster {self.name}"):
+            record = self.require_alive()
+            mine = self.state.of_node(name)
+            if life.read_status(mine).phase == "ready":
+                return
+            self._remove_node(record, name)
+            with step(f"adding {name}"):
+                loading.load_again(self.state, *nodes.start(self.state, record, name))
+            self.kubectl("taint", "node", name, f"{node.LOADING_TAINT}-")
+
+    def remove_node(self, name: str) -> None:
+        """Take a further node away, also a lost one, and forget it; nothing happens when there is none.
+
+        Its pods end at once. To move them first: `kubectl drain NODE --ignore-daemonsets`.
+
+        Args:
+            name: The node.
+
+        Raises:
+            DevclusterError: The cluster does not run, or something does not end.
+        """
+        nodes.parse(name)
+        with locked(self.state.lock, waiting=f"waiting for another run that changes cluster {self.name}"):
+            self._remove_node(self.require_alive(), name)
+
+    def _remove_node(self, record: Record, name: str) -> None:
+        if not self.state.of_node(name).root.exists():
+            return
+        nodes.clean(self.state, record, name)
+        self.kubectl("delete", "node", name, "--ignore-not-found")
+
+    def lose_node(self, name: str) -> None:
+        """Lose a further node as by a power cut: no connection ends, nobody answers any more.
+
+        Kubernetes notes it after some 50 s. `remove_node` forgets it, `add_node` starts it anew.
+
+        Args:
+            name: The node.
+
+        Raises:
+            DevclusterError: There is no such node that runs.
+        """
+        with locked(self.state.lock, waiting=f"waiting for another run that changes cluster {self.name}"):
+            nodes.lose(self.state, self.require_alive(), name)
+
+    def kill_container(self, namespace: str, pod: str, container: str) -> None:
+        """End a container's first process by SIGKILL, from outside, as the kernel does for want of memory.
+
+        Args:
+            namespace: The pod's.
+            pod: Its name.
+            container: The container's name; an init container that stays (a native sidecar) counts.
+
+        Raises:
+            DevclusterError: There is no such container that runs, or it was not killed.
+        """
+        found = json.loads(self.kubectl("-n", namespace, "get", "pod", pod, "-o", "json").stdout)
+        place = found["spec"]["nodeName"]
+        state = self.state if place == self.node.name else self.state.of_node(place)
+        record = Record.read(state.record)
+        if record is None:
+            raise DevclusterError(f"cluster {self.name} has no {place}")
+        nodes.kill_container(record, found, container)
 
     # -- the way in ------------------------------------------------------------------------------------
 
@@ -200,7 +288,7 @@ class Cluster:
         )
 
     def load(self, *what: str | Path) -> None:
-        """Give images to the cluster's containerd; those that it has are skipped.
+        """Give images to the containerd of each node; those that it has are skipped.
 
         Args:
             what: Archives (docker or OCI), by path, or names of images that `devcluster images` built.
@@ -209,6 +297,8 @@ class Cluster:
             DevclusterError: There is no such image or archive, or containerd refused it.
         """
         loading.load(self.state, self.require_alive(), *what)
+        for mine, record in nodes.running(self.state):
+            loading.load(mine, record, *what)
 
     # -- forwarding ------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from devcluster.console import say, step
 from devcluster.errors import DevclusterError
 from devcluster.network import Node
 from devcluster.paths import REPOSITORY, State, cache_dir
-from devcluster.processes import Record, kill_and_wait, kill_clients, start_time
+from devcluster.processes import Record, children, kill_and_wait, kill_clients, start_time
 
 _UP_SECONDS = 240.0
 _END_SECONDS = 20.0
@@ -67,13 +67,7 @@ def launch(state: State, first: Node) -> None:
         UnsupportedMachineError: The machine's cgroups cannot hold pods.
         DevclusterError: A folder lies where the cluster's processes do not see it.
     """
-    for hidden in node.HIDDEN_FOLDERS:
-        for needed in (state.root, cache_dir(), REPOSITORY, Path(sys.prefix), Path(sys.base_prefix)):
-            if needed.resolve().is_relative_to(hidden.resolve()):
-                raise DevclusterError(
-                    f"{needed} is below {hidden}, which a cluster's processes see differently; "
-                    "set PENSTOCK_STATE and PENSTOCK_CACHE to folders elsewhere"
-                )
+    _refuse_hidden_folders(state)
     for folder in (state.root, state.conf, state.logs, state.clients):
         folder.mkdir(parents=True, mode=0o755)
     machine.load_kernel_modules()
@@ -81,13 +75,22 @@ def launch(state: State, first: Node) -> None:
     with step("making certificates and configuration"):
         controlplane.write_pki(state, first)
         root = cgroups.create(trees, state.name, first.name)
-        node.write_configuration(state, first, cgroup_root=root, cgroup_version=trees.version)
+        node.write_configuration(state, first, first=first, cgroup_root=root, cgroup_version=trees.version)
         state.conf.joinpath("Corefile").write_text(controlplane.corefile(state, first))
         state.resolv_conf.write_text(network.resolv_conf())
     with relay.listen(0) as listener:
-        port = int(listener.getsockname()[1])
-        _write_kubeconfigs(state, first, port)
-        _start_supervisor(state, listener, port)
+        _write_kubeconfigs(state, first, int(listener.getsockname()[1]))
+        start_supervisor(state, 0, listener=listener)
+
+
+def _refuse_hidden_folders(state: State) -> None:
+    for hidden in node.HIDDEN_FOLDERS:
+        for needed in (state.root, cache_dir(), REPOSITORY, Path(sys.prefix), Path(sys.base_prefix)):
+            if needed.resolve().is_relative_to(hidden.resolve()):
+                raise DevclusterError(
+                    f"{needed} is below {hidden}, which a cluster's processes see differently; "
+                    "set PENSTOCK_STATE and PENSTOCK_CACHE to folders elsewhere"
+                )
 
 
 def _write_kubeconfigs(state: State, first: Node, port: int) -> None:
@@ -99,25 +102,38 @@ def _write_kubeconfigs(state: State, first: Node, port: int) -> None:
         path.write_text(pki.kubeconfig(state.pki, "admin", server=server, cluster=f"penstock-{state.name}"))
 
 
-def _start_supervisor(state: State, listener: socket.socket, port: int) -> None:
-    """Start the cluster's process in a session of its own, and record it before it does anything.
+def start_supervisor(
+    state: State, number: int, *, listener: socket.socket | None = None, inside: Record | None = None
+) -> Record:
+    """Start a node's process in a session of its own, and record it before it does anything.
 
-    The shell waits for a line and becomes `unshare`, with the same process id. When we are killed
-    before the record is written, it reads the end of its input and ends.
+    A shell waits for a line and becomes `unshare`, with the same process id. When we are killed before the
+    record is written, it reads the end of its input and ends.
+
+    Args:
+        state: The node's folder; the first node's is the cluster's.
+        number: The node's number.
+        listener: For the API's forwarder, on the first node.
+        inside: The cluster, for a further node: its processes live below the cluster's process 1.
+
+    Raises:
+        DevclusterError: It ended at once.
     """
+    fds = [listener.fileno()] if listener else []
     command = [
         *("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "--"),
         *(sys.executable, "-m", "devcluster.supervisor"),
-        *(state.name, str(state.root), str(listener.fileno())),
+        *(state.name, str(state.root), str(number), *map(str, fds)),
     ]
+    enter = ["nsenter", f"--pid=/proc/{inside.pid}/ns/pid_for_children", "--"] if inside else []
     with state.logs.joinpath("supervisor.log").open("wb") as log:
         process = subprocess.Popen(
-            ["sh", "-c", 'read -r go && [ "$go" = go ] && exec "$@" </dev/null', "sh", *command],
+            [*enter, "sh", "-c", 'read -r go && [ "$go" = go ] && exec "$@" </dev/null', "sh", *command],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=[listener.fileno()],
+            pass_fds=fds,
             cwd="/",
             env={
                 "PATH": os.environ.get("PATH", os.defpath),
@@ -127,15 +143,36 @@ def _start_supervisor(state: State, listener: socket.socket, port: int) -> None:
                 "PENSTOCK_CACHE": str(cache_dir()),
             },
         )
-    started = start_time(process.pid)
-    if started is None:
-        raise DevclusterError("the cluster's process ended at once")
-    record = Record(pid=process.pid, started=started, instance=uuid.uuid4().hex, api_port=port)
+    _DETACHED.append(process)
+    port = int(listener.getsockname()[1]) if listener else 0
+    record = _record_of(process.pid, port)
+    if inside:
+        record = _record_of(first_child(record), port)  # the shell: `nsenter` waits outside for it
     record.write(state.record)
     assert process.stdin is not None  # noqa: S101 - for the type checker
     process.stdin.write(b"go\n")
     process.stdin.close()
-    _DETACHED.append(process)
+    return record
+
+
+def _record_of(pid: int, api_port: int) -> Record:
+    started = start_time(pid)
+    if started is None:
+        raise DevclusterError("the node's process ended at once")
+    return Record(pid=pid, started=started, instance=uuid.uuid4().hex, api_port=api_port)
+
+
+def first_child(record: Record) -> int:
+    """Return the process that a recorded one started; a node's is process 1 of the node's namespaces.
+
+    Raises:
+        DevclusterError: The recorded process ended.
+    """
+    while start_time(record.pid) == record.started:
+        if found := children(record.pid):
+            return found[0]
+        time.sleep(0.005)
+    raise DevclusterError(f"process {record.pid} ended before it started another")
 
 
 def await_ready(state: State) -> None:
@@ -164,13 +201,11 @@ def await_ready(state: State) -> None:
             supervisor = state.logs / "supervisor.log"
             said = supervisor.read_text(errors="replace").strip() if supervisor.exists() else ""
             raise DevclusterError(
-                f"cluster {state.name} did not start: {status.error or said or 'its process ended'}"
+                f"{state.title} did not start: {status.error or said or 'its process ended'}"
                 f"\nlogs: {state.logs}"
             )
         if time.monotonic() - begin > _UP_SECONDS:
-            raise DevclusterError(
-                f"cluster {state.name} is not ready after {_UP_SECONDS:.0f} s; logs: {state.logs}"
-            )
+            raise DevclusterError(f"{state.title} is not ready after {_UP_SECONDS:.0f} s; logs: {state.logs}")
         time.sleep(0.1)
 
 

@@ -17,10 +17,10 @@ from devcluster.processes import Record, write_atomically
 
 
 def load(state: State, record: Record, *what: str | Path) -> None:
-    """Give images to the cluster's containerd; those that it has are skipped.
+    """Give images to a node's containerd; those that it has are skipped.
 
     Args:
-        state: The cluster.
+        state: The node's folder; the first node's is the cluster's.
         record: Its running process.
         what: Archives (docker or OCI), by path, or names of images that `devcluster images` built.
 
@@ -36,15 +36,40 @@ def load(state: State, record: Record, *what: str | Path) -> None:
         _load_built(state, record, names)
 
 
-def _ctr(record: Record) -> list[str]:
-    """Return containerd's client from outside: a UNIX socket is reached through its file alone."""
+def load_again(state: State, mine: State, record: Record) -> None:
+    """Give a new node the images that its cluster was given by name.
+
+    Args:
+        state: The cluster.
+        mine: The node's folder.
+        record: The node's process.
+
+    Raises:
+        DevclusterError: Its containerd refused one.
+    """
+    try:
+        names = list(json.loads(state.loaded.read_text()))
+    except (OSError, ValueError):
+        return
+    if names:
+        _load_built(mine, record, names)
+
+
+def ctr(record: Record) -> list[str]:
+    """Return the start of a command of a node's containerd client, from outside.
+
+    A UNIX socket is reached through its file alone.
+
+    Args:
+        record: The node's process.
+    """
     return node.ctr(f"/proc/{record.pid}/root{node.CONTAINERD_SOCKET}")
 
 
 @contextlib.contextmanager
 def _importing(record: Record) -> Iterator[IO[bytes]]:
     process = subprocess.Popen(
-        [*_ctr(record), "images", "import", "-"],
+        [*ctr(record), "images", "import", "-"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -78,7 +103,7 @@ def _load_built(state: State, record: Record, names: Sequence[str]) -> None:
             fresh = [name for name in names if loaded.get(name) != built[name]]
             if not fresh:
                 return
-            listing = [*_ctr(record), "content", "ls", "--quiet"]
+            listing = [*ctr(record), "content", "ls", "--quiet"]
             present = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split()
             with step(f"loading {', '.join(fresh)}"), _importing(record) as into:
                 ocistore.write_archive(

@@ -12,12 +12,14 @@ from typing import Any
 from devcluster import pki
 from devcluster.controlplane import write_kubeconfig
 from devcluster.errors import DevclusterError
-from devcluster.network import DNS_ADDRESS, DOMAIN, POD_NETWORK, Node
+from devcluster.network import DNS_ADDRESS, DOMAIN, FIRST, POD_NETWORK, Node
 from devcluster.paths import State
 from devcluster.programs import COMPONENTS, program
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 PAUSE_IMAGE = "localhost/penstock-devcluster/pause:1"
+LOADING_TAINT = "devcluster.penstock.dev/loading"
+"""On a further node until it has the images that the others have."""
 HIDDEN_FOLDERS = (Path("/run"), Path("/var/run"), Path("/var/log"), Path("/var/lib"))
 # A kubelet sets these kernel-wide. It leaves alone what has its value already, so it is shown these instead.
 KUBELET_SYSCTLS = {
@@ -65,12 +67,15 @@ def mount_private_folders(state: State) -> None:
             _mount("--bind", shown, target)
 
 
-def write_configuration(state: State, node: Node, *, cgroup_root: str, cgroup_version: int) -> None:
+def write_configuration(
+    state: State, node: Node, *, first: Node, cgroup_root: str, cgroup_version: int
+) -> None:
     """Write every configuration file of the node's programs.
 
     Args:
         state: Where the files go.
         node: The node.
+        first: The node that has the control plane.
         cgroup_root: The existing cgroup that pods go below, as a path from the hierarchy's root.
         cgroup_version: 1 or 2.
     """
@@ -78,7 +83,7 @@ def write_configuration(state: State, node: Node, *, cgroup_root: str, cgroup_ve
     pki.certificate(
         state.pki, certificate, common_name=f"system:node:{node.name}", organization="system:nodes"
     )
-    write_kubeconfig(state, certificate, node)
+    write_kubeconfig(state, certificate, first)
     state.conf.joinpath("containerd.toml").write_text(containerd_config())
     cni = state.conf / "cni"
     cni.mkdir()
@@ -198,6 +203,8 @@ def kubelet_config(state: State, node: Node, *, cgroup_root: str, cgroup_version
     }
     if cgroup_version == 1:
         config["failCgroupV1"] = False
+    if node.name != FIRST.name:
+        config["registerWithTaints"] = [{"key": LOADING_TAINT, "effect": "NoSchedule"}]
     return config
 
 

@@ -35,7 +35,7 @@ def state_root() -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The files of one cluster.
+    """The files of one cluster, or of one further node of it.
 
     Attributes:
         name: The cluster's name: a DNS label of at most 32 characters.
@@ -57,6 +57,16 @@ class State:
                 f"a cluster's name is a DNS label of at most 32 characters (a-z, 0-9, -), not {name!r}"
             )
         return cls(name=name, root=state_root() / name)
+
+    def of_node(self, name: str) -> "State":
+        """Return where a further node of the cluster keeps its files: laid out as the cluster's own."""
+        return State(name=self.name, root=self.root / "nodes" / name)
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        further = self.root.parent.name == "nodes"
+        return f"{self.root.name} of cluster {self.name}" if further else f"cluster {self.name}"
 
     @property
     def lock(self) -> Path:

@@ -1,6 +1,7 @@
-"""Process 1 of a cluster: sets up the namespaces it is in, starts every component, keeps them running.
+"""Process 1 of a node: sets up the namespaces it is in, starts every component, keeps them running.
 
-It tells what it does in the cluster's status file. It takes no orders: it ends by SIGKILL, and the kernel
+The first node's is process 1 of the cluster: a further node's processes live below it, too. It tells what it
+does in the status file. It takes no orders: it ends by SIGKILL, and the kernel
 ends everything in its process namespace with it.
 """
 
@@ -50,16 +51,15 @@ class Component:
 
 
 class Supervisor:
-    """The components of one cluster.
+    """The components of one node.
 
     Args:
-        state: The cluster's folder.
-        first: The node that these namespaces are.
-        api_socket: Listens on the machine's loopback, for the API's forwarder.
+        state: The node's folder; the first node's is the cluster's.
+        mine: The node that these namespaces are.
     """
 
-    def __init__(self, state: State, first: network.Node, api_socket: int) -> None:
-        self._state, self._node, self._api_socket = state, first, api_socket
+    def __init__(self, state: State, mine: network.Node) -> None:
+        self._state, self._node = state, mine
         self._components: dict[str, Component] = {}
         self._done: list[tuple[str, float]] = []
         self._phase, self._error = "starting", ""
@@ -133,8 +133,11 @@ class Supervisor:
         self._done.append((what, round(time.monotonic() - begin, 2)))
         self._say()
 
-    def start(self) -> None:
-        """Bring the cluster up, in the order in which its parts need each other.
+    def start_cluster(self, api_socket: int) -> None:
+        """Bring the cluster up on its first node, in the order in which its parts need each other.
+
+        Args:
+            api_socket: Listens on the machine's loopback, for the API's forwarder.
 
         Raises:
             DevclusterError: A part did not come up.
@@ -143,29 +146,59 @@ class Supervisor:
         begin = time.monotonic()
         self._say()
         node.mount_private_folders(state)
-        network.wire(first)
+        network.wire(network.ip_commands(first))
         self._finished("namespaces, mounts and network", begin)
         self._start("etcd", controlplane.etcd())
         self._start("containerd", node.containerd(state))
-        forward = [sys.executable, "-m", "devcluster.relay", "--fd", str(self._api_socket)]
-        self._start(
-            "forwarder", [*forward, "--to", f"{first.address}:{network.API_PORT}"], (self._api_socket,)
-        )
+        forward = [sys.executable, "-m", "devcluster.relay", "--fd", str(api_socket)]
+        self._start("forwarder", [*forward, "--to", f"{first.address}:{network.API_PORT}"], (api_socket,))
         self._wait("etcd", lambda: _connects("127.0.0.1", controlplane.ETCD_PORT), "etcd")
         self._start("apiserver", controlplane.apiserver(state, first))
-        self._wait("containerd", lambda: Path(node.CONTAINERD_SOCKET).exists(), "containerd")
-        self._import_pause()
+        self._await_containerd()
         api = Api(state.pki, first.address, network.API_PORT)
         self._wait("API server ready", api.ready, "apiserver", "etcd")
         self._start("controller-manager", controlplane.controller_manager(state))
         self._start("scheduler", controlplane.scheduler(state))
-        self._start("kubelet", node.kubelet(state, first))
-        self._start("kube-proxy", node.kube_proxy(state))
+        self._start_kubelet()
         self._start("coredns", controlplane.coredns(state))
         pending = controlplane.bootstrap_objects(first)
         self._wait("cluster DNS registered", lambda: _create(api, pending), "apiserver")
-        self._wait(f"{first.name} Ready", lambda: api.node_ready(first.name), "kubelet", "containerd")
+        self._await_node(api)
         self._wait("cluster DNS answers", _dns_answers)
+        self._ready()
+
+    def start_worker(self) -> None:
+        """Bring a further node up and into its cluster.
+
+        Raises:
+            DevclusterError: A part did not come up.
+        """
+        begin = time.monotonic()
+        self._say()
+        node.mount_private_folders(self._state)
+        self._wait("cable", lambda: network.UPLINK in [name for _, name in socket.if_nameindex()])
+        network.wire(network.worker_ip_commands(network.FIRST, self._node))
+        self._finished("namespaces, mounts and network", begin)
+        self._start("containerd", node.containerd(self._state))
+        self._await_containerd()
+        self._start_kubelet()
+        self._await_node(Api(self._state.pki, network.FIRST.address, network.API_PORT))
+        self._wait("cluster DNS answers", _dns_answers)
+        self._ready()
+
+    def _await_containerd(self) -> None:
+        self._wait("containerd", lambda: Path(node.CONTAINERD_SOCKET).exists(), "containerd")
+        self._import_pause()
+
+    def _start_kubelet(self) -> None:
+        self._start("kubelet", node.kubelet(self._state, self._node))
+        self._start("kube-proxy", node.kube_proxy(self._state))
+
+    def _await_node(self, api: Api) -> None:
+        name = self._node.name
+        self._wait(f"{name} Ready", lambda: api.node_ready(name), "kubelet", "containerd")
+
+    def _ready(self) -> None:
         self._phase = "ready"
         self._say()
 
@@ -266,11 +299,14 @@ def _dns_answers() -> bool:
 
 
 def main() -> int:
-    """Run as process 1: `python -m devcluster.supervisor NAME STATE-FOLDER LISTENING-FD`."""
-    name, root, api_socket = sys.argv[1:]
-    supervisor = Supervisor(State(name=name, root=Path(root)), network.node(0), int(api_socket))
+    """Run as process 1: `python -m devcluster.supervisor NAME FOLDER NODE [LISTENING-FD]`."""
+    name, root, number, *api_socket = sys.argv[1:]
+    supervisor = Supervisor(State(name=name, root=Path(root)), network.node(int(number)))
     try:
-        supervisor.start()
+        if api_socket:
+            supervisor.start_cluster(int(api_socket[0]))
+        else:
+            supervisor.start_worker()
     except DevclusterError as error:
         supervisor.fail(str(error))
         return 1

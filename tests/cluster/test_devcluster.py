@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import images
+from devcluster import images, network
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.paths import REPOSITORY
@@ -29,6 +29,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web, labels: {app: web}}
 spec:
+  nodeName: node1
   terminationGracePeriodSeconds: 0
   securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
   initContainers:
@@ -91,12 +92,17 @@ def _start_up(cluster: Cluster) -> subprocess.Popen[bytes]:
 
 
 def test_a_cluster_runs_pods_and_goes_without_a_trace(one: Cluster, before: dict[str, str]) -> None:
-    """Restricted pods, native sidecars, probes, DNS, logs, exec and forwards work; then nothing is left."""
+    """Restricted pods, native sidecars, probes, DNS, logs, exec and forwards work; then nothing is left.
+
+    The pod is on a second node, which has the images that were loaded before it came.
+    """
     one.up()
-    one.up()  # nothing happens to one that is up
-    mark = marks(one)
     images.build_targets(["python-model"])
     one.load(images.image_name("python-model"))
+    one.up(node_count=2)
+    one.up()  # nothing happens to one that is up
+    assert one.nodes() == ["node0", "node1"]
+    mark = marks(one)
     one.kubectl("label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
     one.kubectl("apply", "-f", "-", input=_POD)
     one.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
@@ -120,6 +126,7 @@ def test_a_cluster_runs_pods_and_goes_without_a_trace(one: Cluster, before: dict
     config = json.loads(one.host_kubeconfig.read_text())
     assert config["clusters"][0]["cluster"]["server"].startswith("https://127.0.0.1:")
     assert one.api().node_ready("node0")
+    assert one.api().node_ready("node1")
 
     with subprocess.Popen([*one.exec_prefix, "sleep", "600"]) as client:
         wait_for("the client to be recorded", lambda: client.pid in clients(one.state.clients))
@@ -228,3 +235,32 @@ def test_a_user_without_rights_is_told_so() -> None:
     assert (tried.returncode, tried.stdout) == (2, "")
     assert tried.stderr.count("\n") == 1
     assert tried.stderr.startswith("devcluster: a cluster needs root")
+
+
+def test_a_lost_node_is_silent_and_comes_back(one: Cluster) -> None:
+    """A power cut ends no connection in sight of the others; the node can be added again, or forgotten."""
+    one.up(node_count=2)
+    address = network.node(1).address
+    kubelet = f"import socket; socket.create_connection(('{address}', 10250), timeout=1)"
+
+    def said() -> str:
+        done = subprocess.run(
+            [*one.exec_prefix, sys.executable, "-c", kubelet], capture_output=True, text=True, check=False
+        )
+        return done.stderr.strip().rpartition("\n")[2]
+
+    assert said() == ""
+    mark = marks(one)
+    one.lose_node("node1")
+    assert said() == "TimeoutError: timed out"
+    with pytest.raises(DevclusterError, match="has no node1 that runs"):
+        one.lose_node("node1")
+    one.add_node("node1")
+    assert one.api().node_ready("node1")
+    assert said() == ""
+    one.remove_node("node1")
+    one.remove_node("node1")  # nothing happens to one that is gone
+    assert one.nodes() == ["node0"]
+    assert "node1" not in one.kubectl("get", "nodes").stdout
+    one.down()
+    assert traces(mark) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from devcluster import cgroups
+from devcluster import cgroups, nodes
 from devcluster.cluster import Cluster
 from devcluster.paths import State
 from devcluster.processes import INSTANCE_VARIABLE
@@ -30,7 +30,7 @@ class Marks:
 
     Attributes:
         state: Its folder.
-        namespaces: Its process's namespaces, as `/proc/PID/ns` names them.
+        namespaces: Its processes' namespaces, as `/proc/PID/ns` names them.
         instance: What its clients carry in their environment.
     """
 
@@ -42,11 +42,12 @@ class Marks:
 def marks(cluster: Cluster) -> Marks:
     """Read the marks of a running cluster."""
     record = cluster.require_alive()
-    folder = Path(f"/proc/{record.pid}/ns")
+    pids = [record.pid, *(node.pid for _, node in nodes.running(cluster.state))]
+    folders = [Path(f"/proc/{pid}/ns") for pid in pids]
     names = ("net", "mnt", "pid_for_children")
     return Marks(
         state=cluster.state,
-        namespaces=frozenset(str(folder.joinpath(name).readlink()) for name in names),
+        namespaces=frozenset(str(folder.joinpath(name).readlink()) for folder in folders for name in names),
         instance=record.instance,
     )
 

@@ -60,6 +60,9 @@ def test_another_program_s_arguments_are_its_own(
     [
         (["kubectl", "get", "pods"], "cluster penstock is not up; start it with `python -m devcluster"),
         (["run"], "run what?"),
+        (["up", "--nodes", "11"], "--nodes wants 1 to 10, not 11"),
+        (["node", "add", "node0"], "a further node is called node1 to node9, not 'node0'"),
+        (["node", "lose", "node1"], "cluster penstock is not up"),
         (["logs", "kubelet"], "there is no log of 'kubelet'; there are: none"),
         (["images", "--file", "Dockerfile"], "--file needs --tag"),
         (["images", "--build-arg", "A"], "--build-arg wants KEY=VALUE, not 'A'"),

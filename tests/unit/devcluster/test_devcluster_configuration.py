@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import controlplane, network, node
+from devcluster import controlplane, network, node, nodes
 from devcluster.errors import DevclusterError
 from devcluster.paths import State, cache_dir, state_root
 
@@ -26,7 +26,7 @@ def state(tmp_path: Path) -> State:
 @pytest.fixture
 def written(state: State) -> State:
     controlplane.write_pki(state, _NODE)
-    node.write_configuration(state, _NODE, cgroup_root="/penstock-unit/node0", cgroup_version=1)
+    node.write_configuration(state, _NODE, first=_NODE, cgroup_root="/penstock-unit/node0", cgroup_version=1)
     return state
 
 
@@ -106,6 +106,29 @@ def test_nodes_do_not_share_addresses() -> None:
     first, second = network.node(0), network.node(1)
     assert (first.name, first.address, first.pod_network) == ("node0", "192.168.77.1", "10.244.0.0/24")
     assert (second.name, second.address, second.pod_network) == ("node1", "192.168.77.2", "10.244.1.0/24")
+
+
+def test_a_further_node_reaches_the_control_plane_of_the_first(state: State) -> None:
+    """Its kubelet and kube-proxy ask the first node's API, and pods wait until it has its images."""
+    controlplane.write_pki(state, _NODE)
+    mine, second = state.of_node("node1"), network.node(1)
+    mine.conf.mkdir(parents=True)
+    mine.pki.symlink_to(state.pki)
+    node.write_configuration(mine, second, first=_NODE, cgroup_root="/penstock-unit/node1", cgroup_version=1)
+    config = json.loads(mine.conf.joinpath("kubelet-node1.kubeconfig").read_text())
+    assert config["clusters"][0]["cluster"]["server"] == f"https://{_NODE.address}:6443"
+    kubelet = json.loads(mine.conf.joinpath("kubelet.json").read_text())
+    assert kubelet["address"] == second.address
+    assert kubelet["registerWithTaints"] == [{"key": node.LOADING_TAINT, "effect": "NoSchedule"}]
+    assert f"via {_NODE.address}" in network.worker_ip_commands(_NODE, second)
+    assert f"route replace {second.pod_network} via {second.address}" in network.plug_commands(second, 1)
+
+
+@pytest.mark.parametrize("name", ["node0", "node10", "node", "nodeX", "../node1", ""])
+def test_what_is_no_further_node(name: str) -> None:
+    """The name becomes a folder, a cgroup and an address."""
+    with pytest.raises(DevclusterError, match="a further node is called node1 to node9"):
+        nodes.parse(name)
 
 
 def test_dns_leads_to_the_node(state: State) -> None:
