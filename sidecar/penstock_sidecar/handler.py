@@ -145,8 +145,8 @@ class SidecarHandler:
             self._arrived(size)
             dispatcher.accept(call)
             exchange.gone = call.gone
-        except PenstockError as error:
-            self.answer(exchange, error, request_id, size)
+        except PenstockError as refused:
+            self.answer(exchange, refused, request_id, size)
         except Exception as error:
             log("request failed", level="error", error=repr(error))
             failed = PenstockError(Reason.INTERNAL, "the request could not be handled")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from penstock_sidecar.ranking import Ranking
 from penstock_sidecar.shares import Flow
-from penstock_sidecar.timeline import Ranking, Timeline
+from penstock_sidecar.timeline import Timeline
 from penstock_sidecar.work import Key, Work
 
 

@@ -19,8 +19,9 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from penstock_sidecar.lines import Group, Lane, Line, group_rank
+from penstock_sidecar.ranking import Ranking
 from penstock_sidecar.shares import Flow, Flows
-from penstock_sidecar.timeline import Ranking, Timeline
+from penstock_sidecar.timeline import Timeline
 from penstock_sidecar.work import Key, Part, Work
 
 AGEING = 5.0

@@ -309,8 +309,8 @@ class Runs:
                 said = await self._attempt(batch, batch.parts, 0)
             if said is not None:
                 await self._isolate(batch, said)
-        except UpstreamError as error:
-            self._lost(batch, error)
+        except UpstreamError as lost:
+            self._lost(batch, lost)
         except asyncio.CancelledError:
             self._tell(batch.parts, _stopped())
             raise

@@ -1,11 +1,9 @@
-"""Requests in order of a time, and things in order of a rank that mostly rises: what the queue is made of."""
+"""Requests in order of a time."""
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Generic, TypeVar
 
 from penstock_sidecar.work import Work
 
@@ -107,66 +105,3 @@ class Timeline:
         while heap[0][2] is None:
             heapq.heappop(heap)
         return heap[0]
-
-
-T = TypeVar("T")
-
-
-class Ranking(Generic[T]):
-    """Members by rank, the lowest first, where ranks may rise unnoticed.
-
-    A rank that rose is seen when its member comes up; so nothing need be told of the many changes that only
-    postpone. A rank that fell, or a member that entered, must be told with `touch`.
-
-    Args:
-        rank: the rank of a member now; None for one that does not belong here any more.
-    """
-
-    __slots__ = ("_heap", "_listed", "_rank", "_sequence")
-
-    def __init__(self, rank: Callable[[T], float | None]) -> None:
-        self._rank = rank
-        self._heap: list[tuple[float, int, T]] = []
-        self._listed: dict[T, float] = {}
-        self._sequence = 0
-
-    def touch(self, member: T, rank: float) -> None:
-        """A member entered, or its rank fell to this."""
-        listed = self._listed.get(member)
-        if listed is None or rank < listed:
-            self._push(rank, member)
-
-    def discard(self, member: T) -> None:
-        """A member is gone."""
-        self._listed.pop(member, None)
-        if not self._listed:
-            self._heap.clear()
-
-    def first(self) -> T | None:
-        """The member of the lowest rank; of equals, the one that is listed longer."""
-        heap, listed = self._heap, self._listed
-        while heap:
-            rank, _, member = heap[0]
-            if listed.get(member) != rank:
-                heapq.heappop(heap)
-                continue
-            now = self._rank(member)
-            if now is None:
-                heapq.heappop(heap)
-                del listed[member]
-            elif now > rank:
-                heapq.heappop(heap)
-                self._push(now, member)
-            else:
-                return member
-        return None
-
-    def _push(self, rank: float, member: T) -> None:
-        self._sequence += 1
-        self._listed[member] = rank
-        heap = self._heap
-        heapq.heappush(heap, (rank, self._sequence, member))
-        if len(heap) > _COMPACT and len(heap) > 2 * len(self._listed):
-            listed = self._listed
-            heap[:] = [entry for entry in heap if listed.get(entry[2]) == entry[0]]
-            heapq.heapify(heap)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 from penstock_wire.errors import PenstockError
 from penstock_wire.headers import METHOD, Headers, get
 from penstock_wire.http import Request, Response
+from penstock_wire.native import mypyc_attr
 
 
 class Key:
@@ -48,7 +48,8 @@ Outcome = Response | PenstockError
 """What a request ends with: an answer of the model, or an error of ours."""
 
 
-class Work(abc.ABC):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Work:
     """One accepted request. A subclass says what `finish` does with its outcome.
 
     It is queued until its last item has been cut into a batch; a request larger than a batch is cut into
@@ -133,9 +134,9 @@ class Work(abc.ABC):
         self.lane: Any = None
         self._answers: dict[int, Response] | None = None
 
-    @abc.abstractmethod
     def finish(self, outcome: Outcome) -> None:
         """Take the one outcome; called once, never after the client has left."""
+        raise NotImplementedError
 
     @property
     def left(self) -> int:

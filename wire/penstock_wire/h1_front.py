@@ -1,4 +1,4 @@
-"""`Front` on httptools: one `asyncio.Protocol` a connection, no framework between.
+"""`Front` on httptools: one protocol object a connection, no framework between.
 
 Read on in `h1_front_connection` (one connection), `h1_front_head` (what heads must be), `h1_front_streams`
 (bodies, answers and tunnels that are not whole), `h1_front_limits` (how much of anything).
@@ -66,7 +66,7 @@ class H1Front:
         loop = asyncio.get_running_loop()
         listener = H1Listener(self, service, streams, whole_bytes)
         listener.server = await loop.create_server(
-            lambda: H1Connection(self, listener, loop),
+            lambda: cast("asyncio.Protocol", H1Connection(self, listener, loop)),
             host,
             port,
             backlog=self._backlog,

@@ -5,7 +5,6 @@ The other half, `h1_front_connection`, says in words what the state means.
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import collections
 import socket
@@ -79,8 +78,11 @@ class H1Exchange:
         return tunnel
 
 
-class AnswerSide(asyncio.Protocol, abc.ABC):
+class AnswerSide:
     """A connection, as far as it answers.
+
+    To the loop an `asyncio.Protocol`, which is asked for its methods only: it does not inherit from it, as no
+    class does that is compiled (`compile_modules.py` says why).
 
     Args:
         front: its front.
@@ -171,13 +173,13 @@ class AnswerSide(asyncio.Protocol, abc.ABC):
         )
         self._tunnel: streams.FrontTunnel | None = None
 
-    @abc.abstractmethod
     def switch(self, headers: Headers) -> Tunnel:
         """Answer 101 and become a tunnel."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def _advance(self) -> None:
         """Go on behind an answer."""
+        raise NotImplementedError
 
     def pause_writing(self) -> None:
         """The client takes less than it is sent."""

@@ -41,6 +41,7 @@ from penstock_wire.h1_front_answers import (
 )
 from penstock_wire.headers import REQUEST_ID, Headers, get
 from penstock_wire.http import ClientGone, Request, Tunnel
+from penstock_wire.native import mypyc_attr
 from penstock_wire.process import log
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ _MAX_FIELDS = limits.MAX_FIELDS
 _MAX_HEAD_BYTES = limits.MAX_HEAD_BYTES
 
 
+@mypyc_attr(native_class=False)
 class _EndedError(Exception):
     """Stops the parser in the middle of what was received: nothing behind it will be served."""
 

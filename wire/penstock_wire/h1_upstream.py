@@ -15,6 +15,7 @@ import select
 import ssl
 import time
 from collections.abc import Callable
+from typing import cast
 
 from penstock_wire.h1_upstream_answer import Answer
 from penstock_wire.h1_upstream_connection import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Connection
@@ -133,10 +134,14 @@ class H1Upstream:
         host, port = key
         seconds = min(timeout, self._connect_seconds)
         started = time.monotonic()
+        connection = Connection(self, key)
         try:
             async with asyncio.timeout(seconds):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self, key), host, port, ssl=None if self._tls is None else self._tls()
+                await asyncio.get_running_loop().create_connection(
+                    lambda: cast("asyncio.Protocol", connection),
+                    host,
+                    port,
+                    ssl=None if self._tls is None else self._tls(),
                 )
         except TimeoutError as error:
             raise ConnectFailed(f"cannot connect to {host}:{port} within {seconds:.3f} s") from error

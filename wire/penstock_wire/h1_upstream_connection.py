@@ -57,8 +57,10 @@ class Pool(Protocol):
         ...
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """One connection and the exchange under way on it.
+
+    To the loop an `asyncio.Protocol`, by its methods (`h1_front_answers.AnswerSide`).
 
     Args:
         pool: where it belongs.

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from penstock_wire.native import mypyc_attr
+
 MAX_DEPTH = 512
 """Nesting allowed in a body, the top level included."""
 
@@ -29,10 +31,12 @@ _FOLDS = 8
 _SPACE = b" \t\n\r"
 
 
+@mypyc_attr(native_class=False)
 class NotJSON(ValueError):
     """The bytes are not the JSON that was expected; the message says what and where."""
 
 
+@mypyc_attr(native_class=False)
 class _Key(str):
     """An object's key; a type of its own makes msgspec report each occurrence through the hook."""
 
@@ -73,8 +77,8 @@ def members(body: bytes) -> dict[str, bytes]:
         _check_text(body)
     try:
         decoded = _OBJECT.decode(body)
-    except msgspec.ValidationError as error:
-        raise NotJSON(f"expected a JSON object, found {_kind(body)}") from error
+    except msgspec.ValidationError as other:
+        raise NotJSON(f"expected a JSON object, found {_kind(body)}") from other
     except (msgspec.DecodeError, RecursionError) as error:
         return _scan_members(body, error)
     found = {}
@@ -123,8 +127,8 @@ def elements(array: bytes, limit: int | None = None) -> list[bytes]:
         _check_length(array, limit)
     try:
         return list(map(bytes, _ARRAY.decode(array)))
-    except msgspec.ValidationError as error:
-        raise NotJSON(f"expected a JSON array, found {_kind(array)}") from error
+    except msgspec.ValidationError as other:
+        raise NotJSON(f"expected a JSON array, found {_kind(array)}") from other
     except (msgspec.DecodeError, RecursionError) as error:
         return _scan_elements(array, error)
 
