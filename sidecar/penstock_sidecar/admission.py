@@ -1,6 +1,8 @@
 """What one is told that is not served, on arrival or later.
 
-Pure.
+Pure. A refusal must be cheap: what is offered beyond what the model can do is refused, all of it, on the core
+that the model's batches need, too. What a refused request hears holds as a rule for those behind it as well,
+until the queue gets shorter: `Standing` keeps it, and it is told from a request's head alone.
 """
 
 from __future__ import annotations
@@ -8,6 +10,42 @@ from __future__ import annotations
 from penstock_wire.errors import PenstockError, Reason
 
 MAX_RETRY_AFTER = 60.0
+_MAX_KEPT = 1024
+
+
+class Standing:
+    """The refusals that hold for whoever comes next, until `clear`.
+
+    `full` is what those hear for whom there is no room, by their items. `late` says of a class until when (in
+    the clock's time) nobody without a share would be answered who comes now, whatever its items and level,
+    and what it hears whose deadline is before.
+
+    NB: the time of that answer never comes nearer while nothing leaves the queue: more arrivals can only put
+    it off, and a batch that is overdue does.
+    """
+
+    __slots__ = ("full", "late")
+
+    def __init__(self) -> None:
+        self.full: dict[int, PenstockError] = {}
+        self.late: dict[str, tuple[float, PenstockError]] = {}
+
+    def clear(self) -> None:
+        """The queue has become shorter, or is judged otherwise."""
+        if self.full:
+            self.full.clear()
+        if self.late:
+            self.late.clear()
+
+    def keep(self, cls: str, finish: float, error: PenstockError) -> None:
+        """Who comes now, of a class, is not answered before `finish`; if too late, it hears `error`."""
+        if len(self.late) < _MAX_KEPT:
+            self.late[cls] = finish, error
+
+    def keep_full(self, size: int, error: PenstockError) -> None:
+        """Who comes with so many items hears `error`."""
+        if len(self.full) < _MAX_KEPT:
+            self.full[size] = error
 
 
 def late_on_arrival() -> PenstockError:

@@ -16,20 +16,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
 
 from penstock_sidecar import admission
+from penstock_sidecar.beside import Beside
 from penstock_sidecar.concurrency import AutoSlots
 from penstock_sidecar.curve import ServiceCurve
 from penstock_sidecar.forecast import Forecast, Turn
 from penstock_sidecar.isolation import Budget, granted
-from penstock_sidecar.keys import Keys
+from penstock_sidecar.keys import Keys, Told
 from penstock_sidecar.pace import Pace
 from penstock_sidecar.patience import Patience
 from penstock_sidecar.queue import Limits, Queue
 from penstock_sidecar.runs import Begin, Observer, Runs, Send, Trace
 from penstock_sidecar.streaming import StreamedSends
-from penstock_sidecar.work import Key, Outcome, Work
+from penstock_sidecar.work import Key, Outcome, Work, class_of
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError
 from penstock_wire.process import log
@@ -52,48 +52,6 @@ class Counts:
 
     batches: int = 0
     batch_items: int = 0
-
-
-class Beside(Protocol):
-    """What sends the model, beside the batches, what holds no items (`passthrough.Passing`)."""
-
-    @property
-    def queued(self) -> int:
-        """Requests that wait."""
-        ...
-
-    @property
-    def ongoing(self) -> int:
-        """Requests with the model."""
-        ...
-
-    async def idle(self) -> None:
-        """Wait until there is nothing."""
-        ...
-
-    async def quiet(self) -> None:
-        """Wait until nothing is with the model."""
-        ...
-
-    def pause(self) -> None:
-        """Send nothing more."""
-        ...
-
-    def resume(self) -> None:
-        """Send again."""
-        ...
-
-    def refuse(self, error: PenstockError | None) -> None:
-        """Refuse new requests, or take them again."""
-        ...
-
-    def refuse_queued(self, error: PenstockError) -> int:
-        """Refuse what is queued."""
-        ...
-
-    async def abort(self) -> None:
-        """End all at once."""
-        ...
 
 
 class Dispatcher:
@@ -145,6 +103,8 @@ class Dispatcher:
         self._curve = ServiceCurve()
         self._forecast = Forecast(self._curve)
         self._budget = Budget()
+        self._standing = admission.Standing()
+        self._late = admission.late_on_arrival()
         self._auto: AutoSlots | None = None
         self._idle = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -261,6 +221,7 @@ class Dispatcher:
     def pause(self) -> None:
         """Cut no further batch; what comes waits, what is with the model ends."""
         self._paused = True
+        self._standing.clear()
         if self._beside is not None:
             self._beside.pause()
 
@@ -273,9 +234,46 @@ class Dispatcher:
 
     def model_changed(self, *, loaded: bool, gone: bool) -> None:
         """Learn how long batches take only from a model that is loaded, and forget it with the process."""
+        self._standing.clear()
         self._curve.learning = loaded
         if gone:
             self._curve.forget()
+
+    def turned_away(
+        self, target: str, told: Told, arrived: float, deadline: float, expires: float
+    ) -> PenstockError | None:
+        """What `accept` would say of a request whatever its body holds, for little; None if it depends.
+
+        Args:
+            target: path and query.
+            told: what its header fields say.
+            arrived: when it arrived.
+            deadline: until when its answer is of use.
+            expires: until when its client waits.
+        """
+        if self.refusing is not None:
+            return self.refusing
+        if expires <= arrived:
+            return self._late
+        queue, standing = self._queue, self._standing
+        if queue.items >= self._room and self._is_full(1, max(0, self._free())):
+            return self.no_room(1)
+        # NB: a deadline before the latest one may be kept though that one cannot; a share may be the next.
+        if standing.late and not told.share and deadline >= queue.latest:
+            found = standing.late.get(class_of(target, told.fields))
+            if found is not None and found[0] > deadline:
+                return found[1]
+        return None
+
+    def no_room(self, size: int) -> PenstockError:
+        """What a request of so many items hears for which there is no room; the same object to all."""
+        error = self._standing.full.get(size)
+        if error is None:
+            error = self._full(
+                f"expected room for {size} items, found {self._queue.items} of {self._room} queued"
+            )
+            self._standing.keep_full(size, error)
+        return error
 
     def accept(self, work: Work) -> None:
         """Accept a request: its `finish` is called once, unless `leave` is called before.
@@ -287,7 +285,7 @@ class Dispatcher:
             # NB: raised as it is, it would keep the frames of every request that it refused.
             raise self.refusing.with_traceback(None)
         if work.expires <= work.arrived:
-            raise admission.late_on_arrival()
+            raise self._late.with_traceback(None)
         queue = self._queue
         queued = queue.items
         if queued or self._paused or self._runs.busy >= self.slots:
@@ -308,6 +306,7 @@ class Dispatcher:
         """The client went away: nothing of the request is sent any more, and an answer is dropped."""
         work.done = True
         if work.queued:
+            self._standing.clear()
             self._queue.leave(work)
         self._check_idle()
 
@@ -353,6 +352,7 @@ class Dispatcher:
         work.done = True
         if work.queued:
             self._queue.leave(work)
+            self._standing.clear()
         try:
             work.finish(outcome)
         except Exception as error:
@@ -360,6 +360,7 @@ class Dispatcher:
 
     def freed(self, turn: Turn) -> None:
         """See `runs.Flow`."""
+        self._standing.clear()
         self._forecast.end(turn, waiting=self._queue.items > 0)
         if not self._runs.busy:
             self._quiet.set()
@@ -379,6 +380,7 @@ class Dispatcher:
     def learned(self, work: Work, items: int, seconds: float, *, ok: bool) -> None:
         """See `runs.Flow`."""
         now = self._clock()
+        self._standing.clear()
         if ok:
             self.pace.observe(items, seconds)
             cls = work.key.cls
@@ -408,6 +410,7 @@ class Dispatcher:
 
     def _set(self, batching: Batching) -> None:
         self._batching = batching
+        self._standing.clear()
         self._default_timeout = batching.default_timeout_ms / 1000
         objective = batching.latency_objective_ms
         self._objective = None if objective is None else objective / 1000
@@ -431,20 +434,23 @@ class Dispatcher:
         return 0 if self._paused else self.slots - self._runs.busy
 
     def _check_room(self, work: Work) -> None:
-        queue, batching = self._queue, self._batching
+        queue = self._queue
         queued = queue.items
         free = max(0, self._free())
-        # What free slots take at once does not wait; and a request larger than the whole queue gets its
-        # chance when nobody else waits.
-        limit = self._room
-        if queued + work.size > limit + free * batching.max_batch_size and not (free and not queued):
-            raise self._full(f"expected room for {work.size} items, found {queued} of {limit} queued")
+        if self._is_full(work.size, free):
+            raise self.no_room(work.size).with_traceback(None)
         if queued and queue.bytes + work.bytes_left > MAX_QUEUED_BYTES:
             raise self._full(f"expected at most {MAX_QUEUED_BYTES} bytes to wait, found more")
         # Nearly all deadlines are far beyond twice the time that the queue takes: they cost no prediction.
         batches = (queued + work.size) // self._usual + 2
         if work.arrived + 2.0 * batches * self._slow >= work.deadline and (queued or not free):
             self._check_deadline(work, free)
+
+    def _is_full(self, size: int, free: int) -> bool:
+        # What free slots take at once does not wait; and a request larger than the whole queue gets its
+        # chance when nobody else waits.
+        queued = self._queue.items
+        return queued + size > self._room + free * self._batching.max_batch_size and not (free and not queued)
 
     def _check_deadline(self, work: Work, free: int) -> None:
         """Refuse what would not be answered in time."""
@@ -453,11 +459,22 @@ class Dispatcher:
         if self._paused:
             return
         items, lines = queue.ahead(work)
-        finish = self._forecast.finish(
-            now, cls, size, items=items + work.size - 1, lines=lines, free=free, slots=self.slots
-        )
-        if finish is not None and now + finish > work.deadline:
-            raise admission.unmeetable(finish, work.deadline - now)
+        last = items + work.size - 1
+        finish = self._forecast.finish(now, cls, size, items=last, lines=lines, free=free, slots=self.slots)
+        if finish is None or now + finish <= work.deadline:
+            return
+        if work.level == 1 and not work.share:
+            least = finish
+            if work.size > 1:
+                least = (
+                    self._forecast.finish(
+                        now, cls, size, items=items, lines=lines, free=free, slots=self.slots
+                    )
+                    or 0.0
+                )
+            if now + least > work.deadline:
+                self._standing.keep(cls, now + least, admission.unmeetable(least, work.deadline - now))
+        raise admission.unmeetable(finish, work.deadline - now)
 
     def _full(self, detail: str) -> PenstockError:
         retry_after = self.pace.retry_after(self._queue.items, self.slots)
@@ -543,6 +560,7 @@ class Dispatcher:
         if (head := queue.lines[key].first()) is not None and head.expires <= now:
             self.settle(head, admission.expired(now - head.arrived))
             return
+        self._standing.clear()
         dropped: list[Work] = []
         before, waited = queue.items, queue.lines[key].items
         parts = queue.cut(key, limits, lambda items: now + (curve.predict(now, cls, items) or 0.0), dropped)

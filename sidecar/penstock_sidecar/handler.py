@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock_sidecar.dispatch import Dispatcher
-from penstock_sidecar.passthrough import Passing
+from penstock_sidecar.passthrough import STREAM_BYTES, Passing
+from penstock_sidecar.refusals import Refusals
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.h1_front_limits import MAX_BODY_BYTES
 from penstock_wire.headers import QUEUE, REQUEST_ID
 from penstock_wire.http import Exchange, Request, Response
 from penstock_wire.process import log
@@ -23,7 +25,7 @@ class Tally(Protocol):
     """Counts requests by their end."""
 
     def arrived(self, items: int) -> None:
-        """A request with so many items could be read."""
+        """A request with so many items could be read; one where it was refused unread."""
         ...
 
     def ended(self, status: int, reason: Reason | None, items: int) -> None:
@@ -91,6 +93,7 @@ class SidecarHandler:
         self._clock = clock
         self._backend = backend
         self._pod = pod
+        self._refusals = Refusals(backend=backend, pod=pod, queued=lambda: dispatcher.queued)
         self._first = first
         self._passing = passing
         # An id need not be unguessable: it is no secret, and opens nothing. A random part keeps those of two
@@ -99,8 +102,19 @@ class SidecarHandler:
         self._id_number = 0
 
     def streams(self, request: Request) -> bool:
-        """Which bodies are streams (a `Streams`): large ones of requests that pass through."""
-        return self._protocol.passes(request) and self._passing.streams(request)
+        """Which bodies are streams (a `Streams`): large ones of requests that pass through.
+
+        And those of requests that would be refused: they need not come at all.
+        """
+        if self._protocol.passes(request):
+            return self._passing.streams(request)
+        length = request.length
+        if length is None or not STREAM_BYTES < length <= MAX_BODY_BYTES:
+            return False
+        dispatcher, now = self._dispatcher, self._clock()
+        told = dispatcher.keys.read(request.headers)
+        deadline, expires = dispatcher.until(now, told.timeout_ms)
+        return dispatcher.turned_away(request.target, told, now, deadline, expires) is not None
 
     def begin(self, exchange: Exchange) -> None:
         """Take a request (a `Service`)."""
@@ -115,10 +129,19 @@ class SidecarHandler:
         size = 0
         try:
             if dispatcher.refusing is not None:
-                raise dispatcher.refusing.with_traceback(None)
+                self._refuse(exchange, dispatcher.refusing, request_id, 0)
+                return
             deadline, expires = dispatcher.until(arrived, told.timeout_ms)
             if request.upgrade or self._protocol.passes(request):
                 self._passing.take(exchange, request_id, arrived, expires)
+                return
+            refused = dispatcher.turned_away(request.target, told, arrived, deadline, expires)
+            if refused is None and request.stream is not None:
+                # It was to be refused when its head came, so its body was not taken in; there is room since.
+                refused = dispatcher.no_room(1)
+            if refused is not None:
+                self._arrived(1)
+                self._refuse(exchange, refused, request_id, 1)
                 return
             parsed = self._protocol.parse(request)
             items = parsed.items
@@ -145,8 +168,12 @@ class SidecarHandler:
             self._arrived(size)
             dispatcher.accept(call)
             exchange.gone = call.gone
-        except PenstockError as refused:
-            self.answer(exchange, refused, request_id, size)
+        except PenstockError as found:
+            if found.reason is Reason.QUEUE_FULL:
+                found.__traceback__ = None  # others will hear the same; it shall keep no frame of this one
+                self._refuse(exchange, found, request_id, size)
+            else:
+                self.answer(exchange, found, request_id, size)
         except Exception as error:
             log("request failed", level="error", error=repr(error))
             failed = PenstockError(Reason.INTERNAL, "the request could not be handled")
@@ -171,6 +198,11 @@ class SidecarHandler:
         answer.headers = (*answer.headers, queued)
         self._tally.ended(answer.status, outcome.reason, items)
         exchange.answer(answer)
+
+    def _refuse(self, exchange: Exchange, error: PenstockError, request_id: bytes, items: int) -> None:
+        """Tell one of many the same."""
+        self._tally.ended(error.status, error.reason, items)
+        self._refusals.tell(exchange, error, request_id)
 
     def left(self, work: Work) -> None:
         """The client of an accepted request went away."""

@@ -202,7 +202,7 @@ class Metrics:
             cut.add_metric((reason.value,), count)
         yield cut
         for name, text, count in (
-            ("arrived_items", "Items of requests that could be read", self._arrived),
+            ("arrived_items", "Items of requests; one where it was refused unread", self._arrived),
             ("isolation_runs", "Runs of a part of a failed batch", self._isolation_runs),
         ):
             yield CounterMetricFamily(_PREFIX + name, text, value=count)

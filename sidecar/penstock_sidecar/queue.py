@@ -79,7 +79,7 @@ class Queue:
         self._shared_items = 0
         self._by_deadline: Ranking[Lane] = Ranking(Timeline.due)
         self._ageing = Timeline()
-        self._latest = 0.0
+        self.latest = 0.0
         self._held: Ranking[Line] = Ranking(self._due)
         self._limits = Limits(size=1, bytes=1)
         self._gap = self._waited = 0.0
@@ -118,8 +118,8 @@ class Queue:
         self._enter(line, work, work.level)
         if work.level > 1:
             self._ageing.add(work, work.arrived + AGEING)
-        if work.deadline > self._latest:
-            self._latest = work.deadline
+        if work.deadline > self.latest:
+            self.latest = work.deadline
         if self._limits.wait > 0.0:
             self._notice(line, work.arrived)
 
@@ -150,7 +150,7 @@ class Queue:
             level, items = min(work.level, LEVELS), self._level_items
             first = own - sum(items)
             ahead, own = (0, first) if level == 1 else (first + sum(items[2:level]), items[level])
-        now, latest = work.arrived, self._latest
+        now, latest = work.arrived, self.latest
         if work.deadline < latest and latest > now:
             own = int(own * max(0.0, work.deadline - now) / (latest - now))
         ahead += own
@@ -380,7 +380,7 @@ class Queue:
                 # Kept for the next request of this key: a line that falls empty at each batch costs nothing.
                 self._spare = line
             if not self.requests:
-                self._latest = 0.0
+                self.latest = 0.0
 
     def _next(self) -> Lane | None:
         """The lane whose turn it is, of the lines that are not held."""

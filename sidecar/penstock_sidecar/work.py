@@ -33,15 +33,20 @@ class Key:
     ) -> None:
         self.method = method
         self.target = target
-        named = get(fields, METHOD)
-        path = target.partition("?")[0]
-        self.cls = path if named is None else f"{path} {named.decode('latin-1')}"
+        self.cls = class_of(target, fields)
         self.fields = fields
         self.parameters = parameters
         self.lone = lone
 
     def __repr__(self) -> str:
         return repr((self.method, self.target, self.fields, self.parameters, self.lone))
+
+
+def class_of(target: str, fields: Headers) -> str:
+    """The class whose service curve counts for a request: its path, and the method that is called there."""
+    named = get(fields, METHOD)
+    path = target.partition("?")[0]
+    return path if named is None else f"{path} {named.decode('latin-1')}"
 
 
 Outcome = Response | PenstockError

@@ -20,6 +20,7 @@ BROKEN = "a broken connection is never used again"
 GUARDS = "one slow start locks no healthy model out"
 ONCE = "each request is answered exactly once"
 HONEST = "what is said of a request is true"
+OVERLOAD = "refusing the many keeps nobody from being served"
 
 CORE = (OWN_ANSWER, SIZE, ALIKE, CANCEL, EXPIRED, BROKEN, GUARDS)
 """The promises of which two mutants at least are kept."""
@@ -55,6 +56,7 @@ _CURVE = f"{_UNIT}/sidecar/test_sidecar_curve.py"
 _ENDS = f"{_UNIT}/sidecar/test_sidecar_dispatch_ends.py"
 _MACHINE = f"{_UNIT}/sidecar/test_sidecar_machine.py"
 _ISOLATION = f"{_UNIT}/sidecar/test_sidecar_isolation.py"
+_REFUSALS = f"{_UNIT}/sidecar/test_sidecar_refusals.py"
 _FRONT = f"{_UNIT}/wire/test_h1_front.py"
 _FRONT_RFC = f"{_UNIT}/wire/test_h1_front_rfc.py"
 _FRONT_STREAMS = f"{_UNIT}/wire/test_h1_front_streams.py"
@@ -346,5 +348,30 @@ MUTANTS = (
         old='if lines.count(b"\\r") != count or lines.count(b"\\n") != count or b"\\0" in lines:',
         new='if b"\\0" in lines:',
         tests=(f"{_FRONT_STREAMS}::test_an_answer_that_cannot_be_sent_is_500",),
+    ),
+    # -- refusing the many keeps nobody from being served
+    Mutant(
+        name="what holds for all who come is kept when the queue has become shorter",
+        breaks=OVERLOAD,
+        package=SIDECAR,
+        old="self.late.clear()",
+        new="pass",
+        tests=(f"{_REFUSALS}::test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile",),
+    ),
+    Mutant(
+        name="all who are refused are told at once",
+        breaks=OVERLOAD,
+        package=SIDECAR,
+        old="if self._told < AT_ONCE:",
+        new="if self._told >= 0:",
+        tests=(f"{_REFUSALS}::test_in_one_turn_of_the_loop_a_few_are_told_and_the_others_in_order_after_it",),
+    ),
+    Mutant(
+        name="a queue is full though a slot is free",
+        breaks=OVERLOAD,
+        package=SIDECAR,
+        old="self._is_full(1, max(0, self._free()))",
+        new="self._is_full(1, 0)",
+        tests=(f"{_REFUSALS}::test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile",),
     ),
 )
