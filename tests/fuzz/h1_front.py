@@ -120,6 +120,9 @@ class Pipe:
         assert not self.ended
         self.written += data
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         self.ended = True
 

@@ -108,6 +108,9 @@ class Harness:
             alive=lambda: self.wrong,
         )
         self.url = ""
+        """Where reports go."""
+        self.pages = ""
+        """Where metrics and health are."""
         self.session: aiohttp.ClientSession
 
     def _review(self, review: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +127,7 @@ class Harness:
             return answer.status, await answer.json(content_type=None)
 
     async def page(self, path: str) -> tuple[int, str]:
-        async with self.session.get(self.url + path) as answer:
+        async with self.session.get(self.pages + path) as answer:
             return answer.status, await answer.text()
 
 

@@ -11,6 +11,7 @@ other one with its current answer.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from typing import cast
 
@@ -61,8 +62,20 @@ class H1Front:
         streams: Streams | None = None,
         whole_bytes: int = 0,
         reuse_port: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> Listener:
-        """See `Front.serve`."""
+        """See `Front.serve`.
+
+        Args:
+            host: see there, as the following four.
+            port: see there.
+            service: see there.
+            streams: see there.
+            whole_bytes: see there.
+            reuse_port: see there.
+            tls: speak TLS. A certificate that is loaded into it later is shown from the next handshake on;
+                connections that are open stay.
+        """
         loop = asyncio.get_running_loop()
         listener = H1Listener(self, service, streams, whole_bytes)
         listener.server = await loop.create_server(
@@ -71,6 +84,9 @@ class H1Front:
             port,
             backlog=self._backlog,
             reuse_port=reuse_port or None,
+            ssl=tls,
+            ssl_handshake_timeout=limits.HANDSHAKE_SECONDS if tls else None,
+            ssl_shutdown_timeout=limits.LINGER_SECONDS if tls else None,
         )
         self._listeners.add(listener)
         if self._sweeper is None:

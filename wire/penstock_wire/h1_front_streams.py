@@ -77,6 +77,7 @@ class Inbound:
         """That was all."""
         self.ended = True
         self._wake()
+        self._resume()  # no more of it can come; who answers without reading it would leave reading paused
 
     def fail(self, why: str) -> None:
         """It ended early; what was not read yet is dropped."""

@@ -115,11 +115,28 @@ class Gate:
         Raises:
             ReportRefused: none of ours.
         """
-        scheme, _, token = (authorization or "").partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN:
-            raise ReportRefused(401, "no_token", "expected Authorization: Bearer <service account token>")
-        identity = await self._identify(token)
+        token = _bearer(authorization)
+        mark = _mark(token)
+        identity = self._known(mark)
+        if identity is None:
+            identity = await self._ask(token, mark)
+        return self._caller(identity, peer=peer, router=router)
+
+    def admit_known(self, *, authorization: str | None, peer: str | None, router: bool) -> Caller | None:
+        """As `admit`, without waiting: None where the apiserver has to be asked first.
+
+        Args:
+            authorization: see there.
+            peer: see there.
+            router: see there.
+
+        Raises:
+            ReportRefused: none of ours.
+        """
+        identity = self._known(_mark(_bearer(authorization)))
+        return None if identity is None else self._caller(identity, peer=peer, router=router)
+
+    def _caller(self, identity: Identity, *, peer: str | None, router: bool) -> Caller:
         pod, uid = identity.pod, identity.uid
         live = self._store.get(POD, identity.namespace, pod)
         if live is None or live["metadata"].get("uid") != uid:
@@ -137,13 +154,15 @@ class Gate:
         backend = "" if router else own.get(labels.BACKEND, "")
         return Caller(namespace=identity.namespace, pod=pod, uid=uid, backend=backend)
 
-    async def _identify(self, token: str) -> Identity:
-        mark = hashlib.sha256(token.encode()).digest()
+    def _known(self, mark: bytes) -> Identity | None:
         known = self._verdicts.get(mark)
-        if known is not None and self._clock.time() < known[0]:
-            if isinstance(known[1], ReportRefused):
-                raise known[1]
-            return known[1]
+        if known is None or self._clock.time() >= known[0]:
+            return None
+        if isinstance(known[1], ReportRefused):
+            raise known[1].with_traceback(None)  # or it would grow with each
+        return known[1]
+
+    async def _ask(self, token: str, mark: bytes) -> Identity:
         # One review for all that come with the token meanwhile; a caller that leaves does not end it.
         task = self._running.get(mark)
         if task is None:
@@ -197,6 +216,18 @@ class Gate:
             )
         namespace, _, _ = name.removeprefix(_PREFIX).partition(":")
         return Identity(namespace=namespace, pod=pods[0], uid=uids[0])
+
+
+def _bearer(authorization: str | None) -> str:
+    scheme, _, token = (authorization or "").partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN:
+        raise ReportRefused(401, "no_token", "expected Authorization: Bearer <service account token>")
+    return token
+
+
+def _mark(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
 
 
 def _is_address_of(peer: str | None, pod: Obj) -> bool:

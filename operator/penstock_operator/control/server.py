@@ -6,23 +6,26 @@ rendered know no better until they are replaced.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import msgspec
-from aiohttp import web
 
-from penstock_operator.cluster import Obj
 from penstock_operator.control.auth import Caller, Gate
 from penstock_operator.control.pace import interval_of
+from penstock_operator.control.records import Records
 from penstock_operator.control.reports import Reports
-from penstock_operator.desired import names, settings
+from penstock_operator.desired import names
 from penstock_operator.errors import ReportRefused
-from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT
 from penstock_operator.store import Store
 from penstock_wire import report as wire
 from penstock_wire.errors import DocumentError
+from penstock_wire.h1_front import H1Front
+from penstock_wire.headers import get
+from penstock_wire.http import ClientGone, Exchange, Request, Response, Service
+from penstock_wire.process import log
 from penstock_wire.trust import HEADER, digest
 
 MAX_SIDECAR_REPORT = 256 * 1024
@@ -30,13 +33,14 @@ MAX_ROUTER_REPORT = 8 * 1024 * 1024
 """Bytes of a report at most. A router has at most 10 000 endpoints (they get a port each), and says some 400
 bytes of each."""
 
-KEEP_ALIVE_SECONDS = 75
-_KINDS = {"/reports/sidecar": "sidecar", "/reports/router": "router"}
-_JSON = {"Content-Type": "application/json"}
-_CA_HEADER = HEADER.decode()
+WHOLE_REPORT = 16 * 1024
+"""Bytes up to which a body is received together with its head. Most reports are smaller by far; so much does
+nobody harm who turns out to be a stranger."""
 
-KEEP_VERSIONS = 256
-"""Settings records that are kept read, before those of deleted ConfigMaps are looked for and dropped."""
+_KINDS = {"/reports/sidecar": "sidecar", "/reports/router": "router"}
+_LIMITS = {"sidecar": MAX_SIDECAR_REPORT, "router": MAX_ROUTER_REPORT}
+_JSON = ((b"content-type", b"application/json"),)
+_METRICS = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
 
 class ReportObserver(Protocol):
@@ -49,13 +53,21 @@ class ReportObserver(Protocol):
         """One of this kind came in plain text."""
 
 
+class Credentials(TypedDict):
+    """What a request says of its sender; see `Gate.admit`."""
+
+    authorization: str | None
+    peer: str
+    router: bool
+
+
 class ControlServer:
     """Answers sidecars, routers, probes and Prometheus.
 
     Args:
         gate: lets reports in.
         reports: where they go.
-        store: has the settings' record, the ConfigMaps.
+        store: has the settings' records, the ConfigMaps.
         reported: told of every report that was taken: namespace, backend (empty for a router), notable.
         leads: whether this process leads; a standby refuses reports.
         interval: seconds between two reports of a pod, now.
@@ -81,27 +93,22 @@ class ControlServer:
     ) -> None:
         self._gate = gate
         self._reports = reports
-        self._store = store
+        self._records = Records(store)
         self._reported = reported
         self._leads = leads
         self._interval = interval
-        self._plain = plain
+        self._plain_reports = plain
         self._observer = observer
         self._metrics = metrics
         self._alive = alive
-        self._runners: list[web.BaseRunner] = []
-        self._authorities = ("", "")
-        self._versions: dict[tuple[str, str], tuple[object, settings.Versioned | None]] = {}
-        self._prune_at = KEEP_VERSIONS
-
-    def application(self) -> web.Application:
-        """The routes of the plain port."""
-        app = web.Application()
-        app.router.add_post("/reports/{kind:sidecar|router}", self._plain_report)
-        app.router.add_get("/metrics", self._metrics_page)
-        app.router.add_get("/livez", self._livez)
-        app.router.add_get("/readyz", self._readyz)
-        return app
+        self._front = H1Front(max_body_bytes=WHOLE_REPORT)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pages: dict[str, Callable[[], Response]] = {
+            "/metrics": self._metrics_page,
+            "/livez": self._livez,
+            "/readyz": self._readyz,
+        }
+        self._authorities = (b"", "")
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen for probes, Prometheus and plain reports.
@@ -116,14 +123,7 @@ class ControlServer:
         Raises:
             OSError: it cannot be bound.
         """
-        runner = web.AppRunner(
-            self.application(),
-            access_log=None,
-            handle_signals=False,
-            keepalive_timeout=KEEP_ALIVE_SECONDS,
-            shutdown_timeout=2,
-        )
-        return await self._listen(runner, host, port, None)
+        return await self._listen(host, port, self._plain, None)
 
     async def start_reports(self, host: str, port: int, context: ssl.SSLContext) -> tuple[str, int]:
         """Listen for reports over TLS (see `start`).
@@ -133,23 +133,19 @@ class ControlServer:
             port: port to bind, 0 for any.
             context: has the certificate, or will have it: until then handshakes fail.
         """
-        # Without an Application: 2 000 reports a second go through here, to two paths.
-        server = web.Server(self._secure_report, access_log=None, keepalive_timeout=KEEP_ALIVE_SECONDS)
-        return await self._listen(web.ServerRunner(server, shutdown_timeout=2), host, port, context)
+        return await self._listen(host, port, self._secure, context)
 
     async def _listen(
-        self, runner: web.BaseRunner, host: str, port: int, context: ssl.SSLContext | None
+        self, host: str, port: int, service: Service, context: ssl.SSLContext | None
     ) -> tuple[str, int]:
-        await runner.setup()
-        self._runners.append(runner)
-        await web.TCPSite(runner, host, port, backlog=1024, ssl_context=context).start()
-        bound = runner.addresses[0]
-        return bound[0], bound[1]
+        listener = await self._front.serve(
+            host, port, service, streams=lambda _request: True, whole_bytes=WHOLE_REPORT, tls=context
+        )
+        return listener.address
 
     async def stop(self) -> None:
         """Stop listening; requests in flight get two seconds."""
-        for runner in self._runners:
-            await runner.cleanup()
+        await self._front.close(2.0)
 
     def tell_authorities(self, authorities: bytes) -> None:
         """From now on, tell reporters who know others.
@@ -157,41 +153,74 @@ class ControlServer:
         Args:
             authorities: certificates of those who may sign ours, PEM.
         """
-        self._authorities = (digest(authorities), authorities.decode())
+        self._authorities = (digest(authorities).encode(), authorities.decode())
 
     # -- reports -----------------------------------------------------------------------------------------
 
-    async def _plain_report(self, request: web.Request) -> web.Response:
-        kind = request.match_info["kind"]
-        self._observer.plain_report(kind)
-        if not self._plain:
-            refusal = ReportRefused(403, "plain_text", "expected a report over TLS; restart the pod")
-            self._observer.report(kind, refusal.reason)
-            return _problem(refusal)
-        return await self._report(request, kind)
+    def _plain(self, exchange: Exchange) -> None:
+        """Serve the plain port."""
+        request = exchange.request
+        kind = _KINDS.get(request.path)
+        page = self._pages.get(request.path)
+        if kind is not None and request.method == "POST":
+            self._observer.plain_report(kind)
+            if self._plain_reports:
+                self._report(exchange, kind)
+            else:
+                refusal = ReportRefused(403, "plain_text", "expected a report over TLS; restart the pod")
+                self._refuse(exchange, kind, refusal)
+        elif page is not None and request.method in ("GET", "HEAD"):
+            exchange.answer(page())
+        else:
+            exchange.answer(_text(404, "expected GET /metrics, /livez, /readyz or a report"))
 
-    async def _secure_report(self, request: web.BaseRequest) -> web.Response:
-        kind = _KINDS.get(request.rel_url.raw_path)
-        if kind is None or request.method != "POST":
-            return web.Response(status=404, text="reports alone: POST /reports/sidecar, /reports/router\n")
-        return await self._report(request, kind)
+    def _secure(self, exchange: Exchange) -> None:
+        """Serve the port that speaks TLS."""
+        kind = _KINDS.get(exchange.request.path)
+        if kind is not None and exchange.request.method == "POST":
+            self._report(exchange, kind)
+        else:
+            exchange.answer(_text(404, "reports alone: POST /reports/sidecar, /reports/router"))
 
-    async def _report(self, request: web.BaseRequest, kind: str) -> web.Response:
+    def _report(self, exchange: Exchange, kind: str) -> None:
+        # First who it is, then what it says: of a stranger nothing is read but what came with the head.
+        request = exchange.request
         try:
-            answer = await self._take(request, kind)
+            if not self._leads():
+                raise ReportRefused(503, "standby", "this operator does not lead; report to the leader")
+            caller = self._gate.admit_known(**_credentials(request, kind))
+            if caller is not None and request.stream is None:
+                exchange.answer(self._take(request, request.body, caller, kind))
+                return
         except ReportRefused as refusal:
-            self._observer.report(kind, refusal.reason)
-            return _problem(refusal)
-        return web.Response(body=wire.encode(answer), headers=_JSON)
+            self._refuse(exchange, kind, refusal)
+            return
+        task = asyncio.create_task(self._wait_and_take(exchange, kind))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        exchange.gone = task.cancel
 
-    async def _take(self, request: web.BaseRequest, kind: str) -> wire.ReportAnswer:
-        if not self._leads():
-            raise ReportRefused(503, "standby", "this operator does not lead; report to the leader")
-        # First who it is, then what it says: a stranger has nothing read.
-        caller = await self._gate.admit(
-            authorization=request.headers.get("Authorization"), peer=request.remote, router=kind == "router"
-        )
-        body = await _body(request, MAX_ROUTER_REPORT if kind == "router" else MAX_SIDECAR_REPORT)
+    async def _wait_and_take(self, exchange: Exchange, kind: str) -> None:
+        """As `_report`, where the apiserver is to be asked or more is to be received."""
+        request = exchange.request
+        try:
+            caller = await self._gate.admit(**_credentials(request, kind))
+            answer = self._take(request, await _body(request, _LIMITS[kind]), caller, kind)
+        except ReportRefused as refusal:
+            self._refuse(exchange, kind, refusal)
+        except ClientGone:
+            pass
+        except Exception as error:
+            log("report failed", level="error", error=repr(error))
+            exchange.answer(_text(500, "internal error"))
+        else:
+            exchange.answer(answer)
+
+    def _refuse(self, exchange: Exchange, kind: str, refusal: ReportRefused) -> None:
+        self._observer.report(kind, refusal.reason)
+        exchange.answer(_problem(refusal))
+
+    def _take(self, request: Request, body: bytes, caller: Caller, kind: str) -> Response:
         report: wire.SidecarReport | wire.RouterReport
         try:
             report = wire.decode_router(body) if kind == "router" else wire.decode_sidecar(body)
@@ -208,83 +237,65 @@ class ControlServer:
         self._observer.report(kind, "taken" if news.taken else "late")
         if news.taken:
             self._reported(caller.namespace, caller.backend, news.notable)
-        told = self._told(caller, record)
+        told = self._records.told(caller, record)
         behind = told is not None and report.settings_version < told.version
         known, authorities = self._authorities
-        knows = request.headers.get(_CA_HEADER)
-        return wire.ReportAnswer(
+        knows = get(request.headers, HEADER) if authorities else None
+        answer = wire.ReportAnswer(
             next_report_ms=round(every * 1000),
             settings=msgspec.Raw(told.document) if told is not None and behind else None,
-            authorities=authorities if authorities and knows is not None and knows != known else None,
+            authorities=authorities if knows is not None and knows != known else None,
         )
-
-    def _told(self, caller: Caller, name: str) -> settings.Versioned | None:
-        """The settings as the ConfigMap records them, read once a version of it."""
-        namespace = caller.namespace
-        live = self._store.get(CONFIG_MAP, namespace, name)
-        if live is not None and not self._is_record(live, caller):
-            live = None
-        known = self._versions.get((namespace, name))
-        if known is None or known[0] is not live:
-            if live is None:
-                self._versions.pop((namespace, name), None)
-                return None
-            known = (live, settings.recorded_version(live))
-            self._versions[(namespace, name)] = known
-            if len(self._versions) > self._prune_at:
-                self._drop_deleted()
-        return known[1]
-
-    def _is_record(self, live: Obj, caller: Caller) -> bool:
-        """Whether a ConfigMap of the right name is ours: a stranger's, or a deleted namesake's, is none."""
-        kind = BACKEND if caller.backend else ENDPOINT
-        for ref in live["metadata"].get("ownerReferences") or ():
-            owner = self._store.get(kind, caller.namespace, ref["name"])
-            if owner is not None and owner["metadata"]["uid"] == ref["uid"]:
-                return ref["name"] == caller.backend or not caller.backend
-        return False
-
-    def _drop_deleted(self) -> None:
-        self._versions = {
-            at: known for at, known in self._versions.items() if self._store.get(CONFIG_MAP, *at) is not None
-        }
-        self._prune_at = max(KEEP_VERSIONS, 2 * len(self._versions))
+        return Response(200, _JSON, wire.encode(answer))
 
     # -- the rest ----------------------------------------------------------------------------------------
 
-    async def _metrics_page(self, _request: web.Request) -> web.Response:
-        return web.Response(
-            body=self._metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+    def _metrics_page(self) -> Response:
+        return Response(200, _METRICS, self._metrics())
 
-    async def _livez(self, _request: web.Request) -> web.Response:
+    def _livez(self) -> Response:
         wrong = self._alive()
-        return web.Response(status=200 if wrong is None else 500, text=(wrong or "ok") + "\n")
+        return _text(200 if wrong is None else 500, wrong or "ok")
 
-    async def _readyz(self, _request: web.Request) -> web.Response:
+    def _readyz(self) -> Response:
         # A standby is ready too: it is ready to take over.
-        return web.Response(text="ok\n")
+        return _text(200, "ok")
 
 
-async def _body(request: web.BaseRequest, limit: int) -> bytes:
+def _credentials(request: Request, kind: str) -> Credentials:
+    authorization = get(request.headers, b"authorization")
+    return {
+        "authorization": None if authorization is None else authorization.decode("latin-1"),
+        "peer": request.peer,
+        "router": kind == "router",
+    }
+
+
+async def _body(request: Request, limit: int) -> bytes:
     """A request's whole body.
 
     Raises:
-        ReportRefused: it is longer than the limit; no more than that was read.
+        ReportRefused: it is longer than the limit; hardly more than that was read.
+        ClientGone: it ended early.
     """
-    body, size = b"", request.content_length or 0
+    if request.stream is None:
+        return request.body
+    size, pieces = request.length or 0, []
     if size <= limit:
-        pieces, size = [], 0
-        while size <= limit and (piece := await request.content.readany()):
+        size = 0
+        while size <= limit and (piece := await request.stream.read()):
             pieces.append(piece)
             size += len(piece)
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if size > limit:
         raise ReportRefused(413, "too_large", f"expected at most {limit} bytes")
-    return body
+    return b"".join(pieces)
 
 
-def _problem(refusal: ReportRefused) -> web.Response:
+def _text(status: int, text: str) -> Response:
+    return Response(status, ((b"content-type", b"text/plain; charset=utf-8"),), f"{text}\n".encode())
+
+
+def _problem(refusal: ReportRefused) -> Response:
     body = {
         "type": "about:blank",
         "title": "report refused",
@@ -292,6 +303,6 @@ def _problem(refusal: ReportRefused) -> web.Response:
         "reason": refusal.reason,
         "detail": refusal.detail,
     }
-    return web.Response(
-        status=refusal.status, body=msgspec.json.encode(body), content_type="application/problem+json"
+    return Response(
+        refusal.status, ((b"content-type", b"application/problem+json"),), msgspec.json.encode(body)
     )

@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
 
+from penstock_operator.control import pki
 from penstock_operator.control.auth import Caller
+from penstock_operator.control.certificates import server_context, show
+from penstock_operator.control.records import KEEP_VERSIONS, Records
 from penstock_operator.control.reports import FRESH, Reports
-from penstock_operator.control.server import KEEP_VERSIONS, MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT
+from penstock_operator.control.rotation import DAY
+from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT
 from penstock_operator.errors import Rejected, Unavailable
+from penstock_operator.store import Store
 from penstock_wire.report import BackendTotals, EndpointReport, Items, RouterReport, SidecarReport, encode
-from penstock_wire.trust import digest
+from penstock_wire.trust import client_context, digest
 from tests.support.control_server import DOCUMENT, Harness, parent, pod, record, sidecar, token, verdict
 from tests.support.hand_clock import HandClock
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[Harness]:
+@pytest.fixture(scope="module")
+def authority() -> pki.Issued:
+    return pki.make_authority(now=time.time(), life=DAY)
+
+
+@pytest.fixture(params=["TLS", "plain text"])
+async def server(request: pytest.FixtureRequest, authority: pki.Issued) -> AsyncIterator[Harness]:
+    """Reports go to the one or to the other port: both say the same to everything."""
     harness = Harness()
     host, port = await harness.server.start("127.0.0.1", 0)
-    harness.url = f"http://{host}:{port}"
-    async with aiohttp.ClientSession() as harness.session:
+    harness.url = harness.pages = f"http://{host}:{port}"
+    if request.param == "TLS":
+        context = server_context()
+        show(context, pki.issue(authority, names=(host,), now=time.time(), life=DAY))
+        host, port = await harness.server.start_reports(host, 0, context)
+        harness.url = f"https://{host}:{port}"
+    connector = aiohttp.TCPConnector(ssl=client_context(authority.certificate))
+    async with aiohttp.ClientSession(connector=connector) as harness.session:
         yield harness
     await harness.server.stop()
 
@@ -269,7 +287,7 @@ async def test_plain_text_is_counted_and_can_be_refused() -> None:
     for plain, expected in ((True, 200), (False, 403)):
         harness = Harness(plain=plain)
         host, port = await harness.server.start("127.0.0.1", 0)
-        harness.url = f"http://{host}:{port}"
+        harness.url = harness.pages = f"http://{host}:{port}"
         async with aiohttp.ClientSession() as harness.session:
             status, answer = await harness.post(sidecar())
             assert (status, answer.get("reason")) == (expected, None if plain else "plain_text")
@@ -283,6 +301,18 @@ async def test_a_standby_refuses_reports_and_is_ready(server: Harness) -> None:
     server.leads = False
     assert (await server.post(sidecar()))[1]["reason"] == "standby"
     assert (await server.page("/readyz"))[0] == 200
+
+
+async def test_other_paths_and_methods_are_not_there(server: Harness) -> None:
+    """Nothing but what is listed; the port that speaks TLS has reports alone."""
+    expected = 404 if server.url != server.pages else 200
+    async with server.session.get(f"{server.url}/metrics") as answer:
+        assert answer.status == expected
+    for method, path in (("GET", "/reports/sidecar"), ("POST", "/reports"), ("POST", "/livez"), ("PUT", "/")):
+        async with server.session.request(method, server.url + path, data=b"{}") as answer:
+            assert answer.status == 404
+    async with server.session.head(f"{server.pages}/livez") as answer:
+        assert answer.status == 200
 
 
 async def test_health_and_metrics(server: Harness) -> None:
@@ -341,15 +371,17 @@ def test_nonsense_versions_do_not_count() -> None:
     assert reports.highest_version(reports.of_backend("n", "m")) == 7
 
 
-async def test_settings_of_deleted_backends_are_not_kept(server: Harness) -> None:
+def test_settings_of_deleted_backends_are_not_kept() -> None:
     """Backends come and go for weeks under new names: what was read of their records goes with them."""
+    store = Store()
+    records = Records(store)
     for number in range(3 * KEEP_VERSIONS):
         name = f"s-{number}"
         live, owner = record(name, owner=f"u-{number}"), parent(name, uid=f"u-{number}")
-        server.store.put(owner)
-        server.store.put(live)
+        store.put(owner)
+        store.put(live)
         caller = Caller(namespace="n", pod="p", uid="u", backend=name)
-        assert server.server._told(caller, live["metadata"]["name"]) is not None
-        server.store.remove(live)
-        server.store.remove(owner)
-    assert len(server.server._versions) <= KEEP_VERSIONS
+        assert records.told(caller, live["metadata"]["name"]) is not None
+        store.remove(live)
+        store.remove(owner)
+    assert len(records._versions) <= KEEP_VERSIONS

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from penstock_wire import h1_front_limits as limits
+from penstock_wire.h1_front_streams import Inbound
 from penstock_wire.http import Exchange, Response
 from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving
 from tests.support.waiting import until
@@ -232,6 +233,24 @@ async def test_an_answer_before_a_long_rest_closes_and_is_read(server: Server, f
     assert found.startswith(OK)
     assert b"connection: close" in found
     assert found.endswith(b"early")
+    writer.close()
+
+
+async def test_a_large_body_that_nobody_reads_does_not_stop_the_connection(server: Server) -> None:
+    """More of it came than is kept, so reading had paused; answered unread, the next request is read."""
+
+    async def unread(exchange: Exchange) -> None:
+        stream = exchange.request.stream
+        if isinstance(stream, Inbound):
+            await until(lambda: stream.ended)
+        exchange.answer(Response(200, (), exchange.request.target.encode()))
+
+    server.work = unread
+    reader, writer = await server.connect()
+    writer.write(post("/s", b"x" * (limits.BUFFER_BYTES + 1)))
+    assert await body(reader) == b"/s"
+    writer.write(post("/whole", b"next"))
+    assert await body(reader) == b"/whole"
     writer.close()
 
 
