@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from bench import control_reports
 from bench.control_table import TARGETS, page
 from bench.run import machine
 from devcluster import programs
@@ -92,6 +93,9 @@ def main() -> int:
     parser.add_argument("--endpoints", type=int, help="default: half as many as backends")
     parser.add_argument("--namespaces", type=int, default=10, help="that they are spread over")
     parser.add_argument("--changes", type=int, default=100, help="single changes of each kind")
+    parser.add_argument(
+        "--report-pods", type=int, help="that report every second; default: twice as many as backends"
+    )
     parser.add_argument("--rest", type=float, default=20.0, help="seconds of watching the operator at rest")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profile", action="store_true", help="the cold start under cProfile, alone")
@@ -100,8 +104,11 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.endpoints is None:
         arguments.endpoints = arguments.backends // 2
+    if arguments.report_pods is None:
+        arguments.report_pods = arguments.backends * 2
     programs.ensure("kwok")
     told = machine()
+    reports = {} if arguments.profile else control_reports.figures(arguments.report_pods).document()
     cluster = Cluster(CLUSTER)
     cluster.down()
     cluster.up()
@@ -123,10 +130,12 @@ def main() -> int:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": told,
         "asked": {
-            key: getattr(arguments, key) for key in ("backends", "endpoints", "namespaces", "changes", "seed")
+            key: getattr(arguments, key)
+            for key in ("backends", "endpoints", "namespaces", "changes", "report_pods", "seed")
         },
         "targets": [{"key": key, "bound": bound, "what": what} for key, bound, what in TARGETS],
-        **found,
+        "figures": found["figures"] | reports,
+        "writes": found["writes"],
     }
     text = page(document)
     print(text)

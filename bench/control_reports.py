@@ -26,6 +26,7 @@ from typing import Any
 
 import uvloop
 
+from bench.figures import Figures
 from bench.processes import cpu_seconds, rss_mb
 from penstock_operator.clock import LoopClock
 from penstock_operator.cluster import Cluster, Obj
@@ -246,6 +247,25 @@ async def measure(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return Cost(reports=reports, seconds=took, cpu_us=used / reports * 1e6, cores=used / took, rss_mb=rss)
+
+
+def figures(pods: int, *, rounds: int = 2, seconds: float = 10.0) -> Figures:
+    """What a report over TLS costs, as figures of `make bench-control`.
+
+    Args:
+        pods: how many report every second.
+        rounds: how often it is measured.
+        seconds: for how long each time.
+    """
+    set_log_level("error")
+    found = Figures()
+    for _ in range(rounds):
+        cost = uvloop.run(measure(pods=pods, seconds=seconds))
+        found.add("reports/cpu", cost.cpu_us, "µs")
+        found.add("reports/cores", cost.cores, "cores")
+        found.add("reports/rate", cost.reports / cost.seconds, "reports/s")
+        found.add("reports/rss", cost.rss_mb, "MB")
+    return found
 
 
 def main() -> int:

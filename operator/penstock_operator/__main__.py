@@ -123,6 +123,9 @@ class Operator:
         metrics.certificate_ends.set_function(
             lambda: (self._certificates.ends if self._certificates is not None else None) or 0.0
         )
+        metrics.certificate_replaced_by.set_function(
+            lambda: (self._certificates.replaced_by if self._certificates is not None else None) or 0.0
+        )
         self._pacer = Pacer(clock, changed=metrics.report_interval.set)
         self._certificates = self._make_certificates(clock) if config.reports_address else None
         self._watches: Watches | None = None

@@ -116,6 +116,11 @@ class Metrics:
             "When the certificate of the reports' port ends; 0 on a standby.",
             registry=registry,
         )
+        self.certificate_replaced_by = Gauge(
+            f"{prefix}_certificate_renewal_timestamp_seconds",
+            "When that certificate will have been replaced, if nothing prevents it; 0 on a standby.",
+            registry=registry,
+        )
         self.leader = Gauge(f"{prefix}_leader", "1 on the process that leads.", registry=registry)
         self.watch_starts = Counter(
             f"{prefix}_watch_starts", "How often the watches were started.", registry=registry

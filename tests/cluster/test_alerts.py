@@ -19,6 +19,7 @@ REPLICAS = "penstock_operator_backend_replicas"
 CONDITION = "penstock_operator_condition"
 ROUTED = 'penstock_router_requests_total{namespace="demo",endpoint="digits",mirror="false"'
 REFUSED = f"penstock_sidecar_requests_total{{{AT},pod="
+DUE = "penstock_operator_certificate_renewal_timestamp_seconds"
 RUNS = 'penstock_operator_reconcile_duration_seconds_count{kind="ModelBackend"'
 
 # Alert → minutes after which it fires, series that let it fire, series of health (promtool's notation, one
@@ -60,6 +61,19 @@ CASES: dict[str, tuple[int, dict[str, str], dict[str, str]]] = {
             'penstock_operator_reports_total{kind="sidecar",outcome="taken"}': "0+60x60",
             'penstock_operator_reports_total{kind="sidecar",outcome="late"}': "0+60x60",
         },
+    ),
+    "PenstockCertificateNotRenewed": (
+        20,
+        # Due at the fifth minute; a standby knows of no certificate.
+        {DUE + '{instance="a"}': "300x60", DUE + '{instance="b"}': "0x60"},
+        # Due at the tenth, and done ten minutes later.
+        {DUE + '{instance="a"}': "600x20 86400x40", DUE + '{instance="b"}': "0x60"},
+    ),
+    "PenstockReportsInPlainText": (
+        31,
+        {'penstock_operator_plain_reports_total{kind="sidecar"}': "0+60x60"},
+        # The last such pod was replaced after ten minutes.
+        {'penstock_operator_plain_reports_total{kind="sidecar"}': "0+60x10 600x50"},
     ),
     "PenstockBackendDown": (
         5,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from penstock_operator.clock import Clock
 from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.control import pki
-from penstock_operator.control.rotation import Issued, Keyring, Lifetimes, Step, next_step
+from penstock_operator.control.rotation import Issued, Keyring, Lifetimes, Step, next_step, replaced_by
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import SECRET
 
@@ -69,6 +69,11 @@ class Certificates:
     def ends(self) -> float | None:
         """When the certificate that is shown ends, seconds since the epoch; None while none is shown."""
         return None if self._keyring is None else self._keyring.serving.ends
+
+    @property
+    def replaced_by(self) -> float | None:
+        """When it will have been replaced, if nothing prevents it; None while none is shown."""
+        return None if self._keyring is None else replaced_by(self._keyring, lifetimes=self._lifetimes)
 
     async def ensure(self) -> None:
         """Bring the Secret, the server and those who are told into step with what is due.

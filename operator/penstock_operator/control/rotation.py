@@ -132,5 +132,24 @@ def next_step(
     return None
 
 
+def replaced_by(keyring: Keyring, *, lifetimes: Lifetimes) -> float:
+    """When the certificate that is shown will have been replaced, if nothing prevents it.
+
+    Args:
+        keyring: what there is.
+        lifetimes: how long things last.
+    """
+    current, serving = keyring.current, keyring.serving
+    if serving.ends < current.ends:
+        return _old_at(serving)
+    # It ends with its authority: the next one replaces it, once that has been told for `overlap`; and none is
+    # told of while the one before is trusted.
+    return min(serving.ends, _old_at(current) + 2 * lifetimes.overlap)
+
+
 def _old(issued: Issued, now: float) -> bool:
-    return issued.ends - now < (issued.ends - issued.begins - BACKDATED) * _LEFT
+    return now > _old_at(issued)
+
+
+def _old_at(issued: Issued) -> float:
+    return issued.ends - (issued.ends - issued.begins - BACKDATED) * _LEFT

@@ -44,7 +44,7 @@ def test_page_holds_each_figure_against_its_bound_by_the_worst_sample(value: flo
     document = {
         "date": "2000-01-01",
         "machine": {"cpu": "x", "cores": 2, "system": "s", "python": "3", "load_average_before": 1.0},
-        "asked": {"backends": 1, "endpoints": 1, "namespaces": 1},
+        "asked": {"backends": 1, "endpoints": 1, "namespaces": 1, "report_pods": 2},
         "figures": figures.document(),
         "writes": {"restart": {}, "one change": {"apply Deployment": 1.0}},
     }

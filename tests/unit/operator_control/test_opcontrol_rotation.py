@@ -16,6 +16,7 @@ from penstock_operator.control.rotation import (
     Lifetimes,
     Step,
     next_step,
+    replaced_by,
 )
 
 NAMES = ("operator.ns.svc",)
@@ -82,11 +83,11 @@ def test_what_is_due(case: str, found: Keyring | None, asked: str, now: float, s
     assert next_step(found, names=NAMES, lifetimes=LIVES, asked=asked, now=now) == step
 
 
-def done(step: Step, found: Keyring | None, now: float, count: int) -> Keyring:
+def done(step: Step, found: Keyring | None, now: float, count: int, lives: Lifetimes = LIVES) -> Keyring:
     """What the shell does, with words for certificates."""
-    new = issued(f"ca-{count}", made=now, life=LIVES.authority)
+    new = issued(f"ca-{count}", made=now, life=lives.authority)
     if found is None or step is Step.MAKE:
-        return keyring(now, current=new, serving=signed(new, now))
+        return keyring(now, current=new, serving=signed(new, now, lives))
     if step is Step.ANNOUNCE:
         return replace(found, next=new, changed=now)
     if step is Step.SWITCH:
@@ -94,19 +95,19 @@ def done(step: Step, found: Keyring | None, now: float, count: int) -> Keyring:
         return replace(
             found,
             current=found.next,
-            serving=signed(found.next, now),
+            serving=signed(found.next, now, lives),
             next=None,
             previous=found.current,
             changed=now,
         )
     if step is Step.RETIRE:
         return replace(found, previous=None)
-    return replace(found, serving=signed(found.current, now))
+    return replace(found, serving=signed(found.current, now, lives))
 
 
-def signed(authority: Issued, now: float) -> Issued:
+def signed(authority: Issued, now: float, lives: Lifetimes) -> Issued:
     one = issued(
-        "by " + authority.certificate.decode().strip(), made=now, life=LIVES.certificate, names=NAMES
+        "by " + authority.certificate.decode().strip(), made=now, life=lives.certificate, names=NAMES
     )
     return replace(one, ends=min(one.ends, authority.ends))
 
@@ -135,6 +136,26 @@ def test_whoever_heard_within_an_overlap_trusts_what_is_shown(pauses: list[float
         assert len(heard) < 2 or signer in heard[-1]
         assert found.serving.ends > now
         now += pause
+
+
+@pytest.mark.parametrize(
+    ("authority", "certificate"),
+    [(300 * DAY, 30 * DAY), (30 * DAY, 30 * DAY), (2 * DAY, 30 * DAY), (9 * DAY, DAY)],
+)
+def test_it_is_told_by_when_a_certificate_is_replaced(authority: float, certificate: float) -> None:
+    """Looked at every ten minutes it is, to within three looks; and that is well before its end."""
+    lives = Lifetimes(authority=authority, certificate=certificate, overlap=3600.0)
+    found = done(Step.MAKE, None, NOW, 0, lives)
+    now, looks = NOW, 0
+    while now < NOW + 3 * authority:
+        while (step := next_step(found, names=NAMES, lifetimes=lives, asked="", now=now)) is not None:
+            looks += 1
+            found = done(step, found, now, looks, lives)
+        by = replaced_by(found, lifetimes=lives)
+        assert now - 1800.0 <= by
+        assert found.serving.ends - by >= 0.2 * min(authority, certificate)
+        now += 600.0
+    assert looks > 3
 
 
 def test_the_authorities_that_are_told_are_one_file() -> None:
