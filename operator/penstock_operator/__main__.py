@@ -7,15 +7,17 @@ import logging
 import random
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import uvloop
 
 from penstock_operator import config as configuration
 from penstock_operator.apply import Applier
-from penstock_operator.clock import LoopClock
-from penstock_operator.cluster import Cluster, KubernetesCluster, credentials
+from penstock_operator.clock import Clock, LoopClock
+from penstock_operator.cluster import Cluster, Connection, KubernetesCluster, credentials
 from penstock_operator.config import Config
 from penstock_operator.control.auth import Gate
 from penstock_operator.control.pacer import Pacer
@@ -27,6 +29,7 @@ from penstock_operator.events import Recorder
 from penstock_operator.fence import FencedCluster
 from penstock_operator.fleet import Fleet
 from penstock_operator.handlers import KopfLog, Watches
+from penstock_operator.holding import CALL_SECONDS, LeaseKeeper
 from penstock_operator.lease import Elector
 from penstock_operator.metrics import Metrics, QueueMetrics
 from penstock_operator.publishing import Publisher
@@ -62,15 +65,12 @@ class Operator:
         queue, scale_queue = build_queues(clock, observers)
         for name, one in (("reconcile", queue), ("scale", scale_queue)):
             metrics.watch_work(name, one.underway)
-        self._elector = Elector(
-            cluster,
-            namespace=config.operator_namespace,
-            name=config.service,
-            identity=config.identity,
+        self._lease = LeaseKeeper(
+            partial(KubernetesCluster.connect, config.kubeconfig or None, timeout=CALL_SECONDS),
+            partial(_elector, config, clock),
             clock=clock,
-            log=log,
         )
-        self._fenced = fenced = FencedCluster(cluster, until=lambda: self._elector.until, clock=clock)
+        self._fenced = fenced = FencedCluster(cluster, until=lambda: self._lease.until, clock=clock)
         self._recorder = recorder = Recorder(fenced, metrics, log)
         context = Context(
             cluster=fenced,
@@ -178,6 +178,7 @@ class Operator:
             error = _root(lead.exception())
             log("operator ends", level="error", error=f"{type(error).__name__}: {error}")
             stopped.cancel()
+            await self._lease.close()
             return 1
         log("stopping")
         try:
@@ -193,10 +194,10 @@ class Operator:
         Raises:
             LeaseLost: we lead no more. Nobody acts after that: the process ends.
         """
-        await self._elector.acquire()
+        await self._lease.acquire()
         self._metrics.leader.set(1)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._elector.hold())
+            tasks.create_task(self._lease.hold())
             tasks.create_task(self._pacer.run())
             if self._certificates is not None:
                 await self._retrying("keys ready", self._certificates.ensure)
@@ -227,7 +228,8 @@ class Operator:
         await asyncio.gather(lead, return_exceptions=True)
         if self._watches is not None:
             await self._watches.stop(timeout=2.0)
-        await self._elector.release()
+        await self._lease.release()
+        await self._lease.close()
         await self._server.stop()
 
     async def _retrying(self, done: str, act: object) -> None:
@@ -251,6 +253,18 @@ class Operator:
         if self._acting and self._watches is not None and not self._watches.alive:
             return "the thread that watches has ended"
         return None
+
+
+def _elector(config: Config, clock: Clock, cluster: Connection, working: Callable[[], bool]) -> Elector:
+    return Elector(
+        cluster,
+        namespace=config.operator_namespace,
+        name=config.service,
+        identity=config.identity,
+        clock=clock,
+        log=log,
+        working=working,
+    )
 
 
 async def run(config: Config) -> int:

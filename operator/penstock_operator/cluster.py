@@ -7,13 +7,13 @@ Every write is a server-side apply under one of three field managers; `create` i
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
+import msgspec
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
@@ -21,6 +21,7 @@ from kubernetes.aio.client.configuration import Configuration
 from penstock_operator.errors import ClusterError, ConfigError, NotFound, cluster_error
 from penstock_operator.kinds import Kind
 
+T = TypeVar("T")
 Obj = dict[str, Any]
 """A Kubernetes object as JSON. Objects from a Cluster or a Store are shared: copy before changing one."""
 
@@ -30,6 +31,12 @@ STATUS_MANAGER = "penstock-status"
 """Field manager of statuses."""
 SCALE_MANAGER = "penstock-autoscaler"
 """Field manager of replicas that the built-in autoscaler chose."""
+
+PAGE = 100
+"""Objects in one page of a list: a page is all that is in memory of a list at once, as text and parsed."""
+
+_ANEW = 3
+"""How often a list whose pages ran out of time is begun anew before that is an error."""
 
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -90,16 +97,21 @@ class Cluster(Protocol):
         kind: Kind,
         namespace: str | None = None,
         *,
+        keep: Callable[[Obj], T],
         labels: str | None = None,
         metadata_only: bool = False,
-    ) -> list[Obj]:
-        """All objects of a kind.
+    ) -> list[T]:
+        """All objects of a kind, of which only what `keep` makes of them is held.
 
         Args:
             kind: which.
             namespace: None for all.
+            keep: called with each object as it comes; a list that is begun anew calls it again for some.
             labels: a label selector.
             metadata_only: ask for metadata alone, which is much cheaper.
+
+        Returns:
+            What `keep` returned, once for each object.
         """
         ...
 
@@ -130,6 +142,14 @@ class Cluster(Protocol):
         Raises:
             Conflict: it exists.
         """
+        ...
+
+
+class Connection(Cluster, Protocol):
+    """A `Cluster` that has connections of its own."""
+
+    async def close(self) -> None:
+        """Close all connections."""
         ...
 
 
@@ -214,26 +234,33 @@ class KubernetesCluster:
         kind: Kind,
         namespace: str | None = None,
         *,
+        keep: Callable[[Obj], T],
         labels: str | None = None,
         metadata_only: bool = False,
-    ) -> list[Obj]:
+    ) -> list[T]:
         """See `Cluster`."""
-        found: list[Obj] = []
-        query = {"limit": "500"}
-        if labels:
-            query["labelSelector"] = labels
+        first = {"limit": str(PAGE)} | ({"labelSelector": labels} if labels else {})
+        accept = _METADATA_ONLY if metadata_only else "application/json"
+        found: list[T] = []
+        token, anew = "", 0
         while True:
-            accept = _METADATA_ONLY if metadata_only else "application/json"
-            page = await self._call("GET", kind.path(namespace), query=query, accept=accept)
+            query = first | ({"continue": token} if token else {})
+            try:
+                page = await self._call("GET", kind.path(namespace), query=query, accept=accept)
+            except ClusterError as error:
+                if error.status != 410 or not token or anew == _ANEW:
+                    raise
+                # The version that the pages are of is compacted away: those there are do not fit to others.
+                found, token, anew = [], "", anew + 1
+                continue
             for item in page.get("items") or []:
                 # A list's items carry no type of their own.
                 item.setdefault("apiVersion", kind.api_version)
                 item["kind"] = kind.kind
-                found.append(item)
-            token = (page.get("metadata") or {}).get("continue")
+                found.append(keep(item))
+            token = (page.get("metadata") or {}).get("continue") or ""
             if not token:
                 return found
-            query["continue"] = token
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         """See `Cluster`."""
@@ -290,8 +317,8 @@ class KubernetesCluster:
             raise cluster_error(0, f"{method} {path}: {type(error).__name__}: {error}") from error
         if answer.status < 300:
             try:
-                parsed = json.loads(data) if data else {}
-            except ValueError as error:
+                parsed = msgspec.json.decode(data) if data else {}
+            except msgspec.MsgspecError as error:
                 raise cluster_error(0, f"{method} {path}: the answer is not JSON") from error
             return parsed if isinstance(parsed, dict) else {}
         raise cluster_error(answer.status, _message(data, answer.status), _seconds(answer.headers))
@@ -368,8 +395,8 @@ async def login(kubeconfig: str | None) -> Configuration:
 
 def _message(data: bytes, status: int) -> str:
     try:
-        parsed = json.loads(data)
-    except ValueError:
+        parsed = msgspec.json.decode(data)
+    except msgspec.MsgspecError:
         return f"HTTP {status}: {data[:200].decode('utf-8', 'replace')}"
     message = parsed.get("message") if isinstance(parsed, dict) else None
     return str(message or f"HTTP {status}")

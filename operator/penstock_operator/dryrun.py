@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -30,6 +30,8 @@ from penstock_operator.reconcile.context import Context
 from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
 from penstock_operator.store import Key, Store, key_of
+
+T = TypeVar("T")
 
 _ROUNDS = 10
 """How often one key is looked at, at most: what one writes may concern another."""
@@ -83,13 +85,14 @@ class FileCluster:
         kind: Kind,
         namespace: str | None = None,
         *,
+        keep: Callable[[Obj], T],
         labels: str | None = None,
         metadata_only: bool = False,
-    ) -> list[Obj]:
+    ) -> list[T]:
         """See `Cluster`."""
         del labels, metadata_only  # a file holds what users write, and that is listed without either
         return [
-            copy.deepcopy(obj)
+            keep(copy.deepcopy(obj))
             for key, obj in self._objects.items()
             if key.kind == kind.kind and namespace in (None, key.namespace)
         ]
@@ -144,11 +147,12 @@ class DryCluster:
         kind: Kind,
         namespace: str | None = None,
         *,
+        keep: Callable[[Obj], T],
         labels: str | None = None,
         metadata_only: bool = False,
-    ) -> list[Obj]:
+    ) -> list[T]:
         """See `Cluster`."""
-        return await self._there.list(kind, namespace, labels=labels, metadata_only=metadata_only)
+        return await self._there.list(kind, namespace, keep=keep, labels=labels, metadata_only=metadata_only)
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         """See `Cluster`."""

@@ -60,11 +60,14 @@ class FencedCluster:
         kind: Kind,
         namespace: str | None = None,
         *,
+        keep: Callable[[Obj], T],
         labels: str | None = None,
         metadata_only: bool = False,
-    ) -> list[Obj]:
+    ) -> list[T]:
         """See `Cluster`."""
-        return await self._cluster.list(kind, namespace, labels=labels, metadata_only=metadata_only)
+        return await self._cluster.list(
+            kind, namespace, keep=keep, labels=labels, metadata_only=metadata_only
+        )
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         """See `Cluster`."""

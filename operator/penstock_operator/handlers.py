@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import kopf
 
-from penstock_operator.cluster import Credentials, Obj
+from penstock_operator.cluster import PAGE, Credentials, Obj
 from penstock_operator.kinds import PARENTS, WATCHED_CHILDREN, Kind
 
 _BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -26,6 +26,9 @@ _BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 class Sink(Protocol):
     """Where events go, in the thread of the loop that was given to `Watches`."""
+
+    def knows(self, kind: Kind, obj: Obj) -> bool:
+        """Whether this version of an object is nothing new; asked in kopf's thread."""
 
     def put(self, obj: Obj) -> None:
         """An object is there, in this version."""
@@ -122,8 +125,10 @@ class Watches:
         settings.posting.enabled = False
         settings.peering.standalone = True
         settings.scanning.disabled = True
-        # NB: no worker_limit: a slot is held for the whole idle timeout.
-        settings.queueing.idle_timeout = 1.0
+        # NB: no worker_limit: a slot is held for the whole idle timeout. So is the object, hence a short one.
+        settings.queueing.idle_timeout = 0.1
+        # NB: without it kopf has the whole of every list in memory at once, as text and parsed.
+        settings.watching.chunk_size = PAGE
         selectors = settings.watching.label_selectors
         for kind in WATCHED_CHILDREN:
             selectors[kind.group, kind.version, kind.plural] = self._child_selector
@@ -154,7 +159,10 @@ class Watches:
         @kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)
         async def on_event(event: Any, **_: Any) -> None:
             obj: Obj = {"apiVersion": kind.api_version, **event["object"], "kind": kind.kind}
-            self._hand(self._sink.remove if event["type"] == "DELETED" else self._sink.put, obj)
+            if event["type"] == "DELETED":
+                self._hand(self._sink.remove, obj)
+            elif not self._sink.knows(kind, obj):
+                self._hand(self._sink.put, obj)
 
     def _hand(self, act: Callable[..., None], *args: Any) -> None:
         try:

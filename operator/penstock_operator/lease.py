@@ -3,7 +3,8 @@
 A candidate never compares its wall clock with another's: it notes when *it* saw the record change, and takes
 the Lease over when the record stood still for the whole lease duration. Every write carries the
 resourceVersion that was read, so of two candidates one wins. The leader renews every `retry` seconds; when it
-could not for `renew_within` seconds it must stop acting, which is earlier than anybody can take over.
+could not for `renew_within` seconds it must stop acting, which is earlier than anybody can take over. A
+renewal is one call: the record as we wrote it last, with its version; it is read again when that is refused.
 
 Source: k8s.io/client-go/tools/leaderelection/leaderelection.go.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from penstock_operator.clock import Clock, rfc3339_micro, run_until
 from penstock_operator.cluster import Cluster, Obj
-from penstock_operator.errors import ClusterError, Conflict, LeaseLost
+from penstock_operator.errors import ClusterError, Conflict, LeaseLost, NotFound
 from penstock_operator.kinds import LEASE
 
 
@@ -27,11 +28,13 @@ class LeaseTimes:
         duration: how long a silent leader stays leader in the eyes of the others.
         renew_within: how long a leader that cannot renew may go on.
         retry: pause between tries.
+        again: pause before the next try of a leader whose renewal failed.
     """
 
     duration: float = 10.0
     renew_within: float = 7.0
     retry: float = 1.5
+    again: float = 0.5
 
 
 class Elector:
@@ -45,6 +48,7 @@ class Elector:
         clock: time.
         times: how long things take.
         log: called with a constant message and fields.
+        working: whether whoever acts for us does; a leader that does not is not to stay one.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Elector:
         clock: Clock,
         times: LeaseTimes | None = None,
         log: Callable[..., None] = lambda _message, **_fields: None,
+        working: Callable[[], bool] = lambda: True,
     ) -> None:
         self._cluster = cluster
         self._namespace = namespace
@@ -65,6 +70,8 @@ class Elector:
         self._clock = clock
         self._times = times or LeaseTimes()
         self._log = log
+        self._working = working
+        self._held: Obj | None = None
         self._seen: tuple[object, ...] | None = None
         self._seen_at = 0.0
         self._free_at = float("-inf")
@@ -95,9 +102,12 @@ class Elector:
         Raises:
             LeaseLost: we do not lead any more, or cannot prove it in time.
         """
+        pause = self._times.retry
         while True:
-            await self._clock.sleep(self._times.retry)
-            if not await self._try(self.until - self._clock.time()):
+            await self._clock.sleep(min(pause, max(0.0, self.until - self._clock.time())))
+            renewed = self._working() and await self._try(self.until - self._clock.time())
+            pause = self._times.retry if renewed else self._times.again
+            if not renewed:
                 if self.holder not in ("", self._identity):
                     raise LeaseLost(f"the Lease {self._namespace}/{self._name} is held by {self.holder}")
                 if not self.leads:
@@ -110,7 +120,7 @@ class Elector:
         """Give the Lease back, so that the next leader need not wait; best effort."""
         if not self.leads:
             return
-        self._renewed_at = float("-inf")
+        self._renewed_at, self._held = float("-inf"), None
         try:
             live = await self._cluster.get(LEASE, self._namespace, self._name)
             if live is not None and (live.get("spec") or {}).get("holderIdentity") == self._identity:
@@ -129,10 +139,20 @@ class Elector:
 
     async def _attempt(self) -> bool:
         began = self._clock.time()
+        if self._held is not None:
+            try:
+                held = await self._cluster.apply(LEASE, self._record(self._held))
+            except (Conflict, NotFound):
+                self._held = None  # it is not as we left it
+            except ClusterError as error:
+                self._log("lease call failed", error=str(error))
+                return False
+            else:
+                return self._ours(held, began)
         try:
             live = await self._cluster.get(LEASE, self._namespace, self._name)
             if live is None:
-                await self._cluster.create(LEASE, self._record(None))
+                held = await self._cluster.create(LEASE, self._record(None))
             else:
                 self._look(live)
                 spec = live.get("spec") or {}
@@ -142,14 +162,18 @@ class Elector:
                     self._free_at = self._seen_at + given
                     if self._clock.time() < self._free_at:
                         return False
-                await self._cluster.apply(LEASE, self._record(live))
+                held = await self._cluster.apply(LEASE, self._record(live))
         except Conflict:
             return False  # somebody else was faster; look again
         except ClusterError as error:
             self._log("lease call failed", error=str(error))
             return False
+        return self._ours(held, began)
+
+    def _ours(self, held: Obj, began: float) -> bool:
         # NB: counted from before the call, so that a slow answer shortens our time and never lengthens it.
         self._renewed_at = began
+        self._held = held
         self.holder = self._identity
         return True
 

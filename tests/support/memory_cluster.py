@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock_operator.apply import _LIST_KEYS
 from penstock_operator.errors import ClusterError, Conflict, NotFound, Rejected, Unavailable
@@ -19,6 +19,7 @@ from penstock_operator.kinds import BY_KIND, Kind
 
 Obj = dict[str, Any]
 Path = tuple[Any, ...]
+T = TypeVar("T")
 Watcher = Callable[[str, Obj], None]
 _MISSING = object()
 SCALERS = {"penstock-autoscaler", "hpa"}
@@ -86,9 +87,10 @@ class MemoryCluster:
         kind: Kind,
         namespace: str | None = None,
         *,
+        keep: Callable[[Obj], T],
         labels: str | None = None,
         metadata_only: bool = False,
-    ) -> list[Obj]:
+    ) -> list[T]:
         self.reads += 1
         self.fail("list", kind.kind, namespace or "", "")
         wanted = dict(pair.split("=", 1) for pair in labels.split(",")) if labels else {}
@@ -99,7 +101,7 @@ class MemoryCluster:
             own = live["metadata"].get("labels") or {}
             if all(own.get(name) == value for name, value in wanted.items()):
                 fields = ("apiVersion", "kind", "metadata") if metadata_only else tuple(live)
-                found.append(copy.deepcopy({field: live[field] for field in fields}))
+                found.append(keep(copy.deepcopy({field: live[field] for field in fields})))
         return found
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:

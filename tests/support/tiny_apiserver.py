@@ -30,6 +30,7 @@ class TinyApiserver:
         page: objects in one page of a list.
         url: base URL once started.
         watches: how many watches were ever opened.
+        gate: while it is not set, every call but those about a Lease waits.
     """
 
     def __init__(self, cluster: MemoryCluster | None = None) -> None:
@@ -39,6 +40,8 @@ class TinyApiserver:
         self.page = 500
         self.url = ""
         self.watches = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
         self._streams: dict[asyncio.Queue[bytes | None], tuple[str, dict[str, str]]] = {}
         self._events: list[tuple[int, str, Obj]] = []
         self.cluster.watchers.append(self._event)
@@ -57,6 +60,7 @@ class TinyApiserver:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.gate.set()
         for queue in list(self._streams):
             queue.put_nowait(None)
         assert self._runner is not None
@@ -96,6 +100,8 @@ class TinyApiserver:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         path, query = request.path, dict(request.query)
         self.requests.append((request.method, path, query, request.content_type))
+        if "/leases" not in path:
+            await self.gate.wait()
         found = self._discovery(path)
         if found is not None:
             return web.json_response(found)
@@ -122,7 +128,7 @@ class TinyApiserver:
             version = str(max((version for version, _, _ in self._events), default=1))
             labels = query.get("labelSelector")
             only = "PartialObjectMetadataList" in request.headers.get("Accept", "")
-            items = await cluster.list(kind, namespace or None, labels=labels, metadata_only=only)
+            items = await cluster.list(kind, namespace or None, keep=dict, labels=labels, metadata_only=only)
             start = int(query.get("continue", "0"))
             end = start + min(self.page, int(query.get("limit", self.page)))
             for item in items:

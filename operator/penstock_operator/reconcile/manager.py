@@ -78,6 +78,22 @@ class Manager:
 
     # -- what comes in -----------------------------------------------------------------------------------
 
+    def knows(self, kind: Kind, obj: Obj) -> bool:
+        """Whether the store has this very version: most of what watches list after a start is no news.
+
+        Any thread may ask: it is one look into a dict.
+
+        Args:
+            kind: the object's kind.
+            obj: from a watch.
+        """
+        metadata = obj["metadata"]
+        known = self.ctx.store.get(kind, metadata.get("namespace") or "", metadata["name"])
+        if known is None:
+            return False
+        mine = known["metadata"]
+        return all(mine.get(name) == metadata.get(name) for name in ("uid", "resourceVersion"))
+
     def put(self, obj: Obj) -> None:
         """An object is there, in this version.
 
@@ -223,8 +239,9 @@ class Manager:
             ClusterError: a list failed.
         """
         for kind in (*PARENTS, *WATCHED_CHILDREN):
-            for obj in await self.ctx.cluster.list(kind, self._namespace, labels=_selector(kind)):
-                self.ctx.store.put(obj)
+            # NB: straight into the store, so that no more of a list is held than one page.
+            put = self.ctx.store.put
+            await self.ctx.cluster.list(kind, self._namespace, keep=put, labels=_selector(kind))
         self.ctx.started = self.ctx.clock.time()
         self.enqueue_all()
 

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Cluster
+from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import PARENTS, Kind
-from penstock_operator.store import Change, Store, key_of, version_of
+from penstock_operator.store import Change, Key, Store, key_of, version_of
 
 PERIOD = (300.0, 600.0)
 """Seconds between two lists: a random time in this range, so that replicas do not list together."""
@@ -134,18 +134,17 @@ async def relist_kind(
     # NB: only what was known before the list began: what came since is younger than the list.
     before = store.all(kind)
     labels = None if kind in PARENTS else selector
-    live = await cluster.list(kind, namespace, labels=labels, metadata_only=True)
-    there = {key_of(obj): obj["metadata"].get("uid") for obj in live}
+    live = await cluster.list(kind, namespace, keep=_listed, labels=labels, metadata_only=True)
+    there = {key: uid for key, uid, _ in live}
     dropped = fetched = 0
     for obj in before:
         key, uid = key_of(obj), obj["metadata"].get("uid")
         if there.get(key) != uid and store.get(kind, key.namespace, key.name) is obj:
             changed(store.forget(key, uid))
             dropped += 1
-    for item in live:
-        key = key_of(item)
+    for key, _, version in live:
         known = store.get(kind, key.namespace, key.name)
-        if known is not None and version_of(known) >= version_of(item):
+        if known is not None and version_of(known) >= version:
             continue
         fresh = await cluster.get(kind, key.namespace, key.name)
         if fresh is not None:
@@ -153,3 +152,7 @@ async def relist_kind(
             changed(change)
             fetched += change.happened
     return Found(dropped, fetched)
+
+
+def _listed(obj: Obj) -> tuple[Key, str | None, int]:
+    return key_of(obj), obj["metadata"].get("uid"), version_of(obj)

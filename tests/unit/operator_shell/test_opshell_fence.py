@@ -49,7 +49,7 @@ async def test_every_write_needs_the_lease_and_no_read_does(verb: str) -> None:
         await WRITES[verb](fenced)
     assert len(inner.writes) == before
     assert await fenced.get(POLICY, "n", "p") is not None
-    assert len(await fenced.list(POLICY)) == 1
+    assert len(await fenced.list(POLICY, keep=dict)) == 1
 
 
 async def test_a_write_under_way_is_cut_when_the_lease_ends_and_goes_on_when_it_is_renewed() -> None:

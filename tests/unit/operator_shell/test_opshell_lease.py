@@ -101,7 +101,7 @@ async def test_a_leader_that_cannot_renew_stops_before_anybody_takes_over(hangs:
         async def hang(*_: object, **__: object) -> None:
             await never
 
-        cluster.get = hang  # type: ignore[method-assign,assignment]
+        cluster.get = cluster.apply = hang  # type: ignore[method-assign,assignment]
     else:
 
         def fail(*_: str) -> None:
@@ -117,6 +117,48 @@ async def test_a_leader_that_cannot_renew_stops_before_anybody_takes_over(hangs:
     with pytest.raises(LeaseLost, match="could not be renewed"):
         await holding
     assert not one.leads
+
+
+async def test_a_renewal_is_one_call_and_mends_a_lease_that_was_touched() -> None:
+    """No read where the record is as we left it; one edited or deleted is read, and ours again."""
+    cluster, clock = MemoryCluster(), HandClock()
+    one = elector(cluster, clock, "one")
+    await one.acquire()
+    reads = cluster.reads
+    holding = asyncio.create_task(one.hold())
+    for _ in range(3):
+        await clock.advance(TIMES.retry)
+    assert cluster.reads == reads
+    cluster.edit(LEASE, "n", "l", lambda live: live["metadata"].update(labels={"a": "b"}))
+    await clock.advance(TIMES.retry)
+    assert cluster.reads == reads + 1
+    cluster.remove(LEASE, "n", "l")
+    await clock.advance(TIMES.retry)
+    assert cluster.find(LEASE, "n", "l")["spec"]["holderIdentity"] == "one"
+    assert one.leads
+    holding.cancel()
+    await asyncio.gather(holding, return_exceptions=True)
+
+
+async def test_a_leader_whose_work_stands_still_is_replaced() -> None:
+    """It renews no more, and knows that it does not lead before anybody else does."""
+    cluster, clock = MemoryCluster(), HandClock()
+    works = True
+    one = Elector(
+        cluster, namespace="n", name="l", identity="one", clock=clock, times=TIMES, working=lambda: works
+    )
+    await one.acquire()
+    holding = asyncio.create_task(one.hold())
+    await clock.advance(TIMES.duration * 2)
+    assert one.leads
+    works = False
+    two = elector(cluster, clock, "two")
+    waiting = asyncio.create_task(two.acquire())
+    while not waiting.done():
+        await clock.advance(0.5)
+        assert not (one.leads and two.leads)
+    with pytest.raises(LeaseLost, match="could not be renewed"):
+        await holding
 
 
 async def test_a_leader_that_finds_another_holder_stops_at_once() -> None:

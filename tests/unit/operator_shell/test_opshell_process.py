@@ -59,12 +59,12 @@ async def test_the_client_reads_and_writes(server: TinyApiserver, cluster: Kuber
     server.page = 2
     for name in "abcde":
         await cluster.apply(CONFIG_MAP, config_map(name))
-    listed = await cluster.list(CONFIG_MAP, "n")
+    listed = await cluster.list(CONFIG_MAP, "n", keep=dict)
     assert [obj["metadata"]["name"] for obj in listed] == list("abcde")
     assert listed[0]["kind"] == "ConfigMap"
     assert listed[0]["apiVersion"] == "v1"
-    assert len(await cluster.list(CONFIG_MAP, labels="a=b")) == 1
-    assert "data" not in (await cluster.list(CONFIG_MAP, metadata_only=True))[0]
+    assert len(await cluster.list(CONFIG_MAP, keep=dict, labels="a=b")) == 1
+    assert "data" not in (await cluster.list(CONFIG_MAP, keep=dict, metadata_only=True))[0]
     assert await cluster.get(CONFIG_MAP, "n", "zzz") is None
     server.cluster.user_applies(backend())
     body = {"metadata": {"namespace": "n", "name": "m"}, "status": {"replicas": 2}}

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from penstock_operator.handlers import Watches
+from penstock_operator.kinds import Kind
 
 
 class _Nobody:
+    def knows(self, kind: Kind, obj: dict[str, Any]) -> bool:
+        return False
+
     def put(self, obj: dict[str, Any]) -> None:
         pass
 
