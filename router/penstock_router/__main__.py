@@ -22,6 +22,8 @@ from penstock_wire.process import Parser, address, duration, log, on_signal, rea
 from penstock_wire.reporter import Reporter
 from penstock_wire.settings_source import SettingsSource
 
+SILENCE_SECONDS = 3.0
+"""A pod's machine that gives no sign of life for so long is taken for lost: four retransmissions in a row."""
 HOLD_ANSWER_SECONDS = 0.5
 """So long before the end of a drain, what is still held is answered 503."""
 
@@ -54,7 +56,7 @@ class Process:
         self._arguments = arguments
         self._front = H1Front()
         self._admin_front = H1Front()
-        self._upstream = H1Upstream()
+        self._upstream = H1Upstream(silence_seconds=SILENCE_SECONDS)
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
         self._reporter: Reporter | None = None

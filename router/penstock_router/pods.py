@@ -15,6 +15,8 @@ REFUSING_SECONDS = 5.0
 """A pod that refused because it drains is left alone so long, unless its slice says otherwise before."""
 AVOID_FIRST_SECONDS = 0.2
 AVOID_MOST_SECONDS = 10.0
+SILENT_FAILURES = 5
+"""A pod whose node seems lost is avoided as if so many connections had failed: 6.4 s at first."""
 
 
 class Pod:
@@ -50,9 +52,19 @@ class Pod:
         self._told, self._told_at = items, now
 
     def failed(self, now: float) -> None:
-        """No connection could be made: others are preferred for a while, twice as long each time."""
+        """No connection could be made: others are preferred for a while, twice as long each time.
+
+        Requests that fail while it is avoided already went out together: they count once.
+        """
+        if now < self._avoid_until:
+            return
         self._avoid_until = now + min(AVOID_MOST_SECONDS, AVOID_FIRST_SECONDS * 2**self._failures)
         self._failures = min(self._failures + 1, 16)
+
+    def silent(self, now: float) -> None:
+        """Its machine gave no sign of life; trying it costs the time of a connection that is not made."""
+        self._failures = max(self._failures, SILENT_FAILURES)
+        self.failed(now)
 
     def answered(self) -> None:
         """It gave an answer, so it is there."""
@@ -60,9 +72,13 @@ class Pod:
         self._avoid_until = 0.0
 
     def load(self, now: float) -> tuple[int, float]:
-        """What to compare pods by: whether to avoid it, then own requests and the queue that it told of."""
+        """What to compare pods by: whether to avoid it, then own requests and the queue that it told of.
+
+        One that failed is tried again by one request at a time: each may wait for a connection in vain.
+        """
         fresh = max(0.0, 1 - (now - self._told_at) / QUEUE_FRESH_SECONDS)
-        return (1 if now < self._avoid_until else 0, self.in_flight + self._told * fresh)
+        avoid = now < self._avoid_until or (self._failures and self.in_flight)
+        return (1 if avoid else 0, self.in_flight + self._told * fresh)
 
 
 class Pods:

@@ -22,6 +22,7 @@ from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
+    PeerSilent,
     Request,
     Response,
     Upstream,
@@ -252,6 +253,8 @@ class Proxy:
         except UpstreamTimeout as error:
             raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
         except ConnectionLost as error:
+            if isinstance(error, PeerSilent):
+                pod.silent(self._clock())
             unreadable = isinstance(error, AnswerUnreadable)
             reason = Reason.BAD_ANSWER if unreadable else Reason.MODEL_UNREACHABLE
             raise PenstockError(reason, str(error)) from error

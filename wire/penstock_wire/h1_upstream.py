@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+from penstock_wire import silence
 from penstock_wire.h1_upstream_answer import Answer
 from penstock_wire.h1_upstream_connection import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Connection
-from penstock_wire.http import ConnectFailed, Done, GiveUp, Request, Response, UpstreamError
+from penstock_wire.http import ConnectFailed, Done, GiveUp, PeerSilent, Request, Response, UpstreamError
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
 
@@ -37,6 +38,9 @@ class H1Upstream:
         idle_seconds: how long an idle connection is kept.
         connect_seconds: how long connecting may take, with the handshake where there is one.
         tls: asked at each new connection what to check the server with; None = plain text.
+        silence_seconds: how long a server's machine may be silent before its connections end; None = as long
+            as TCP allows. Not for a server on the same machine: one that reads nothing while it computes
+            would count as silent.
     """
 
     def __init__(
@@ -45,7 +49,9 @@ class H1Upstream:
         idle_seconds: float = IDLE_SECONDS,
         connect_seconds: float = CONNECT_SECONDS,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        silence_seconds: float | None = None,
     ) -> None:
+        self._silence_seconds = silence_seconds
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._tls = tls
@@ -148,6 +154,8 @@ class H1Upstream:
         except OSError as error:
             raise ConnectFailed(f"cannot connect to {host}:{port}: {error}") from error
         self._open.add(connection)
+        if self._silence_seconds is not None:
+            silence.watch(connection.transport, self._silence_seconds)
         return connection, timeout - (time.monotonic() - started)
 
     def put(self, connection: Connection) -> None:
@@ -168,6 +176,19 @@ class H1Upstream:
                 del self._idle[lost.key]
             if self.on_idle_lost is not None:
                 self.on_idle_lost(lost.key)
+
+    def silent(self, lost: Connection) -> None:
+        """See `h1_upstream_connection.Pool`: one silent connection tells of all, unless one has heard since.
+
+        NB: those that were used later would each wait for a silence of their own, one after another.
+        """
+        if self._silence_seconds is None:
+            return
+        others = [one for one in self._open if one.key == lost.key and not one.transport.is_closing()]
+        # Half: what was sent last on the others may have been acknowledged a little later.
+        if all(silence.heard_ago(one.transport) > self._silence_seconds / 2 for one in others):
+            for one in others:
+                one.fail(PeerSilent(f"nothing has come from {one.where} for some time, on any connection"))
 
     async def close(self) -> None:
         """See `Upstream.close`."""

@@ -27,11 +27,13 @@ from penstock_wire.http import (
     BodyReader,
     ConnectionLost,
     Done,
+    PeerSilent,
     Request,
     Response,
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.silence import is_silence
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Of a body that is collected whole."""
@@ -54,6 +56,10 @@ class Pool(Protocol):
 
     def forget(self, connection: Connection) -> None:
         """A connection has ended."""
+        ...
+
+    def silent(self, connection: Connection) -> None:
+        """A connection has ended because its peer's machine gave no sign of life."""
         ...
 
 
@@ -284,6 +290,9 @@ class Connection:
             self._hand_over()
         elif self._state == _TUNNEL and error is None and self._body is not None:
             self._body.finish()
+        elif is_silence(error):
+            self.fail(PeerSilent(f"{self.where} gave no sign of life before a complete answer: {error}"))
+            self._pool.silent(self)
         else:
             self.fail(ConnectionLost(f"the connection to {self.where} ended before a complete answer"))
         if self._timer is not None:

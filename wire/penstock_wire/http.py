@@ -121,6 +121,10 @@ class ConnectionLost(UpstreamError):
     """The connection ended before a complete answer: the request may have been executed."""
 
 
+class PeerSilent(ConnectionLost):
+    """Nothing came from the peer's machine any more, not even from its kernel."""
+
+
 class AnswerUnreadable(ConnectionLost):
     """What came back is no HTTP/1.1 answer; the request may have been executed."""
 

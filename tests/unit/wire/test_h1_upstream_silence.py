@@ -1,0 +1,148 @@
+"""A server whose machine falls silent: the kernel is asked to notice, and one connection tells of all.
+
+What the kernel does with the options is seen in tests/cluster/test_zero_loss_killed.py, where a node is lost; here the
+end that it would report is reported by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from penstock_wire import h1_upstream, silence
+from penstock_wire.h1_upstream import H1Upstream
+from penstock_wire.h1_upstream_connection import Connection
+from penstock_wire.http import ConnectionLost, PeerSilent, Request, Response
+from tests.support.waiting import until
+
+REQUEST = Request(method="GET", target="/", headers=(), body=b"")
+
+
+class Mute:
+    """A server that takes requests and answers none."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.asked = 0
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take them until the client goes."""
+        self.writers.append(writer)
+        while await reader.readline():
+            if await reader.readuntil(b"\r\n\r\n"):
+                self.asked += 1
+        writer.close()
+
+
+@pytest_asyncio.fixture
+async def mute() -> AsyncIterator[Mute]:
+    found = Mute()
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    found.port = server.sockets[0].getsockname()[1]
+    yield found
+    server.close()
+    for writer in found.writers:
+        writer.close()
+
+
+@pytest_asyncio.fixture
+async def upstream() -> AsyncIterator[H1Upstream]:
+    found = H1Upstream(silence_seconds=3.0)
+    yield found
+    await found.close()
+    await asyncio.sleep(0)
+
+
+async def asked(upstream: H1Upstream, mute: Mute, count: int) -> list[asyncio.Task[Response]]:
+    """So many requests that the server has and does not answer."""
+    tasks = [
+        asyncio.create_task(upstream.send("127.0.0.1", mute.port, REQUEST, timeout=60)) for _ in range(count)
+    ]
+    await until(lambda: mute.asked == count)
+    return tasks
+
+
+def connections(upstream: H1Upstream) -> list[Connection]:
+    """Those that are open."""
+    return list(upstream._open)
+
+
+def option(of: Connection, level: int, name: int) -> int:
+    """A socket option of a connection."""
+    found: socket.socket = of.transport.get_extra_info("socket")
+    return found.getsockopt(level, name)
+
+
+async def test_the_kernel_is_asked_to_end_silent_connections(upstream: H1Upstream, mute: Mute) -> None:
+    """Unacknowledged data for 3 s, and a probe a second where nothing is under way."""
+    (task,) = await asked(upstream, mute, 1)
+    (one,) = connections(upstream)
+    assert option(one, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
+    assert option(one, socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert option(one, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
+    assert option(one, socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 1
+    assert 0 <= silence.heard_ago(one.transport) < 60
+    one.fail(ConnectionLost("over"))
+    with pytest.raises(ConnectionLost):
+        await task
+
+
+async def test_without_a_time_a_server_may_be_silent(mute: Mute) -> None:
+    """A model that computes on its only thread and reads nothing is not lost."""
+    upstream = H1Upstream()
+    (task,) = await asked(upstream, mute, 1)
+    (one,) = connections(upstream)
+    assert option(one, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
+    assert option(one, socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+    await upstream.close()
+    with pytest.raises(ConnectionLost):
+        await task
+
+
+@pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
+async def test_one_silent_connection_tells_of_all(
+    upstream: H1Upstream, mute: Mute, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """What waits on the others fails at once, not after a silence of its own."""
+    tasks = await asked(upstream, mute, 3)
+    monkeypatch.setattr(h1_upstream.silence, "heard_ago", lambda _: 2.5)
+    connections(upstream)[0].connection_lost(OSError(number, "silent"))
+    for task in tasks:
+        with pytest.raises(PeerSilent):
+            await task
+    assert connections(upstream) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "heard", "expected"),
+    [
+        (OSError(errno.ETIMEDOUT, "silent"), lambda _: 0.2, PeerSilent),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), lambda _: 2.5, ConnectionLost),
+    ],
+)
+async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
+    upstream: H1Upstream,
+    mute: Mute,
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    heard: Callable[[object], float],
+    expected: type[ConnectionLost],
+) -> None:
+    """Another connection heard from it since, or the end was a reset: the others go on."""
+    tasks = await asked(upstream, mute, 2)
+    monkeypatch.setattr(h1_upstream.silence, "heard_ago", heard)
+    first, second = connections(upstream)
+    first.connection_lost(error)
+    done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert [type(task.exception()) for task in done] == [expected]
+    assert len(left) == 1
+    assert connections(upstream) == [second]
+    second.fail(ConnectionLost("over"))
+    with pytest.raises(ConnectionLost):
+        await left.pop()
