@@ -4,6 +4,10 @@ Ready means that its ready path answers 2xx or 3xx (as for a kubelet's probe) an
 taken. A refused connection is believed at once, a bad answer when it came three times. A probe that times
 out counts only while nothing is with the model: one that computes on its only thread answers no probe and
 is well.
+
+A request whose connection is lost puts the model in doubt: nothing more is sent until a probe was answered or
+refused. A process that was killed takes connections for a moment more, and whatever is sent to it then is
+lost.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ import functools
 from collections.abc import Callable
 
 from penstock_wire.http import (
+    AnswerUnreadable,
     ConnectFailed,
+    ConnectionLost,
     Done,
     GiveUp,
     Request,
@@ -67,6 +73,9 @@ class Model:
         self._look = asyncio.Event()
         self._failures = 0
         self._watched_closely = False
+        self._sure = asyncio.Event()
+        self._sure.set()
+        self._doubts = 0
         self._told = -TELL_SECONDS
         self.ready = False
         self.gone = False
@@ -74,35 +83,58 @@ class Model:
 
     async def send(self, request: Request, timeout: float) -> Response:
         """Send a request (raises UpstreamError); a refused connection makes the model not ready at once."""
+        if not self._sure.is_set():
+            timeout = await self._wait_until_sure(timeout)
         try:
             return await self._upstream.send(self._host, self._port, request, timeout=timeout)
         except ConnectFailed as error:
             self._set(ready=False, gone=True, message=str(error))
             raise
-        except UpstreamError:
-            self._look.set()
+        except UpstreamError as error:
+            self._went_wrong(error)
             raise
 
     def begin(self, request: Request, timeout: float, done: Done) -> GiveUp | None:
         """As `send` without a task, on a connection that is there (see `Upstream.begin`)."""
+        if not self._sure.is_set():
+            return None
         return self._upstream.begin(
             self._host, self._port, request, timeout, functools.partial(self._ended, done)
         )
 
     def _ended(self, done: Done, answer: Response | UpstreamError) -> None:
         if isinstance(answer, UpstreamError):
-            self._look.set()
+            self._went_wrong(answer)
         done(answer)
+
+    def _went_wrong(self, error: UpstreamError) -> None:
+        if isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable):
+            self._doubts = 0
+            self._sure.clear()
+        self._look.set()
+
+    async def _wait_until_sure(self, timeout: float) -> float:
+        """Wait for a probe's word; returns what is left of the time (raises UpstreamTimeout)."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._sure.wait()
+        except TimeoutError as error:
+            raise UpstreamTimeout(f"the model gave no sign of life in {timeout:.3f} s") from error
+        return timeout - (clock() - begun)
 
     async def open(self, request: Request, timeout: float, idle: float) -> UpstreamAnswer:
         """As `send`, but returns with the head of the answer (see `Upstream.open`)."""
+        if not self._sure.is_set():
+            timeout = await self._wait_until_sure(timeout)
         try:
             return await self._upstream.open(self._host, self._port, request, timeout=timeout, idle=idle)
         except ConnectFailed as error:
             self._set(ready=False, gone=True, message=str(error))
             raise
-        except UpstreamError:
-            self._look.set()
+        except UpstreamError as error:
+            self._went_wrong(error)
             raise
 
     def lost(self, address: tuple[str, int]) -> None:
@@ -122,7 +154,8 @@ class Model:
         """Probe until cancelled."""
         while True:
             await self._look_once()
-            period = READY_PERIOD if self.ready and not self._watched_closely else LOADING_PERIOD
+            calm = self.ready and not self._watched_closely and self._sure.is_set()
+            period = READY_PERIOD if calm else LOADING_PERIOD
             try:
                 async with asyncio.timeout(period):
                     await self._look.wait()
@@ -143,12 +176,16 @@ class Model:
                 self._failed(f"GET {path} was not answered within {PROBE_SECONDS:.0f} s")
         except UpstreamError as error:
             self._failed(f"GET {path}: {error}")
+            self._doubts += 1
+            if self._doubts < FAILURES:
+                return
         else:
             if 200 <= answer.status < 400:
                 self._failures = 0
                 self._set(ready=True, message="")
             else:
                 self._failed(f"GET {path}: expected status 200 to 399, found {answer.status}")
+        self._sure.set()
 
     def _failed(self, message: str) -> None:
         self._failures += 1

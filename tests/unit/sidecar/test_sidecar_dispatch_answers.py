@@ -13,7 +13,11 @@ from penstock_wire.http import ConnectionLost, Request, Response, UpstreamTimeou
 from tests.support import fake_loop
 from tests.support.scripted_model import Run, Scripted, got
 
-pytestmark = pytest.mark.usefixtures("sending")
+
+@pytest.fixture(autouse=True, params=["called back", "in tasks"])
+def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of sending a batch: each test is true of both."""
+    monkeypatch.setattr(Scripted, "tasks", request.param == "in tasks")
 
 
 def failing(*bad: object, status: int = 400):

@@ -7,7 +7,15 @@ import asyncio
 import pytest
 
 from penstock_sidecar.model import Model
-from penstock_wire.http import ConnectFailed, ConnectionLost, Request, Response, UpstreamTimeout
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ConnectFailed,
+    ConnectionLost,
+    Request,
+    Response,
+    UpstreamError,
+    UpstreamTimeout,
+)
 from tests.support import fake_loop
 
 Answer = int | Exception
@@ -20,6 +28,7 @@ class World:
         self.answer = answer
         self.busy = False
         self.probes = 0
+        self.batches = 0
         self.changes: list[bool] = []
         self.model = Model(
             host="h",
@@ -33,6 +42,7 @@ class World:
 
     async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
         self.probes += request.target == "/ready"
+        self.batches += request.target != "/ready"
         if isinstance(self.answer, UpstreamTimeout):
             await asyncio.sleep(timeout)
         if isinstance(self.answer, Exception):
@@ -125,6 +135,109 @@ def test_a_request_that_finds_nobody_is_a_sign_and_many_are_no_run_of_probes():
         assert not world.model.ready
         await asyncio.sleep(1)
         assert world.probes < 10
+        await world.close()
+
+    fake_loop.run(main())
+
+
+BATCH = Request(method="POST", target="/predict", headers=(), body=b"")
+
+
+def test_after_a_lost_connection_nothing_is_sent_until_a_probe_was_refused():
+    """A process that was killed takes connections until its end: what follows waits, and is refused."""
+
+    async def main():
+        world = World()
+        await asyncio.sleep(0.1)
+        world.answer = ConnectionLost("cut")
+        with pytest.raises(ConnectionLost):
+            await world.model.send(BATCH, 10)
+        assert world.model.begin(BATCH, 10, lambda _: None) is None
+        waiting = asyncio.create_task(world.model.send(BATCH, 10))
+        probes = world.probes
+        await asyncio.sleep(0.2)
+        assert world.probes == probes + 1
+        assert (world.batches, waiting.done()) == (1, False)
+        world.answer = ConnectFailed("refused")
+        with pytest.raises(ConnectFailed):
+            await waiting
+        assert (world.batches, world.model.gone) == (2, True)
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_after_a_lost_connection_a_model_that_answers_a_probe_is_sent_to_again():
+    """It ended one connection and is well: what waited goes on within moments."""
+
+    async def main():
+        world = World()
+        await asyncio.sleep(0.1)
+        world.answer = ConnectionLost("cut")
+        with pytest.raises(ConnectionLost):
+            await world.model.send(BATCH, 10)
+        world.answer = 200
+        begun = asyncio.get_running_loop().time()
+        assert (await world.model.send(BATCH, 10)).status == 200
+        assert asyncio.get_running_loop().time() - begun < 0.1
+        assert world.model.ready
+        await world.close()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize(("probed", "most"), [(ConnectionLost("cut"), 1.0), (UpstreamTimeout("slow"), 10.1)])
+def test_a_model_in_doubt_is_sent_to_again_in_the_end(probed: Answer, most: float):
+    """Probes that end as the request did, or time out, say nothing for ever: the next request finds out."""
+
+    async def main():
+        world = World()
+        await asyncio.sleep(0.1)
+        world.answer = ConnectionLost("cut")
+        with pytest.raises(ConnectionLost):
+            await world.model.send(BATCH, 10)
+        world.answer = probed
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(type(probed)):
+            await world.model.send(BATCH, 10)
+        assert asyncio.get_running_loop().time() - begun <= most
+        assert world.batches == 2
+        await world.close()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize("error", [AnswerUnreadable("garbage"), UpstreamTimeout("slow")])
+def test_garbage_and_slowness_put_no_model_in_doubt(error: UpstreamError):
+    """Whoever says something, or is slow, is not dead."""
+
+    async def main():
+        world = World()
+        await asyncio.sleep(0.1)
+        world.answer = error
+        with pytest.raises(type(error)):
+            await world.model.send(BATCH, 0.01)
+        world.answer = 200
+        probes = world.probes
+        assert (await world.model.send(BATCH, 10)).status == 200
+        assert world.probes == probes
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_who_waits_for_a_model_in_doubt_waits_no_longer_than_its_time():
+    """Its deadline goes on."""
+
+    async def main():
+        world = World()
+        await asyncio.sleep(0.1)
+        world.answer = ConnectionLost("cut")
+        with pytest.raises(ConnectionLost):
+            await world.model.send(BATCH, 10)
+        with pytest.raises(UpstreamTimeout, match="no sign of life"):
+            await world.model.send(BATCH, 0.01)
+        assert world.batches == 1
         await world.close()
 
     fake_loop.run(main())
