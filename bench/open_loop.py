@@ -137,6 +137,8 @@ class OpenLoop:
         form: the form of bodies.
         timeout: seconds after which a request is given up.
         connections: how many to open before the start.
+        kind: what a connection is.
+        first_number: the first request's item; the others follow.
     """
 
     def __init__(
@@ -150,8 +152,12 @@ class OpenLoop:
         form: bodies.Form,
         timeout: float,
         connections: int,
+        kind: type[Connection] = Connection,
+        first_number: int = 1_000,
     ) -> None:
+        self.kind = kind
         self.where = host, port
+        self.first_number = first_number
         self.path = path.encode()
         self.times = times
         self.ledger = ledger
@@ -203,11 +209,15 @@ class OpenLoop:
             if connection.transport:
                 connection.transport.abort()
 
+    def stop(self) -> None:
+        """Send no more than what is due next."""
+        self.times = iter(())
+
     def tick(self) -> None:
         """Send all that is due."""
         now = time.monotonic()
         while self.next <= now:
-            entry = Entry(len(self.ledger.entries) + 1_000, self.next)
+            entry = Entry(len(self.ledger.entries) + self.first_number, self.next)
             self.ledger.entries.append(entry)
             self.open += 1
             self.dispatch(entry)
@@ -235,7 +245,7 @@ class OpenLoop:
 
     def connect(self, entry: Entry | None) -> None:
         """Open a connection for a request, or for later."""
-        connection = Connection(self)
+        connection = self.kind(self)
         self.connections.add(connection)
         connection.entry = entry
         if entry:

@@ -32,7 +32,6 @@ OBJECTIVE_MS = 2 * (SLOW_A + SLOW_B * MAX_BATCH) + 50
 CONNECTIONS = (1, 4, 16, 64, 256)
 LOADS = (25, 60, 90, 110, 150)
 WAITS_MS = (0, 1, 5, 20)
-TURNS = 5  # at one connection: few requests a second, so that one stall of the machine makes a p99
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 # NB: closed loops are bound by their connections; what is measured is not how many may wait.
 WIDE: dict[str, Any] = {"maxQueuedItems": 4096}
@@ -151,20 +150,17 @@ def latency(bench: Bench, number: int) -> None:
     """What the sidecar adds: at one connection to the model alone, at half load to a free batcher."""
     with (
         bench.quick_model() as model,
-        processes.relay(model, core=bench.server_core) as relay,
         processes.sidecar(
             model, core=bench.server_core, batching={"maxBatchSize": MAX_BATCH, **WIDE}
         ) as sidecar,
         bench.counting("latency/one"),
     ):
-        for _ in range(TURNS):
-            alone = loads.wrk(model, 1, bench.seconds, core=bench.load_core)
-            for name, server in (("relay", relay), ("sidecar", sidecar)):
-                through = loads.wrk(server, 1, bench.seconds, core=bench.load_core)
-                for word in ("p50", "p99"):
-                    added = through[f"{word}_ms"] - alone[f"{word}_ms"]
-                    bench.figures.add(f"latency/{name}/one/added_{word}", added, "ms")
-                    bench.say(f"latency of the {name} at one connection: added {word} {added:.3f} ms")
+        alone = loads.wrk(model, 1, bench.seconds, core=bench.load_core)
+        through = loads.wrk(sidecar, 1, bench.seconds, core=bench.load_core)
+        for word in ("p50", "p99"):
+            added = through[f"{word}_ms"] - alone[f"{word}_ms"]
+            bench.figures.add(f"latency/sidecar/one/added_{word}", added, "ms")
+        bench.say(f"latency at one connection: added p50 {through['p50_ms'] - alone['p50_ms']:.3f} ms")
     with (
         processes.model(MIDDLE_A, MIDDLE_B, core=bench.server_core) as model,
         processes.sidecar(

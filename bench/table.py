@@ -57,10 +57,6 @@ def block(document: Mapping[str, Any]) -> str:
     def value(key: str, digits: int = 2) -> str:
         return number(median(document, key), digits)
 
-    relay = ""
-    if median(document, "latency/relay/one/added_p99") is not None:  # else from before it was measured
-        found = [value(f"latency/relay/one/added_{word}") for word in ("p50", "p99")]
-        relay = f" (a relay that reads nothing: {' / '.join(found)} ms)"
     goods = ", ".join(f"{value(f'goodput/sidecar/{percent}/share')} at {percent} %" for percent in LOADS)
     lines += [
         "",
@@ -73,7 +69,7 @@ def block(document: Mapping[str, Any]) -> str:
         f"| with a model that costs nothing, 256 connections | {value('free/sidecar/256/rate', 0)}/s |",
         (
             f"| added at one connection, p50 / p99 | {value('latency/sidecar/one/added_p50')} / "
-            f"{value('latency/sidecar/one/added_p99')} ms{relay} |"
+            f"{value('latency/sidecar/one/added_p99')} ms |"
         ),
         (
             f"| added at half load, p99, against a batcher that costs nothing | "

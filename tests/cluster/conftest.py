@@ -62,6 +62,14 @@ def penstock(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@pytest.fixture(scope="session")
+def second_node(penstock: Cluster) -> Iterator[Cluster]:
+    """The cluster with a second node, `node1`, that every test after the first that asks for it has, too."""
+    penstock.add_node("node1")
+    yield penstock
+    penstock.remove_node("node1")
+
+
 @pytest.fixture
 def namespace(penstock: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace of the test's own, restricted Pod Security enforced; deleted after it."""

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 import yaml
 
 from devcluster.cluster import Cluster
+from devcluster.network import FIRST
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -229,21 +230,29 @@ class Load:
         """Begin to send, `rate` requests a second, `count` in all or (0) until stopped."""
         self._write(json.dumps({"url": url, "rate": rate, "count": count}))
 
+    def mark(self, part: str) -> int:
+        """A part of the run begins; the summary's `parts` has its figures. Returns the answers so far."""
+        self._write(json.dumps({"mark": part}))
+        return int(self._read(seconds=60)["answered"])
+
     def stop(self) -> dict[str, Any]:
-        """Stop to send, wait for every answer and return the summary."""
+        """Stop to send, wait for every answer and return the summary; another run may be started."""
         self._write("stop")
         return self.finish(seconds=120)
 
     def finish(self, *, seconds: float) -> dict[str, Any]:
         """Wait until all of `count` requests are answered and return the summary."""
+        return self._read(seconds=seconds)
+
+    def _read(self, *, seconds: float) -> dict[str, Any]:
         assert self._process.stdout is not None
         ended = threading.Timer(seconds, self._process.kill)
         ended.start()
         line = self._process.stdout.readline()
         ended.cancel()
-        assert line, f"the load did not end within {seconds} s"
-        summary: dict[str, Any] = json.loads(line)
-        return summary
+        assert line, f"the load said nothing within {seconds} s"
+        found: dict[str, Any] = json.loads(line)
+        return found
 
     def _write(self, text: str) -> None:
         assert self._process.stdin is not None
@@ -265,7 +274,7 @@ def assert_nothing_lost(summary: dict[str, Any]) -> None:
         for name in ("not_ok", "mismatched", "lost", "duplicated", "unexecuted")
         if summary[name]
     }
-    assert not wrong, f"{wrong}; {summary['samples']} of {summary['sent']} sent"
+    assert not wrong, f"{wrong} of {summary['sent']} sent; {summary['errors'][:5]}; {summary['parts']}"
     assert summary["ok"] == summary["sent"] > 0
 
 
@@ -274,7 +283,7 @@ def ledger_backend(name: str, *, collector: int, **spec: Any) -> dict[str, Any]:
 
     Args:
         name: its name.
-        collector: port of the load's collector on the node.
+        collector: port of the load's collector on the first node.
         spec: more of the spec; `init_kwargs` and `image` go into the model.
     """
     python: dict[str, Any] = {
@@ -284,8 +293,7 @@ def ledger_backend(name: str, *, collector: int, **spec: Any) -> dict[str, Any]:
         "initKwargs": spec.pop("init_kwargs", {}),
         "env": [
             {"name": "PYTHONPATH", "value": "/code"},
-            {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
-            {"name": "COLLECTOR", "value": f"$(NODE_IP):{collector}"},
+            {"name": "COLLECTOR", "value": f"{FIRST.address}:{collector}"},
         ],
         "volumeMounts": [{"name": "code", "mountPath": "/code", "readOnly": True}],
     }

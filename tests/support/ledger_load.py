@@ -2,13 +2,16 @@
 
 Run it inside the cluster's network namespace: `python -m tests.support.ledger_load --listen PORT`. It
 collects the records of `ledger_model` on PORT (models connect when they load), prints `collecting`, and sends
-once told `{"url": …, "rate": requests a second, "count": requests in all or 0}` on standard input. After
-`count` requests, or at the next line (or end) of its input, it waits for the answers under way and prints one
-JSON summary:
+once told `{"url": …, "rate": requests a second, "count": requests in all or 0}` on standard input. A line
+`{"mark": NAME}` begins a part of the run under that name; the answer to it is `{"answered": n}`, so far.
+After `count` requests, or at any other line (or the end) of its input, it waits for the answers under way and
+prints one JSON summary; then another run may be asked for. Ids go on over all runs.
 
-    sent, ok, not_ok {code or error: n}, mismatched (an answer with another's id), lost (no answer),
-    duplicated (ids executed more than once), unexecuted (answered 200, never recorded),
-    backends {name: n}, pods {name: items executed}, batches, batch_items, labels, p50_ms, p99_ms, late
+    sent, ok, not_ok {code or outcome: n}, mismatched (an answer with another's id), lost (no answer),
+    duplicated (ids executed more than once, and answers to nothing), unexecuted (answered 200, not recorded),
+    errors [{at, sent, part, detail, body}] (`time.monotonic` of the end and of the sending; at most 5 000),
+    backends {name: n}, pods {name: items executed}, batches, batch_items, labels, p50_ms, p99_ms,
+    late_p99_ms, late_max_ms, cpu_share, parts [{name, seconds, sent, not_ok, p50_ms, p99_ms, max_ms}]
 """
 
 from __future__ import annotations
@@ -16,40 +19,45 @@ from __future__ import annotations
 import argparse
 import asyncio
 import collections
+import contextlib
+import itertools
 import json
+import resource
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
+from urllib.parse import urlsplit
 
-import aiohttp
+import uvloop
+
+from bench.ledger import Entry, Ledger, quantile
+from bench.open_loop import Connection, OpenLoop
+from bench.timer import precise, urgent
+
+MOST_ERRORS = 5_000
+TIMEOUT_SECONDS = 60.0
+CONNECTIONS = 32
 
 
-class Ledger:
-    """What was sent, answered and executed."""
+class Executed:
+    """What the models recorded, over all runs."""
 
     def __init__(self) -> None:
-        self.sent = 0
-        self.answered: dict[int, int] = {}
-        self.not_ok: collections.Counter[str] = collections.Counter()
-        self.samples: list[str] = []
-        self.mismatched = 0
-        self.executed: collections.Counter[int] = collections.Counter()
+        self.ids: collections.Counter[int] = collections.Counter()
         self.pods: collections.Counter[str] = collections.Counter()
-        self.backends: collections.Counter[str] = collections.Counter()
-        self.labels: collections.Counter[str] = collections.Counter()
         self.batches = 0
         self.batch_items = 0
-        self.latencies: list[float] = []
-        self.late = 0
         self.writers: set[asyncio.StreamWriter] = set()
 
     async def collect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take one model's records until it goes away."""
         self.writers.add(writer)
         try:
-            while line := await reader.readline():
+            # NB: a line that was cut off by the model's end is none.
+            while (line := await reader.readline()).endswith(b"\n"):
                 record = json.loads(line)
-                self.executed.update(record["ids"])
+                self.ids.update(record["ids"])
                 self.pods[record["pod"]] += len(record["ids"])
                 self.batches += 1
                 self.batch_items += len(record["ids"])
@@ -59,99 +67,196 @@ class Ledger:
             self.writers.discard(writer)
             writer.close()
 
-    async def send(self, session: aiohttp.ClientSession, url: str, identity: int, due: float) -> None:
-        """Send one request; its latency counts from when it was due."""
-        self.sent += 1
+
+class Ids:
+    """`{"instances": [{"id": 7}]}` → `{"predictions": [{"id": 7, "label": …}]}`."""
+
+    def __init__(self) -> None:
+        self.labels: collections.Counter[str] = collections.Counter()
+
+    def body(self, number: int) -> bytes:
+        """A request with this id."""
+        return b'{"instances":[{"id":%d}]}' % number
+
+    def holds(self, body: bytes, number: int) -> bool:
+        """Whether an answer is this id's."""
         try:
-            async with session.post(url, json={"instances": [{"id": identity}]}) as answer:
-                text = await answer.text()
-                if answer.status != 200:
-                    self.not_ok[str(answer.status)] += 1
-                    self.samples.append(f"{time.time():.3f} {identity} {answer.status} {text[:300]}")
-                    return
-                prediction = json.loads(text)["predictions"][0]
-                self.backends[answer.headers.get("x-penstock-backend", "")] += 1
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self.not_ok[type(error).__name__] += 1
-            self.samples.append(f"{time.time():.3f} {identity} {error!r}")
-            return
-        self.answered[identity] = self.answered.get(identity, 0) + 1
-        self.labels[prediction["label"]] += 1
-        self.latencies.append(time.monotonic() - due)
-        if prediction["id"] != identity:
-            self.mismatched += 1
+            (prediction,) = json.loads(body)["predictions"]
+            self.labels[prediction["label"]] += 1
+            return bool(prediction["id"] == number)
+        except (ValueError, KeyError, TypeError):
+            return False
+
+
+class Observed(Connection):
+    """A connection that also keeps the backends' names, and what errors said."""
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """See httptools."""
+        super().on_header(name, value)
+        if name.lower() == b"x-penstock-backend":
+            self.run.backends[value.decode()] += 1
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        status = self.parser.get_status_code()
+        if self.entry and not 200 <= status < 300:
+            self.run.bodies_of_errors[self.entry.number] = b"".join(self.parts)[:2000].decode(
+                errors="replace"
+            )
+        super().on_message_complete()
+
+    @property
+    def run(self) -> Run:
+        """The run it works for."""
+        return cast("Run", self.load)
+
+
+class Run(OpenLoop):
+    """One run.
+
+    Args:
+        order: what was asked for.
+        executed: what models recorded so far, and will.
+        first_number: the first request's id.
+    """
+
+    def __init__(self, order: dict[str, Any], executed: Executed, first_number: int) -> None:
+        self.executed = executed
+        self.backends: collections.Counter[str] = collections.Counter()
+        self.bodies_of_errors: dict[int, str] = {}
+        self.marks: list[tuple[float, str]] = []
+        self.ids = Ids()
+        self.before = executed.batches, executed.batch_items, collections.Counter(executed.pods)
+        where = urlsplit(order["url"])
+        rate, count = float(order["rate"]), int(order["count"])
+        numbers: Iterator[int] = iter(range(count)) if count else itertools.count()
+        super().__init__(
+            where.hostname or "",
+            where.port or 80,
+            where.path,
+            (number / rate for number in numbers),
+            Ledger(objective_ms=TIMEOUT_SECONDS * 1000),
+            form=self.ids,
+            timeout=TIMEOUT_SECONDS,
+            connections=CONNECTIONS,
+            kind=Observed,
+            first_number=first_number,
+        )
+
+    def mark(self, name: str) -> None:
+        """A part of the run begins, or goes on."""
+        if not self.marks or self.marks[-1][1] != name:
+            self.marks.append((time.monotonic(), name))
 
     def summary(self) -> dict[str, Any]:
         """See the module."""
-        ordered = sorted(self.latencies)
-
-        def quantile(q: float) -> float:
-            return round(ordered[int(q * (len(ordered) - 1))] * 1000, 2) if ordered else 0.0
-
+        entries, executed = self.ledger.entries, self.executed.ids
+        ids = range(self.first_number, self.first_number + len(entries))
+        outcomes = collections.Counter(entry.outcome for entry in entries)
+        wrong = [entry for entry in entries if entry.outcome in ("error", "refused")]
+        late = sorted((entry.sent - entry.intended) * 1000 for entry in entries)
+        batches, batch_items, pods = self.before
         return {
-            "sent": self.sent,
-            "ok": len(self.answered),
-            "not_ok": dict(self.not_ok),
-            "samples": self.samples[:5],
-            "mismatched": self.mismatched,
-            "lost": self.sent - len(self.answered) - sum(self.not_ok.values()),
-            "duplicated": sum(1 for count in self.executed.values() if count > 1),
-            "unexecuted": sum(1 for identity in self.answered if identity not in self.executed),
+            "sent": len(entries),
+            "ok": outcomes["ok"],
+            "not_ok": dict(collections.Counter(entry.detail.split()[0] for entry in wrong)),
+            "mismatched": outcomes["mismatched"],
+            "lost": outcomes["lost"] + outcomes["timeout"],
+            "duplicated": sum(executed[one] > 1 for one in ids) + self.ledger.duplicated,
+            "unexecuted": sum(entry.outcome == "ok" and not executed[entry.number] for entry in entries),
+            "errors": [self._error(entry) for entry in entries if entry.outcome != "ok"][:MOST_ERRORS],
             "backends": dict(self.backends),
-            "pods": dict(self.pods),
-            "labels": dict(self.labels),
-            "batches": self.batches,
-            "batch_items": self.batch_items,
-            "p50_ms": quantile(0.5),
-            "p99_ms": quantile(0.99),
-            "late": self.late,
+            "pods": dict(self.executed.pods - pods),
+            "labels": dict(self.ids.labels),
+            "batches": self.executed.batches - batches,
+            "batch_items": self.executed.batch_items - batch_items,
+            **_latencies(entries, 0.5, 0.99),
+            "late_p99_ms": round(quantile(late, 0.99), 2),
+            "late_max_ms": round(late[-1], 2) if late else 0.0,
+            "cpu_share": round(self.ledger.cpu_share, 3),
+            "parts": self._parts(),
         }
 
+    def _part_of(self, entry: Entry) -> str:
+        return next((name for at, name in reversed(self.marks) if at <= entry.intended), "")
 
-async def run(listen: int) -> dict[str, Any]:
-    """Collect, then send at a steady rate until `count` requests are sent or a line says stop."""
-    ledger = Ledger()
-    server = await asyncio.start_server(ledger.collect, "0.0.0.0", listen)
+    def _error(self, entry: Entry) -> dict[str, Any]:
+        return {
+            "at": entry.ended,
+            "sent": entry.intended,
+            "part": self._part_of(entry),
+            "detail": f"{entry.outcome} {entry.detail}",
+            "body": self.bodies_of_errors.get(entry.number, ""),
+        }
+
+    def _parts(self) -> list[dict[str, Any]]:
+        last = max((entry.intended for entry in self.ledger.entries), default=0.0)
+        ends = [*(at for at, _ in self.marks), last][1:]
+        found = []
+        for (begin, name), end in zip(self.marks, ends, strict=False):
+            mine = [entry for entry in self.ledger.entries if begin <= entry.intended < end]
+            found.append(
+                {
+                    "name": name,
+                    "seconds": round(end - begin, 1),
+                    "sent": len(mine),
+                    "not_ok": sum(entry.outcome != "ok" for entry in mine),
+                    **_latencies(mine, 0.5, 0.99, 1.0),
+                }
+            )
+        return found
+
+
+def _latencies(entries: list[Entry], *shares: float) -> dict[str, float]:
+    ordered = sorted((entry.ended - entry.intended) * 1000 for entry in entries if entry.outcome == "ok")
+    names = {share: "max_ms" if share == 1.0 else f"p{share * 100:.0f}_ms" for share in shares}
+    return {name: round(quantile(ordered, share), 2) for share, name in names.items()}
+
+
+async def serve(listen: int) -> None:
+    """Collect, and make one run after another, until the input ends."""
+    executed = Executed()
+    server = await asyncio.start_server(executed.collect, "0.0.0.0", listen)
     lines = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     print("collecting", flush=True)
-    order = json.loads(await lines.readline())
-    url, rate, count = order["url"], order["rate"], order["count"]
-    stop = asyncio.create_task(lines.readline())
-    connector = aiohttp.TCPConnector(limit=0)
-    timeout = aiohttp.ClientTimeout(total=60)
-    async with (
-        aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
-        asyncio.TaskGroup() as group,
-    ):
-        start = time.monotonic()
-        identity = 0
-        while not stop.done() and (not count or identity < count):
-            due = start + identity / rate
-            delay = due - time.monotonic()
-            if delay > 0:
-                await asyncio.wait({stop}, timeout=delay)
-            elif delay < -0.05:
-                ledger.late += 1
-            identity += 1
-            group.create_task(ledger.send(session, url, identity, due))
-            if delay <= 0:
-                await asyncio.sleep(0)
-    await asyncio.sleep(0.3)  # records are sent before answers, but on another connection
-    stop.cancel()
+    number = 1
+    while line := await lines.readline():
+        run = Run(json.loads(line), executed, number)
+        listening = asyncio.create_task(_until_stopped(run, lines))
+        await run.run()
+        listening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await listening
+        number += len(run.ledger.entries)
+        await asyncio.sleep(0.3)  # records are sent before answers, but on another connection
+        print(json.dumps(run.summary()), flush=True)
     server.close()
-    for writer in list(ledger.writers):
+    for writer in list(executed.writers):
         writer.close()
     await asyncio.sleep(0.1)  # their tasks end with them
-    return ledger.summary()
+
+
+async def _until_stopped(run: Run, lines: asyncio.StreamReader) -> None:
+    while line := (await lines.readline()).strip():
+        if not line.startswith(b"{"):
+            break
+        run.mark(json.loads(line)["mark"])
+        print(json.dumps({"answered": len(run.ledger.entries) - run.open}), flush=True)
+    run.stop()
 
 
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listen", type=int, required=True, help="port of the collector")
-    print(json.dumps(asyncio.run(run(parser.parse_args().listen))))
+    told = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    precise()
+    urgent()  # other work on this core must not make sends late
+    uvloop.run(serve(told.listen))
 
 
 if __name__ == "__main__":

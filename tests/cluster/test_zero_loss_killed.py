@@ -1,0 +1,131 @@
+"""`kill -9` and lost power: what the killed one held is lost, nothing else, and every caller is told."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from devcluster.cluster import Cluster
+from tests.support.k8s import Load, Namespace, endpoint, wait_for
+from tests.support.zero_loss import ROUTERS, pod_on, pods_of, ready_pods, serve, wait_settled
+
+RATE = 100.0
+QUEUE, BATCH = 128, 8
+KNOBS: dict[str, Any] = {
+    "replicas": 2,
+    "batching": {"maxBatchSize": BATCH, "maxQueuedItems": QUEUE},
+    "init_kwargs": {"delay_ms": 5.0},
+}
+TOLD_WITHIN = 1.0
+"""Seconds from the kill, or from the first error of a lost node, within which every error is told."""
+
+
+class Killing:
+    """A run of the load during which something is killed.
+
+    Args:
+        load: sends.
+        url: where to.
+        kill: kills; it returns when that is done.
+        mended: waits until all is well again.
+    """
+
+    def __init__(self, load: Load, url: str, *, kill: Callable[[], None], mended: Callable[[], None]) -> None:
+        load.start(url, rate=RATE)
+        wait_for("some answers", lambda: load.mark("before") >= RATE)
+        load.mark("killed")
+        self.begun = time.monotonic()
+        kill()
+        self.done = time.monotonic()
+        mended()
+        load.mark("after")
+        self.summary = load.stop()
+        self.errors: list[dict[str, Any]] = self.summary["errors"]
+        went_well = max(part["max_ms"] for part in self.summary["parts"]) / 1000
+        self.slack = TOLD_WITHIN + went_well
+        """A second, and as much as a request took that went well, where the machine is that busy."""
+        first = min((error["at"] for error in self.errors), default=self.done)
+        last = max((error["at"] for error in self.errors), default=self.done)
+        print(
+            f"{len(self.errors)} of {self.summary['sent']} lost; the first told {first - self.begun:.2f} s "
+            f"after the kill began, the last {last - first:.2f} s later; others took up to {went_well:.2f} s"
+        )
+
+    def check(self, *, held: int) -> None:
+        """Nothing twice, nothing without an answer, at most what was held, and each error an honest one."""
+        found = self.summary
+        names = ("mismatched", "lost", "duplicated", "unexecuted")
+        wrong = {name: found[name] for name in names if found[name]}
+        assert not wrong, f"{wrong}; {self.errors[:5]}"
+        assert found["ok"] + len(self.errors) == found["sent"]
+        assert len(self.errors) <= held, f"{len(self.errors)} errors, {held} were held; {self.errors[:5]}"
+        for error in self.errors:
+            problem = json.loads(error["body"])
+            assert (problem["status"], problem["reason"]) == (502, "model_unreachable"), error
+            assert problem["detail"], error
+            assert problem["request_id"], error
+
+    def check_times(self) -> None:
+        """What was sent after the kill is not lost, and who had sent before is told at once."""
+        for error in self.errors:
+            assert error["sent"] <= self.done, (error, self.begun, self.done)
+            assert error["at"] <= self.done + self.slack, (error, self.begun, self.done, self.slack)
+
+
+def restarts(namespace: Namespace, pod: str, container: str) -> int:
+    """How often a container of a pod was started again."""
+    found = next(one for one in pods_of(namespace) if one["metadata"]["name"] == pod)
+    status = found["status"]
+    both = (*status["containerStatuses"], *status["initContainerStatuses"])
+    return int(next(one["restartCount"] for one in both if one["name"] == container))
+
+
+@pytest.mark.parametrize("container", ["penstock-sidecar", "model"])
+def test_kill_9_in_a_pod_loses_at_most_what_it_held(namespace: Namespace, load: Load, container: str) -> None:
+    """A sidecar holds a full queue and a batch, a model its batch; the rest is served by the other pod."""
+    url = serve(namespace, load, **KNOBS)
+    pod = ready_pods(namespace)[0]
+
+    def mended() -> None:
+        wait_for("the restart", lambda: restarts(namespace, pod, container) >= 1, seconds=90)
+        wait_settled(namespace, 2)
+
+    killing = Killing(
+        load,
+        url,
+        kill=lambda: namespace.cluster.kill_container(namespace.name, pod, container),
+        mended=mended,
+    )
+    killing.check(held=QUEUE + BATCH if container == "penstock-sidecar" else BATCH)
+    killing.check_times()
+
+
+def test_a_lost_node_loses_at_most_what_its_pod_held(
+    second_node: Cluster, namespace: Namespace, load: Load
+) -> None:
+    """Nobody says that it is gone: the router notes the silence and tells all at once; the rest goes on."""
+    # The router is on the first node: a client of a lost one is as lost as its own network makes it.
+    second_node.kubectl("cordon", "node1")
+    namespace.apply(endpoint("b", "b"))
+    wait_settled(namespace, 1, ROUTERS)
+    second_node.kubectl("uncordon", "node1")
+    url = serve(namespace, load, **KNOBS)
+    pod_on(namespace, "node1")
+    pod_on(namespace, "node0")
+
+    def noted() -> None:
+        """The ledger sees the pod's end in the answers: wait until the other pod has served for a while."""
+        answered = load.mark("killed")
+        wait_for("answers without the node", lambda: load.mark("killed") >= answered + 10 * RATE)
+
+    killing = Killing(load, url, kill=lambda: second_node.lose_node("node1"), mended=noted)
+    second_node.remove_node("node1")
+    killing.check(held=QUEUE + BATCH)
+    first = min((error["at"] for error in killing.errors), default=0.0)
+    for error in killing.errors:
+        assert error["at"] <= first + killing.slack, (error, first, killing.slack)
+        assert error["sent"] <= first, (error, first)

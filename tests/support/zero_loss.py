@@ -1,0 +1,102 @@
+"""What the tests of losses share: a served ledger model, the rate that this machine bears, and the table."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, wait_for
+
+BACKEND = "penstock.dev/backend=b"
+ROUTERS = "app.kubernetes.io/name=penstock-router"
+RATES = (1000.0, 700.0, 500.0, 350.0, 200.0)
+"""Requests a second that are tried; the last is taken without more ado."""
+TRIED_SECONDS = 3
+LATE_MS = 20.0
+"""How late the generator may be with one request in a hundred."""
+SLOW_MS = 250.0
+"""How long one request in a hundred may take, before anything has gone wrong."""
+
+
+def serve(namespace: Namespace, load: Load, **spec: object) -> str:
+    """A ledger backend `b` behind an endpoint `b`, both Ready; the endpoint's URL."""
+    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port, **spec), endpoint("b", "b"))
+    namespace.wait_ready("modelbackend", "b")
+    namespace.wait_ready("modelendpoint", "b")
+    return namespace.url("b")
+
+
+def pods_of(namespace: Namespace, selector: str = BACKEND) -> list[dict[str, Any]]:
+    """Pods by label, those that go included. Not by kubectl: each start of it takes time from the load."""
+    path = f"/api/v1/namespaces/{namespace.name}/pods?labelSelector={quote(selector)}"
+    status, found = namespace.cluster.api().request("GET", path)
+    assert status == 200, found
+    items: list[dict[str, Any]] = found["items"]
+    return items
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    """Whether a pod is Ready and stays."""
+    conditions = pod["status"].get("conditions", [])
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def ready_pods(namespace: Namespace, selector: str = BACKEND) -> list[str]:
+    """Names of the pods that are Ready and stay."""
+    return [pod["metadata"]["name"] for pod in pods_of(namespace, selector) if is_ready(pod)]
+
+
+def wait_settled(namespace: Namespace, count: int, selector: str = BACKEND) -> None:
+    """Wait for so many ready pods, and none that still comes or goes."""
+
+    def settled() -> bool:
+        found = pods_of(namespace, selector)
+        return len(found) == count and all(map(is_ready, found))
+
+    wait_for(f"{count} ready pods and no other", settled, seconds=150)
+
+
+def pod_on(namespace: Namespace, node: str) -> str:
+    """Name of a ready pod of the backend on a node; where none is, one is made to move there."""
+
+    def there() -> list[str]:
+        found = pods_of(namespace)
+        return [one["metadata"]["name"] for one in found if is_ready(one) and one["spec"]["nodeName"] == node]
+
+    if not there():
+        cluster, count = namespace.cluster, len(pods_of(namespace))
+        others = [name for name in cluster.nodes() if name != node]
+        cluster.kubectl("cordon", *others)
+        namespace.kubectl("delete", "pod", ready_pods(namespace)[0], "--wait=true", "--timeout=90s")
+        wait_settled(namespace, count)
+        cluster.kubectl("uncordon", *others)
+    return there()[0]
+
+
+def calibrate(load: Load, url: str) -> float:
+    """The highest of `RATES` that this machine bears with nothing going wrong, as it is loaded now.
+
+    Both ends must hold: the generator sends in time, and answers come in time.
+    """
+    for rate in RATES:
+        load.start(url, rate=rate, count=int(rate * TRIED_SECONDS))
+        seen = load.finish(seconds=120)
+        held = seen["late_p99_ms"] <= LATE_MS and seen["p99_ms"] <= SLOW_MS and seen["ok"] == seen["sent"]
+        print(
+            f"calibration: {rate:.0f} requests/s {'held' if held else 'not held'}: {seen['ok']} of "
+            f"{seen['sent']} ok, p99 {seen['p99_ms']} ms, sends late by {seen['late_p99_ms']} ms (p99)"
+        )
+        if held:
+            return rate
+    return RATES[-1]
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The parts of a run as lines of a Markdown table."""
+    rows = [("part", "s", "requests", "wrong", "p50 ms", "p99 ms", "max ms")]
+    for part in summary["parts"]:
+        names = ("name", "seconds", "sent", "not_ok", "p50_ms", "p99_ms", "max_ms")
+        rows.append(tuple(str(part[name]) for name in names))
+    rows.insert(1, ("--",) * len(rows[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
