@@ -1,7 +1,7 @@
 """A server whose machine falls silent: the kernel is asked to notice, and one connection tells of all.
 
-What the kernel does with the options is seen in tests/cluster/test_zero_loss_killed.py, where a node is lost; here the
-end that it would report is reported by hand.
+What the kernel does with the options is seen where a node is lost (tests/cluster/test_zero_loss_killed.py);
+here the end that it would report is reported by hand.
 """
 
 from __future__ import annotations
