@@ -16,6 +16,7 @@ from typing import Any
 
 from bench import ideal, loads, processes
 from bench.figures import Figures
+from bench.foreign import Profile
 from bench.ledger import quantile
 from bench.open_loop import arrivals
 from bench.peers.catalogue import PEERS
@@ -47,8 +48,7 @@ class Bench:
         load_core: of the generators.
         seconds: of one measurement.
         peers: names of the peers to run.
-        other: command-line template of somebody else's sidecar; empty = none.
-        other_path: what predictions are posted to through it.
+        other: somebody else's sidecar to measure beside ours.
         idle_seconds: how long idleness is watched.
     """
 
@@ -57,8 +57,7 @@ class Bench:
     load_core: int
     seconds: float
     peers: Sequence[str]
-    other: str = ""
-    other_path: str = "/v1/models/bench:predict"
+    other: Profile | None = None
     idle_seconds: float = 10
 
     def say(self, text: str) -> None:
@@ -120,13 +119,13 @@ def throughput(bench: Bench, _round: int) -> None:
             bench.closed("throughput/sidecar", sidecar, connections, cpu=True)
         bench.figures.add("memory/sidecar/loaded/rss", processes.rss_mb(sidecar.pid), "MB")
     if bench.other:
-        with _attempt(bench, "other sidecar"), bench.quick_model() as model:
-            started = processes.other_sidecar(
-                bench.other, model, core=bench.server_core, path=bench.other_path
-            )
-            with started as other:
-                for connections in CONNECTIONS:
-                    bench.closed("throughput/other", other, connections, cpu=True)
+        with (
+            _attempt(bench, "other"),
+            bench.quick_model() as model,
+            bench.other.serve(model, core=bench.server_core, max_batch=MAX_BATCH) as other,
+        ):
+            for connections in CONNECTIONS:
+                bench.closed("throughput/other", other, connections, cpu=True)
 
 
 def peers(bench: Bench, _round: int) -> None:
@@ -141,6 +140,7 @@ def peers(bench: Bench, _round: int) -> None:
                     f"throughput/{name}",
                     server,
                     connections,
+                    cpu=PEERS[name].apart,
                     seconds=max(PEERS[name].seconds, bench.seconds),
                     lenient=True,
                 )
@@ -155,12 +155,15 @@ def latency(bench: Bench, number: int) -> None:
         ) as sidecar,
         bench.counting("latency/one"),
     ):
-        alone = loads.wrk(model, 1, bench.seconds, core=bench.load_core)
-        through = loads.wrk(sidecar, 1, bench.seconds, core=bench.load_core)
-        for word in ("p50", "p99"):
-            added = through[f"{word}_ms"] - alone[f"{word}_ms"]
-            bench.figures.add(f"latency/sidecar/one/added_{word}", added, "ms")
-        bench.say(f"latency at one connection: added p50 {through['p50_ms'] - alone['p50_ms']:.3f} ms")
+        _one_connection(bench, "sidecar", model, sidecar)
+    if bench.other:
+        with (
+            _attempt(bench, "other"),
+            bench.quick_model() as model,
+            bench.other.serve(model, core=bench.server_core, max_batch=MAX_BATCH) as other,
+            bench.counting("latency/one"),
+        ):
+            _one_connection(bench, "other", model, other)
     with (
         processes.model(MIDDLE_A, MIDDLE_B, core=bench.server_core) as model,
         processes.sidecar(
@@ -169,6 +172,17 @@ def latency(bench: Bench, number: int) -> None:
         bench.counting("latency/half"),
     ):
         _half_load(bench, sidecar, number)
+
+
+def _one_connection(bench: Bench, subject: str, model: Server, through: Server) -> None:
+    """What a sidecar adds to the model at one connection."""
+    alone = loads.wrk(model, 1, bench.seconds, core=bench.load_core)
+    found = loads.wrk(through, 1, bench.seconds, core=bench.load_core)
+    for word in ("p50", "p99"):
+        added = found[f"{word}_ms"] - alone[f"{word}_ms"]
+        bench.figures.add(f"latency/{subject}/one/added_{word}", added, "ms")
+    added = found["p50_ms"] - alone["p50_ms"]
+    bench.say(f"latency at one connection: added by {subject}, p50: {added:.3f} ms")
 
 
 def _half_load(bench: Bench, sidecar: Server, number: int) -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import http.client
 import json
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -59,9 +58,16 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str], *, core: int, env: Mapping[str, str] | None = None
+    command: Sequence[str], *, core: int, env: Mapping[str, str] | None = None, grace: float = 15
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A program in a session of its own, on one core; yields it and the file with what it prints."""
+    """A program in a session of its own, on one core; yields it and the file with what it prints.
+
+    Args:
+        command: the program and its arguments.
+        core: the only one that it may use.
+        env: what is added to the environment.
+        grace: seconds that it gets to end.
+    """
 
     def prepare() -> None:
         os.sched_setaffinity(0, {core})
@@ -82,14 +88,14 @@ def running(
         try:
             yield process, log
         finally:
-            _end(process)
+            _end(process, grace)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], grace: float) -> None:
     """End a program, then whatever is left of the session that it led."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=15)
+        process.wait(timeout=grace)
     deadline = time.monotonic() + 5
     while (left := _session(process.pid)) and time.monotonic() < deadline:
         for pid in left:
@@ -200,26 +206,6 @@ def await_line(process: subprocess.Popen[bytes], log: Path, begin: str, *, secon
                 return line
         time.sleep(0.05)
     raise DidNotStartError(f"did not print {begin!r}: {log.read_text(errors='replace')[-500:]}")
-
-
-@contextlib.contextmanager
-def other_sidecar(template: str, behind: Server, *, core: int, path: str) -> Iterator[Server]:
-    """A sidecar of somebody else, by its command line.
-
-    Args:
-        template: the command, with `{listen_port}`, `{model_port}` and `{admin_port}` where its ports go.
-        behind: the model.
-        core: where it runs.
-        path: what predictions are posted to.
-    """
-    port = free_port()
-    places = {"listen_port": port, "model_port": behind.port, "admin_port": free_port()}
-    command = [word.format(**places) for word in shlex.split(template)]
-    probe = {"tcpSocket": {"port": behind.port}, "successThreshold": 1}
-    with running(command, core=core, env={"SERVING_READINESS_PROBE": json.dumps(probe)}) as (process, log):
-        server = Server(port=port, pid=process.pid, path=path)
-        await_answer(server, process, log, seconds=30)
-        yield server
 
 
 def _without_ours() -> dict[str, str]:

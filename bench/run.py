@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import report, table, venvs
+from bench import foreign, report, table, venvs
 from bench.figures import Figures
 from bench.parts import (
     CAPACITY,
@@ -75,13 +75,26 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--sidecar",
         default="",
-        help="command line of another sidecar to measure beside ours, with {listen_port}, {model_port} and "
-        "{admin_port}; KServe's agent: 'agent --port {listen_port} --component-port {model_port} "
-        "--enable-batcher --max-batchsize 32 --max-latency 1'",
+        help="another sidecar to measure beside ours: its command line, with {listen_port}, {model_port}, "
+        "{admin_port} and {max_batch} in it; with --profile, the program alone",
+    )
+    parser.add_argument(
+        "--profile",
+        default="",
+        help="how that sidecar is started: a name in bench/sidecars/ (kserve-agent, queue-proxy: built when "
+        "missing, without --sidecar) or a .toml file",
     )
     parser.add_argument("--sidecar-path", default="/v1/models/bench:predict", help="what is posted to there")
     parser.add_argument("--out", type=Path, help="where the JSON goes; default: bench/results/sidecar.json")
     return parser.parse_args()
+
+
+def _other(told: argparse.Namespace) -> foreign.Profile | None:
+    """The other sidecar that was asked for."""
+    if told.profile:
+        profile = foreign.read(told.profile)
+        return profile.at(Path(told.sidecar)) if told.sidecar else profile
+    return foreign.of_command(told.sidecar, path=told.sidecar_path) if told.sidecar else None
 
 
 def main() -> int:
@@ -90,6 +103,11 @@ def main() -> int:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         print("bench: expected two cores (one for the load), found one", file=sys.stderr)
+        return 2
+    try:
+        other = _other(told)
+    except foreign.ProfileError as why:
+        print(f"bench: {why}", file=sys.stderr)
         return 2
     ensure_wrk()
     described = machine()
@@ -100,14 +118,14 @@ def main() -> int:
         load_core=cores[-1],
         seconds=1.0 if told.quick else told.seconds,
         peers=[name for name in told.peers.split(",") if name],
-        other=told.sidecar,
-        other_path=told.sidecar_path,
+        other=other,
     )
     for name in bench.peers:
         try:
-            venvs.ensure(name)
+            PEERS[name].ensure()
         except venvs.NotInstalledError as why:
             figures.failures[name] = f"not installed: {why}"
+            bench.say(f"without {PEERS[name].label}: {why}")
     whole = not (told.quick or told.only)
     out = told.out or RESULTS / ("sidecar.json" if whole else "quick.json")
     text = ""
@@ -149,7 +167,8 @@ def results(bench: Bench, described: dict[str, Any], *, rounds: int) -> dict[str
             "objective_ms": OBJECTIVE_MS,
             "cores": "servers and model on one, load on the other; part free: its model on the load's",
         },
-        "versions": {peer.name: peer.version for peer in PEERS.values()},
+        "versions": {peer.name: peer.version for peer in PEERS.values()}
+        | ({"other": f"{bench.other.label} {bench.other.version}".rstrip()} if bench.other else {}),
         "figures": bench.figures.document(),
         "voids": [
             {word: _without_paths(text) for word, text in void.items()} for void in bench.figures.voids

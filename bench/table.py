@@ -48,6 +48,8 @@ def block(document: Mapping[str, Any]) -> str:
         ),
     ]
     for name, peer in PEERS.items():
+        if name not in document["versions"]:
+            continue
         if name in document["failures"] and median(document, f"throughput/{name}/64/rate") is None:
             lines.append(f"| {peer.label} {document['versions'][name]} | did not run | | | |")
             continue
@@ -57,15 +59,17 @@ def block(document: Mapping[str, Any]) -> str:
     def value(key: str, digits: int = 2) -> str:
         return number(median(document, key), digits)
 
+    def cpu(subject: str) -> str:
+        found = [value(f"throughput/{subject}/{connections}/cpu", 1) for connections in (64, 256)]
+        return f"{' / '.join(found)} µs"
+
+    agent = f"; KServe's agent: {cpu('kserve-agent')}" if "kserve-agent" in document["versions"] else ""
     goods = ", ".join(f"{value(f'goodput/sidecar/{percent}/share')} at {percent} %" for percent in LOADS)
     lines += [
         "",
         "| the sidecar | |",
         "| -- | -- |",
-        (
-            f"| CPU a request, at 64 / 256 connections | {value('throughput/sidecar/64/cpu', 1)} / "
-            f"{value('throughput/sidecar/256/cpu', 1)} µs |"
-        ),
+        f"| CPU a request, at 64 / 256 connections | {cpu('sidecar')}{agent} |",
         f"| with a model that costs nothing, 256 connections | {value('free/sidecar/256/rate', 0)}/s |",
         (
             f"| added at one connection, p50 / p99 | {value('latency/sidecar/one/added_p50')} / "

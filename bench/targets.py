@@ -73,7 +73,15 @@ def targets(document: Mapping[str, Any]) -> Iterator[Target]:
         "times",
     )
     for name, peer in PEERS.items():
-        if name != "mosec":
+        if peer.apart:
+            for connections in (64, 256):
+                yield Target(
+                    f"throughput at {connections} connections, against {peer.label}",
+                    ratio(ours.format(connections), f"throughput/{name}/{connections}/rate"),
+                    1,
+                    "times",
+                )
+        elif name != "mosec":
             for connections in (64, 256):
                 yield Target(
                     f"throughput at {connections} connections, against {peer.label}",

@@ -160,6 +160,21 @@ COMPONENTS = {
             tags="remove_all_sd,enable_kubernetes_sd",
             extra=True,
         ),
+        # What others put before a model, for measuring beside ours.
+        Component(
+            name="kserve-agent",
+            module="github.com/kserve/kserve",
+            binaries=_same("agent"),
+            about="5 minutes",
+            extra=True,
+        ),
+        Component(
+            name="queue-proxy",
+            module="knative.dev/serving",
+            binaries=_same("queue"),
+            about="2 minutes",
+            extra=True,
+        ),
         # What Flux, kpt and Argo CD make of our statuses; a program of ours around their libraries.
         Component(
             name="verdict",

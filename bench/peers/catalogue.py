@@ -7,12 +7,12 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from bench import processes, venvs
+from bench import foreign, processes, venvs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Peer:
-    """A server that batches.
+    """A server that batches, with the model in it.
 
     Args:
         name: of its files in this folder.
@@ -21,6 +21,7 @@ class Peer:
         form: a name in `bodies.FORMS`.
         start_seconds: how long its start may take.
         seconds: how long a closed loop must last that each connection is answered several times.
+        apart: whether its model is a process of its own, so that its CPU is its own.
     """
 
     name: str
@@ -29,6 +30,15 @@ class Peer:
     form: str = "instances"
     start_seconds: float = 60
     seconds: float = 3
+    apart: bool = False
+
+    def ensure(self) -> None:
+        """Install it where it is missing.
+
+        Raises:
+            NotInstalledError: its environment could not be made.
+        """
+        venvs.ensure(self.name)
 
     @property
     def version(self) -> str:
@@ -67,9 +77,59 @@ class Peer:
             yield server
 
 
-PEERS = {
+@dataclasses.dataclass(frozen=True, slots=True)
+class SidecarPeer:
+    """A sidecar that batches, before the bench's own model.
+
+    Args:
+        name: of its profile.
+        seconds: as in `Peer`.
+        apart: as in `Peer`.
+    """
+
+    name: str
+    seconds: float = 3
+    apart: bool = True
+
+    @property
+    def label(self) -> str:
+        """How people write it."""
+        return foreign.read(self.name).label
+
+    @property
+    def version(self) -> str:
+        """The version that is pinned."""
+        return foreign.read(self.name).version.removeprefix("v")
+
+    def ensure(self) -> None:
+        """Build it where it is missing.
+
+        Raises:
+            NotInstalledError: it could not be built.
+        """
+        foreign.read(self.name).ensure()
+
+    @contextlib.contextmanager
+    def serve(
+        self, a_ms: float, b_ms: float, *, core: int, max_batch: int = 32, objective_ms: float = 0
+    ) -> Iterator[processes.Server]:
+        """Serve the bench's model with it, both on one core; it knows of no objective.
+
+        Raises:
+            NotInstalledError: It could not be built.
+            DidNotStartError: It gave no right answer in time.
+        """
+        with (
+            processes.model(a_ms, b_ms, core=core) as model,
+            foreign.read(self.name).serve(model, core=core, max_batch=max_batch) as server,
+        ):
+            yield server
+
+
+PEERS: dict[str, Peer | SidecarPeer] = {
     peer.name: peer
     for peer in (
+        SidecarPeer("kserve-agent"),
         Peer("mosec", "Mosec"),
         Peer("mlserver", "MLServer", "/v2/models/bench/infer", "v2"),
         Peer("litserve", "LitServe"),
