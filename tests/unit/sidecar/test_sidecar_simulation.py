@@ -172,6 +172,11 @@ def test_no_wait_makes_a_busy_model_slower(clients: int, wait: float, ours: floa
     assert answered(clients, 32, wait, ours) >= 0.97 * answered(clients, 32, 0.0, ours)
 
 
+@pytest.mark.parametrize("clients", [4, 16, 64])
+def test_nor_does_a_wait_of_twenty_batches(clients: int):
+    assert answered(clients, 32, 0.020, 0.0) >= 0.97 * answered(clients, 32, 0.0, 0.0)
+
+
 @pytest.mark.parametrize(("size", "clients"), [(8, 64), (256, 64), (256, 256)])
 def test_no_wait_makes_a_busy_model_slower_with_batches_of_any_size(size: int, clients: int):
     assert answered(clients, size, 0.005, 0.0) >= 0.97 * answered(clients, size, 0.0, 0.0)
