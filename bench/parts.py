@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bench import ideal, loads, processes
@@ -33,6 +33,7 @@ OBJECTIVE_MS = 2 * (SLOW_A + SLOW_B * MAX_BATCH) + 50
 CONNECTIONS = (1, 4, 16, 64, 256)
 LOADS = (25, 60, 90, 110, 150)
 WAITS_MS = (0, 1, 5, 20)
+TURNS = 5  # at one connection: few requests a second, so that one stall of the machine makes a p99
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 # NB: closed loops are bound by their connections; what is measured is not how many may wait.
 WIDE: dict[str, Any] = {"maxQueuedItems": 4096}
@@ -150,12 +151,13 @@ def latency(bench: Bench, number: int) -> None:
     """What the sidecar adds: at one connection to the model alone, at half load to a free batcher."""
     with (
         bench.quick_model() as model,
+        processes.relay(model, core=bench.server_core) as relay,
         processes.sidecar(
             model, core=bench.server_core, batching={"maxBatchSize": MAX_BATCH, **WIDE}
         ) as sidecar,
         bench.counting("latency/one"),
     ):
-        _one_connection(bench, "sidecar", model, sidecar)
+        _one_connection(bench, model, {"relay": relay, "sidecar": sidecar})
     if bench.other:
         with (
             _attempt(bench, "other"),
@@ -163,7 +165,7 @@ def latency(bench: Bench, number: int) -> None:
             bench.other.serve(model, core=bench.server_core, max_batch=MAX_BATCH) as other,
             bench.counting("latency/one"),
         ):
-            _one_connection(bench, "other", model, other)
+            _one_connection(bench, model, {"other": other})
     with (
         processes.model(MIDDLE_A, MIDDLE_B, core=bench.server_core) as model,
         processes.sidecar(
@@ -174,15 +176,16 @@ def latency(bench: Bench, number: int) -> None:
         _half_load(bench, sidecar, number)
 
 
-def _one_connection(bench: Bench, subject: str, model: Server, through: Server) -> None:
-    """What a sidecar adds to the model at one connection."""
-    alone = loads.wrk(model, 1, bench.seconds, core=bench.load_core)
-    found = loads.wrk(through, 1, bench.seconds, core=bench.load_core)
-    for word in ("p50", "p99"):
-        added = found[f"{word}_ms"] - alone[f"{word}_ms"]
-        bench.figures.add(f"latency/{subject}/one/added_{word}", added, "ms")
-    added = found["p50_ms"] - alone["p50_ms"]
-    bench.say(f"latency at one connection: added by {subject}, p50: {added:.3f} ms")
+def _one_connection(bench: Bench, model: Server, subjects: Mapping[str, Server]) -> None:
+    """What each in front of the model adds to it at one connection, in turns."""
+    for _ in range(TURNS):
+        alone = loads.wrk(model, 1, bench.seconds, core=bench.load_core)
+        for name, server in subjects.items():
+            through = loads.wrk(server, 1, bench.seconds, core=bench.load_core)
+            for word in ("p50", "p99"):
+                added = through[f"{word}_ms"] - alone[f"{word}_ms"]
+                bench.figures.add(f"latency/{name}/one/added_{word}", added, "ms")
+                bench.say(f"latency of the {name} at one connection: added {word} {added:.3f} ms")
 
 
 def _half_load(bench: Bench, sidecar: Server, number: int) -> None:

@@ -160,6 +160,17 @@ def model(a_ms: float, b_ms: float, *, core: int) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
+def relay(behind: Server, *, core: int) -> Iterator[Server]:
+    """A relay that reads nothing (`bench.relay`) before a model."""
+    port = free_port()
+    command = [sys.executable, "-m", "bench.relay", str(port), str(behind.port)]
+    with running(command, core=core) as (process, log):
+        server = dataclasses.replace(behind, port=port, pid=process.pid)
+        await_answer(server, process, log, seconds=20)
+        yield server
+
+
+@contextlib.contextmanager
 def sidecar(
     behind: Server,
     *,

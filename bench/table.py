@@ -64,6 +64,10 @@ def block(document: Mapping[str, Any]) -> str:
         return f"{' / '.join(found)} µs"
 
     agent = f"; KServe's agent: {cpu('kserve-agent')}" if "kserve-agent" in document["versions"] else ""
+    relay = ""
+    if median(document, "latency/relay/one/added_p99") is not None:  # else from before it was measured
+        found = [value(f"latency/relay/one/added_{word}") for word in ("p50", "p99")]
+        relay = f" (a relay that reads nothing: {' / '.join(found)} ms)"
     goods = ", ".join(f"{value(f'goodput/sidecar/{percent}/share')} at {percent} %" for percent in LOADS)
     lines += [
         "",
@@ -73,7 +77,7 @@ def block(document: Mapping[str, Any]) -> str:
         f"| with a model that costs nothing, 256 connections | {value('free/sidecar/256/rate', 0)}/s |",
         (
             f"| added at one connection, p50 / p99 | {value('latency/sidecar/one/added_p50')} / "
-            f"{value('latency/sidecar/one/added_p99')} ms |"
+            f"{value('latency/sidecar/one/added_p99')} ms{relay} |"
         ),
         (
             f"| added at half load, p99, against a batcher that costs nothing | "
