@@ -64,6 +64,7 @@ _UPSTREAM = f"{_UNIT}/wire/test_h1_upstream.py"
 _UPSTREAM_STREAMS = f"{_UNIT}/wire/test_h1_upstream_streams.py"
 _CONFORMANCE = f"{_UNIT}/wire/test_wire_http.py"
 _V2 = f"{_UNIT}/wire/test_protocol_v2.py"
+_UNTOLD = "test_an_end_that_the_loop_has_not_told_yet_is_seen_before_sending"
 
 MUTANTS = (
     # -- each request gets its own answer
@@ -255,6 +256,14 @@ MUTANTS = (
         old="if not parser.should_keep_alive():\n            self.reusable = False",
         new="pass",
         tests=(_UPSTREAM,),
+    ),
+    Mutant(
+        name="an idle connection is taken without a look whether its peer has ended it",
+        breaks=BROKEN,
+        package=WIRE,
+        old="(age < LOOK_SECONDS or _quiet(connection))",
+        new="age < self._idle_seconds",
+        tests=(f"{_UPSTREAM_STREAMS}::TestBroken::{_UNTOLD}",),
     ),
     # -- one slow start locks no healthy model out
     Mutant(

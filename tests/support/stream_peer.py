@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 
 class Wire:
@@ -48,6 +49,7 @@ class Wire:
         self.writer.transport.abort()
 
 
+Server = TypeVar("Server", bound="Scripted")
 Script = Callable[[Wire], Awaitable[None]]
 
 
@@ -75,9 +77,8 @@ class Scripted:
 
 
 @contextlib.asynccontextmanager
-async def scripted() -> AsyncIterator[Scripted]:
-    """A scripted server on a free port of loopback."""
-    found = Scripted()
+async def scripted(found: Server) -> AsyncIterator[Server]:
+    """Serve on a free port of loopback."""
     server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
     found.port = server.sockets[0].getsockname()[1]
     try:

@@ -18,11 +18,7 @@ from penstock_wire.settings import Batching
 from tests.support import fake_loop
 from tests.support.scripted_model import Asked, Run, Scripted, got
 
-
-@pytest.fixture(autouse=True, params=["called back", "in tasks"])
-def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of sending a batch: each test is true of both."""
-    monkeypatch.setattr(Scripted, "tasks", request.param == "in tasks")
+pytestmark = pytest.mark.usefixtures("sending")
 
 
 def test_an_idle_model_is_sent_the_first_request_at_once_and_a_busy_one_gathers():

@@ -13,11 +13,7 @@ from penstock_wire.http import ConnectionLost, Request, Response, UpstreamTimeou
 from tests.support import fake_loop
 from tests.support.scripted_model import Run, Scripted, got
 
-
-@pytest.fixture(autouse=True, params=["called back", "in tasks"])
-def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of sending a batch: each test is true of both."""
-    monkeypatch.setattr(Scripted, "tasks", request.param == "in tasks")
+pytestmark = pytest.mark.usefixtures("sending")
 
 
 def failing(*bad: object, status: int = 400):

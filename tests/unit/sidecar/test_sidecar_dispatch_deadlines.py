@@ -11,11 +11,7 @@ from penstock_wire.settings import Batching, Priority
 from tests.support import fake_loop
 from tests.support.scripted_model import Scripted, got
 
-
-@pytest.fixture(autouse=True, params=["called back", "in tasks"])
-def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of sending a batch: each test is true of both."""
-    monkeypatch.setattr(Scripted, "tasks", request.param == "in tasks")
+pytestmark = pytest.mark.usefixtures("sending")
 
 
 async def learned(s: Scripted, rounds: int = 3) -> None:

@@ -10,11 +10,7 @@ from penstock_wire.errors import PenstockError, Reason
 from tests.support import fake_loop
 from tests.support.scripted_model import Scripted, got
 
-
-@pytest.fixture(autouse=True, params=["called back", "in tasks"])
-def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of sending a batch: each test is true of both."""
-    monkeypatch.setattr(Scripted, "tasks", request.param == "in tasks")
+pytestmark = pytest.mark.usefixtures("sending")
 
 
 def test_a_request_whose_time_is_over_as_a_slot_falls_free_is_not_sent():

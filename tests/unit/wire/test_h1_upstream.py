@@ -18,61 +18,44 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from tests.support.stream_peer import Scripted, Wire, scripted
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
-class Peer:
+class Peer(Scripted):
     """A server that gives each request the next of its answers; None hangs, `CLOSE` in one ends it."""
 
     CLOSE = b"<close>"
 
     def __init__(self) -> None:
+        super().__init__()
+        self.scripts = [self.play]
         self.answers: list[bytes | None] = []
-        self.connections = 0
         self.requests: list[bytes] = []
-        self.port = 0
         self.hanging = asyncio.Event()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    (int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")), 0
-                )
-                self.requests.append(head + await reader.readexactly(length))
-                answer = self.answers.pop(0)
-                if answer is None:
-                    self.hanging.set()
-                    await reader.read()
-                    return
-                writer.write(answer.replace(self.CLOSE, b""))
-                await writer.drain()
-                if answer.endswith(self.CLOSE):
-                    return
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client closed
-        finally:
-            writer.close()
+    async def play(self, wire: Wire) -> None:
+        while True:
+            head = await wire.head()
+            length = next(
+                (int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")), 0
+            )
+            self.requests.append(head + await wire.reader.readexactly(length))
+            answer = self.answers.pop(0)
+            if answer is None:
+                self.hanging.set()
+                await wire.gone()
+                return
+            await wire.send(answer.replace(self.CLOSE, b""))
+            if answer.endswith(self.CLOSE):
+                return
 
 
 @pytest_asyncio.fixture
 async def peer() -> AsyncIterator[Peer]:
-    found = Peer()
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.port = server.sockets[0].getsockname()[1]
-    yield found
-    server.close()
-
-
-@pytest_asyncio.fixture
-async def upstream() -> AsyncIterator[H1Upstream]:
-    found = H1Upstream()
-    yield found
-    await found.close()
-    await asyncio.sleep(0)
+    async with scripted(Peer()) as found:
+        yield found
 
 
 async def send(upstream: H1Upstream, peer: Peer, method: str = "POST", *, timeout: float = 30) -> Response:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.h1_upstream_answer import Answer
@@ -16,23 +14,9 @@ from penstock_wire.http import (
     AnswerUnreadable,
     ConnectionLost,
 )
-from tests.support.stream_peer import Scripted, Wire, scripted
+from tests.support.stream_peer import Scripted, Wire
 from tests.support.upstream_exchange import ask, check_pool, get, good, rest
 from tests.support.waiting import until
-
-
-@pytest_asyncio.fixture
-async def upstream() -> AsyncIterator[H1Upstream]:
-    found = H1Upstream()
-    yield found
-    await found.close()
-    await asyncio.sleep(0)
-
-
-@pytest_asyncio.fixture
-async def peer() -> AsyncIterator[Scripted]:
-    async with scripted() as found:
-        yield found
 
 
 class TestTunnels:

@@ -1,0 +1,27 @@
+"""Fixtures of the tests of the upstream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from penstock_wire.h1_upstream import H1Upstream
+from tests.support.stream_peer import Scripted, scripted
+
+
+@pytest_asyncio.fixture
+async def upstream() -> AsyncIterator[H1Upstream]:
+    """An upstream, closed in the end."""
+    found = H1Upstream()
+    yield found
+    await found.close()
+    await asyncio.sleep(0)
+
+
+@pytest_asyncio.fixture
+async def peer() -> AsyncIterator[Scripted]:
+    """A server that plays what the test says."""
+    async with scripted(Scripted()) as found:
+        yield found
