@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test unit mutants demo bench bench-control faults crds fmt lock clean
+.PHONY: help check test unit mutants demo bench bench-control faults zero-loss crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -20,7 +20,7 @@ $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps uv==$(UV_VERSION) -e .
 	@touch $@
 
-lock: ## Write requirements/*.lock anew from pyproject.toml
+lock: # Write requirements/*.lock anew from pyproject.toml
 	@for extra in operator router sidecar sdk dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --no-emit-package penstock --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
@@ -59,6 +59,11 @@ bench-control: $(VENV)/.ready ## Measure the operator with 1000 backends on a cl
 
 faults: $(VENV)/.ready ## Ten minutes of a faulty apiserver under the operator (FAULTS="--fault-seed 2")
 	@$(BIN)/pytest tests/cluster/test_faults.py --fault-seconds 600 $(FAULTS)
+
+zero-loss: $(VENV)/.ready ## Three rounds of every change under the ledger, then kills (10 min); figures in bench/results/zero_loss.json
+	@rm -f bench/results/zero_loss.json
+	@$(BIN)/pytest tests/cluster/test_zero_loss.py tests/cluster/test_zero_loss_killed.py -k 'changes_deletions or loses_at_most' -s \
+	  --loss-rounds 3 --loss-results bench/results/zero_loss.json $(LOSS)
 
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds

@@ -23,7 +23,7 @@ from penstock_wire.reporter import Reporter
 from penstock_wire.settings_source import SettingsSource
 
 SILENCE_SECONDS = 3.0
-"""A pod's machine that gives no sign of life for so long is taken for lost: four retransmissions in a row."""
+"""A pod's machine that gives no sign of life for so long is taken for lost."""
 HOLD_ANSWER_SECONDS = 0.5
 """So long before the end of a drain, what is still held is answered 503."""
 

@@ -28,8 +28,10 @@ from tests.support.zero_loss import (
     pod_on,
     pods_of,
     ready_pods,
+    record,
     serve,
     table,
+    totals,
     wait_settled,
 )
 
@@ -74,17 +76,21 @@ class Changes:
 
     def image(self) -> None:
         """Another image."""
-        self.backend["spec"]["model"]["python"]["image"] = OTHER_IMAGE
+        python = self.backend["spec"]["model"]["python"]
+        python["image"] = OTHER_IMAGE if python["image"] == MODEL_IMAGE else MODEL_IMAGE
         self._roll()
 
     def env(self) -> None:
         """Another variable."""
-        self.backend["spec"]["model"]["python"]["env"].append({"name": "CHANGED", "value": "yes"})
+        env = self.backend["spec"]["model"]["python"]["env"]
+        env.append({"name": f"CHANGED_{len(env)}", "value": "yes"})
         self._roll()
 
     def policy(self) -> None:
         """Other knobs in the BatchPolicy."""
-        self.namespace.apply(policy(maxBatchSize=4))
+        self.backend["spec"].pop("batching", None)
+        self.backend["spec"]["batchPolicyRef"] = "p"
+        self.namespace.apply(policy(maxBatchSize=4), self.backend)
         self._applied("maxBatchSize", 4)
 
     def settings(self) -> None:
@@ -159,9 +165,13 @@ def policy(**spec: object) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drained_node(
-    two_nodes: Cluster, namespace: Namespace, load: Load, capsys: pytest.CaptureFixture[str]
+    two_nodes: Cluster,
+    namespace: Namespace,
+    load: Load,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     """One ledger over all of it, at the rate that this machine bears: 1 000 a second, never below 200."""
     images.build(
@@ -177,14 +187,17 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
     changes = Changes(two_nodes, namespace, ledger_backend("b", collector=load.port, **knobs))
     with capsys.disabled():
         print()
-        rate = calibrate(load, url)
+        rate, tries = calibrate(load, url)
         print(f"ledger: {rate:.0f} requests/s from here on, through {', '.join(changes.parts())}")
         load.start(url, rate=rate)
-        for name, change in changes.parts().items():
-            load.mark(name)
-            change()
+        for turn in range(int(request.config.getoption("--loss-rounds"))):
+            for name, change in changes.parts().items():
+                load.mark(f"{name} ({turn + 1})" if turn else name)
+                change()
         summary = load.stop()
         print(table(summary))
+    results = {"rate": rate, "calibration": tries, **totals(summary)}
+    record(request.config.getoption("--loss-results"), "changes", results)
     assert_nothing_lost(summary)
 
 

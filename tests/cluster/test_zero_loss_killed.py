@@ -11,7 +11,16 @@ import pytest
 
 from devcluster.cluster import Cluster
 from tests.support.k8s import Load, Namespace, endpoint, wait_for
-from tests.support.zero_loss import ROUTERS, pod_on, pods_of, ready_pods, serve, wait_settled
+from tests.support.zero_loss import (
+    ROUTERS,
+    pod_on,
+    pods_of,
+    ready_pods,
+    record,
+    serve,
+    totals,
+    wait_settled,
+)
 
 RATE = 100.0
 QUEUE, BATCH = 128, 8
@@ -32,9 +41,18 @@ class Killing:
         url: where to.
         kill: kills; it returns when that is done.
         mended: waits until all is well again.
+        results: where figures are written, and under which name.
     """
 
-    def __init__(self, load: Load, url: str, *, kill: Callable[[], None], mended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        load: Load,
+        url: str,
+        *,
+        kill: Callable[[], None],
+        mended: Callable[[], None],
+        results: tuple[str, str],
+    ) -> None:
         load.start(url, rate=RATE)
         wait_for("some answers", lambda: load.mark("before") >= RATE)
         load.mark("killed")
@@ -54,6 +72,14 @@ class Killing:
             f"{len(self.errors)} of {self.summary['sent']} lost; the first told {first - self.begun:.2f} s "
             f"after the kill began, the last {last - first:.2f} s later; others took up to {went_well:.2f} s"
         )
+
+        figures = {
+            "rate": RATE,
+            "kill_seconds": round(self.done - self.begun, 3),
+            "first_error_seconds": round(first - self.begun, 3),
+            "last_error_after_first_seconds": round(last - first, 3),
+        }
+        record(*results, figures | totals(self.summary))
 
     def check(self, *, held: int) -> None:
         """Nothing twice, nothing without an answer, at most what was held, and each error an honest one."""
@@ -85,7 +111,9 @@ def restarts(namespace: Namespace, pod: str, container: str) -> int:
 
 
 @pytest.mark.parametrize("container", ["penstock-sidecar", "model"])
-def test_kill_9_in_a_pod_loses_at_most_what_it_held(namespace: Namespace, load: Load, container: str) -> None:
+def test_kill_9_in_a_pod_loses_at_most_what_it_held(
+    namespace: Namespace, load: Load, container: str, request: pytest.FixtureRequest
+) -> None:
     """A sidecar holds a full queue and a batch, a model its batch; the rest is served by the other pod."""
     url = serve(namespace, load, **KNOBS)
     pod = ready_pods(namespace)[0]
@@ -99,13 +127,14 @@ def test_kill_9_in_a_pod_loses_at_most_what_it_held(namespace: Namespace, load: 
         url,
         kill=lambda: namespace.cluster.kill_container(namespace.name, pod, container),
         mended=mended,
+        results=(request.config.getoption("--loss-results"), f"kill -9 of {container}"),
     )
     killing.check(held=QUEUE + BATCH if container == "penstock-sidecar" else BATCH)
     killing.check_times()
 
 
 def test_a_lost_node_loses_at_most_what_its_pod_held(
-    second_node: Cluster, namespace: Namespace, load: Load
+    second_node: Cluster, namespace: Namespace, load: Load, request: pytest.FixtureRequest
 ) -> None:
     """Nobody says that it is gone: the router notes the silence and tells all at once; the rest goes on."""
     # The router is on the first node: a client of a lost one is as lost as its own network makes it.
@@ -122,7 +151,13 @@ def test_a_lost_node_loses_at_most_what_its_pod_held(
         answered = load.mark("killed")
         wait_for("answers without the node", lambda: load.mark("killed") >= answered + 10 * RATE)
 
-    killing = Killing(load, url, kill=lambda: second_node.lose_node("node1"), mended=noted)
+    killing = Killing(
+        load,
+        url,
+        kill=lambda: second_node.lose_node("node1"),
+        mended=noted,
+        results=(request.config.getoption("--loss-results"), "loss of a node"),
+    )
     second_node.remove_node("node1")
     killing.check(held=QUEUE + BATCH)
     first = min((error["at"] for error in killing.errors), default=0.0)

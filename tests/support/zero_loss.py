@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -74,11 +77,15 @@ def pod_on(namespace: Namespace, node: str) -> str:
     return there()[0]
 
 
-def calibrate(load: Load, url: str) -> float:
+def calibrate(load: Load, url: str) -> tuple[float, list[dict[str, Any]]]:
     """The highest of `RATES` that this machine bears with nothing going wrong, as it is loaded now.
 
     Both ends must hold: the generator sends in time, and answers come in time.
+
+    Returns:
+        The rate, and what each try found.
     """
+    found: list[dict[str, Any]] = []
     for rate in RATES:
         load.start(url, rate=rate, count=int(rate * TRIED_SECONDS))
         seen = load.finish(seconds=120)
@@ -87,9 +94,35 @@ def calibrate(load: Load, url: str) -> float:
             f"calibration: {rate:.0f} requests/s {'held' if held else 'not held'}: {seen['ok']} of "
             f"{seen['sent']} ok, p99 {seen['p99_ms']} ms, sends late by {seen['late_p99_ms']} ms (p99)"
         )
+        found.append(
+            {"rate": rate, "held": held, "p99_ms": seen["p99_ms"], "late_p99_ms": seen["late_p99_ms"]}
+        )
         if held:
-            return rate
-    return RATES[-1]
+            break
+    return rate, found
+
+
+def record(path: str, name: str, found: dict[str, Any]) -> None:
+    """Write what a test found into the results, under its name, beside what others found.
+
+    Args:
+        path: the file; empty = nothing is written.
+        name: of the test.
+        found: figures.
+    """
+    if not path:
+        return
+    file = Path(path)
+    results = json.loads(file.read_text()) if file.exists() else {}
+    results[name] = {"load_average": round(os.getloadavg()[0], 2), "cores": os.cpu_count(), **found}
+    file.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+
+
+def totals(summary: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a run that results keep."""
+    names = ("sent", "ok", "not_ok", "mismatched", "lost", "duplicated", "unexecuted", "p50_ms", "p99_ms")
+    more = ("late_p99_ms", "late_max_ms", "parts")
+    return {name: summary[name] for name in (*names, *more)}
 
 
 def table(summary: dict[str, Any]) -> str:

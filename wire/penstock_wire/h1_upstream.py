@@ -27,6 +27,7 @@ __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
 IDLE_SECONDS = 4.0
 """How long an idle connection is kept: less than the 5 s after which uvicorn closes its own."""
 CONNECT_SECONDS = 2.0
+LOOK_FOR_SILENCE_SECONDS = 0.5
 LOOK_SECONDS = 0.05
 """A connection that idled longer is asked whether its end has come: the loop may not have told yet."""
 
@@ -39,8 +40,7 @@ class H1Upstream:
         connect_seconds: how long connecting may take, with the handshake where there is one.
         tls: asked at each new connection what to check the server with; None = plain text.
         silence_seconds: how long a server's machine may be silent before its connections end; None = as long
-            as TCP allows. Not for a server on the same machine: one that reads nothing while it computes
-            would count as silent.
+            as TCP allows.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class H1Upstream:
         silence_seconds: float | None = None,
     ) -> None:
         self._silence_seconds = silence_seconds
+        self._next_look: asyncio.TimerHandle | None = None
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._tls = tls
@@ -155,7 +156,9 @@ class H1Upstream:
             raise ConnectFailed(f"cannot connect to {host}:{port}: {error}") from error
         self._open.add(connection)
         if self._silence_seconds is not None:
-            silence.watch(connection.transport, self._silence_seconds)
+            silence.probe(connection.transport, self._silence_seconds)
+            if self._next_look is None:
+                self._next_look = asyncio.get_running_loop().call_later(LOOK_FOR_SILENCE_SECONDS, self._look)
         return connection, timeout - (time.monotonic() - started)
 
     def put(self, connection: Connection) -> None:
@@ -186,12 +189,31 @@ class H1Upstream:
             return
         others = [one for one in self._open if one.key == lost.key and not one.transport.is_closing()]
         # Half: what was sent last on the others may have been acknowledged a little later.
-        if all(silence.heard_ago(one.transport) > self._silence_seconds / 2 for one in others):
+        if all(silence.look(one.transport).heard_ago > self._silence_seconds / 2 for one in others):
             for one in others:
                 one.fail(PeerSilent(f"nothing has come from {one.where} for some time, on any connection"))
 
+    def look_for_silence(self) -> None:
+        """End the connections on which sent data has not been acknowledged for the time of a silence."""
+        most = self._silence_seconds
+        for one in list(self._open):
+            if most is None or one.transport.is_closing():
+                continue
+            signs = silence.look(one.transport)
+            if signs.unacknowledged and signs.heard_ago >= most:
+                one.fail(PeerSilent(f"{one.where} has given no sign of life for {signs.heard_ago:.1f} s"))
+                self.silent(one)
+
+    def _look(self) -> None:
+        self._next_look = None
+        self.look_for_silence()
+        if self._open:
+            self._next_look = asyncio.get_running_loop().call_later(LOOK_FOR_SILENCE_SECONDS, self._look)
+
     async def close(self) -> None:
         """See `Upstream.close`."""
+        if self._next_look is not None:
+            self._next_look.cancel()
         self._idle.clear()
         for connection in list(self._open):
             connection.end()

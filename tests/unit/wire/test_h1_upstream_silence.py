@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -18,6 +18,7 @@ from penstock_wire import h1_upstream, silence
 from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.h1_upstream_connection import Connection
 from penstock_wire.http import ConnectionLost, PeerSilent, Request, Response
+from penstock_wire.silence import Signs
 from tests.support.waiting import until
 
 REQUEST = Request(method="GET", target="/", headers=(), body=b"")
@@ -79,15 +80,16 @@ def option(of: Connection, level: int, name: int) -> int:
     return found.getsockopt(level, name)
 
 
-async def test_the_kernel_is_asked_to_end_silent_connections(upstream: H1Upstream, mute: Mute) -> None:
-    """Unacknowledged data for 3 s, and a probe a second where nothing is under way."""
+async def test_the_kernel_is_asked_to_probe(upstream: H1Upstream, mute: Mute) -> None:
+    """Once a second where nothing is under way; after three that nobody answered it ends the connection."""
     (task,) = await asked(upstream, mute, 1)
     (one,) = connections(upstream)
-    assert option(one, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
+    assert option(one, socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
     assert option(one, socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert option(one, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
     assert option(one, socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 1
-    assert 0 <= silence.heard_ago(one.transport) < 60
+    await until(lambda: silence.look(one.transport).unacknowledged == 0)
+    assert 0 <= silence.look(one.transport).heard_ago < 60
     one.fail(ConnectionLost("over"))
     with pytest.raises(ConnectionLost):
         await task
@@ -98,7 +100,6 @@ async def test_without_a_time_a_server_may_be_silent(mute: Mute) -> None:
     upstream = H1Upstream()
     (task,) = await asked(upstream, mute, 1)
     (one,) = connections(upstream)
-    assert option(one, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
     assert option(one, socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
     await upstream.close()
     with pytest.raises(ConnectionLost):
@@ -111,7 +112,7 @@ async def test_one_silent_connection_tells_of_all(
 ) -> None:
     """What waits on the others fails at once, not after a silence of its own."""
     tasks = await asked(upstream, mute, 3)
-    monkeypatch.setattr(h1_upstream.silence, "heard_ago", lambda _: 2.5)
+    monkeypatch.setattr(h1_upstream.silence, "look", lambda _: Signs(2.5))
     connections(upstream)[0].connection_lost(OSError(number, "silent"))
     for task in tasks:
         with pytest.raises(PeerSilent):
@@ -122,8 +123,8 @@ async def test_one_silent_connection_tells_of_all(
 @pytest.mark.parametrize(
     ("error", "heard", "expected"),
     [
-        (OSError(errno.ETIMEDOUT, "silent"), lambda _: 0.2, PeerSilent),
-        (ConnectionResetError(errno.ECONNRESET, "reset"), lambda _: 2.5, ConnectionLost),
+        (OSError(errno.ETIMEDOUT, "silent"), Signs(0.2), PeerSilent),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), Signs(2.5), ConnectionLost),
     ],
 )
 async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
@@ -131,12 +132,12 @@ async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
     mute: Mute,
     monkeypatch: pytest.MonkeyPatch,
     error: OSError,
-    heard: Callable[[object], float],
+    heard: Signs,
     expected: type[ConnectionLost],
 ) -> None:
     """Another connection heard from it since, or the end was a reset: the others go on."""
     tasks = await asked(upstream, mute, 2)
-    monkeypatch.setattr(h1_upstream.silence, "heard_ago", heard)
+    monkeypatch.setattr(h1_upstream.silence, "look", lambda _: heard)
     first, second = connections(upstream)
     first.connection_lost(error)
     done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -146,3 +147,45 @@ async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
     second.fail(ConnectionLost("over"))
     with pytest.raises(ConnectionLost):
         await left.pop()
+
+
+async def test_sent_data_that_nobody_acknowledges_ends_all_connections(
+    upstream: H1Upstream, mute: Mute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are no probes while it is under way: the kernel's own account of it is asked twice a second."""
+    tasks = await asked(upstream, mute, 2)
+    first, second = connections(upstream)
+    signs = {first.transport: Signs(2.9, 1), second.transport: Signs(60.0, 0)}
+    monkeypatch.setattr(h1_upstream.silence, "look", signs.__getitem__)
+    upstream.look_for_silence()
+    assert connections(upstream) == [first, second]
+    signs[first.transport] = Signs(3.1, 1)
+    for task in tasks:  # by the timer: nobody calls
+        with pytest.raises(PeerSilent):
+            await task
+    assert connections(upstream) == []
+
+
+async def test_a_server_that_reads_nothing_is_not_silent() -> None:
+    """A closed window is acknowledged: a model that takes its time with a large body is not lost."""
+    took = asyncio.Event()
+
+    async def take_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await took.wait()
+        writer.close()
+
+    server = await asyncio.start_server(take_nothing, "127.0.0.1", 0, limit=1024)
+    port = server.sockets[0].getsockname()[1]
+    upstream = H1Upstream(silence_seconds=0.1)
+    large = Request(method="POST", target="/", headers=(), body=bytes(32 * 1024 * 1024))
+    task = asyncio.create_task(upstream.send("127.0.0.1", port, large, timeout=120))
+    await until(lambda: len(connections(upstream)) == 1)
+    (one,) = connections(upstream)
+    await until(lambda: silence.look(one.transport).heard_ago > 0.3)
+    upstream.look_for_silence()
+    assert not task.done()
+    took.set()
+    with pytest.raises(ConnectionLost):
+        await task
+    await upstream.close()
+    server.close()
