@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable
 from typing import Protocol
 
 from penstock_sidecar.dispatch import Dispatcher
 from penstock_sidecar.passthrough import STREAM_BYTES, Passing
 from penstock_sidecar.refusals import Refusals
+from penstock_sidecar.request_ids import RequestIds
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason
@@ -17,8 +16,6 @@ from penstock_wire.h1_front_limits import MAX_BODY_BYTES
 from penstock_wire.headers import QUEUE, REQUEST_ID
 from penstock_wire.http import Exchange, Request, Response
 from penstock_wire.process import log
-
-_REQUEST_ID = re.compile(rb"[!-~]{1,128}")  # visible ASCII
 
 
 class Tally(Protocol):
@@ -96,10 +93,7 @@ class SidecarHandler:
         self._refusals = Refusals(backend=backend, pod=pod, queued=lambda: dispatcher.queued)
         self._first = first
         self._passing = passing
-        # An id need not be unguessable: it is no secret, and opens nothing. A random part keeps those of two
-        # processes apart, a number those of one.
-        self._id_prefix = os.urandom(8).hex().encode()
-        self._id_number = 0
+        self._ids = RequestIds()
 
     def streams(self, request: Request) -> bool:
         """Which bodies are streams (a `Streams`): large ones of requests that pass through.
@@ -122,10 +116,7 @@ class SidecarHandler:
         request = exchange.request
         arrived = self._clock()
         told = dispatcher.keys.read(request.headers)
-        request_id = told.request_id
-        if request_id is None or _REQUEST_ID.fullmatch(request_id) is None:
-            self._id_number += 1
-            request_id = b"%b%016x" % (self._id_prefix, self._id_number)
+        request_id = self._ids.of(told.request_id)
         size = 0
         try:
             if dispatcher.refusing is not None:

@@ -14,8 +14,6 @@ out of the queue in O(1); with the model, its connection there is closed, so tha
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -25,6 +23,8 @@ from penstock_sidecar.keys import lone_fields
 from penstock_sidecar.pace import MAX_RETRY_AFTER, Pace
 from penstock_sidecar.passthrough_queue import WaitingLine
 from penstock_sidecar.passthrough_relay import Relay, join, nothing
+from penstock_sidecar.refusals import Refusals
+from penstock_sidecar.request_ids import RequestIds
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import QUEUE, REQUEST_ID, SERVER_TIMING, Headers, get, timeout_ms
 from penstock_wire.http import (
@@ -50,8 +50,6 @@ STREAM_IDLE_SECONDS = 60.0
 TIMER_SLACK = 0.0005
 """uvloop's timers have a resolution of 1 ms and may fire this much early."""
 MIN_SECONDS = 0.001
-
-_REQUEST_ID = re.compile(rb"[!-~]{1,128}")  # visible ASCII
 
 Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
 """Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
@@ -158,8 +156,11 @@ class Passing:
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._id_prefix = os.urandom(8).hex().encode()
-        self._id_number = 0
+        self._ids = RequestIds()
+        self._refusals = Refusals(backend=backend, pod=pod, queued=lambda: len(self._line))
+        # What one hears for whom there is no room, and of what it tells.
+        self._full: PenstockError | None = None
+        self._full_of: tuple[int, int, int, float] = (0, 0, 0, 0.0)
         self.refusing: PenstockError | None = None
         self.counts = Counts()
         self.pace = Pace()
@@ -295,10 +296,7 @@ class Passing:
         """Take a request (a `Service`)."""
         arrived = self._clock()
         headers = exchange.request.headers
-        request_id = get(headers, REQUEST_ID)
-        if request_id is None or _REQUEST_ID.fullmatch(request_id) is None:
-            self._id_number += 1
-            request_id = b"%b%016x" % (self._id_prefix, self._id_number)
+        request_id = self._ids.of(get(headers, REQUEST_ID))
         milliseconds = self._batching.default_timeout_ms
         asked = timeout_ms(headers)
         if asked is not None:
@@ -314,23 +312,26 @@ class Passing:
             arrived: when it arrived, in the clock's time.
             expires: until when the head of its answer must be there.
         """
+        if self.refusing is not None:
+            self._refuse(exchange, self.refusing, request_id)
+            return
+        self._tally.arrived(1)
+        if not self._line and not self._calls:
+            self._first()
+        if expires <= arrived:
+            self._refuse(exchange, admission.late_on_arrival(), request_id)
+            return
+        goes = not self._paused and len(self._calls) < self.slots and not self._line
+        if not goes and len(self._line) >= self.queue_limit:
+            self._refuse(exchange, self._no_room(), request_id)
+            return
         call = _Call(self, exchange, request_id, arrived, expires)
-        try:
-            if self.refusing is not None:
-                raise self.refusing.with_traceback(None)
-            self._tally.arrived(1)
-            if not self._line and not self._calls:
-                self._first()
-            if expires <= arrived:
-                raise admission.late_on_arrival()
-            exchange.gone = call.gone
-            if not self._paused and len(self._calls) < self.slots and not self._line:
-                self._start(call)
-            else:
-                self._enqueue(call)
-        except PenstockError as error:
-            exchange.gone = None
-            self._tell(call, error)
+        exchange.gone = call.gone
+        if goes:
+            self._start(call)
+        else:
+            self._line.add(call)
+            self._ring_at(expires)
 
     def leave(self, call: _Call) -> None:
         """The client of a request went away before its answer."""
@@ -346,18 +347,25 @@ class Passing:
 
     # Inside
 
-    def _enqueue(self, call: _Call) -> None:
-        queued, limit = len(self._line), self.queue_limit
-        if queued >= limit:
-            # One position behind all that wait; `slots` are served at once.
-            seconds = (queued + 1) * self.pace.seconds / self.slots
-            raise admission.full(
-                f"expected at most {limit} requests to wait, found {queued}; {len(self._calls)} are ongoing",
+    def _no_room(self) -> PenstockError:
+        """What one hears for whom there is no room; the same object while the same is told."""
+        limit, queued, ongoing = self.queue_limit, len(self._line), len(self._calls)
+        # One position behind all that wait; `slots` are served at once.
+        seconds = (queued + 1) * self.pace.seconds / self.slots
+        told = (limit, queued, ongoing, seconds)
+        if self._full is None or told != self._full_of or self._full.status != self._batching.overflow_status:
+            self._full_of = told
+            self._full = admission.full(
+                f"expected at most {limit} requests to wait, found {queued}; {ongoing} are ongoing",
                 status=self._batching.overflow_status,
                 retry_after=min(MAX_RETRY_AFTER, max(1.0, seconds)),
             )
-        self._line.add(call)
-        self._ring_at(call.expires)
+        return self._full
+
+    def _refuse(self, exchange: Exchange, error: PenstockError, request_id: bytes) -> None:
+        """Answer one of many the same."""
+        self._tally.ended(error.status, error.reason, 1)
+        self._refusals.tell(exchange, error, request_id)
 
     def _start(self, call: _Call) -> None:
         call.begun = self._clock()

@@ -312,3 +312,19 @@ async def test_bodies_of_unknown_short_or_impossible_length_are_judged_when_they
     request = Request(method="POST", target="/p", headers=(), body=b"", length=length)
     assert not world.handler.streams(request)
     await world.close()
+
+
+async def test_what_passes_through_is_refused_a_few_at_a_time_too():
+    world = World(max_queued_items=0)
+    world.passing.apply(Settings(batching=Batching(max_queued_items=0), max_ongoing_requests=1))
+    first = Heard()
+    world.passing.begin(first)
+    refused = [Heard() for _ in range(AT_ONCE + 1)]
+    for one in refused:
+        world.passing.begin(one)
+    assert [len(one.answers) for one in refused] == [1] * AT_ONCE + [0]
+    await asyncio.sleep(0)
+    assert [reason(one.answers[0]) for one in refused] == ["queue_full"] * len(refused)
+    await world.passing.abort()
+    assert [reason(answer) for answer in first.answers] == ["model_unreachable"]
+    await world.close()

@@ -1,0 +1,31 @@
+"""The `x-request-id` of each request: its client's, or one of ours."""
+
+from __future__ import annotations
+
+import os
+import re
+
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")  # visible ASCII
+
+
+class RequestIds:
+    """Gives the requests of one process their ids."""
+
+    __slots__ = ("_number", "_prefix")
+
+    def __init__(self) -> None:
+        # An id need not be unguessable: it is no secret, and opens nothing. A random part keeps those of two
+        # processes apart, a number those of one.
+        self._prefix = os.urandom(8).hex().encode()
+        self._number = 0
+
+    def of(self, told: bytes | None) -> bytes:
+        """The id that a client told, or another where it told none, or one that may not stand in a field.
+
+        Args:
+            told: the value of its `x-request-id`, None for none.
+        """
+        if told is not None and _REQUEST_ID.fullmatch(told) is not None:
+            return told
+        self._number += 1
+        return b"%b%016x" % (self._prefix, self._number)
