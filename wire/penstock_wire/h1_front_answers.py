@@ -373,11 +373,11 @@ class AnswerSide:
         self._phase = PLAIN
         self._since = self._front.now
         if not self._transport.is_closing():
+            self._resume(self._holders)
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
                 self._transport.close()  # TLS has no half: it tells the end, and waits for the client's
-            self._resume(self._holders)
 
     def _cut(self) -> None:
         """End the connection so that nobody takes what was sent for the whole."""
