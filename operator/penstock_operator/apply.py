@@ -11,7 +11,7 @@ Fields that others added are not in what we want, so they neither count as drift
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
 
@@ -52,6 +52,7 @@ _LIST_KEYS: dict[str, tuple[str, ...]] = {
     "ownerReferences": ("uid",),
     "conditions": ("type",),
 }
+_NOTHING: Obj = {"metadata": {}}
 _KEY_DEFAULTS = {"protocol": "TCP"}
 
 
@@ -207,6 +208,7 @@ class Applier:
         owners: Collection[str],
         shared: bool = False,
         looked: Mapping[Key, Obj | None] | None = None,
+        confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> Obj:
         """Make the child what we want, with no write where it is.
 
@@ -215,6 +217,7 @@ class Applier:
             owners: uids of which one must own a live object for it to be ours.
             shared: the object belongs to a namespace; our label on it is proof enough.
             looked: live objects that the caller has just looked at, to spare a second look.
+            confirm: called before an object is made, or gets an owner (back); what it raises passes.
 
         Returns:
             The live object.
@@ -237,6 +240,8 @@ class Applier:
                 return live
             if self._futile.get(key) == _mark(desired, live):
                 return live
+        if confirm is not None and not set(owner_uids(desired)) <= set(owner_uids(live or _NOTHING)):
+            await confirm()
         answer = await self._cluster.apply(kind, stamped(desired))
         self._observer.wrote("apply", kind.kind)
         if needs_write(desired, answer) is not None:

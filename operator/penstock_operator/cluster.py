@@ -99,6 +99,7 @@ class Cluster(Protocol):
         *,
         keep: Callable[[Obj], T],
         labels: str | None = None,
+        name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
         """All objects of a kind, of which only what `keep` makes of them is held.
@@ -108,6 +109,8 @@ class Cluster(Protocol):
             namespace: None for all.
             keep: called with each object as it comes; a list that is begun anew calls it again for some.
             labels: a label selector.
+            name: the one of this name only. Unlike a `get`, which a server that is just starting answers
+                with 404 also where the object exists, no item means that there is none.
             metadata_only: ask for metadata alone, which is much cheaper.
 
         Returns:
@@ -236,10 +239,15 @@ class KubernetesCluster:
         *,
         keep: Callable[[Obj], T],
         labels: str | None = None,
+        name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
         """See `Cluster`."""
-        first = {"limit": str(PAGE)} | ({"labelSelector": labels} if labels else {})
+        first = {"limit": str(PAGE)}
+        if labels:
+            first["labelSelector"] = labels
+        if name:
+            first["fieldSelector"] = f"metadata.name={name}"
         accept = _METADATA_ONLY if metadata_only else "application/json"
         found: list[T] = []
         token, anew = "", 0

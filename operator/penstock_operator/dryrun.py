@@ -87,6 +87,7 @@ class FileCluster:
         *,
         keep: Callable[[Obj], T],
         labels: str | None = None,
+        name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
         """See `Cluster`."""
@@ -94,7 +95,7 @@ class FileCluster:
         return [
             keep(copy.deepcopy(obj))
             for key, obj in self._objects.items()
-            if key.kind == kind.kind and namespace in (None, key.namespace)
+            if key.kind == kind.kind and namespace in (None, key.namespace) and name in (None, key.name)
         ]
 
 
@@ -149,10 +150,13 @@ class DryCluster:
         *,
         keep: Callable[[Obj], T],
         labels: str | None = None,
+        name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
         """See `Cluster`."""
-        return await self._there.list(kind, namespace, keep=keep, labels=labels, metadata_only=metadata_only)
+        return await self._there.list(
+            kind, namespace, keep=keep, labels=labels, name=name, metadata_only=metadata_only
+        )
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         """See `Cluster`."""

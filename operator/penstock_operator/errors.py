@@ -7,6 +7,7 @@
     ├── LeaseLost              somebody else leads, or we could not prove that we do; ends the process
     ├── ReportRefused          a report whose sender is not the pod it speaks for
     ├── NameTaken              an object of a wanted name is not ours
+    ├── Outdated               what is worked on is gone; who depends on it looks again
     └── ClusterError           the apiserver said no, or said nothing
         ├── NotFound           404
         ├── Conflict           409
@@ -43,6 +44,10 @@ class ReportRefused(OperatorError):
         self.status = status
         self.reason = reason
         self.detail = detail
+
+
+class Outdated(OperatorError):
+    """A resource that is worked on is gone, or another one of its name; its keys are queued again."""
 
 
 class NameTaken(OperatorError):

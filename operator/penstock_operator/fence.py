@@ -62,11 +62,12 @@ class FencedCluster:
         *,
         keep: Callable[[Obj], T],
         labels: str | None = None,
+        name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
         """See `Cluster`."""
         return await self._cluster.list(
-            kind, namespace, keep=keep, labels=labels, metadata_only=metadata_only
+            kind, namespace, keep=keep, labels=labels, name=name, metadata_only=metadata_only
         )
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:

@@ -32,7 +32,7 @@ CONVERGED_WITHIN = 60.0
 QUIET = 6.0
 """Seconds without a write after which the operator counts as done, where nothing waits in its queue."""
 
-HOT = (10.0, 150)
+HOT = (10.0, 60)
 """More tries of one object's write than this in so many seconds are a hot loop. The first backoff is 0.1 s,
 and doubles: what always fails is tried some seven times in ten seconds; but each change of the resource and
 of each of its pods makes one at once. A loop without backoff makes hundreds."""

@@ -89,14 +89,17 @@ class MemoryCluster:
         *,
         keep: Callable[[Obj], T],
         labels: str | None = None,
+        name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
         self.reads += 1
         self.fail("list", kind.kind, namespace or "", "")
         wanted = dict(pair.split("=", 1) for pair in labels.split(",")) if labels else {}
         found = []
-        for (kind_name, where, _), live in sorted(self.objects.items()):
+        for (kind_name, where, own_name), live in sorted(self.objects.items()):
             if kind_name != kind.kind or (namespace is not None and where != namespace):
+                continue
+            if name not in (None, own_name):
                 continue
             own = live["metadata"].get("labels") or {}
             if all(own.get(name) == value for name, value in wanted.items()):

@@ -64,11 +64,13 @@ class Harness:
         )
         self.manager = Manager(self.ctx, queue, scale_queue)
         self.events = True
+        self.unheard: set[str] = set()
+        """Kinds whose watch is stalled: their events do not arrive."""
         self.cluster.watchers.append(self._event)
         self._seq = 0
 
     def _event(self, kind: str, obj: Obj) -> None:
-        if not self.events or obj["kind"] in ("Event", "Lease"):
+        if not self.events or obj["kind"] in ("Event", "Lease") or obj["kind"] in self.unheard:
             return
         own = obj["metadata"].get("labels") or {}
         ours = obj["apiVersion"] == API or own.get("app.kubernetes.io/managed-by") == "penstock"

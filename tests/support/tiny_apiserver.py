@@ -127,8 +127,11 @@ class TinyApiserver:
         if request.method == "GET" and not name:
             version = str(max((version for version, _, _ in self._events), default=1))
             labels = query.get("labelSelector")
+            one = query.get("fieldSelector", "").removeprefix("metadata.name=") or None
             only = "PartialObjectMetadataList" in request.headers.get("Accept", "")
-            items = await cluster.list(kind, namespace or None, keep=dict, labels=labels, metadata_only=only)
+            items = await cluster.list(
+                kind, namespace or None, keep=dict, labels=labels, name=one, metadata_only=only
+            )
             start = int(query.get("continue", "0"))
             end = start + min(self.page, int(query.get("limit", self.page)))
             for item in items:

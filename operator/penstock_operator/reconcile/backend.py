@@ -9,6 +9,7 @@ from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
 from penstock_operator.desired.keeping import Pods
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY
+from penstock_operator.reconcile import ghosts
 from penstock_operator.reconcile.context import Context, Problems, Scaled, outcome
 from penstock_operator.reconcile.writing import write_status
 from penstock_operator.status import BackendObserved, backend_status, parse_failed, publish_load
@@ -57,8 +58,9 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         )
         uid = backend.metadata.uid
         problems = await ctx.settle(
-            key, desired, owners=(uid,), candidates=lambda: ctx.store.owned(uid), looked=looked
-        )
+            key, desired, owners=(uid,), candidates=lambda: ctx.store.owned(uid), looked=looked,
+            confirm=lambda: ghosts.confirm_own(ctx, stored),
+        )  # fmt: skip
     wait = await _write_status(ctx, key, backend, versioned, problems, pods)
     again = outcome(problems)
     return wait if wait is not None else again

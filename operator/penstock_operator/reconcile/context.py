@@ -138,6 +138,7 @@ class Context:
         candidates: Callable[[], Sequence[Obj]],
         shared: bool = False,
         looked: dict[Key, Obj | None] | None = None,
+        confirm: Callable[[], Awaitable[None]],
     ) -> Problems:
         """Apply what differs and delete what is no longer desired; what cannot be written is told.
 
@@ -148,13 +149,27 @@ class Context:
             candidates: the live objects that are there for this key, asked for after the applies.
             shared: whether the objects belong to a namespace.
             looked: live objects looked at already.
+            confirm: called once, before the first object is made or gets an owner back (see `ghosts`).
+
+        Raises:
+            Outdated: who asks for all this is gone; nothing more was written.
         """
         problems = Problems()
+        sure = False
+
+        async def once() -> None:
+            nonlocal sure
+            if not sure:
+                await confirm()
+                sure = True
+
         for child in desired:
             key = key_of(child)
             before = self.store.get(kind_of(child), key.namespace, key.name)
             try:
-                live = await self.applier.ensure(child, owners=owners, shared=shared, looked=looked)
+                live = await self.applier.ensure(
+                    child, owners=owners, shared=shared, looked=looked, confirm=once
+                )
             except NameTaken as error:
                 problems.taken.append(f"{error.kind}/{error.name}")
                 self.log("name taken", level="warning", child=str(key), error=str(error))

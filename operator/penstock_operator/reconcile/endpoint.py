@@ -6,7 +6,7 @@ from penstock_operator.api import ModelEndpoint, ResourceError
 from penstock_operator.desired import names
 from penstock_operator.desired import router as rendering
 from penstock_operator.kinds import ENDPOINT, SERVICE
-from penstock_operator.reconcile import router
+from penstock_operator.reconcile import ghosts, router
 from penstock_operator.reconcile.context import Context, Problems, outcome
 from penstock_operator.reconcile.writing import write_status
 from penstock_operator.status import EndpointObserved, endpoint_status, parse_failed
@@ -36,7 +36,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     looked = {service: await ctx.applier.look(SERVICE, namespace, service.name)}
     port = ctx.view.ports(namespace).get(name)
     uid = endpoint.metadata.uid
-    problems = Problems()
+    problems, known = Problems(), stored
     if port is not None:
         problems = await ctx.settle(
             key,
@@ -44,6 +44,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
             owners=(uid,),
             candidates=lambda: [child for child in ctx.store.owned(uid) if not router.is_shared(child)],
             looked=looked,
+            confirm=lambda: ghosts.confirm_own(ctx, known),
         )
     plan = ctx.view.plan(namespace).endpoints.get(name)
     stored = ctx.store.get(ENDPOINT, namespace, name)

@@ -9,7 +9,7 @@ from typing import Protocol
 from penstock_operator.clock import Clock
 from penstock_operator.cluster import Obj
 from penstock_operator.desired.labels import MANAGED, MANAGED_BY
-from penstock_operator.errors import LeaseLost
+from penstock_operator.errors import LeaseLost, Outdated
 from penstock_operator.kinds import BACKEND, ENDPOINT, PARENTS, POD, POLICY, SPLIT, WATCHED_CHILDREN, Kind
 from penstock_operator.reconcile import backend, endpoint, policy, router, split
 from penstock_operator.reconcile.context import Context
@@ -179,11 +179,14 @@ class Manager:
         began, ok = self.ctx.clock.time(), False
         try:
             again = await RECONCILERS[key.kind](self.ctx, key)
+        except Outdated:
+            ok, again = True, None  # what it found is in the store, and who is concerned in the queue
+        else:
             ok = True
-            return again
         finally:
             if self._observer is not None:
                 self._observer.ran(key.kind, self.ctx.clock.time() - began, ok=ok)
+        return again
 
     async def scale(self, key: Key) -> float | None:
         """Run the autoscaler for one backend once (see `reconcile`).

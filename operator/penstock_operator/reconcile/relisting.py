@@ -23,6 +23,10 @@ LISTED = 10.0
 """After so many seconds watches that were started have listed what is there."""
 
 
+_FOR_GOOD = 2**63
+"""Later than every resourceVersion."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What a list told that the store did not know.
@@ -113,6 +117,7 @@ async def relist_kind(
     changed: Callable[[Change], None],
     *,
     namespace: str | None = None,
+    name: str | None = None,
     selector: str | None = None,
 ) -> Found:
     """Bring the store to what a fresh list has.
@@ -123,6 +128,7 @@ async def relist_kind(
         kind: which kind.
         changed: told of every object that was dropped or fetched.
         namespace: look at this one only.
+        name: look at the object of this name only.
         selector: label selector of the children.
 
     Returns:
@@ -132,15 +138,17 @@ async def relist_kind(
         ClusterError: a call failed.
     """
     # NB: only what was known before the list began: what came since is younger than the list.
-    before = store.all(kind)
+    before = [obj for obj in store.all(kind, namespace) if name is None or obj["metadata"]["name"] == name]
     labels = None if kind in PARENTS else selector
-    live = await cluster.list(kind, namespace, keep=_listed, labels=labels, metadata_only=True)
+    live = await cluster.list(kind, namespace, keep=_listed, labels=labels, name=name, metadata_only=True)
     there = {key: uid for key, uid, _ in live}
     dropped = fetched = 0
     for obj in before:
         key, uid = key_of(obj), obj["metadata"].get("uid")
         if there.get(key) != uid and store.get(kind, key.namespace, key.name) is obj:
-            changed(store.forget(key, uid))
+            # NB: who lost our label may get it back. A parent that is not listed is dead, whatever a stalled
+            # watch tells of it after all.
+            changed(store.forget(key, uid, version=_FOR_GOOD if kind in PARENTS else 0))
             dropped += 1
     for key, _, version in live:
         known = store.get(kind, key.namespace, key.name)

@@ -9,6 +9,7 @@ from penstock_operator.desired.labels import APP_NAME, APP_ROUTER, ENDPOINT
 from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT
 from penstock_operator.kinds import ENDPOINT as ENDPOINT_KIND
 from penstock_operator.kinds import SPLIT as SPLIT_KIND
+from penstock_operator.reconcile import ghosts
 from penstock_operator.reconcile.context import Context, Problems, outcome
 from penstock_operator.status import RouterObserved
 from penstock_operator.store import Key, key_of
@@ -51,13 +52,20 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     desired = rendering.router_objects(namespace, endpoints, config=ctx.render, document=versioned.document)
     owners = [endpoint.metadata.uid for endpoint in endpoints]
     problems = await ctx.settle(
-        key, desired, owners=owners, shared=True, candidates=lambda: _shared(ctx, namespace), looked=looked
-    )
+        key, desired, owners=owners, shared=True, candidates=lambda: _shared(ctx, namespace), looked=looked,
+        confirm=lambda: _confirm(ctx, namespace),
+    )  # fmt: skip
     before = ctx.router_problems.get(namespace)
     ctx.router_problems[namespace] = problems
     if versioned.changed or problems != (before or Problems()):
         tell(ctx, namespace)
     return outcome(problems)
+
+
+async def _confirm(ctx: Context, namespace: str) -> None:
+    """Look whether every endpoint that we know for long is still there: each of them owns the router."""
+    if any(map(ghosts.observed, ctx.store.all(ENDPOINT_KIND, namespace))):
+        await ghosts.confirm(ctx, ENDPOINT_KIND, namespace)
 
 
 def tell(ctx: Context, namespace: str, seconds: float = 0.0) -> None:

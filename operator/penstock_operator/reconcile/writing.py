@@ -10,6 +10,7 @@ from penstock_operator.clock import rfc3339_micro
 from penstock_operator.cluster import Obj
 from penstock_operator.errors import Conflict, NotFound
 from penstock_operator.kinds import EVENT, kind_of
+from penstock_operator.reconcile import ghosts
 from penstock_operator.reconcile.context import Context, conditions_of
 from penstock_operator.store import key_of
 
@@ -32,6 +33,7 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
 
     Raises:
         ClusterError: the apiserver refused.
+        Outdated: it is gone, or another one of its name.
     """
     if _unordered(status) == _unordered(stored.get("status") or {}):
         return False
@@ -45,13 +47,12 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
     }
     try:
         answer = await ctx.cluster.apply_status(kind, body)
-    except NotFound:
-        return False  # deleted meanwhile; the watch will say so
-    except Conflict:
+    except (NotFound, Conflict):
         known = ctx.store.get(kind, metadata["namespace"], metadata["name"])
-        if known is not None and known["metadata"]["uid"] == metadata["uid"]:
-            raise  # as far as we know it is still the same one: look again
-        return False
+        if known is None or known["metadata"]["uid"] != metadata["uid"]:
+            return False  # deleted meanwhile, as the watch has told
+        await ghosts.confirm(ctx, kind, metadata["namespace"], metadata["name"])
+        raise  # it is still the same one: look again
     ctx.observer.wrote("status", kind.kind)
     # NB: the answer holds whatever a user changed meanwhile; the watch will have nothing new to tell of that.
     ctx.changed(ctx.store.put(answer))
