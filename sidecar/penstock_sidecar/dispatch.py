@@ -69,7 +69,8 @@ class Dispatcher:
         begin: begins to send without a task, where that is possible; see `runs.Runs`.
 
     `slots` batches may be with the model at once now; `alive` while it runs; `refusing` is what new requests
-    are told, if they are refused; `keys` reads header fields under the policy in effect.
+    are told, if they are refused; `room` items may wait, `standing` is what whoever comes next would hear;
+    `keys` reads header fields under the policy in effect.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Dispatcher:
         self._curve = ServiceCurve()
         self._forecast = Forecast(self._curve)
         self._budget = Budget()
-        self._standing = admission.Standing()
+        self.standing = admission.Standing()
         self._late = admission.late_on_arrival()
         self._auto: AutoSlots | None = None
         self._idle = asyncio.Event()
@@ -221,7 +222,7 @@ class Dispatcher:
     def pause(self) -> None:
         """Cut no further batch; what comes waits, what is with the model ends."""
         self._paused = True
-        self._standing.clear()
+        self.standing.clear()
         if self._beside is not None:
             self._beside.pause()
 
@@ -234,7 +235,7 @@ class Dispatcher:
 
     def model_changed(self, *, loaded: bool, gone: bool) -> None:
         """Learn how long batches take only from a model that is loaded, and forget it with the process."""
-        self._standing.clear()
+        self.standing.clear()
         self._curve.learning = loaded
         if gone:
             self._curve.forget()
@@ -255,8 +256,8 @@ class Dispatcher:
             return self.refusing
         if expires <= arrived:
             return self._late
-        queue, standing = self._queue, self._standing
-        if queue.items >= self._room and self._is_full(1, max(0, self._free())):
+        queue, standing = self._queue, self.standing
+        if queue.items >= self.room and self._is_full(1, max(0, self._free())):
             return self.no_room(1)
         # NB: a deadline before the latest one may be kept though that one cannot; a share may be the next.
         if standing.late and not told.share and deadline >= queue.latest:
@@ -267,12 +268,12 @@ class Dispatcher:
 
     def no_room(self, size: int) -> PenstockError:
         """What a request of so many items hears for which there is no room; the same object to all."""
-        error = self._standing.full.get(size)
+        error = self.standing.full.get(size)
         if error is None:
             error = self._full(
-                f"expected room for {size} items, found {self._queue.items} of {self._room} queued"
+                f"expected room for {size} items, found {self._queue.items} of {self.room} queued"
             )
-            self._standing.keep_full(size, error)
+            self.standing.keep_full(size, error)
         return error
 
     def accept(self, work: Work) -> None:
@@ -292,7 +293,7 @@ class Dispatcher:
             after = queued + work.size
             # NB: what most requests are let in by, in one look; `_check_room` says it in full.
             if (
-                after > self._room
+                after > self.room
                 or queue.bytes + work.bytes_left > MAX_QUEUED_BYTES
                 or work.arrived + 2.0 * (after // self._usual + 2) * self._slow >= work.deadline
             ):
@@ -306,7 +307,7 @@ class Dispatcher:
         """The client went away: nothing of the request is sent any more, and an answer is dropped."""
         work.done = True
         if work.queued:
-            self._standing.clear()
+            self.standing.clear()
             self._queue.leave(work)
         self._check_idle()
 
@@ -352,7 +353,7 @@ class Dispatcher:
         work.done = True
         if work.queued:
             self._queue.leave(work)
-            self._standing.clear()
+            self.standing.clear()
         try:
             work.finish(outcome)
         except Exception as error:
@@ -360,7 +361,7 @@ class Dispatcher:
 
     def freed(self, turn: Turn) -> None:
         """See `runs.Flow`."""
-        self._standing.clear()
+        self.standing.clear()
         self._forecast.end(turn, waiting=self._queue.items > 0)
         if not self._runs.busy:
             self._quiet.set()
@@ -380,7 +381,7 @@ class Dispatcher:
     def learned(self, work: Work, items: int, seconds: float, *, ok: bool) -> None:
         """See `runs.Flow`."""
         now = self._clock()
-        self._standing.clear()
+        self.standing.clear()
         if ok:
             self.pace.observe(items, seconds)
             cls = work.key.cls
@@ -390,7 +391,7 @@ class Dispatcher:
             self._slow = max(0.9 * self._slow, slow)
         if self._auto is not None:
             self.slots = self._auto.ended(now, items, seconds, pressed=self._queue.items > 0, ok=ok)
-            self._room = self._batching.queue_limit(self.slots)
+            self.room = self._batching.queue_limit(self.slots)
 
     def isolates(self) -> bool:
         """See `runs.Flow`."""
@@ -410,7 +411,7 @@ class Dispatcher:
 
     def _set(self, batching: Batching) -> None:
         self._batching = batching
-        self._standing.clear()
+        self.standing.clear()
         self._default_timeout = batching.default_timeout_ms / 1000
         objective = batching.latency_objective_ms
         self._objective = None if objective is None else objective / 1000
@@ -423,7 +424,7 @@ class Dispatcher:
             self._auto = AutoSlots(start=self.slots, max_seconds=self._service)
         else:
             self._auto.max_seconds = self._service
-        self._room = batching.queue_limit(self.slots)
+        self.room = batching.queue_limit(self.slots)
         self._usual = min(self._usual, batching.max_batch_size)
         wait = batching.batch_wait_timeout_ms / 1000
         self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes, wait=wait)
@@ -450,7 +451,7 @@ class Dispatcher:
         # What free slots take at once does not wait; and a request larger than the whole queue gets its
         # chance when nobody else waits.
         queued = self._queue.items
-        return queued + size > self._room + free * self._batching.max_batch_size and not (free and not queued)
+        return queued + size > self.room + free * self._batching.max_batch_size and not (free and not queued)
 
     def _check_deadline(self, work: Work, free: int) -> None:
         """Refuse what would not be answered in time."""
@@ -473,7 +474,7 @@ class Dispatcher:
                     or 0.0
                 )
             if now + least > work.deadline:
-                self._standing.keep(cls, now + least, admission.unmeetable(least, work.deadline - now))
+                self.standing.keep(cls, now + least, admission.unmeetable(least, work.deadline - now))
         raise admission.unmeetable(finish, work.deadline - now)
 
     def _full(self, detail: str) -> PenstockError:
@@ -560,7 +561,7 @@ class Dispatcher:
         if (head := queue.lines[key].first()) is not None and head.expires <= now:
             self.settle(head, admission.expired(now - head.arrived))
             return
-        self._standing.clear()
+        self.standing.clear()
         dropped: list[Work] = []
         before, waited = queue.items, queue.lines[key].items
         parts = queue.cut(key, limits, lambda items: now + (curve.predict(now, cls, items) or 0.0), dropped)

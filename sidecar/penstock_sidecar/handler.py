@@ -85,6 +85,7 @@ class SidecarHandler:
         first: Callable[[], None] = lambda: None,
     ) -> None:
         self._dispatcher = dispatcher
+        self._queue = dispatcher.queue
         self._protocol = protocol
         self._tally = tally
         self._clock = clock
@@ -126,14 +127,21 @@ class SidecarHandler:
             if request.upgrade or self._protocol.passes(request):
                 self._passing.take(exchange, request_id, arrived, expires)
                 return
-            refused = dispatcher.turned_away(request.target, told, arrived, deadline, expires)
-            if refused is None and request.stream is not None:
-                # It was to be refused when its head came, so its body was not taken in; there is room since.
-                refused = dispatcher.no_room(1)
-            if refused is not None:
-                self._arrived(1)
-                self._refuse(exchange, refused, request_id, 1)
-                return
+            # NB: a look at what must be so for any to be turned away, which nearly all pass.
+            if (
+                self._queue.items >= dispatcher.room
+                or dispatcher.standing.late
+                or expires <= arrived
+                or request.stream is not None
+            ):
+                refused = dispatcher.turned_away(request.target, told, arrived, deadline, expires)
+                if refused is None and request.stream is not None:
+                    # To be refused when its head came, it was not taken in; there is room since.
+                    refused = dispatcher.no_room(1)
+                if refused is not None:
+                    self._arrived(1)
+                    self._refuse(exchange, refused, request_id, 1)
+                    return
             parsed = self._protocol.parse(request)
             items = parsed.items
             if items and not parsed.lone:
