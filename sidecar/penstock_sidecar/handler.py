@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from penstock_sidecar.dispatch import Dispatcher
 from penstock_sidecar.passthrough import STREAM_BYTES, Passing
 from penstock_sidecar.refusals import Refusals
 from penstock_sidecar.request_ids import RequestIds
+from penstock_sidecar.tally import Tally
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason
@@ -16,24 +16,6 @@ from penstock_wire.h1_front_limits import MAX_BODY_BYTES
 from penstock_wire.headers import QUEUE, REQUEST_ID
 from penstock_wire.http import Exchange, Request, Response
 from penstock_wire.process import log
-
-
-class Tally(Protocol):
-    """Counts requests by their end."""
-
-    def arrived(self, items: int) -> None:
-        """A request with so many items could be read; one where it was refused unread."""
-        ...
-
-    def ended(self, status: int, reason: Reason | None, items: int) -> None:
-        """A request ended.
-
-        Args:
-            status: status of its answer.
-            reason: why, where the answer is an error of ours.
-            items: its items, 0 where it could not be read.
-        """
-        ...
 
 
 class _Call(Work):
@@ -89,8 +71,6 @@ class SidecarHandler:
         self._protocol = protocol
         self._tally = tally
         self._clock = clock
-        self._backend = backend
-        self._pod = pod
         self._refusals = Refusals(backend=backend, pod=pod, queued=lambda: dispatcher.queued)
         self._first = first
         self._passing = passing
@@ -187,16 +167,14 @@ class SidecarHandler:
             request_id: the request's id.
             items: its items, 0 where it could not be read.
         """
-        queued = (QUEUE, b"%d" % self._dispatcher.queued)
         if isinstance(outcome, Response):
+            queued = (QUEUE, b"%d" % self._dispatcher.queued)
             outcome.headers = (*outcome.headers, (REQUEST_ID, request_id), queued)
             self._tally.ended(outcome.status, None, items)
             exchange.answer(outcome)
             return
-        answer = outcome.response(request_id=request_id.decode(), backend=self._backend(), pod=self._pod)
-        answer.headers = (*answer.headers, queued)
-        self._tally.ended(answer.status, outcome.reason, items)
-        exchange.answer(answer)
+        self._tally.ended(outcome.status, outcome.reason, items)
+        exchange.answer(self._refusals.own(outcome, request_id))
 
     def _refuse(self, exchange: Exchange, error: PenstockError, request_id: bytes, items: int) -> None:
         """Tell one of many the same."""

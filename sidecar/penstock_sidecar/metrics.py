@@ -83,7 +83,7 @@ class _Histogram:
 
 
 class Metrics:
-    """Observes the dispatcher and the handler (`dispatch.Observer`, `handler.Tally`)."""
+    """Observes the dispatcher and the handler (`dispatch.Observer`, `tally.Tally`)."""
 
     def __init__(self) -> None:
         self._batch_items = _Histogram(_ITEMS)
@@ -124,11 +124,11 @@ class Metrics:
         self._isolation_runs += 1
 
     def arrived(self, items: int) -> None:
-        """See `handler.Tally`."""
+        """See `tally.Tally`."""
         self._arrived += items
 
     def ended(self, status: int, reason: Reason | None, items: int) -> None:
-        """See `handler.Tally`."""
+        """See `tally.Tally`."""
         try:
             found = self._ended[status, reason]
         except KeyError:

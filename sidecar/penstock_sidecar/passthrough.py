@@ -25,6 +25,7 @@ from penstock_sidecar.passthrough_queue import WaitingLine
 from penstock_sidecar.passthrough_relay import Relay, join, nothing
 from penstock_sidecar.refusals import Refusals
 from penstock_sidecar.request_ids import RequestIds
+from penstock_sidecar.tally import Tally
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import QUEUE, REQUEST_ID, SERVER_TIMING, Headers, get, timeout_ms
 from penstock_wire.http import (
@@ -55,16 +56,8 @@ Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
 """Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
 
 
-class Tally(Protocol):
-    """Counts requests by their end (as `handler.Tally`)."""
-
-    def arrived(self, items: int) -> None:
-        """A request came."""
-        ...
-
-    def ended(self, status: int, reason: Reason | None, items: int) -> None:
-        """A request ended."""
-        ...
+class RunTally(Tally, Protocol):
+    """Counts what was with the model, too."""
 
     def ran(self, items: int, limit: int, seconds: float, waits: tuple[float, ...] = ()) -> None:
         """A request was with the model for so many seconds, and had waited."""
@@ -136,7 +129,7 @@ class Passing:
         *,
         open: Open,
         settings: Settings,
-        tally: Tally,
+        tally: RunTally,
         clock: Callable[[], float],
         backend: Callable[[], str] = lambda: "",
         pod: str = "",
@@ -146,8 +139,6 @@ class Passing:
         self._open = open
         self._tally = tally
         self._clock = clock
-        self._backend = backend
-        self._pod = pod
         self._first = first
         self._line: WaitingLine[_Call] = WaitingLine()
         self._calls: set[_Call] = set()
@@ -542,7 +533,5 @@ class Passing:
         if call.over:
             return
         call.over = True
-        answer = error.response(request_id=call.request_id.decode(), backend=self._backend(), pod=self._pod)
-        answer.headers = (*answer.headers, (QUEUE, b"%d" % len(self._line)))
-        self._tally.ended(answer.status, error.reason, 1)
-        call.exchange.answer(answer)
+        self._tally.ended(error.status, error.reason, 1)
+        call.exchange.answer(self._refusals.own(error, call.request_id))

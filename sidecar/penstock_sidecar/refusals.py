@@ -99,16 +99,19 @@ class Refusals:
                 self._forms.clear()
             form = self._forms[error] = _Form(error, backend, self._pod)
         parts = form.parts
-        queued = (QUEUE, b"%d" % self._queued())
         if not parts or b'"' in request_id or b"\\" in request_id:  # JSON writes these otherwise
-            answer = error.response(request_id=request_id.decode(), backend=backend, pod=self._pod)
-            answer.headers = (*answer.headers, queued)
-            return answer
+            return self.own(error, request_id)
         return Response(
             form.status,
-            (*form.fields, (REQUEST_ID, request_id), queued),
+            (*form.fields, (REQUEST_ID, request_id), (QUEUE, b"%d" % self._queued())),
             b"%b%b%b" % (parts[0], request_id, parts[1]),
         )
+
+    def own(self, error: PenstockError, request_id: bytes) -> Response:
+        """The answer to the one request that hears this error; arguments as for `response`."""
+        answer = error.response(request_id=request_id.decode(), backend=self._backend(), pod=self._pod)
+        answer.headers = (*answer.headers, (QUEUE, b"%d" % self._queued()))
+        return answer
 
     def _turn(self) -> None:
         line = self._line
