@@ -83,6 +83,7 @@ class LeaseKeeper:
         Raises:
             LeaseLost: we do not lead any more, or cannot prove it in time.
         """
+        self._seen = self._clock.time()  # NB: it may have waited for hours to lead, and was asked nothing
         await self._there(self._leading().hold())
 
     async def release(self) -> None:

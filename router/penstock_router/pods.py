@@ -26,7 +26,16 @@ class Pod:
         address: where its sidecar listens.
     """
 
-    __slots__ = ("_avoid_until", "_failures", "_told", "_told_at", "address", "in_flight", "refusing_until")
+    __slots__ = (
+        "_avoid_until",
+        "_before",
+        "_failures",
+        "_told",
+        "_told_at",
+        "address",
+        "in_flight",
+        "refusing_until",
+    )
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -38,6 +47,7 @@ class Pod:
         self._told_at = 0.0
         self._failures = 0
         self._avoid_until = 0.0
+        self._before = 0  # those in flight that went out before it failed; they try nothing
 
     def begins(self) -> None:
         """A request goes to it."""
@@ -46,6 +56,8 @@ class Pod:
     def ends(self) -> None:
         """A request is over, its answer's body included."""
         self.in_flight -= 1
+        if self._before > self.in_flight:
+            self._before = self.in_flight
 
     def tells_queue(self, items: int, now: float) -> None:
         """Take what the pod says of its queue (`x-penstock-queue`)."""
@@ -60,6 +72,7 @@ class Pod:
             return
         self._avoid_until = now + min(AVOID_MOST_SECONDS, AVOID_FIRST_SECONDS * 2**self._failures)
         self._failures = min(self._failures + 1, 16)
+        self._before = self.in_flight
 
     def silent(self, now: float) -> None:
         """Its machine gave no sign of life; trying it costs the time of a connection that is not made."""
@@ -77,7 +90,7 @@ class Pod:
         One that failed is tried again by one request at a time: each may wait for a connection in vain.
         """
         fresh = max(0.0, 1 - (now - self._told_at) / QUEUE_FRESH_SECONDS)
-        avoid = now < self._avoid_until or (self._failures and self.in_flight)
+        avoid = now < self._avoid_until or (self._failures and self.in_flight > self._before)
         return (1 if avoid else 0, self.in_flight + self._told * fresh)
 
 

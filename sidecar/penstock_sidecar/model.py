@@ -3,11 +3,11 @@
 Ready means that its ready path answers 2xx or 3xx (as for a kubelet's probe) and that connections are
 taken. A refused connection is believed at once, a bad answer when it came three times. A probe that times
 out counts only while nothing is with the model: one that computes on its only thread answers no probe and
-is well.
+is well. A request that had no time to connect says nothing: the time was its own.
 
-A request whose connection is lost puts the model in doubt: nothing more is sent until a probe was answered or
-refused. A process that was killed takes connections for a moment more, and whatever is sent to it then is
-lost.
+A request whose connection is lost puts the model in doubt: nothing more is sent until a probe that was sent
+after that was answered or refused. A process that was killed takes connections for a moment more, and
+whatever is sent to it then is lost.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
+    ConnectTimeout,
     Done,
     GiveUp,
     Request,
@@ -76,6 +77,7 @@ class Model:
         self._sure = asyncio.Event()
         self._sure.set()
         self._doubts = 0
+        self._losses = 0
         self._told = -TELL_SECONDS
         self.ready = False
         self.gone = False
@@ -87,9 +89,6 @@ class Model:
             timeout = await self._wait_until_sure(timeout)
         try:
             return await self._upstream.send(self._host, self._port, request, timeout=timeout)
-        except ConnectFailed as error:
-            self._set(ready=False, gone=True, message=str(error))
-            raise
         except UpstreamError as error:
             self._went_wrong(error)
             raise
@@ -108,8 +107,12 @@ class Model:
         done(answer)
 
     def _went_wrong(self, error: UpstreamError) -> None:
+        if isinstance(error, ConnectFailed) and not isinstance(error, ConnectTimeout):
+            self._set(ready=False, gone=True, message=str(error))
+            return
         if isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable):
             self._doubts = 0
+            self._losses += 1
             self._sure.clear()
         self._look.set()
 
@@ -130,9 +133,6 @@ class Model:
             timeout = await self._wait_until_sure(timeout)
         try:
             return await self._upstream.open(self._host, self._port, request, timeout=timeout, idle=idle)
-        except ConnectFailed as error:
-            self._set(ready=False, gone=True, message=str(error))
-            raise
         except UpstreamError as error:
             self._went_wrong(error)
             raise
@@ -166,7 +166,7 @@ class Model:
             await asyncio.sleep(LOADING_PERIOD / 5)
 
     async def _look_once(self) -> None:
-        path = self._probe.target
+        path, losses = self._probe.target, self._losses
         try:
             answer = await self._upstream.send(self._host, self._port, self._probe, timeout=PROBE_SECONDS)
         except ConnectFailed as error:
@@ -185,7 +185,8 @@ class Model:
                 self._set(ready=True, message="")
             else:
                 self._failed(f"GET {path}: expected status 200 to 399, found {answer.status}")
-        self._sure.set()
+        if losses == self._losses:
+            self._sure.set()
 
     def _failed(self, message: str) -> None:
         self._failures += 1

@@ -20,7 +20,16 @@ from typing import cast
 from penstock_wire import silence
 from penstock_wire.h1_upstream_answer import Answer
 from penstock_wire.h1_upstream_connection import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Connection
-from penstock_wire.http import ConnectFailed, Done, GiveUp, PeerSilent, Request, Response, UpstreamError
+from penstock_wire.http import (
+    ConnectFailed,
+    ConnectTimeout,
+    Done,
+    GiveUp,
+    PeerSilent,
+    Request,
+    Response,
+    UpstreamError,
+)
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
 
@@ -151,7 +160,7 @@ class H1Upstream:
                     ssl=None if self._tls is None else self._tls(),
                 )
         except TimeoutError as error:
-            raise ConnectFailed(f"cannot connect to {host}:{port} within {seconds:.3f} s") from error
+            raise ConnectTimeout(f"cannot connect to {host}:{port} within {seconds:.3f} s") from error
         except OSError as error:
             raise ConnectFailed(f"cannot connect to {host}:{port}: {error}") from error
         self._open.add(connection)

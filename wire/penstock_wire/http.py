@@ -11,7 +11,9 @@ Errors::
 
     UpstreamError
         ConnectFailed       surely not executed: no connection could be made
+            ConnectTimeout      not in the time that there was
         ConnectionLost      sent, then lost: may or may not have been executed
+            PeerSilent          not even the kernel of the other machine says anything
             AnswerUnreadable    sent, and what came back is no HTTP answer
         UpstreamTimeout     no complete answer in time
     ClientGone              the client ended its connection in the middle of its body or of a tunnel
@@ -115,6 +117,10 @@ class UpstreamError(Exception):
 
 class ConnectFailed(UpstreamError):
     """No connection could be made: the request was surely not executed."""
+
+
+class ConnectTimeout(ConnectFailed):
+    """No connection could be made in the time that there was, which may have been the request's own."""
 
 
 class ConnectionLost(UpstreamError):

@@ -148,6 +148,20 @@ async def test_a_loop_that_shows_no_life_is_not_kept_the_leader(keep: Keep) -> N
     assert working()
 
 
+async def test_whoever_waited_long_to_lead_has_all_of_that_time_too(keep: Keep) -> None:
+    """The loop of a standby was well for hours: nothing is held against it when it begins to act."""
+    clock, found = HandClock(), asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    keeper = keep(clock, lambda working: loop.call_soon_threadsafe(found.set_result, working))
+    await keeper.acquire()
+    working = await found
+    clock.turn(3600)
+    holding = asyncio.create_task(keeper.hold())
+    await asyncio.sleep(0)
+    assert working()
+    await ended(holding)
+
+
 async def test_a_released_lease_is_nobodys(server: Renewals, keep: Keep) -> None:
     """A planned end gives it back through the same thread; nothing was ours before it was asked for."""
     keeper = keep(LoopClock())

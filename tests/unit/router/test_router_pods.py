@@ -64,6 +64,31 @@ def test_a_pod_that_failed_is_tried_by_one_request_at_a_time() -> None:
     assert picked(pods) == {one}
 
 
+def test_long_answers_of_a_pod_that_failed_once_do_not_keep_others_from_trying_it() -> None:
+    """What it sent before it failed may take an hour more: that tries nothing."""
+    clock = HandClock()
+    pods, one, other = two(clock)
+    for _ in range(3):
+        one.begins()
+        one.answered()
+    one.begins()
+    one.failed(clock())
+    one.ends()
+    for _ in range(9):
+        other.begins()
+    assert picked(pods) == {other}
+    clock.advance(AVOID_FIRST_SECONDS)
+    assert picked(pods) == {one}
+    one.begins()
+    assert picked(pods) == {other}
+    one.ends()
+    one.ends()
+    one.begins()
+    assert picked(pods) == {other}
+    one.answered()
+    assert picked(pods) == {one}
+
+
 def test_a_pod_whose_node_seems_lost_is_avoided_for_longer() -> None:
     """Six seconds at first, and never more than ten: it may come back."""
     clock = HandClock()

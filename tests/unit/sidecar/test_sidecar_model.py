@@ -11,6 +11,7 @@ from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
+    ConnectTimeout,
     Request,
     Response,
     UpstreamError,
@@ -27,6 +28,7 @@ class World:
     def __init__(self, answer: Answer = 200) -> None:
         self.answer = answer
         self.busy = False
+        self.seconds = 0.0
         self.probes = 0
         self.batches = 0
         self.changes: list[bool] = []
@@ -45,6 +47,8 @@ class World:
         self.batches += request.target != "/ready"
         if isinstance(self.answer, UpstreamTimeout):
             await asyncio.sleep(timeout)
+        if self.seconds and request.target == "/ready":
+            await asyncio.sleep(self.seconds)
         if isinstance(self.answer, Exception):
             raise self.answer
         return Response(status=self.answer)
@@ -238,6 +242,49 @@ def test_who_waits_for_a_model_in_doubt_waits_no_longer_than_its_time():
         with pytest.raises(UpstreamTimeout, match="no sign of life"):
             await world.model.send(BATCH, 0.01)
         assert world.batches == 1
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_who_had_no_time_to_connect_says_nothing_of_the_model():
+    """A request of a millisecond, in a loop that was late: the model does not pass for one started anew."""
+
+    async def main():
+        world = World()
+        await asyncio.sleep(0.1)
+        world.answer = ConnectTimeout("cannot connect to h:1 within 0.001 s")
+        with pytest.raises(ConnectTimeout):
+            await world.model.send(BATCH, 0.001)
+        assert (world.model.ready, world.model.gone) == (True, False)
+        world.answer = 200
+        await asyncio.sleep(0.1)
+        assert world.changes == [True]
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_a_probe_that_was_sent_before_a_connection_was_lost_does_not_vouch_for_the_model():
+    """It was answered by the process that has been killed since."""
+
+    async def main():
+        world = World()
+        await asyncio.sleep(0.9)
+        world.seconds = 0.4  # of the probe that goes out at 1 s
+        await asyncio.sleep(0.2)
+        assert world.probes == 2
+        world.answer = ConnectionLost("cut")
+        with pytest.raises(ConnectionLost):
+            await world.model.send(BATCH, 10)
+        world.answer = 200  # what the probe got, whose answer comes now
+        await asyncio.sleep(0.21)
+        assert (world.probes, world.model.ready) == (2, True)
+        world.answer = ConnectFailed("refused")
+        assert world.model.begin(BATCH, 10, lambda _: None) is None
+        with pytest.raises(ConnectFailed):
+            await world.model.send(BATCH, 10)
+        assert (world.probes, world.batches, world.model.gone) == (3, 2, True)
         await world.close()
 
     fake_loop.run(main())

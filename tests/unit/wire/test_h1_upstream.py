@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,6 +15,7 @@ from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
+    ConnectTimeout,
     Request,
     Response,
     UpstreamError,
@@ -164,6 +167,19 @@ async def test_no_connection_is_said_to_be_surely_not_executed(upstream: H1Upstr
     """Nobody listens there."""
     with pytest.raises(ConnectFailed):
         await upstream.send("127.0.0.1", 1, Request("GET", "/", (), b""), timeout=30)
+
+
+async def test_no_connection_in_the_time_there_was_is_told_apart_from_a_refusal(upstream: H1Upstream) -> None:
+    """Its line of new connections is full, so that a further one is neither made nor refused."""
+    with contextlib.ExitStack() as opened:
+        full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            other = opened.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        with pytest.raises(ConnectTimeout):
+            await upstream.send(*full.getsockname(), Request("GET", "/", (), b""), timeout=0.2)
+    assert not upstream._open
 
 
 async def test_a_peer_that_is_gone_leaves_nothing_behind(upstream: H1Upstream, peer: Peer) -> None:
