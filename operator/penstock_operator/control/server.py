@@ -101,7 +101,9 @@ class ControlServer:
         self._observer = observer
         self._metrics = metrics
         self._alive = alive
-        self._front = H1Front(max_body_bytes=WHOLE_REPORT)
+        # NB: two, so that however many connections there are to the one port, the other has its own.
+        self._pages_front = H1Front(max_body_bytes=WHOLE_REPORT)
+        self._reports_front = H1Front(max_body_bytes=WHOLE_REPORT)
         self._tasks: set[asyncio.Task[None]] = set()
         self._pages: dict[str, Callable[[], Response]] = {
             "/metrics": self._metrics_page,
@@ -123,7 +125,7 @@ class ControlServer:
         Raises:
             OSError: it cannot be bound.
         """
-        return await self._listen(host, port, self._plain, None)
+        return await _listen(self._pages_front, host, port, self._plain, None)
 
     async def start_reports(self, host: str, port: int, context: ssl.SSLContext) -> tuple[str, int]:
         """Listen for reports over TLS (see `start`).
@@ -133,19 +135,11 @@ class ControlServer:
             port: port to bind, 0 for any.
             context: has the certificate, or will have it: until then handshakes fail.
         """
-        return await self._listen(host, port, self._secure, context)
-
-    async def _listen(
-        self, host: str, port: int, service: Service, context: ssl.SSLContext | None
-    ) -> tuple[str, int]:
-        listener = await self._front.serve(
-            host, port, service, streams=lambda _request: True, whole_bytes=WHOLE_REPORT, tls=context
-        )
-        return listener.address
+        return await _listen(self._reports_front, host, port, self._secure, context)
 
     async def stop(self) -> None:
         """Stop listening; requests in flight get two seconds."""
-        await self._front.close(2.0)
+        await asyncio.gather(self._reports_front.close(2.0), self._pages_front.close(2.0))
 
     def tell_authorities(self, authorities: bytes) -> None:
         """From now on, tell reporters who know others.
@@ -260,6 +254,15 @@ class ControlServer:
     def _readyz(self) -> Response:
         # A standby is ready too: it is ready to take over.
         return _text(200, "ok")
+
+
+async def _listen(
+    front: H1Front, host: str, port: int, service: Service, context: ssl.SSLContext | None
+) -> tuple[str, int]:
+    listener = await front.serve(
+        host, port, service, streams=lambda _request: True, whole_bytes=WHOLE_REPORT, tls=context
+    )
+    return listener.address
 
 
 def _credentials(request: Request, kind: str) -> Credentials:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -19,6 +21,7 @@ from penstock_operator.control.rotation import DAY
 from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.store import Store
+from penstock_wire.h1_front import H1Front
 from penstock_wire.report import BackendTotals, EndpointReport, Items, RouterReport, SidecarReport, encode
 from penstock_wire.trust import client_context, digest
 from tests.support.control_server import DOCUMENT, Harness, parent, pod, record, sidecar, token, verdict
@@ -324,6 +327,24 @@ async def test_health_and_metrics(server: Harness) -> None:
     status, text = await server.page("/metrics")
     assert status == 200
     assert 'penstock_operator_reports_total{kind="sidecar",outcome="taken"} 1.0' in text
+
+
+async def test_reporters_leave_room_for_probes(
+    monkeypatch: pytest.MonkeyPatch, authority: pki.Issued
+) -> None:
+    """As many connections as one port takes keep no probe from the other: it would restart us."""
+    monkeypatch.setattr("penstock_operator.control.server.H1Front", partial(H1Front, max_connections=1))
+    harness = Harness()
+    address = await harness.server.start("127.0.0.1", 0)
+    context = server_context()
+    show(context, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=DAY))
+    reports = await harness.server.start_reports("127.0.0.1", 0, context)
+    _, reporter = await asyncio.open_connection(*reports, ssl=client_context(authority.certificate))
+    harness.pages = f"http://{address[0]}:{address[1]}"
+    async with aiohttp.ClientSession() as harness.session:
+        assert await harness.page("/livez") == (200, "ok\n")
+    reporter.close()
+    await harness.server.stop()
 
 
 async def test_a_straggler_changes_nothing_and_a_restarted_container_counts(server: Harness) -> None:
