@@ -27,7 +27,15 @@ async def held(process: RouterProcess, count: int) -> None:
 
 
 async def test_held_requests_are_answered_in_order_when_a_pod_appears(upstream: Any, router: Any) -> None:
-    server = await upstream()
+    window = asyncio.Event()
+
+    async def behave(seen: Seen) -> Answer:
+        if len(server.seen) >= 8:
+            window.set()
+        await window.wait()  # else an answer lets a ninth in, which may come before the eighth is read
+        return await echo(seen)
+
+    server = await upstream(behave)
     process = await router().start(endpoint("e", backend("b")))
     asking = []
     for index in range(20):
