@@ -22,6 +22,31 @@ RUN /opt/tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir 
     && /opt/tools/bin/pip install --quiet --no-deps --no-index --target /packages /wheels/*.whl \
     && rm -rf /packages/bin
 
+# The modules on the path of a request, compiled. In stages of their own: a change elsewhere compiles nothing
+# anew, and no image has the compiler. Where none can be had (no mirror of Debian within reach), the folder
+# stays empty and the modules are Python, which the build tells; COMPILE=no asks for that, =yes forbids it.
+FROM tools AS compiler
+ARG COMPILE
+COPY requirements/compile.lock /requirements/
+RUN test "${COMPILE}" = no || /opt/tools/bin/pip install --quiet --require-hashes -r /requirements/compile.lock
+RUN test "${COMPILE}" = no \
+    || { apt-get -o APT::Sandbox::User=root update -qq \
+         && apt-get -o APT::Sandbox::User=root install -qq --no-install-recommends gcc libc6-dev \
+            "$(python3 -c 'import sys; print("python3-dev" if sys.prefix == "/usr" else "gcc")')" \
+         && rm -rf /var/lib/apt/lists /var/cache/apt; } >/tmp/apt.log 2>&1 \
+    || tail -n 5 /tmp/apt.log
+
+FROM compiler AS compiled
+WORKDIR /source
+COPY compile_modules.py ./
+COPY wire wire
+COPY sidecar sidecar
+RUN mkdir /compiled && case "${COMPILE}" in \
+    no) ;; \
+    yes) /opt/tools/bin/python compile_modules.py /compiled ;; \
+    *) /opt/tools/bin/python compile_modules.py --if-possible /compiled ;; \
+    esac
+
 # The environments have no pip of their own: `pip --python` installs from outside. The .pth file is how an
 # environment finds our packages, which a later layer brings.
 FROM tools AS operator-environment
@@ -68,11 +93,13 @@ FROM runtime AS router
 ENTRYPOINT ["python", "-m", "penstock_router"]
 COPY --from=router-environment /opt/penstock /opt/penstock
 COPY --from=packages /packages /opt/penstock/packages
+COPY --from=compiled /compiled /opt/penstock/packages
 
 FROM runtime AS sidecar
 ENTRYPOINT ["python", "-m", "penstock_sidecar"]
 COPY --from=sidecar-environment /opt/penstock /opt/penstock
 COPY --from=packages /packages /opt/penstock/packages
+COPY --from=compiled /compiled /opt/penstock/packages
 
 FROM runtime AS python-model
 ENTRYPOINT ["python", "-m", "penstock.serve"]

@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test unit mutants demo bench bench-control faults zero-loss crds fmt lock clean
+.PHONY: help check test compiled unit mutants demo bench bench-control faults zero-loss crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -21,7 +21,7 @@ $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	@touch $@
 
 lock: # Write requirements/*.lock anew from pyproject.toml
-	@for extra in operator router sidecar sdk dev; do \
+	@for extra in operator router sidecar sdk compile dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --no-emit-package penstock --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
@@ -35,12 +35,22 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 	@echo "[check] repeated code";  $(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --score=n \
 	  operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
 
-test: check ## Everything: `check`, the kept mutants, the unit tests, the tests on a real Kubernetes cluster
+test: check compiled ## Everything: `check`, `compiled`, the kept mutants, the unit tests, the tests on a real Kubernetes cluster
 	@echo "[test] kept mutants";    $(BIN)/python -m tests.mutants --quiet
 	@$(BIN)/python -m devcluster --name penstock-test down
 	@$(BIN)/python -m devcluster --name penstock-test up
 	@$(BIN)/python -m devcluster --name penstock-test images --load
 	@$(BIN)/pytest tests
+
+# Where nothing can be compiled, that is told and no failure: an image then holds Python, which all other tests run on.
+compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire and sidecar once more, on the compiled modules
+	@echo "[compiled] compiling wire and sidecar"; folder=$$($(BIN)/python compile_modules.py --cached); code=$$?; \
+	case $$code in \
+	0) PYTHONPATH=$$folder PENSTOCK_TEST_BUILD=compiled $(BIN)/pytest -q -m "not interpreted" \
+	     tests/unit/compiled tests/unit/wire tests/unit/sidecar;; \
+	3) echo "[compiled] NOT RUN: see above";; \
+	*) exit $$code;; \
+	esac
 
 unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
 	@$(BIN)/pytest tests/unit

@@ -86,7 +86,8 @@ def page(document: Mapping[str, Any]) -> str:
         "",
         (
             f"{document['date']}, {machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python "
-            f"{machine['python']}; load average before: {machine['load_average_before']:.2f}. Medians of "
+            f"{machine['python']}, ours {machine.get('build', 'as Python')}; load average before: "
+            f"{machine['load_average_before']:.2f}. Medians of "
             f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s. Written by "
             "`make bench`; read the ratios, the machine is shared."
         ),

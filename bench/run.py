@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import foreign, report, table, venvs
+from bench import foreign, product, report, table, venvs
 from bench.figures import Figures
 from bench.parts import (
     CAPACITY,
@@ -111,6 +111,7 @@ def main() -> int:
         return 2
     ensure_wrk()
     described = machine()
+    described["build"] = product.choose()
     figures = Figures()
     bench = Bench(
         figures=figures,

@@ -32,7 +32,7 @@ _BASE_UNUSED = (
 )
 # What the repository's own Dockerfile copies; .dockerignore lets exactly this through.
 OWN_INPUTS = (
-    *("pyproject.toml", "README.md", "LICENSE", "requirements"),
+    *("pyproject.toml", "README.md", "LICENSE", "requirements", "compile_modules.py"),
     *("operator", "router", "sdk", "sidecar", "wire"),
 )
 _IGNORED_PARTS = {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
@@ -252,6 +252,8 @@ def build(
     arguments = dict(build_args or {})
     if own and "BASE" not in arguments:
         arguments["BASE"] = ensure_base()
+    if own and os.environ.get("PENSTOCK_COMPILE"):
+        arguments.setdefault("COMPILE", os.environ["PENSTOCK_COMPILE"])
     with store_lock():
         for argument, value in arguments.items():
             if argument == "BASE" and value.startswith("localhost/penstock/") and value not in built():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from penstock_wire.build import BUILD
 
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
 
@@ -55,6 +57,12 @@ class Metrics:
             ["reason"],
             registry=self._registry,
         )
+        Gauge(
+            "penstock_router_build_info",
+            "1; the label says whether compiled modules run.",
+            ["build"],
+            registry=self._registry,
+        ).labels(BUILD).set(1)
         self._registry.register(_Held(held))
 
     def answered(self, *, endpoint: str, backend: str, code: str, reason: str, seconds: float) -> None:

@@ -18,6 +18,7 @@ from penstock_router.proxy import Proxy
 from penstock_router.routes import ROUTES_PATH, RouteTable
 from penstock_router.slices import parse_target
 from penstock_wire import report, router_settings
+from penstock_wire.build import BUILD
 from penstock_wire.errors import DocumentError, PenstockError, Reason
 from penstock_wire.http import Front, Handler, Request, Response, Upstream
 from penstock_wire.process import log
@@ -219,7 +220,7 @@ class Router:
             and self._slices_synced()
         ):
             self.ready.set()
-            log("ready", endpoints=len(self._endpoints))
+            log("ready", endpoints=len(self._endpoints), build=BUILD)
             self._news()
 
     def _make_state(self, endpoint: Endpoint) -> EndpointState:

@@ -26,6 +26,7 @@ from penstock_sidecar.streaming import StreamedSends
 from penstock_sidecar.warmup import Warmup
 from penstock_wire import process, report
 from penstock_wire import settings as wire_settings
+from penstock_wire.build import BUILD
 from penstock_wire.envelope import ENVELOPE_PROTOCOL
 from penstock_wire.h1_front import H1Front
 from penstock_wire.h1_upstream import H1Upstream
@@ -354,7 +355,7 @@ class Sidecar:
     def _readiness_changed(self) -> None:
         self._dispatcher.model_changed(loaded=self._prepared, gone=self._model.gone)
         if self._prepared:
-            log("ready")
+            log("ready", build=BUILD)
             self._drain.model_changed(ready=True, gone=False)
         self._report_now()
 

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from penstock_wire.build import BUILD
 from penstock_wire.errors import Reason
 from penstock_wire.report import Fit, Totals
 
@@ -227,6 +228,11 @@ class Metrics:
             slope.add_metric(labels, fit.b_ms / 1000)
         yield intercept
         yield slope
+        build = GaugeMetricFamily(
+            _PREFIX + "build_info", "1; the label says whether compiled modules run", labels=("build",)
+        )
+        build.add_metric((BUILD,), 1)
+        yield build
         for name, text, value in self._gauges():
             yield GaugeMetricFamily(_PREFIX + name, text, value=value)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -37,12 +36,6 @@ def pods(namespace: Namespace) -> dict[str, list[int]]:
         ]
         for pod in namespace.list("pods")
     }
-
-
-def log(namespace: Namespace, pod: str, container: str) -> list[dict[str, str]]:
-    """A container's log, line by line."""
-    lines = namespace.kubectl("logs", pod, "-c", container).splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 def taken(operator: Namespace) -> dict[str, float]:
@@ -115,7 +108,7 @@ def test_keys_rotate_without_a_restart_or_a_gap(
     assert max(gaps.values()) < 30, gaps
     assert pods(namespace) == before
     for pod in namespace.pods("b"):
-        messages = [line["message"] for line in log(namespace, pod["metadata"]["name"], "penstock-sidecar")]
+        messages = [line["message"] for line in namespace.log(pod["metadata"]["name"], "penstock-sidecar")]
         assert "the operator's certificate is not trusted" not in messages
         assert messages.count("authorities told") >= 4
     # The pods that begin now trust what is shown now.
@@ -197,7 +190,7 @@ def test_settings_arrive_without_the_report_channel(
 
     def silent() -> bool:
         return all(
-            any(line["message"] == "report failed" for line in log(namespace, name, "penstock-sidecar"))
+            any(line["message"] == "report failed" for line in namespace.log(name, "penstock-sidecar"))
             for name in addresses
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import yaml
@@ -79,7 +80,15 @@ def test_each_backend_has_its_share_within_two_requests_a_router(namespace: Name
     summary = load.finish(seconds=180)
 
     assert_nothing_lost(summary)
-    routers = len(namespace.list("pods", "app.kubernetes.io/name=penstock-router"))
+    router_pods = namespace.list("pods", "app.kubernetes.io/name=penstock-router")
+    routers = len(router_pods)
     assert summary["sent"] == count
     assert abs(summary["backends"]["stable"] - 9_000) <= 2 * routers
     assert abs(summary["backends"]["candidate"] - 1_000) <= 2 * routers
+
+    # What answered them was compiled, unless the images were built without.
+    wanted = "python" if os.environ.get("PENSTOCK_COMPILE") == "no" else "compiled"
+    for pods, container in ((namespace.pods("stable"), "penstock-sidecar"), (router_pods, "router")):
+        for pod in pods:
+            lines = namespace.log(pod["metadata"]["name"], container)
+            assert [line["build"] for line in lines if line["message"] == "ready"] == [wanted]

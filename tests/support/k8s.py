@@ -152,6 +152,11 @@ class Namespace:
         found = self.list("pods", f"penstock.dev/backend={backend}")
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
+    def log(self, pod: str, container: str) -> list[dict[str, str]]:
+        """What one of our processes has logged, line by line."""
+        lines = self.kubectl("logs", pod, "-c", container).splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
     def url(self, endpoint: str, path: str = "/predict") -> str:
         """An endpoint's URL by its Service's address, once the node's kube-proxy leads there."""
         service = wait_for(f"service {endpoint}", lambda: self.get("service", endpoint))

@@ -13,8 +13,10 @@ import msgspec
 
 from penstock_wire.headers import Headers
 from penstock_wire.http import Request, Response
+from penstock_wire.native import mypyc_attr
 
 
+@mypyc_attr(native_class=False)
 class Parsed(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was read.
 

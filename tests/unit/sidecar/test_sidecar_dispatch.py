@@ -508,6 +508,7 @@ class TestChanges:
         fake_loop.run(main())
 
 
+@pytest.mark.interpreted
 def test_no_exception_ends_the_dispatcher(monkeypatch: pytest.MonkeyPatch):
     async def main():
         s = Scripted()
@@ -527,6 +528,7 @@ def test_no_exception_ends_the_dispatcher(monkeypatch: pytest.MonkeyPatch):
     fake_loop.run(main())
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("broken", ["compose", "distribute"])
 def test_a_batch_that_cannot_be_handled_gives_its_slot_back(monkeypatch: pytest.MonkeyPatch, broken: str):
     async def main():

@@ -1,0 +1,295 @@
+"""Compiles the modules that a request passes through with mypyc, which halves their part of a request's CPU.
+
+    python compile_modules.py FOLDER     extension modules into FOLDER, laid out as the packages are
+    python compile_modules.py --cached   print a folder with both packages, compiled; made where it is missing
+
+An extension module that lies beside its .py is what Python imports; without it the .py is, and nothing else
+differs. So Python is the fallback wherever mypyc or a C compiler is missing, and what one develops with.
+
+Two things decide what is in `MODULES`: that it is on the path of each request or batch, and that mypyc can do
+it right. What it does wrong without a word, `faults` and `dangling` find, and no build has it:
+
+- A compiled coroutine that awaits while it handles an exception leaves that exception behind as the one being
+  handled, in all that the loop runs later.
+- A name that two `except` clauses of a function bind has the type of the first: the second clause raises.
+- A compiled function that calls itself knows no limit of recursion: the process ends when its stack does.
+- An object of a compiled class below one that is not (`asyncio.Protocol`, `abc.ABC`, `Generic`, an exception)
+  takes weak references and does not end them: who follows one later reads freed memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parent
+CACHE = ROOT / ".mypyc_cache"
+PACKAGES = {name: ROOT / name.partition("_")[2] / name for name in ("penstock_wire", "penstock_sidecar")}
+MODULES: dict[str, Sequence[str]] = {
+    "penstock_wire": (
+        "batch_protocol",
+        "h1_front_answers",
+        "h1_front_connection",
+        "h1_front_head",
+        "h1_upstream_answer",
+        "h1_upstream_connection",
+        "h1_upstream_head",
+        "headers",
+        "instances",
+        "json_slices",
+        "media_types",
+    ),
+    "penstock_sidecar": (
+        "admission",
+        "curve",
+        "dispatch",
+        "exchange",
+        "forecast",
+        "handler",
+        "isolation",
+        "keys",
+        "lines",
+        "metrics",
+        "pace",
+        "patience",
+        "queue",
+        "runs",
+        "shares",
+        "timeline",
+        "work",
+    ),
+}
+"""What is compiled. Not: what runs once a connection or less often, whose coroutines use `async with`
+(`h1_front`, `h1_upstream`, `h1_front_streams`); `http`, whose classes others extend: a slotted dataclass
+written in Python, below a compiled one, keeps its fields where compiled code does not look; `errors`, its
+exceptions; `ranking`, which is generic."""
+UNABLE = 3
+"""Exit code where nothing can be compiled here."""
+SHARED = "penstock_hot"
+_CONFIG = """[mypy]
+explicit_package_bases = True
+mypy_path = .
+ignore_missing_imports = True
+follow_imports = normal
+"""
+
+
+def sources() -> list[Path]:
+    """The modules that are compiled."""
+    return [PACKAGES[package] / f"{name}.py" for package, names in MODULES.items() for name in names]
+
+
+def unable() -> str:
+    """Why nothing can be compiled here; empty where it can."""
+    for module in ("mypyc", "setuptools"):
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed"
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler ({compiler})"
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        return "Python's header files are missing"
+    return ""
+
+
+def faults(source: str) -> Iterator[tuple[int, str]]:
+    """What mypyc would compile into something else.
+
+    Args:
+        source: a module's text.
+
+    Yields:
+        Line, and what is wrong there.
+    """
+    methods: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            methods.update(node.body)
+        elif isinstance(node, ast.AsyncWith):
+            yield node.lineno, "`async with` awaits while an exception may be handled"
+        elif isinstance(node, ast.Try | ast.TryStar):
+            handlers = [line for handler in node.handlers for line in handler.body]
+            for inner in (one for block in (*handlers, *node.finalbody) for one in ast.walk(block)):
+                if isinstance(inner, ast.Await | ast.AsyncFor | ast.Yield | ast.YieldFrom):
+                    yield inner.lineno, "it is waited while an exception may be handled"
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            itself = f"self.{node.name}" if node in methods else node.name
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Call) and ast.unparse(inner.func) == itself:
+                    yield inner.lineno, f"`{itself}` calls itself without a limit"
+            known: dict[str, str] = {}
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.ExceptHandler) and inner.name and inner.type:
+                    kind = ast.unparse(inner.type)
+                    if known.setdefault(inner.name, kind) != kind:
+                        yield (
+                            inner.lineno,
+                            f"`{inner.name}` is bound by an `except` before, too",
+                        )
+
+
+def dangling(texts: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
+    """Classes whose objects would take weak references and not end them.
+
+    Args:
+        texts: all that is compiled together, by the module's full name.
+
+    Yields:
+        Module, line, and what is wrong: a class must have no base, or one that is compiled with it and is no
+        `Protocol`; or be a `Protocol`, of which there are no objects; or be left to Python, with
+        `@mypyc_attr(native_class=False)`.
+    """
+    classes = {
+        (module, node.name): node
+        for module, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef) and not _left_to_python(node)
+    }
+    safe = {key for key, node in classes.items() if not (node.bases or node.keywords)}
+    names = {module: dict(_names(module, text)) for module, text in texts.items()}
+    grown = -1
+    while grown != len(safe):
+        grown = len(safe)
+        for (module, name), node in classes.items():
+            bases = [names[module].get(ast.unparse(base)) for base in node.bases]
+            if not node.keywords and all(base in safe for base in bases):
+                safe.add((module, name))
+    for (module, name), node in classes.items():
+        if (module, name) not in safe and [ast.unparse(base) for base in node.bases] != ["Protocol"]:
+            found = [ast.unparse(base) for base in (*node.bases, *node.keywords)]
+            yield module, node.lineno, f"`{name}` has a base that is not compiled: {', '.join(found)}"
+
+
+def _names(module: str, text: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """What a module's names for classes stand for: module and name."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            yield node.name, (module, node.name)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for one in node.names:
+                yield one.asname or one.name, (node.module, one.name)
+
+
+def _left_to_python(node: ast.ClassDef) -> bool:
+    return "mypyc_attr(native_class=False)" in map(ast.unparse, node.decorator_list)
+
+
+def check() -> None:
+    """Look for all that mypyc would compile wrongly.
+
+    Raises:
+        SystemExit: there is some; it says where.
+    """
+    for path in sources():
+        for line, what in faults(path.read_text()):
+            raise SystemExit(f"{path}:{line}: mypyc compiles this wrongly: {what}")
+    for module, line, what in dangling(texts()):
+        raise SystemExit(f"{module}:{line}: mypyc compiles this wrongly: {what}")
+
+
+def texts() -> dict[str, str]:
+    """What is compiled, by the module's full name."""
+    return {f"{path.parent.name}.{path.stem}": path.read_text() for path in sources()}
+
+
+def compile_into(folder: Path) -> None:
+    """Put the extension modules into a folder.
+
+    Raises:
+        SystemExit: mypyc or the C compiler has failed, or a module has what mypyc compiles wrongly.
+    """
+    check()
+    with tempfile.TemporaryDirectory(prefix="penstock-mypyc-") as temporary:
+        work = Path(temporary)
+        for package, source in PACKAGES.items():
+            shutil.copytree(source, work / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        (work / "mypy.ini").write_text(_CONFIG)
+        # NB: a process of its own, since mypyc and setuptools go by the working folder and sys.argv.
+        script = Path(__file__).absolute()
+        done = subprocess.run(
+            [sys.executable, str(script), "--build"], cwd=work, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise SystemExit(f"{(done.stdout + done.stderr)[-4000:]}\ncompile_modules.py: mypyc has failed")
+        for built in sorted(work.glob("*.so")) + sorted(work.glob("penstock_*/*.so")):
+            target = folder / built.relative_to(work)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(built, target)
+
+
+def _build() -> None:
+    """Compile in the working folder."""
+    from mypyc.build import mypycify
+    from setuptools import setup
+
+    paths = [str(path.relative_to(path.parent.parent)) for path in sources()]
+    extensions = mypycify(
+        ["--config-file", "mypy.ini", *paths], opt_level="1", debug_level="0", group_name=SHARED
+    )
+    setup(name=SHARED, ext_modules=extensions, script_args=["--quiet", "build_ext", "--inplace"])
+
+
+def cached() -> Path:
+    """A folder for PYTHONPATH with both packages and what is compiled of them; made where it is missing.
+
+    Raises:
+        SystemExit: it cannot be made.
+    """
+    flags = [os.environ.get(name, "") for name in ("CC", "CFLAGS", "LDFLAGS")]
+    digest = hashlib.sha256(f"{sys.version} {importlib.metadata.version('mypy')} {flags}".encode())
+    files = [path for source in PACKAGES.values() for path in sorted(source.rglob("*.py"))]
+    for path in (Path(__file__), *files):
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    folder = CACHE / digest.hexdigest()[:16]
+    if not folder.is_dir():
+        CACHE.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=CACHE, prefix="part-"))
+        for package, source in PACKAGES.items():
+            shutil.copytree(source, made / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        compile_into(made)
+        made.chmod(0o755)
+        try:
+            made.rename(folder)
+        except OSError:  # somebody else was faster
+            shutil.rmtree(made)
+        for old in sorted(CACHE.iterdir(), key=lambda one: one.stat().st_mtime)[:-4]:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def main() -> int:
+    """Read the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="compile_modules.py", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", help="where the extension modules go")
+    parser.add_argument("--cached", action="store_true", help="print a folder with the compiled packages")
+    parser.add_argument("--if-possible", action="store_true", help="no compiler is no error")
+    parser.add_argument("--build", action="store_true", help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.build:
+        _build()
+    elif not (told.cached or told.folder):
+        parser.error("expected a folder, or --cached")
+    elif why := unable():
+        print(f"compile_modules.py: nothing is compiled, the modules stay Python: {why}", file=sys.stderr)
+        return 0 if told.if_possible else UNABLE
+    elif told.cached:
+        print(cached())
+    else:
+        compile_into(told.folder.absolute())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

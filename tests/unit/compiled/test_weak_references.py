@@ -1,0 +1,57 @@
+"""No object of ours takes a weak reference that it does not end: following it would read freed memory."""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import compile_modules
+from penstock_sidecar.work import Outcome, Work
+
+
+def classes() -> Iterator[type[Any]]:
+    """All classes of the modules that are compiled."""
+    for name in compile_modules.texts():
+        module = importlib.import_module(name)
+        yield from (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == name)
+
+
+def is_native(cls: type[Any]) -> bool:
+    """Whether mypyc has made the class; what it leaves to Python lacks the mark."""
+    return "__mypyc_attrs__" in vars(cls)
+
+
+@pytest.mark.parametrize("cls", list(classes()), ids=lambda cls: cls.__qualname__)
+def test_weak_references_are_refused_or_ended(cls: type[Any]) -> None:
+    """Refused by what is compiled, which has no room for them; ended by what Python made."""
+    if is_native(cls) and not getattr(cls, "_is_protocol", False):
+        assert cls.__weakrefoffset__ == 0
+    try:
+        found = cls.__new__(cls)
+    except TypeError:  # what a `Protocol` or a builtin says
+        return
+    try:
+        reference = weakref.ref(found)
+    except TypeError:
+        return
+    assert not is_native(cls)
+    del found
+    assert reference() is None
+
+
+def test_a_request_that_python_extends_ends_its_weak_references() -> None:
+    """The one class that code in Python may extend."""
+
+    class Extended(Work):
+        def finish(self, outcome: Outcome) -> None:
+            """See `Work.finish`."""
+
+    found = Extended.__new__(Extended)
+    ended = []
+    reference = weakref.ref(found, ended.append)
+    del found
+    assert (reference(), ended) == (None, [reference])
