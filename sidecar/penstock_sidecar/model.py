@@ -34,6 +34,8 @@ from penstock_wire.process import log
 
 LOADING_PERIOD = 0.25
 READY_PERIOD = 1.0
+CLOSEST = 0.05
+"""Between the beginnings of two probes, whatever asks for them."""
 PROBE_SECONDS = 2.0
 FAILURES = 3
 TELL_SECONDS = 10.0
@@ -152,7 +154,9 @@ class Model:
 
     async def watch(self) -> None:
         """Probe until cancelled."""
+        clock = asyncio.get_running_loop().time
         while True:
+            looked = clock()
             await self._look_once()
             calm = self.ready and not self._watched_closely and self._sure.is_set()
             period = READY_PERIOD if calm else LOADING_PERIOD
@@ -162,8 +166,9 @@ class Model:
             except TimeoutError:
                 continue
             self._look.clear()
-            # What woke us may be a run of failing requests: they must not become a run of probes.
-            await asyncio.sleep(LOADING_PERIOD / 5)
+            # What woke us may be a run of failing requests: they must not become a run of probes. But the
+            # first is followed by one at once: all others wait for it, also where the model is well.
+            await asyncio.sleep(max(0.0, looked + CLOSEST - clock()))
 
     async def _look_once(self) -> None:
         path, losses = self._probe.target, self._losses

@@ -219,10 +219,11 @@ class _Traced:
         self._gone = act
 
     def answer(self, response: Response) -> None:
-        if (reason := get(response.headers, REASON)) is not None:
-            self._span.set_attribute("penstock.reason", reason.decode())
-        _status(self._span, response.status, failed=500)
-        self._span.end()
+        if self._span.is_recording():  # it has ended where the client left before
+            if (reason := get(response.headers, REASON)) is not None:
+                self._span.set_attribute("penstock.reason", reason.decode())
+            _status(self._span, response.status, failed=500)
+            self._span.end()
         self._exchange.answer(response)
 
     def switch(self, headers: Headers) -> Tunnel:

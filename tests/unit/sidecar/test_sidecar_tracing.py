@@ -21,10 +21,12 @@ from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.passthrough import Passing
+from penstock_sidecar.refusals import AT_ONCE
 from penstock_sidecar.tracing import Tracing
+from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.h1_front import H1Front
-from penstock_wire.headers import get
-from penstock_wire.http import ConnectFailed, Request, Response
+from penstock_wire.headers import Headers, get
+from penstock_wire.http import ConnectFailed, Request, Response, Tunnel
 from penstock_wire.settings import Batching, Settings
 from tests.support.sidecar_process import until
 
@@ -266,3 +268,36 @@ async def test_a_client_that_left_ends_its_span(world: World):
     await asyncio.gather(gone, return_exceptions=True)
     (server,) = await world.spans(1)
     assert (server.attributes or {})["penstock.reason"] == "client_gone"
+
+
+class Caller:
+    """An exchange of nobody's."""
+
+    def __init__(self) -> None:
+        self.request = Request("POST", "/", ((b"traceparent", SAMPLED.encode()),), b"{}")
+        self.gone: Callable[[], object] | None = None
+        self.answers = 0
+
+    def answer(self, _response: Response) -> None:
+        self.answers += 1
+
+    def switch(self, _headers: Headers) -> Tunnel:
+        raise AssertionError
+
+
+async def test_who_leaves_while_others_are_told_their_refusal_ends_a_span_once(
+    world: World, caplog: pytest.LogCaptureFixture
+):
+    """It is told in its turn all the same, which goes nowhere; a span that has ended is left alone."""
+    world.dispatcher.refuse(PenstockError(Reason.DRAINING, "x"))
+    callers = [Caller() for _ in range(AT_ONCE + 1)]
+    for caller in callers:
+        world.service(caller)
+    last = callers[-1]
+    assert (last.answers, callers[0].answers) == (0, 1)
+    assert last.gone is not None
+    last.gone()
+    await until(lambda: asyncio.sleep(0, last.answers))
+    spans = await world.spans(len(callers))
+    assert [(span.attributes or {})["penstock.reason"] for span in spans][-1] == "client_gone"
+    assert not caplog.records
