@@ -181,13 +181,15 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
     )
     two_nodes.load(OTHER_IMAGE)
     namespace.apply(policy())
-    knobs: dict[str, Any] = {"replicas": 2, "batchPolicyRef": "p", "init_kwargs": {"delay_ms": 2.0}}
+    knobs: dict[str, Any] = {"batchPolicyRef": "p", "init_kwargs": {"delay_ms": 2.0}}
     url = serve(namespace, load, **knobs)
     wait_settled(namespace, 2, ROUTERS)
-    changes = Changes(two_nodes, namespace, ledger_backend("b", collector=load.port, **knobs))
+    changes = Changes(two_nodes, namespace, ledger_backend("b", collector=load.port, replicas=2, **knobs))
     with capsys.disabled():
         print()
         rate, tries = calibrate(load, url)
+        namespace.apply(changes.backend)
+        wait_settled(namespace, 2)
         print(f"ledger: {rate:.0f} requests/s from here on, through {', '.join(changes.parts())}")
         load.start(url, rate=rate)
         for turn in range(int(request.config.getoption("--loss-rounds"))):

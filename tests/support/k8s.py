@@ -279,7 +279,7 @@ def assert_nothing_lost(summary: dict[str, Any]) -> None:
         for name in ("not_ok", "mismatched", "lost", "duplicated", "unexecuted")
         if summary[name]
     }
-    assert not wrong, f"{wrong} of {summary['sent']} sent; {summary['errors'][:5]}; {summary['parts']}"
+    assert not wrong, f"{wrong} of {summary['sent']} sent; {summary['parts']}; {summary['errors'][:5]}"
     assert summary["ok"] == summary["sent"] > 0
 
 
