@@ -54,7 +54,7 @@ class Killing:
         results: tuple[str, str],
     ) -> None:
         load.start(url, rate=RATE)
-        wait_for("some answers", lambda: load.mark("before") >= RATE)
+        wait_for("some answers", lambda: load.mark("before")["answered"] >= RATE)
         load.mark("killed")
         self.begun = time.monotonic()
         kill()
@@ -148,8 +148,8 @@ def test_a_lost_node_loses_at_most_what_its_pod_held(
 
     def noted() -> None:
         """The ledger sees the pod's end in the answers: wait until the other pod has served for a while."""
-        answered = load.mark("killed")
-        wait_for("answers without the node", lambda: load.mark("killed") >= answered + 10 * RATE)
+        answered = load.mark("killed")["answered"]
+        wait_for("answers without the node", lambda: load.mark("killed")["answered"] >= answered + 10 * RATE)
 
     killing = Killing(
         load,

@@ -235,10 +235,14 @@ class Load:
         """Begin to send, `rate` requests a second, `count` in all or (0) until stopped."""
         self._write(json.dumps({"url": url, "rate": rate, "count": count}))
 
-    def mark(self, part: str) -> int:
-        """A part of the run begins; the summary's `parts` has its figures. Returns the answers so far."""
+    def mark(self, part: str) -> dict[str, int]:
+        """A part of the run begins, or goes on; the summary's `parts` has its figures.
+
+        Returns:
+            How many requests are `answered` so far, and `open` now.
+        """
         self._write(json.dumps({"mark": part}))
-        return int(self._read(seconds=60)["answered"])
+        return self._read(seconds=60)
 
     def stop(self) -> dict[str, Any]:
         """Stop to send, wait for every answer and return the summary; another run may be started."""

@@ -3,7 +3,7 @@
 Run it inside the cluster's network namespace: `python -m tests.support.ledger_load --listen PORT`. It
 collects the records of `ledger_model` on PORT (models connect when they load), prints `collecting`, and sends
 once told `{"url": …, "rate": requests a second, "count": requests in all or 0}` on standard input. A line
-`{"mark": NAME}` begins a part of the run under that name; the answer to it is `{"answered": n}`, so far.
+`{"mark": NAME}` begins a part of the run under that name; the answer to it is `{"answered": n, "open": n}`.
 After `count` requests, or at any other line (or the end) of its input, it waits for the answers under way and
 prints one JSON summary; then another run may be asked for. Ids go on over all runs.
 
@@ -243,7 +243,8 @@ async def _until_stopped(run: Run, lines: asyncio.StreamReader) -> None:
         if not line.startswith(b"{"):
             break
         run.mark(json.loads(line)["mark"])
-        print(json.dumps({"answered": len(run.ledger.entries) - run.open}), flush=True)
+        progress = {"answered": len(run.ledger.entries) - run.open, "open": run.open}
+        print(json.dumps(progress), flush=True)
     run.stop()
 
 
