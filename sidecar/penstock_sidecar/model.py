@@ -38,6 +38,9 @@ CLOSEST = 0.05
 """Between the beginnings of two probes, whatever asks for them."""
 PROBE_SECONDS = 2.0
 FAILURES = 3
+MORE_LOOKS = 3
+"""So often a probe whose connection was lost is followed by the next as close as may be: a process that was
+killed takes connections for a moment more, and may be back before the next probe of the usual period."""
 TELL_SECONDS = 10.0
 """A model that stays not ready is told at most this often, however its errors vary."""
 
@@ -80,6 +83,7 @@ class Model:
         self._sure.set()
         self._doubts = 0
         self._losses = 0
+        self._cut_probes = 0
         self._told = -TELL_SECONDS
         self.ready = False
         self.gone = False
@@ -175,16 +179,22 @@ class Model:
         try:
             answer = await self._upstream.send(self._host, self._port, self._probe, timeout=PROBE_SECONDS)
         except ConnectFailed as error:
+            self._cut_probes = 0
             self._set(ready=False, gone=True, message=str(error))
         except UpstreamTimeout:
             if not self._busy():
                 self._failed(f"GET {path} was not answered within {PROBE_SECONDS:.0f} s")
         except UpstreamError as error:
+            if isinstance(error, ConnectionLost) and self._cut_probes < MORE_LOOKS:
+                self._cut_probes += 1
+                self._look.set()
+                return
             self._failed(f"GET {path}: {error}")
             self._doubts += 1
             if self._doubts < FAILURES:
                 return
         else:
+            self._cut_probes = 0
             if 200 <= answer.status < 400:
                 self._failures = 0
                 self._set(ready=True, message="")
