@@ -162,7 +162,8 @@ class Connection:
             self._deadline = math.inf
             while piece := await stream.read():
                 if left is None:
-                    self.transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+                    # NB: no `writelines`, where asyncio's own loop has no back-pressure before Python 3.13.2.
+                    write(b"%x\r\n%b\r\n" % (len(piece), piece))
                 else:
                     left -= len(piece)
                     if left < 0:
