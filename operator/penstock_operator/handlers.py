@@ -22,6 +22,8 @@ from penstock_operator.cluster import PAGE, Credentials, Obj
 from penstock_operator.kinds import PARENTS, WATCHED_CHILDREN, Kind
 
 _BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
+ENDING_SECONDS = 15.0
+"""How long kopf may take to end, once one of its root tasks has; by itself it takes some 5 s."""
 
 
 class Sink(Protocol):
@@ -100,12 +102,27 @@ class Watches:
         while not self._stop.is_set():
             began = self._now()
             try:
-                asyncio.run(self._watch())
+                self._run_loop()
                 self._log("watches ended")
             except (Exception, asyncio.CancelledError) as error:  # whatever it was, it is started again
                 self._log("watches ended", level="warning", error=f"{type(error).__name__}: {error}")
             failures = 0 if self._now() - began > 60 else failures + 1
             self._stop.wait(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
+
+    def _run_loop(self) -> None:
+        """As `asyncio.run`, which would wait for ever for a task that does not end when it is cancelled."""
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self._watch())
+        finally:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            with contextlib.suppress(Exception):  # what is left may fail as it likes
+                if left:
+                    loop.run_until_complete(asyncio.wait(left, timeout=ENDING_SECONDS / 3))
+                loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), ENDING_SECONDS / 3))
+            loop.close()
 
     async def _watch(self) -> None:
         stop = asyncio.Event()
@@ -116,9 +133,18 @@ class Watches:
             {"namespaces": [self._namespace]} if self._namespace else {"clusterwide": True}
         )
         self._hand(self._started)
-        await kopf.operator(
+        before = asyncio.all_tasks()
+        roots = await kopf.spawn_tasks(
             registry=self._registry(), settings=self._settings(), standalone=True, stop_flag=stop, **where
         )
+        whole = asyncio.create_task(kopf.run_tasks(roots, ignored=before))
+        # NB: kopf begins to end when one of its root tasks has. A request of another one that logs in anew
+        # then waits for a login that has ended, for ever: nothing would be watched, and nobody would know.
+        await asyncio.wait(roots, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({whole}, timeout=ENDING_SECONDS)
+        if not whole.done():
+            raise TimeoutError(f"kopf did not end within {ENDING_SECONDS:.0f} s; it is left behind")
+        await whole
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from typing import Any
 
 import pytest
 
+from penstock_operator import handlers
+from penstock_operator.cluster import Credentials
 from penstock_operator.handlers import Watches
-from penstock_operator.kinds import Kind
+from penstock_operator.kinds import PARENTS, WATCHED_CHILDREN, Kind
+from tests.support.tiny_apiserver import TinyApiserver
+
+KINDS = len(PARENTS) + len(WATCHED_CHILDREN)
 
 
 class _Nobody:
@@ -52,3 +59,47 @@ async def test_watches_that_ended_are_started_again(error: BaseException) -> Non
     finally:
         await watches.stop()
     assert not watches.alive
+
+
+async def test_kopf_that_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end waits for all of its tasks; one that hears of no cancellation must not end all watching."""
+    monkeypatch.setattr(handlers, "ENDING_SECONDS", 0.3)
+    loop, stuck, again = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    logins = 0
+    messages: list[str] = []
+    async with TinyApiserver() as server:
+
+        async def credentials() -> Credentials:
+            nonlocal logins
+            logins += 1
+            if logins == 2:
+                loop.call_soon_threadsafe(stuck.set)
+                ends = time.monotonic() + 3.0
+                while time.monotonic() < ends:
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.sleep(3.0)
+            elif logins == 3:
+                loop.call_soon_threadsafe(again.set)
+            return Credentials(
+                server=server.url, authorization="Bearer t", ca_path=None, insecure=True,
+                certificate_path=None, private_key_path=None,
+            )  # fmt: skip
+
+        watches = Watches(
+            _Nobody(), credentials=credentials, started=lambda: None, child_selector="a=b", namespace=None,
+            log=lambda _message, **fields: messages.append(str(fields.get("error"))),
+        )  # fmt: skip
+        watches.start()
+        try:
+            async with asyncio.timeout(60):
+                while server.watches < KINDS:  # noqa: ASYNC110 - another thread opens them
+                    await asyncio.sleep(0.05)
+                server.fail[("GET", "pods")] = [401]  # it logs in anew
+                server.fail[("GET", "modelbackends")] = [403] * 3  # and ends meanwhile
+                server.break_watches()
+                await stuck.wait()
+                await again.wait()
+            assert any("left behind" in message for message in messages), messages
+            assert watches.alive
+        finally:
+            await watches.stop()
