@@ -35,11 +35,16 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 	@echo "[check] repeated code";  $(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --score=n \
 	  operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
 
-test: check compiled ## Everything: `check`, `compiled`, the kept mutants, the unit tests, the tests on a real Kubernetes cluster
-	@echo "[test] kept mutants";    $(BIN)/python -m tests.mutants --quiet
-	@$(BIN)/python -m devcluster --name penstock-test down
-	@$(BIN)/python -m devcluster --name penstock-test up
-	@$(BIN)/python -m devcluster --name penstock-test images --load
+# What needs no cluster runs beside the building of one, and is told when both are done.
+BESIDE := .beside.log
+test: check ## Everything: `check`, `compiled`, the kept mutants, the unit tests, the tests on a real Kubernetes cluster
+	@echo "[test] beside the cluster's start: compiled modules, kept mutants (told below)"; \
+	{ $(MAKE) --no-print-directory compiled && echo "[test] kept mutants" && $(BIN)/python -m tests.mutants --quiet; } \
+	  >$(BESIDE) 2>&1 & beside=$$!; \
+	$(BIN)/python -m devcluster --name penstock-test down && \
+	$(BIN)/python -m devcluster --name penstock-test up && \
+	$(BIN)/python -m devcluster --name penstock-test images --load; cluster=$$?; \
+	tail -n +1 -f --pid=$$beside $(BESIDE); wait $$beside; code=$$?; rm -f $(BESIDE); exit $$((code | cluster))
 	@$(BIN)/pytest tests
 
 # Where nothing can be compiled, that is told and no failure: an image then holds Python, which all other tests run on.
