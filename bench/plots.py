@@ -28,6 +28,7 @@ STYLES: dict[str, dict[str, Any]] = {
     },
     "model": {"label": "model alone, full batches", "color": "#555555", "marker": "s", "linestyle": "--"},
     "other": {"label": "other sidecar", "color": "#000000", "marker": "x"},
+    "kserve-agent": {"label": "KServe's agent", "color": "#882255", "marker": "h"},
     "mosec": {"label": "Mosec", "color": "#D55E00", "marker": "D"},
     "mlserver": {"label": "MLServer", "color": "#009E73", "marker": "^"},
     "litserve": {"label": "LitServe", "color": "#CC79A7", "marker": "v"},
