@@ -118,7 +118,7 @@ class Watches:
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
-            with contextlib.suppress(Exception):  # what is left may fail as it likes
+            with contextlib.suppress(TimeoutError):  # what does not end is left behind
                 if left:
                     loop.run_until_complete(asyncio.wait(left, timeout=ENDING_SECONDS / 3))
                 loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), ENDING_SECONDS / 3))

@@ -38,6 +38,9 @@ from bench.timer import precise, urgent
 MOST_ERRORS = 5_000
 TIMEOUT_SECONDS = 60.0
 CONNECTIONS = 32
+RECORDED_WITHIN = 10.0
+QUIET_SECONDS = 0.3
+"""No record for so long after a run: there are no more."""
 
 
 class Executed:
@@ -164,7 +167,7 @@ class Run(OpenLoop):
             "mismatched": outcomes["mismatched"],
             "lost": outcomes["lost"] + outcomes["timeout"],
             "duplicated": sum(executed[one] > 1 for one in ids) + self.ledger.duplicated,
-            "unexecuted": sum(entry.outcome == "ok" and not executed[entry.number] for entry in entries),
+            "unexecuted": self.unexecuted(),
             "errors": [self._error(entry) for entry in entries if entry.outcome != "ok"][:MOST_ERRORS],
             "backends": dict(self.backends),
             "pods": dict(self.executed.pods - pods),
@@ -177,6 +180,11 @@ class Run(OpenLoop):
             "cpu_share": round(self.ledger.cpu_share, 3),
             "parts": self._parts(),
         }
+
+    def unexecuted(self) -> int:
+        """Answers to requests that no model has recorded."""
+        ids = self.executed.ids
+        return sum(entry.outcome == "ok" and not ids[entry.number] for entry in self.ledger.entries)
 
     def _part_of(self, entry: Entry) -> str:
         return next((name for at, name in reversed(self.marks) if at <= entry.intended), "")
@@ -230,12 +238,21 @@ async def serve(listen: int) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await listening
         number += len(run.ledger.entries)
-        await asyncio.sleep(0.3)  # records are sent before answers, but on another connection
+        await _recorded(run)
         print(json.dumps(run.summary()), flush=True)
     server.close()
     for writer in list(executed.writers):
         writer.close()
     await asyncio.sleep(0.1)  # their tasks end with them
+
+
+async def _recorded(run: Run) -> None:
+    """Wait until what was answered is recorded, which comes on other connections, and nothing more comes."""
+    ends = time.monotonic() + RECORDED_WITHIN
+    news = -1
+    while time.monotonic() < ends and (run.unexecuted() or news != run.executed.batches):
+        news = run.executed.batches
+        await asyncio.sleep(QUIET_SECONDS)
 
 
 async def _until_stopped(run: Run, lines: asyncio.StreamReader) -> None:

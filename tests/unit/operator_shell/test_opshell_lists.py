@@ -26,15 +26,6 @@ async def server() -> AsyncIterator[TinyApiserver]:
         yield running
 
 
-@pytest.fixture
-async def cluster(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[KubernetesCluster]:
-    config = tmp_path / "kubeconfig"
-    config.write_text(server.kubeconfig())
-    connected = await KubernetesCluster.connect(str(config), timeout=30)
-    yield connected
-    await connected.close()
-
-
 @pytest.mark.parametrize("before", [2, 4], ids=["second page", "last page"])
 async def test_a_list_whose_pages_ran_out_of_time_is_begun_anew(
     server: TinyApiserver, cluster: KubernetesCluster, before: int

@@ -40,15 +40,6 @@ async def server() -> AsyncIterator[TinyApiserver]:
         yield running
 
 
-@pytest.fixture
-async def cluster(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[KubernetesCluster]:
-    config = tmp_path / "kubeconfig"
-    config.write_text(server.kubeconfig())
-    connected = await KubernetesCluster.connect(str(config), timeout=30)
-    yield connected
-    await connected.close()
-
-
 def config_map(name: str = "c") -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n", "name": name,
             "labels": {"a": name}}, "data": {"x": "1"}}  # fmt: skip

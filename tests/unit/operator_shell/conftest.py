@@ -1,0 +1,20 @@
+"""What tests of a process beside the small apiserver share; `server` is each file's own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from penstock_operator.cluster import KubernetesCluster
+from tests.support.tiny_apiserver import TinyApiserver
+
+
+@pytest.fixture
+async def cluster(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[KubernetesCluster]:
+    config = tmp_path / "kubeconfig"
+    config.write_text(server.kubeconfig())
+    connected = await KubernetesCluster.connect(str(config), timeout=30)
+    yield connected
+    await connected.close()
