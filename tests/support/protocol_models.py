@@ -4,6 +4,8 @@
 sum of each item), `v2` (`y` is twice `x`), `openai` (an embedding is the text's length and number of words)
 or `envelope` (twice the body's `x`; `/stream` counts up to it). `GET /-/runs` tells what ran, and of which
 items it was told that nobody waits for them; `POST /-/gate?open=0` keeps predictions waiting.
+`POST /-/script` with `{type, body}` makes that the answer to the next batch of several (`envelope`).
+`model_faults` has what a query spoils; `fault=short` is an answer with one item too few.
 """
 
 from __future__ import annotations
@@ -17,12 +19,17 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.model_faults import spoil
+
 WIDE = "x" * 100_000
 runs: list[int] = []
 held: list[str] = []
 gate = asyncio.Event()
 cancelled: list[str] = []
 finished: list[str] = []
+sent: list[Any] = []
+"""The batches of `envelope`, as they came."""
+script: dict[str, str] = {}
 
 
 @web.middleware
@@ -35,10 +42,16 @@ async def hold(request: web.Request, handler: Any) -> web.StreamResponse:
     return answer
 
 
+def told(request: web.Request, answers: list[Any]) -> list[Any]:
+    """What is told of the answers: all, or one too few."""
+    return answers[:-1] if request.query.get("fault") == "short" else answers
+
+
 async def instances(request: web.Request) -> web.StreamResponse:
     items = (await request.json())["instances"]
     runs.append(len(items))
-    return web.json_response({"predictions": [sum(item) for item in items], "model_version": "3"})
+    predictions = told(request, [sum(item) for item in items])
+    return web.json_response({"predictions": predictions, "model_version": "3"})
 
 
 async def v2(request: web.Request) -> web.StreamResponse:
@@ -54,12 +67,14 @@ async def v2(request: web.Request) -> web.StreamResponse:
     if "id" in document:
         answer["id"] = document["id"]
     if length is None:
-        return web.json_response({**answer, "outputs": [{**y, "data": [2 * value for value in x["data"]]}]})
+        shape = [len(told(request, [0] * x["shape"][0])), *x["shape"][1:]]
+        data = [2 * value for value in x["data"]][: math.prod(shape)]
+        return web.json_response({**answer, "outputs": [{**y, "shape": shape, "data": data}]})
     values = struct.unpack(f"<{total}f", body[int(length) :])
-    data = struct.pack(f"<{total}f", *(2 * value for value in values))
-    head = json.dumps({**answer, "outputs": [{**y, "parameters": {"binary_data_size": len(data)}}]}).encode()
+    blob = struct.pack(f"<{total}f", *(2 * value for value in values))
+    head = json.dumps({**answer, "outputs": [{**y, "parameters": {"binary_data_size": len(blob)}}]}).encode()
     return web.Response(
-        body=head + data,
+        body=head + blob,
         headers={
             "Inference-Header-Content-Length": str(len(head)),
             "Content-Type": "application/octet-stream",
@@ -78,8 +93,8 @@ async def openai(request: web.Request) -> web.StreamResponse:
         for index, text in enumerate(texts)
     ]
     tokens = sum(len(text.split()) for text in texts)
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return web.json_response({"object": "list", "data": data, "model": document["model"], "usage": usage})
+    answer = {"object": "list", "data": told(request, data), "model": document["model"]}
+    return web.json_response({**answer, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
@@ -94,6 +109,11 @@ async def chat(request: web.Request) -> web.StreamResponse:
 async def envelope(request: web.Request) -> web.StreamResponse:
     items = (await request.json())["items"]
     runs.append(len(items))
+    sent.append(items)
+    if script and len(items) > 1:
+        said = dict(script)
+        script.clear()
+        return web.Response(text=said["body"], content_type=said["type"])
     if items[0]["path"].startswith("/stream"):
         return await stream(request, items)
     answers = []
@@ -103,7 +123,7 @@ async def envelope(request: web.Request) -> web.StreamResponse:
             answers.append({"status": 404, "body": {"error": "below zero"}})
         else:
             answers.append({"status": 200, "headers": {"x-model": "m7"}, "body": {"twice": 2 * x}})
-    return web.json_response({"items": answers})
+    return web.json_response({"items": told(request, answers)})
 
 
 async def stream(request: web.Request, items: list[dict[str, Any]]) -> web.StreamResponse:
@@ -145,7 +165,8 @@ async def cancel(request: web.Request) -> web.StreamResponse:
 
 
 async def look(request: web.Request) -> web.StreamResponse:
-    return web.json_response({"runs": runs, "cancelled": cancelled, "finished": finished, "held": held})
+    lists = {"runs": runs, "cancelled": cancelled, "finished": finished, "held": held, "sent": sent}
+    return web.json_response(lists)
 
 
 async def turn(request: web.Request) -> web.StreamResponse:
@@ -154,6 +175,11 @@ async def turn(request: web.Request) -> web.StreamResponse:
     else:
         gate.clear()
         held.clear()
+    return web.json_response({})
+
+
+async def prepare(request: web.Request) -> web.StreamResponse:
+    script.update(await request.json())
     return web.json_response({})
 
 
@@ -167,12 +193,13 @@ async def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     arguments = parser.parse_args()
     kinds = {"instances": instances, "v2": v2, "openai": openai, "envelope": envelope}
-    app = web.Application(middlewares=[hold])
+    app = web.Application(middlewares=[hold, spoil])
     gate.set()
     app.router.add_get("/", ready)
     app.router.add_get("/-/runs", look)
     app.router.add_post("/-/cancel", cancel)
     app.router.add_post("/-/gate", turn)
+    app.router.add_post("/-/script", prepare)
     app.router.add_post("/{path:.*}", kinds[arguments.kind])
     runner = web.AppRunner(app)
     await runner.setup()

@@ -6,54 +6,20 @@ import asyncio
 import json
 import re
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.sidecar_process import Pair, Program, Reply, until
+from tests.support.protocol_pair import ProtocolPair
+from tests.support.sidecar_process import Reply, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text()
 EXAMPLES = {
     kind + " " + name: text
-    for kind, name, text in re.findall(
-        r"^```(request|answer) (\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE
-    )
+    for kind, name, text in re.findall(r"^```(\w+) (.+?)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 }
-
-
-class ProtocolPair(Pair):
-    """A sidecar before a model of its protocol."""
-
-    kind = ""
-
-    async def start_model(self) -> None:
-        self.model = Program("tests.support.protocol_models", self.kind)
-        self.model_url = f"http://{await self.model.start()}"
-
-    async def look(self) -> dict[str, Any]:
-        """What the model ran, and what it was told."""
-        found: dict[str, Any] = (await self.ask("/-/runs", method="GET", base=self.model_url)).document
-        return found
-
-    async def batched(
-        self, items: int, plug: Coroutine[Any, Any, Reply], *asks: Coroutine[Any, Any, Reply]
-    ) -> list[Reply]:
-        """The replies to requests that share a batch of so many items: `plug` has the slot till all wait."""
-        await self.ask("/-/gate?open=0", base=self.model_url)
-        first = asyncio.create_task(plug)
-        await until(self._held)
-        tasks = [asyncio.create_task(ask) for ask in asks]
-        await self.until_state(queued=items)
-        await self.ask("/-/gate?open=1", base=self.model_url)
-        await first
-        replies = await asyncio.gather(*tasks)
-        assert (await self.look())["runs"][1:] == [items]
-        return replies
-
-    async def _held(self) -> Any:
-        return (await self.look())["held"]
 
 
 @pytest.fixture
@@ -62,7 +28,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
 
     async def make(kind: str, **batching: Any) -> ProtocolPair:
         pair = ProtocolPair(tmp_path, f"--protocol={kind}")
-        pair.kind = kind
+        pair.kind = "openai" if kind == "none" else kind
         pairs.append(pair)
         await pair.start(**batching)
         return pair
@@ -226,6 +192,70 @@ async def test_a_request_larger_than_a_batch_has_one_answer(start: Callable[...,
 def test_the_lengths_on_the_page_are_true(name: str):
     _, headers, body = parse_request(name)
     json.loads(body[: int(headers["inference-header-content-length"])])
+
+
+async def test_the_example_of_none_passes_as_it_is(start: Callable[..., Any]):
+    pair = await start("none")
+    path, headers, body = parse_request("none")
+    reply = await pair.ask(path, headers=headers, data=body)
+    status, _, expected = EXAMPLES["answer none"].partition("\n")
+    assert (reply.status, reply.body) == (int(status), expected.encode())
+    assert reply.headers["content-type"] == "text/event-stream"
+    assert (await pair.look())["runs"] == []
+
+
+SCRIPTED = [name for name in EXAMPLES if name.startswith("told ")]
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+async def test_clients_see_what_the_page_says_of_the_models_answer(start: Callable[..., Any], name: str):
+    """The model answers with the page's bytes; the page says what it got where it says `sent`."""
+    pair = await start("envelope")
+    _, example, media = name.split(" ")
+    script = {"type": media, "body": EXAMPLES[name]}
+    assert (await pair.ask("/-/script", base=pair.model_url, json=script)).status == 200
+    json_type, image_type = {"content-type": "application/json"}, {"content-type": "image/png"}
+    replies = await pair.batched(
+        2,
+        pair.ask("/score?plug", headers=json_type, data=b'{"x": 1}'),
+        pair.ask("/score", headers=json_type, data=b'{"x": 21}'),
+        pair.ask("/score", headers=image_type, data=b"\x89PNG"),
+    )
+    for index, reply in enumerate(replies):
+        head, _, body = EXAMPLES[f"client {example} {index}"].partition("\n\n")
+        status, *fields = head.strip().split("\n")
+        assert reply.status == int(status)
+        for field in fields:
+            key, _, value = field.partition(": ")
+            assert reply.headers[key] == value
+        if reply.headers["content-type"].endswith("json"):
+            assert not body or json.loads(reply.body) == json.loads(body)
+        else:
+            assert reply.body.decode().rstrip("\n") == body.rstrip("\n")
+
+
+async def test_the_model_gets_what_the_page_says(start: Callable[..., Any]):
+    """Of each item all but the id, which is unlike any other, and the fields that the page leaves out."""
+    pair = await start("envelope")
+    await pair.batched(
+        2,
+        pair.ask("/score?plug", json={"x": 1}),
+        pair.ask("/score", headers={"content-type": "application/json"}, data=b'{"x": 21}'),
+        pair.ask("/score", headers={"content-type": "image/png"}, data=b"\x89PNG"),
+    )
+    (_, found) = (await pair.look())["sent"]
+    documented = json.loads(EXAMPLES["sent envelope-items"])["items"]
+    for item, shown in zip(found, documented, strict=True):
+        assert shown["headers"].items() <= item["headers"].items()
+        assert {**item, "id": "", "headers": {}} == {**shown, "id": "", "headers": {}}
+    assert len({item["id"] for item in found}) == 2
+
+
+def test_each_protocol_has_an_example_and_each_block_of_the_page_is_run():
+    ran = {f"{side} {kind}" for side in ("request", "answer") for kind in (*MATES, "v2-binary", "none")}
+    clients = {f"client {name.split(' ')[1]} {index}" for name in SCRIPTED for index in (0, 1)}
+    assert set(EXAMPLES) == ran | set(SCRIPTED) | clients | {"sent envelope-items"}
+    assert PAGE.count("\n```") == 2 * len(EXAMPLES)
 
 
 async def test_a_batch_is_streamed_to_each_of_its_clients(start: Callable[..., Any]):

@@ -1,0 +1,49 @@
+"""A real sidecar process before a model of its protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from tests.support.sidecar_process import Pair, Program, Reply, until
+
+
+class ProtocolPair(Pair):
+    """A sidecar before a model of its protocol; with protocol `none`, of `openai`."""
+
+    kind = ""
+
+    async def start_model(self) -> None:
+        self.model = Program("tests.support.protocol_models", self.kind)
+        self.model_url = f"http://{await self.model.start()}"
+
+    async def look(self) -> dict[str, Any]:
+        """What the model ran, and what it was told."""
+        found: dict[str, Any] = (await self.ask("/-/runs", method="GET", base=self.model_url)).document
+        return found
+
+    async def batched(
+        self, items: int, plug: Coroutine[Any, Any, Reply], *asks: Coroutine[Any, Any, Reply]
+    ) -> list[Reply]:
+        """The replies to requests that share a batch of so many items: `plug` has the slot till all wait.
+
+        Where there are as many requests as items, they wait in the order given.
+        """
+        await self.ask("/-/gate?open=0", base=self.model_url)
+        first = asyncio.create_task(plug)
+        await until(self._held)
+        tasks = []
+        for ask in asks:
+            tasks.append(asyncio.create_task(ask))
+            if items == len(asks):
+                await self.until_state(queued=len(tasks))
+        await self.until_state(queued=items)
+        await self.ask("/-/gate?open=1", base=self.model_url)
+        await first
+        replies = await asyncio.gather(*tasks)
+        assert (await self.look())["runs"][1:] == [items]
+        return replies
+
+    async def _held(self) -> Any:
+        return (await self.look())["held"]
