@@ -9,12 +9,25 @@ from __future__ import annotations
 import re
 import uuid
 
-from penstock_wire.headers import FROM_CLIENT, PREFIX, REASON, REQUEST_ID, TIMEOUT_MS, Headers, get
+from penstock_wire.headers import (
+    FROM_CLIENT,
+    PREFIX,
+    REASON,
+    REQUEST_ID,
+    TIMEOUT_MS,
+    Headers,
+    get,
+    without,
+)
 from penstock_wire.http import Response
 from penstock_wire.router_settings import Endpoint
 
 BACKEND = b"x-penstock-backend"
 """Tells a client which backend answered."""
+
+VIA = (b"via", b"1.1 penstock-router")
+"""RFC 9110 section 7.6.3: what a gateway adds to a request that it forwards."""
+MAX_FORWARDS = b"max-forwards"
 
 _USABLE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _FORWARDED = FROM_CLIENT - {TIMEOUT_MS}
@@ -35,7 +48,25 @@ def inward(headers: Headers, *, identity: str) -> Headers:
         for field in headers
         if (not field[0].startswith(PREFIX) or field[0] in _FORWARDED) and field[0] != REQUEST_ID
     ]
-    return (*kept, (REQUEST_ID, identity.encode("ascii")))
+    return (*kept, VIA, (REQUEST_ID, identity.encode("ascii")))
+
+
+def one_hop_less(method: str, headers: Headers) -> Headers | None:
+    """The fields with one hop less in `Max-Forwards` (RFC 9110 section 7.6.2), which counts for two methods.
+
+    Args:
+        method: of the request.
+        headers: its fields.
+
+    Returns:
+        The fields to forward; None where the request may go no further and is to be answered here.
+    """
+    told = get(headers, MAX_FORWARDS) if method in ("OPTIONS", "TRACE") else None
+    if told is None or not told.isdigit() or len(told) > 9:
+        return headers
+    if not int(told):
+        return None
+    return (*without(headers, (MAX_FORWARDS,)), (MAX_FORWARDS, b"%d" % (int(told) - 1)))
 
 
 def with_time(headers: Headers, seconds: float) -> Headers:

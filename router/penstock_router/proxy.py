@@ -11,12 +11,13 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 
-from penstock_router.edge import allows, inward, outward, request_id, with_time
+from penstock_router.edge import allows, inward, one_hop_less, outward, request_id, with_time
 from penstock_router.endpoints import EndpointState
 from penstock_router.metrics import Metrics
 from penstock_router.passing import receive
 from penstock_router.pods import Pod, Pods
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.h1_front_head import METHODS
 from penstock_wire.headers import NOT_ADMITTED, QUEUE, REASON, Headers, get, timeout_ms
 from penstock_wire.http import (
     AnswerUnreadable,
@@ -86,6 +87,16 @@ class Exchange:
 
 def _nothing() -> None:
     """Nothing is to be done."""
+
+
+def _last_hop(exchange: Exchange) -> Response:
+    """The answer to an `OPTIONS` or `TRACE` that was to come as far as here and no further."""
+    methods = exchange.state.settings.methods or tuple(sorted(METHODS.values()))
+    allow = (b"allow", ", ".join(name for name in methods if name != "TRACE").encode())
+    if exchange.request.method == "OPTIONS":
+        return Response(204, (allow,))
+    # NB: RFC 9110 section 9.3.8 lets a server echo the request, with fields that a page must not read.
+    raise PenstockError(Reason.METHOD_NOT_ALLOWED, "the router does not echo requests", headers=(allow,))
 
 
 class Proxy:
@@ -178,6 +189,10 @@ class Proxy:
                 f"endpoint {state.name} takes {allowed}, found {exchange.request.method}",
                 headers=((b"allow", allowed.encode()),),
             )
+        forwarded = one_hop_less(exchange.request.method, exchange.headers)
+        if forwarded is None:
+            return _last_hop(exchange)
+        exchange.headers = forwarded
         tried: list[Pod] = []
         refused: Refused | None = None
         tries = 0

@@ -27,6 +27,10 @@ class Seen:
         """The first value of a field."""
         return next((value for key, value in self.headers if key == name), None)
 
+    def values(self, name: str) -> list[str]:
+        """All values of a field."""
+        return [value for key, value in self.headers if key == name]
+
     @property
     def identity(self) -> str:
         """Its `x-request-id`."""

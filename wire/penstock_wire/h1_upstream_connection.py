@@ -394,7 +394,8 @@ class Connection:
     def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools."""
         if self._in_head:  # trailers are read and dropped
-            self._fields.append((name.lower(), value))
+            # NB: the parser has skipped what is before a value, not what is behind it.
+            self._fields.append((name.lower(), value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """See httptools."""
@@ -403,12 +404,15 @@ class Connection:
             return
         parser = self._parser
         status = parser.get_status_code()
+        if not 100 <= status <= 599:
+            raise AnswerUnreadable(f"{self.where}: expected a status from 100 to 599, found {status}")
         if status < 200:
-            if status == 101 and not (self._upgrade and parser.should_upgrade()):
+            if status == 101 and not (parser.should_upgrade() and self._asked_for(self._fields)):
                 raise AnswerUnreadable(f"{self.where} switched protocols, which was not asked for")
             return
-        if parser.get_http_version() not in ("1.1", "1.0"):
-            raise AnswerUnreadable(f"{self.where}: expected HTTP/1.1, found {parser.get_http_version()}")
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise AnswerUnreadable(f"{self.where}: expected HTTP/1.1, found {version}")
         self._state = _BODY
         self._status = status
         self._dry_bytes = 0
@@ -420,11 +424,12 @@ class Connection:
             if name == b"content-length":
                 length = int(value)
             elif name == b"transfer-encoding":
-                chunked = True
-                if value.strip().lower() != b"chunked":
+                # NB: once, and not in HTTP/1.0, which has none: another reader would see another body.
+                if chunked or version == "1.0" or value.lower() != b"chunked":
                     raise AnswerUnreadable(f"{self.where}: expected transfer-encoding chunked, found another")
-        if not parser.should_keep_alive():
-            self.reusable = False
+                chunked = True
+        if not parser.should_keep_alive() or (status == 204 and (chunked or length)):
+            self.reusable = False  # a body may yet come that a 204 must not have
         bodiless = self._head_only or status in _NO_BODY_STATUS
         self._length = None if bodiless else length
         self._to_the_end = not (bodiless or chunked or length is not None)
@@ -476,6 +481,12 @@ class Connection:
             waiter, self._waiter = self._waiter, None
             if waiter is not None and not waiter.done():
                 waiter.set_result(self._whole())
+
+    def _asked_for(self, fields: list[tuple[bytes, bytes]]) -> bool:
+        """Whether an answer switches to a protocol that the request asked for."""
+        asked = {name.strip().lower() for name in self._upgrade.split(b",")} - {b""}
+        found = [value.lower() for name, value in fields if name == b"upgrade"]
+        return len(found) == 1 and found[0] in asked
 
     def _whole(self) -> Response:
         pieces = self._pieces

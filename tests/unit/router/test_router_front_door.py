@@ -85,6 +85,35 @@ async def test_fields_of_ours_are_dropped_at_the_edge_both_ways(upstream: Any, r
     assert reply.headers.getall("x-request-id") == [server.seen[0].identity]
 
 
+async def test_a_request_tells_that_it_came_through_a_router(upstream: Any, router: Any) -> None:
+    """RFC 9110 section 7.6.3: behind those that it came through before, in fields of their own."""
+    server = await upstream()
+    process = await router().start(endpoint("e", backend("b", server.target)))
+    await process.ask(headers={"via": "1.0 cdn"})
+    await process.ask()
+    assert [seen.values("via") for seen in server.seen] == [
+        ["1.0 cdn", "1.1 penstock-router"],
+        ["1.1 penstock-router"],
+    ]
+
+
+async def test_max_forwards_is_counted_down_and_ends_here(upstream: Any, router: Any) -> None:
+    """RFC 9110 section 7.6.2: of OPTIONS and TRACE; other methods do not know it."""
+    server = await upstream()
+    process = await router().start(endpoint("e", backend("b", server.target), methods=["GET", "OPTIONS"]))
+    await process.ask(method="OPTIONS", headers={"max-forwards": "2"})
+    await process.ask(method="OPTIONS", headers={"max-forwards": "2a"})
+    await process.ask(method="GET", headers={"max-forwards": "0"})
+    assert [seen.values("max-forwards") for seen in server.seen] == [["1"], ["2a"], ["0"]]
+    last = await process.ask(method="OPTIONS", headers={"max-forwards": "0"})
+    assert (last.status, last.body, last.headers["allow"]) == (204, b"", "GET, OPTIONS")
+    free = await router().start(endpoint("e", backend("b", server.target)))
+    refused = await free.ask(method="TRACE", headers={"max-forwards": "0"})
+    assert (refused.status, refused.document["reason"]) == (405, "method_not_allowed")
+    assert refused.headers["allow"] == "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+    assert len(server.seen) == 3
+
+
 async def test_time_is_the_smaller_of_the_clients_and_the_endpoints_and_is_counted_down(
     upstream: Any, router: Any
 ) -> None:
