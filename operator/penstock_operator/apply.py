@@ -52,6 +52,9 @@ _LIST_KEYS: dict[str, tuple[str, ...]] = {
     "ownerReferences": ("uid",),
     "conditions": ("type",),
 }
+CHANGED = "changed"
+"""Why a child is written when what we want is not what we wanted last."""
+
 _NOTHING: Obj = {"metadata": {}}
 _KEY_DEFAULTS = {"protocol": "TCP"}
 
@@ -95,11 +98,11 @@ def needs_write(desired: Obj, live: Obj) -> str | None:
         live: the object as the cluster has it.
 
     Returns:
-        ``changed`` when we want something else than last time, ``drift`` when somebody changed the object.
+        `CHANGED` when we want something else than last time, ``drift`` when somebody changed the object.
     """
     annotations = live["metadata"].get("annotations") or {}
     if annotations.get(DESIRED_HASH) != desired_hash(desired):
-        return "changed"
+        return CHANGED
     return None if contained(desired, live) else "drift"
 
 

@@ -81,13 +81,13 @@ def test_a_model_that_needs_the_only_accelerator_rolls_in_place(namespace: Names
 
 
 def test_a_suspended_backend_is_left_as_it_is_until_it_is_resumed(namespace: Namespace, load: Load) -> None:
-    """A change that rolls waits, and is then carried out."""
+    """A change that rolls waits, which Ready says, and is then carried out."""
     namespace.apply(ledger_code(), ledger_backend("b", collector=load.port))
     namespace.wait_ready("modelbackend", "b")
     before, deployment = uids(namespace), namespace.get("deployment", "b-backend") or {}
     change = {"suspend": True, "podTemplate": {"annotations": {"changed": "yes"}}}
     namespace.patch("modelbackend", "b", {"spec": change})
-    namespace.wait_ready("modelbackend", "b")
+    namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="Suspended", seconds=60)
     after = namespace.get("deployment", "b-backend") or {}
     assert after["metadata"]["generation"] == deployment["metadata"]["generation"]
     assert uids(namespace) == before

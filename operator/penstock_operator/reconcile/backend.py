@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock_operator.api import ModelBackend, ResourceError
 from penstock_operator.api.defaults import batching_spec, unreachable_batch
+from penstock_operator.apply import CHANGED, needs_write
 from penstock_operator.cluster import Obj
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
@@ -61,7 +64,10 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
             key, desired, owners=(uid,), candidates=lambda: ctx.store.owned(uid), looked=looked,
             confirm=lambda: ghosts.confirm_own(ctx, stored),
         )  # fmt: skip
-    wait = await _write_status(ctx, key, backend, versioned, problems, pods)
+    if problems.untold:
+        return outcome(problems)
+    held = _held(ctx, backend, pods, recorded=recorded, live=live) if backend.spec.suspend else ()
+    wait = await _write_status(ctx, key, backend, versioned, problems, pods, held)
     again = outcome(problems)
     return wait if wait is not None else again
 
@@ -96,6 +102,23 @@ def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> sett
     )
 
 
+def _held(
+    ctx: Context, backend: ModelBackend, pods: Pods, *, recorded: Obj | None, live: Obj | None
+) -> tuple[str, ...]:
+    """What would be changed if the backend were not suspended; drift is not meant: it may be why it is."""
+    found = []
+    if live is not None and needs_write(deployment.deployment(backend, pods), live) == CHANGED:
+        found.append("pods")
+    reference = backend.spec.batch_policy_ref
+    policy = ctx.view.policy(backend.namespace, reference) if reference else None
+    told = settings.recorded_version(recorded)
+    if told is not None and not (reference and policy is None):
+        wanted = settings.for_sidecar(backend, policy)
+        if wanted(told.version) != told.document:
+            found.append("settings")
+    return tuple(found)
+
+
 def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.Versioned) -> int:
     """The version to show; one that no ConfigMap holds is told to nobody and would rise at each look."""
     live = ctx.store.get(CONFIG_MAP, backend.namespace, names.backend_settings(backend.name))
@@ -112,6 +135,7 @@ async def _write_status(
     versioned: settings.Versioned,
     problems: Problems,
     pods: Pods,
+    held: Sequence[str],
 ) -> float | None:
     """Write the status; returns seconds after which to look again, where it is too early to tell."""
     namespace, name = key.namespace, key.name
@@ -150,6 +174,7 @@ async def _write_status(
         foreign_scaler=scaled.foreign,
         batching_note=unreachable_batch(spec),
         upgrade_pending=pods.upgrade_pending,
+        held=held,
     )
     written = await write_status(ctx, stored, backend_status(backend, seen, now=ctx.now()))
     if scaled.written is seen.recommendation:

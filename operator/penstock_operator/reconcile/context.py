@@ -39,6 +39,14 @@ class Problems:
         """Whether anything went wrong."""
         return bool(self.taken) or self.refused is not None
 
+    @property
+    def untold(self) -> bool:
+        """Whether a write has failed of which no condition tells yet.
+
+        Until it is made or told, nothing may be claimed for a generation that the children are not of.
+        """
+        return self.failed is not None and self.refused is None
+
 
 @dataclass(slots=True, kw_only=True)
 class Scaled:

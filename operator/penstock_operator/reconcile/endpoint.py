@@ -46,6 +46,8 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
             looked=looked,
             confirm=lambda: ghosts.confirm_own(ctx, known),
         )
+    if problems.untold:
+        return outcome(problems)
     plan = ctx.view.plan(namespace).endpoints.get(name)
     stored = ctx.store.get(ENDPOINT, namespace, name)
     if plan is None or stored is None:
@@ -63,4 +65,4 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         refused=problems.refused,
     )
     await write_status(ctx, stored, endpoint_status(endpoint, seen, now=ctx.now()))
-    return outcome(problems)
+    return outcome(problems) or (router.LOOK_AGAIN if routers.unwritten else None)

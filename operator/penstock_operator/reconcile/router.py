@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from penstock_operator.cluster import Obj
-from penstock_operator.desired import names, settings, traffic
+from penstock_operator.desired import names, settings
 from penstock_operator.desired import router as rendering
 from penstock_operator.desired.labels import APP_NAME, APP_ROUTER, ENDPOINT
 from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT
 from penstock_operator.kinds import ENDPOINT as ENDPOINT_KIND
 from penstock_operator.kinds import SPLIT as SPLIT_KIND
 from penstock_operator.reconcile import ghosts
-from penstock_operator.reconcile.context import Context, Problems, outcome
+from penstock_operator.reconcile.context import Context, Problems, is_ready, outcome
 from penstock_operator.status import RouterObserved
 from penstock_operator.store import Key, key_of
 
 KIND = "Router"
 """Not a kind of the API: the name under which a namespace's router is in the work queue."""
+
+LOOK_AGAIN = 1.0
+"""Seconds after which who found the router's settings unwritten looks again: the router's own run tells of a
+write, but not of a change that was taken back before."""
 
 
 def router_key(namespace: str) -> Key:
@@ -42,9 +46,8 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         return None
     at = Key(CONFIG_MAP.kind, namespace, names.ROUTER_SETTINGS)
     looked = {at: await ctx.applier.look(CONFIG_MAP, namespace, names.ROUTER_SETTINGS)}
-    told = traffic.router_endpoints(endpoints, ctx.view.plan(namespace), ctx.view.ports(namespace))
     versioned = settings.next_version(
-        settings.for_router(told),
+        ctx.view.router_document(namespace),
         recorded=looked[at],
         status_version=0,
         reported=ctx.reports.highest_version(ctx.reports.of_router(namespace)),
@@ -89,12 +92,15 @@ def observed(ctx: Context, namespace: str) -> RouterObserved:
         namespace: where.
     """
     problems = ctx.router_problems.get(namespace) or Problems()
+    pods = ctx.view.router_pods(namespace)
     recorded = settings.recorded_version(ctx.store.get(CONFIG_MAP, namespace, names.ROUTER_SETTINGS))
     return RouterObserved(
         deployment=ctx.store.get(DEPLOYMENT, namespace, names.ROUTER),
-        pods=ctx.view.router_pods(namespace),
+        pods=pods,
         reports=ctx.reports.of_router(namespace),
         settings_version=recorded.version if recorded is not None else 0,
+        # NB: an endpoint or split may be looked at before the router, whose key its change has queued, too.
+        unwritten=any(map(is_ready, pods)) and not ctx.view.router_written(namespace),
         taken=problems.taken,
         refused=problems.refused,
     )

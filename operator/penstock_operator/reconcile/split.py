@@ -44,4 +44,4 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         now=ctx.now(),
     )
     await write_status(ctx, stored, status)
-    return None
+    return router.LOOK_AGAIN if seen.unwritten else None

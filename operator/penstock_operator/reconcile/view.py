@@ -15,8 +15,18 @@ from penstock_operator.api import (
     TrafficSplit,
 )
 from penstock_operator.cluster import Obj
-from penstock_operator.desired import labels, names, ports, traffic
-from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, POD, POLICY, SERVICE, SPLIT, Kind
+from penstock_operator.desired import labels, names, ports, settings, traffic
+from penstock_operator.kinds import (
+    BACKEND,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    ENDPOINT,
+    POD,
+    POLICY,
+    SERVICE,
+    SPLIT,
+    Kind,
+)
 from penstock_operator.store import Key, Store, key_of
 
 R = TypeVar("R", bound=Resource)
@@ -50,6 +60,7 @@ class View:
         self._parsed: dict[Key, tuple[Obj, Resource | ResourceError]] = {}
         self._plans: dict[str, _Planned] = {}
         self._ready: dict[str, tuple[tuple[int, int], dict[str, bool]]] = {}
+        self._written: dict[str, tuple[_Planned, Obj | None, bool]] = {}
 
     def read(self, stored: Obj) -> Resource:
         """An object of ours as its resource.
@@ -83,6 +94,7 @@ class View:
         if not any(self.store.all(kind, key.namespace) for kind in (BACKEND, ENDPOINT, SPLIT)):
             self._plans.pop(key.namespace, None)
             self._ready.pop(key.namespace, None)
+            self._written.pop(key.namespace, None)
 
     def backend(self, namespace: str, name: str) -> ModelBackend | None:
         """A readable backend.
@@ -187,6 +199,32 @@ class View:
             namespace: where.
         """
         return self._planned(namespace).ports
+
+    def router_document(self, namespace: str) -> settings.Maker:
+        """What the routers of a namespace are to be told.
+
+        Args:
+            namespace: where.
+        """
+        planned = self._planned(namespace)
+        return settings.for_router(traffic.router_endpoints(planned.endpoints, planned.plan, planned.ports))
+
+    def router_written(self, namespace: str) -> bool:
+        """Whether just that is recorded in their ConfigMap, so that they can have reported it.
+
+        Args:
+            namespace: where.
+        """
+        planned = self._planned(namespace)
+        live = self.store.get(CONFIG_MAP, namespace, names.ROUTER_SETTINGS)
+        known = self._written.get(namespace)
+        if known is None or known[0] is not planned or known[1] is not live:
+            recorded = settings.recorded_version(live)
+            same = recorded is not None and recorded.document == self.router_document(namespace)(
+                recorded.version
+            )
+            known = self._written[namespace] = (planned, live, same)
+        return known[2]
 
     def _planned(self, namespace: str) -> _Planned:
         ready = self.backends_ready(namespace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -53,6 +53,7 @@ class BackendObserved:
         foreign_scaler: another manager that writes `/scale` beside the autoscaler.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
         upgrade_pending: as `keeping.Pods.upgrade_pending`.
+        held: what a suspended backend keeps from being changed: its "pods", its "settings".
     """
 
     deployment: Object | None = None
@@ -70,6 +71,7 @@ class BackendObserved:
     foreign_scaler: str | None = None
     batching_note: str | None = None
     upgrade_pending: bool = False
+    held: Collection[str] = ()
 
 
 def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) -> dict[str, Any]:
@@ -87,9 +89,9 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
     counts = (seen.deployment or {}).get("status", {})
     wrong = pods.refused(seen.deployment) or pods.trouble(seen.pods)
     model = _model_status(seen, wrong)
-    found = [_available(backend, seen), _model_loaded(seen, model, wrong), _settings_applied(backend, seen)]
-    found += _scaling(backend, seen)
-    ready, reconciling, stalled = _ready(backend, seen, wrong)
+    applied = _settings_applied(backend, seen)
+    found = [_available(backend, seen), _model_loaded(seen, model, wrong), applied, *_scaling(backend, seen)]
+    ready, reconciling, stalled = _ready(backend, seen, wrong, applied)
     found += [ready, *conditions.flags(ready, reconciling=reconciling, stalled=stalled)]
     if model.last_failure is None and ready.status != "True" and old.model is not None:
         model = model.model_copy(update={"last_failure": old.model.last_failure})
@@ -151,9 +153,13 @@ def _rolling(backend: ModelBackend, deployment: Object | None) -> str | None:
 
 
 def _ready(
-    backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble | None
+    backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble | None, applied: Condition
 ) -> tuple[Condition, bool, bool]:
-    """The summary, whether something is under way, and whether it cannot go on without a person."""
+    """The summary, whether something is under way, and whether it cannot go on without a person.
+
+    It becomes True for a generation only when no ready pod is known to be without its settings; what a policy
+    changes later, or a model refuses while it serves on, is told by `SettingsApplied` alone.
+    """
     rolling = _rolling(backend, seen.deployment)
     overdue = pods.overdue(seen.deployment)
     if seen.taken:
@@ -175,11 +181,22 @@ def _ready(
         return condition("Ready", "False", "Suspended", text), False, False
     if rolling is not None:
         return condition("Ready", "False", "RollingOut", rolling), True, False
+    if not conditions.stands(
+        conditions.find(backend.status.conditions, "Ready"), backend.metadata.generation
+    ):
+        if seen.held:
+            return condition("Ready", "False", "Suspended", _held_text(seen.held)), False, False
+        if applied.reason == "Waiting":
+            return condition("Ready", "False", "Waiting", applied.message), True, False
     if backend.spec.replicas == 0:
         return condition("Ready", "True", "ScaledToZero", "spec.replicas is 0: nothing serves"), False, False
     if seen.batching_note is not None:
         return condition("Ready", "True", "BatchUnreachable", seen.batching_note), False, False
     return condition("Ready", "True", "Serving"), False, False
+
+
+def _held_text(held: Collection[str]) -> str:
+    return f"spec.suspend is true, so all is left as it is: a change of the {' and the '.join(held)} waits"
 
 
 def _policy_text(backend: ModelBackend) -> str:
@@ -236,6 +253,8 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
     kind, version = "SettingsApplied", seen.settings_version
     if seen.policy_missing:
         return condition(kind, "False", "BatchPolicyMissing", _policy_text(backend))
+    if "settings" in seen.held:
+        return condition(kind, "False", "Suspended", _held_text(("settings",)))
     ready = [pods.name(pod) for pod in pods.ready(seen.pods)]
     if backend.spec.user_config is not None and reconfigure_path(backend) is None:
         text = "userConfig is set, but model.reconfigurePath is not: there is no way to tell the model"

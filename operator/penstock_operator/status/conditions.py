@@ -25,6 +25,16 @@ def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
     return next((item for item in conditions if item.type == kind), None)
 
 
+def stands(before: Condition | None, generation: int) -> bool:
+    """Whether a condition was True for this very generation: what is merely unknown does not take that away.
+
+    Args:
+        before: the condition in the live status.
+        generation: the resource's metadata.generation.
+    """
+    return before is not None and before.status == "True" and before.observed_generation == generation
+
+
 def merge(
     old: Sequence[Condition], new: Iterable[Condition], *, generation: int, now: str
 ) -> list[dict[str, Any]]:

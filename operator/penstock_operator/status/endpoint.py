@@ -26,6 +26,7 @@ class RouterObserved:
         pods: its live pods.
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
         settings_version: the version that the routers are told; 0 for none.
+        unwritten: whether what they are to be told by now is not recorded yet: no report can be of it.
         taken: its objects that a stranger holds, as `Service/penstock-router`.
         refused: why the apiserver did not take one of its objects, if so.
     """
@@ -34,6 +35,7 @@ class RouterObserved:
     pods: Sequence[Object] = ()
     reports: Mapping[str, RouterReport] = field(default_factory=dict)
     settings_version: int = 0
+    unwritten: bool = False
     taken: Sequence[str] = ()
     refused: Refusal | None = None
 
@@ -71,7 +73,8 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
     accepted = _accepted(endpoint, seen)
     backends = _backends_ready(seen)
     router = router_ready(endpoint.name, seen.router)
-    ready = _summary(accepted, backends, router, conditions.find(old.conditions, "Ready"))
+    stood = conditions.stands(conditions.find(old.conditions, "Ready"), generation)
+    ready = _summary(accepted, backends, router, stood=stood)
     found = [accepted, backends, router, ready]
     refusals = (seen.refused, seen.router.refused)
     stalled = backends.reason == "BackendMissing" or router.reason in _STALLED
@@ -92,17 +95,15 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
 _STALLED = {"NameTaken", "PortFailed", "ImagePullFailed", "ContainerCrashed", "PodsRefused"}
 
 
-def _summary(
-    accepted: Condition, backends: Condition, router: Condition, before: Condition | None
-) -> Condition:
+def _summary(accepted: Condition, backends: Condition, router: Condition, *, stood: bool) -> Condition:
     """Ready: the first of the aspects that does not hold, else True.
 
-    Routers that are merely silent (the operator has just started) leave the summary as it was.
+    Routers that are merely silent (the operator has just started) leave what stood for this generation.
     """
     for aspect in (accepted, backends, router):
         if aspect.status == "False":
             return condition("Ready", "False", aspect.reason, aspect.message)
-    if router.status == "Unknown" and (before is None or before.status != "True"):
+    if router.status == "Unknown" and not stood:
         return condition("Ready", "Unknown", router.reason, router.message)
     return condition("Ready", "True", "Serving")
 
@@ -159,6 +160,8 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
         if wrong is not None:
             return condition(kind, "False", wrong.reason, wrong.message)
         return condition(kind, "False", "RouterStarting", "no router pod is ready")
+    if router.unwritten:
+        return condition(kind, "False", "Waiting", f"the settings after version {version} are being written")
     told = {name: router.reports[name] for name in ready if name in router.reports}
     behind = [name for name, report in told.items() if report.settings_version < version]
     silent = [name for name in ready if name not in told]

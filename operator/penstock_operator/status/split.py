@@ -33,7 +33,8 @@ def split_status(
     old, generation = split.status, split.metadata.generation
     accepted = _accepted(split, plan)
     routers = router_ready(None, router)
-    ready = _summary(accepted, plan, routers, conditions.find(old.conditions, "Ready"))
+    stood = conditions.stands(conditions.find(old.conditions, "Ready"), generation)
+    ready = _summary(accepted, plan, routers, stood=stood)
     found = [accepted, ready]
     stalled = accepted.status == "False" or bool(plan.missing)
     found += conditions.flags(ready, reconciling=ready.status != "True", stalled=stalled)
@@ -65,7 +66,7 @@ def _accepted(split: TrafficSplit, plan: SplitPlan) -> Condition:
     return condition("Accepted", "True", "Accepted")
 
 
-def _summary(accepted: Condition, plan: SplitPlan, routers: Condition, before: Condition | None) -> Condition:
+def _summary(accepted: Condition, plan: SplitPlan, routers: Condition, *, stood: bool) -> Condition:
     if accepted.status == "False":
         return condition("Ready", "False", accepted.reason, accepted.message)
     if plan.missing:
@@ -73,6 +74,6 @@ def _summary(accepted: Condition, plan: SplitPlan, routers: Condition, before: C
         return condition("Ready", "False", "BackendMissing", text)
     if routers.status == "False":
         return condition("Ready", "False", routers.reason, routers.message)
-    if routers.status == "Unknown" and (before is None or before.status != "True"):
+    if routers.status == "Unknown" and not stood:
         return condition("Ready", "Unknown", routers.reason, routers.message)
     return condition("Ready", "True", "Applied")

@@ -399,7 +399,40 @@ def test_settings_applied(versions: dict[str, int | None], truth: str, reason: s
     found = status.backend_status(backend(), seen, now=NOW)
     assert by_type(found)["SettingsApplied"] == (truth, reason)
     assert message(found, "SettingsApplied") == told
-    assert by_type(found)["Ready"] == ("True", "Serving")
+    assert by_type(found)["Ready"] == (("False", "Waiting") if reason == "Waiting" else ("True", "Serving"))
+
+
+def test_ready_is_not_claimed_for_a_generation_whose_settings_pods_are_behind() -> None:
+    """Once claimed for this very generation it stays: what a policy changes is told by SettingsApplied."""
+    behind = replace(WELL, reports={"p1": report("p1", 2)})
+    known, newer = (
+        ModelBackend.parse(
+            {
+                "metadata": {"name": "b", "namespace": "n", "generation": generation},
+                "spec": {"model": {"container": {"image": "i"}}},
+                "status": status.backend_status(backend(), WELL, now=NOW),
+            }
+        )
+        for generation in (4, 5)
+    )
+    assert by_type(status.backend_status(known, behind, now=NOW))["Ready"] == ("True", "Serving")
+    found = status.backend_status(newer, behind, now=NOW)
+    assert by_type(found)["Ready"] == ("False", "Waiting")
+    assert by_type(found)["Reconciling"] == ("True", "Waiting")
+    assert "Stalled" not in by_type(found)
+    silent = replace(WELL, reports={})
+    assert by_type(status.backend_status(newer, silent, now=NOW))["Ready"] == ("True", "Serving")
+
+
+@pytest.mark.parametrize("held", [("pods",), ("settings",), ("pods", "settings")])
+def test_ready_is_not_claimed_for_what_suspension_holds_back(held: tuple[str, ...]) -> None:
+    """The message says which part of the change waits."""
+    found = status.backend_status(backend(suspend=True), replace(WELL, held=held), now=NOW)
+    assert by_type(found)["Ready"] == ("False", "Suspended")
+    assert f"a change of the {' and the '.join(held)} waits" in message(found, "Ready")
+    assert not {"Reconciling", "Stalled"} & by_type(found).keys()
+    applied = ("False", "Suspended") if "settings" in held else ("True", "Applied")
+    assert by_type(found)["SettingsApplied"] == applied
 
 
 def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int = 4) -> Recommendation:

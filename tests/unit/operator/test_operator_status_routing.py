@@ -57,6 +57,12 @@ def test_an_endpoint_that_is_well() -> None:
     }
 
 
+def of_next_generation(resource: Any) -> Any:
+    """The same, changed once more."""
+    metadata = resource.metadata.model_copy(update={"generation": resource.metadata.generation + 1})
+    return resource.model_copy(update={"metadata": metadata})
+
+
 def routers(**more: Any) -> dict[str, Any]:
     return {"router": replace(ROUTER, **more)}
 
@@ -138,6 +144,17 @@ def test_silent_routers_leave_the_summary_as_it_was() -> None:
     known = endpoint(**status.endpoint_status(endpoint(), SEEN, now=NOW))
     old = by_type(status.endpoint_status(known, silent, now=LATER))
     assert (old["RouterReady"], old["Ready"]) == (("Unknown", "NoReports"), ("True", "Serving"))
+    changed = by_type(status.endpoint_status(of_next_generation(known), silent, now=LATER))
+    assert (changed["RouterReady"], changed["Ready"]) == (("Unknown", "NoReports"), ("Unknown", "NoReports"))
+
+
+def test_settings_that_are_not_written_yet_are_waited_for() -> None:
+    """No report can be of them: neither is the endpoint served, nor has a port failed."""
+    for reports in ({"r1": router_report(e=LISTENS)}, {"r1": router_report()}, {}):
+        seen = replace(SEEN, router=replace(ROUTER, unwritten=True, reports=reports))
+        found = by_type(status.endpoint_status(endpoint(), seen, now=NOW))
+        assert (found["RouterReady"], found["Ready"]) == (("False", "Waiting"), ("False", "Waiting"))
+        assert ("Reconciling" in found, "Stalled" in found) == (True, False)
 
 
 def test_a_backend_of_weight_0_need_not_be_ready() -> None:
@@ -230,6 +247,8 @@ def test_a_split_of_silent_routers() -> None:
     assert by_type(first)["Ready"] == ("Unknown", "NoReports")
     well = split(**status.split_status(split(), plan, ROUTER, BOTH, now=NOW))
     assert by_type(status.split_status(well, plan, silent, BOTH, now=NOW))["Ready"] == ("True", "Applied")
+    changed = status.split_status(of_next_generation(well), plan, silent, BOTH, now=NOW)
+    assert by_type(changed)["Ready"] == ("Unknown", "NoReports")
 
 
 # --- BatchPolicy ----------------------------------------------------------------------------------------

@@ -307,7 +307,7 @@ async def test_nothing_is_kept_of_a_namespace_that_is_gone() -> None:
         harness.cluster.remove(kind, "n", name)
     await harness.run()
     view = harness.ctx.view
-    assert (view._plans, view._ready, view._parsed) == ({}, {}, {})
+    assert (view._plans, view._ready, view._parsed, view._written) == ({}, {}, {}, {})
 
 
 async def test_an_events_note_is_cut_in_bytes() -> None:
