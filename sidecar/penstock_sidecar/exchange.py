@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock_sidecar.keys import attempt_field, batch_fields, lone_fields
-from penstock_sidecar.work import Part
+from penstock_sidecar.work import Outcome, Part
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.envelope import ENVELOPE_PROTOCOL
 from penstock_wire.errors import PenstockError, Reason
@@ -69,7 +69,7 @@ def compose(parts: Sequence[Part], protocol: BatchProtocol, timeout: float, atte
     return Request(key.method, key.target, headers, body)
 
 
-def distribute(parts: Sequence[Part], protocol: BatchProtocol, answer: Response) -> list[Response]:
+def distribute(parts: Sequence[Part], protocol: BatchProtocol, answer: Response) -> Sequence[Outcome]:
     """The answer for each part of a batch, in order.
 
     Args:

@@ -414,7 +414,7 @@ class Runs:
         items = batch.items if not attempt else sum([part.size for part in parts])
         answer.headers = from_model(answer.headers)
         said: Outcome = answer
-        answers: list[Response] = []
+        answers: Sequence[Outcome] = ()
         try:
             answers = distribute(parts, self._protocol, answer)
         except PenstockError as error:
@@ -439,11 +439,14 @@ class Runs:
             self._release(batch)
         return None
 
-    def _deliver(self, parts: Sequence[Part], answers: Sequence[Response], timing: bytes) -> None:
+    def _deliver(self, parts: Sequence[Part], answers: Sequence[Outcome], timing: bytes) -> None:
         settle = self._flow.settle
         for part, answer in zip(parts, answers, strict=True):
             work = part.work
             if work.done:
+                continue
+            if isinstance(answer, PenstockError):
+                settle(work, answer)
                 continue
             outcome: Outcome = answer
             if not part.whole and 200 <= answer.status < 300:

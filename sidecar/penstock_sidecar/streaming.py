@@ -23,8 +23,16 @@ from penstock_sidecar.work import Outcome, Part, Work
 from penstock_wire.envelope import read_string
 from penstock_wire.envelope_stream import Event, Splitter
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.h1_upstream import MAX_ANSWER_BYTES
 from penstock_wire.headers import PREFIX, Headers, get
-from penstock_wire.http import Request, Response, UpstreamAnswer, UpstreamError
+from penstock_wire.http import (
+    AnswerUnreadable,
+    Request,
+    Response,
+    UpstreamAnswer,
+    UpstreamError,
+    UpstreamTimeout,
+)
 from penstock_wire.json_slices import NotJSON, members
 from penstock_wire.process import log
 
@@ -168,6 +176,11 @@ class BatchStreams:
         self._tell(index)
         self._stop_if_all_left()
 
+    def expire(self) -> None:
+        """The time of those whose answer has not begun is over: they have heard so elsewhere."""
+        for index in sorted(self._splitter.open - self._clients.keys()):
+            self.leave(index)
+
     def _take(self, events: Sequence[Event]) -> None:
         for event in events:
             client = self._clients.get(event.item)
@@ -286,8 +299,8 @@ class StreamedSends:
             parts: what it holds.
             settle: gives a request its outcome, unless it has one.
             request: the batch.
-            timeout: seconds until the head of the answer; between two pieces of a stream at least
-                `IDLE_SECONDS`.
+            timeout: seconds until the end of an answer that is no stream, and until a client's part of one
+                that is has begun; between two pieces of a stream at least `IDLE_SECONDS`.
 
         Returns:
             The answer; `Streamed` where it was a stream, which has ended, and every request has its outcome.
@@ -295,18 +308,19 @@ class StreamedSends:
         Raises:
             UpstreamError: there is no answer.
         """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
         answer = await self._open(request, timeout, max(timeout, IDLE_SECONDS))
         if 200 <= answer.status < 300 and is_streamed(answer.headers):
             ids = [part.items[0].id for part in parts]
-            await BatchStreams(answer, ids, _Parts(parts, settle, self._tell, self._cut)).run()
+            streams = BatchStreams(answer, ids, _Parts(parts, settle, self._tell, self._cut))
+            expiry = loop.call_at(deadline, streams.expire)
+            try:
+                await streams.run()
+            finally:
+                expiry.cancel()
             return Streamed(answer.status, answer.headers)
-        pieces = []
-        try:
-            while piece := await answer.stream.read():
-                pieces.append(piece)
-        finally:
-            answer.abort()
-        return Response(answer.status, answer.headers, b"".join(pieces))
+        return await _whole(answer, deadline, timeout)
 
     def _tell(self, ids: Sequence[str]) -> None:
         self._left += ids
@@ -324,6 +338,30 @@ class StreamedSends:
             log("the model could not be told who left", level="warning", error=str(error))
         finally:
             self._telling = None
+
+
+async def _whole(answer: UpstreamAnswer, deadline: float, timeout: float) -> Response:
+    """An answer that is no stream, in time and bounded.
+
+    Args:
+        answer: its beginning.
+        deadline: when its end must have come, by the loop's clock.
+        timeout: seconds that it had in all, for people.
+    """
+    pieces = []
+    size = 0
+    try:
+        async with asyncio.timeout_at(deadline):
+            while piece := await answer.stream.read():
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_ANSWER_BYTES:
+                    raise AnswerUnreadable(f"the model answered more than {MAX_ANSWER_BYTES} bytes")
+    except TimeoutError as error:
+        raise UpstreamTimeout(f"no whole answer in {timeout:.3f} s") from error
+    finally:
+        answer.abort()
+    return Response(answer.status, answer.headers, b"".join(pieces))
 
 
 class _Parts:

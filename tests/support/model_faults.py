@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 GARBAGE = b"this is { no JSON"
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n"
 
 
 @web.middleware
@@ -35,17 +35,17 @@ async def spoil(request: web.Request, handler: Any) -> web.StreamResponse:
     fields = b"".join(
         b"%b: %b\r\n" % (name.encode(), value.encode())
         for name, value in answer.headers.items()
-        if name.lower() not in ("content-type", "content-length")
+        if name.lower() != "content-length"
     )
     whole = HEAD % len(body) + fields + b"\r\n" + body
     if fault == "cut":
-        transport.write(whole[: -len(body) // 2])
+        transport.write(whole[: -(len(body) // 2)])
     elif fault == "nohttp":
         transport.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
     elif fault == "drip":
         await drip(transport, whole)
     elif fault == "stall":
-        await drip(transport, HEAD % 10**9 + b"\r\n" + bytes(10**6))
+        await drip(transport, HEAD % 10**9 + fields + b"\r\n" + bytes(10**6))
     else:
         assert fault == "reset", fault
         transport.abort()

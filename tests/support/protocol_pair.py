@@ -32,7 +32,7 @@ class ProtocolPair(Pair):
         """
         await self.ask("/-/gate?open=0", base=self.model_url)
         first = asyncio.create_task(plug)
-        await until(self._held)
+        await until(self.held)
         tasks = []
         for ask in asks:
             tasks.append(asyncio.create_task(ask))
@@ -45,5 +45,6 @@ class ProtocolPair(Pair):
         assert (await self.look())["runs"][1:] == [items]
         return replies
 
-    async def _held(self) -> Any:
+    async def held(self) -> Any:
+        """What the gate keeps waiting."""
         return (await self.look())["held"]

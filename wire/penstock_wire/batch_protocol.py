@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from penstock_wire.errors import PenstockError
 from penstock_wire.headers import Headers
 from penstock_wire.http import Request, Response
 from penstock_wire.native import mypyc_attr
@@ -76,8 +77,10 @@ class BatchProtocol(Protocol):
         """
         ...
 
-    def split(self, answer: Response, parts: Sequence[Sequence[Any]], parameters: Hashable) -> list[Response]:
-        """One answer for each part, in order, from a 2xx answer to a batch.
+    def split(
+        self, answer: Response, parts: Sequence[Sequence[Any]], parameters: Hashable
+    ) -> Sequence[Response | PenstockError]:
+        """One answer for each part, in order, from a 2xx answer to a batch; an error is of that part alone.
 
         Args:
             answer: the model's.

@@ -79,7 +79,7 @@ class _Envelope:
 
     def split(
         self, answer: Response, parts: Sequence[Sequence[Item]], parameters: Hashable
-    ) -> list[Response]:
+    ) -> list[Response | PenstockError]:
         try:
             found = members(answer.body)
             if "items" not in found:
@@ -92,16 +92,13 @@ class _Envelope:
             raise PenstockError(
                 Reason.BAD_ANSWER, f"the model's answer: expected {len(parts)} items, found {len(items)}"
             )
-        answers = []
+        answers: list[Response | PenstockError] = []
         for index, item in enumerate(items):
             try:
                 answers.append(read_item(item))
             except NotJSON as error:  # its own client's answer; the others have theirs
-                answers.append(
-                    PenstockError(
-                        Reason.BAD_ANSWER, f"the model's answer: $.items[{index}]: {error}"
-                    ).response()
-                )
+                detail = f"the model's answer: $.items[{index}]: {error}"
+                answers.append(PenstockError(Reason.BAD_ANSWER, detail))
         return answers
 
     def merge(self, answers: Sequence[Response]) -> Response:

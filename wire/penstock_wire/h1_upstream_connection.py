@@ -428,8 +428,10 @@ class Connection:
                 if chunked or version == "1.0" or value.lower() != b"chunked":
                     raise AnswerUnreadable(f"{self.where}: expected transfer-encoding chunked, found another")
                 chunked = True
-        if not parser.should_keep_alive() or (status == 204 and (chunked or length)):
-            self.reusable = False  # a body may yet come that a 204 must not have
+        if not parser.should_keep_alive():
+            self.reusable = False
+        if status == 204 and (chunked or length):  # a body may yet come that it must not have
+            self.reusable = False
         bodiless = self._head_only or status in _NO_BODY_STATUS
         self._length = None if bodiless else length
         self._to_the_end = not (bodiless or chunked or length is not None)

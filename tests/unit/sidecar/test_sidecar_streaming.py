@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 
 from penstock_sidecar import streaming
-from penstock_sidecar.streaming import BatchStreams
+from penstock_sidecar.streaming import BatchStreams, StreamedSends
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
-from penstock_wire.http import ConnectionLost, Response, UpstreamAnswer
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ConnectionLost,
+    Request,
+    Response,
+    UpstreamAnswer,
+    UpstreamTimeout,
+)
 
 NDJSON = (b"content-type", b"application/x-ndjson")
 CANCEL = (b"x-penstock-cancel", b"1")
@@ -217,3 +224,76 @@ async def test_a_stop_ends_all():
         await clients.task
     assert b'"bad_answer"' in await clients.text(0)
     assert isinstance(clients.outcomes[1], PenstockError)
+
+
+async def test_at_the_deadline_those_who_have_no_head_are_given_up_and_the_others_go_on():
+    clients = Clients(2, CANCEL)
+    clients.answer.say({"i": 0, "data": 1})
+    await clients.settle()
+    clients.streams.expire()
+    assert clients.told == ["id1"]
+    clients.answer.say({"i": 1, "data": 2}, {"i": 0, "end": True})
+    await finish(clients)
+    assert list(clients.outcomes) == [0]
+    assert clients.ends == {0: None}
+
+
+async def test_a_stream_that_says_nothing_of_anybody_ends_at_the_deadline():
+    """Blank lines renew no time: the model's slot is free again when the last client's time is over."""
+    clients = Clients(2)
+    clients.answer.pieces.put_nowait(b"\n")
+    await clients.settle()
+    clients.streams.expire()
+    await asyncio.wait_for(clients.task, 10)
+    assert clients.answer.aborted
+    assert clients.outcomes == {}
+
+
+class Dripping:
+    """An answer of which there is always more; its own fields say whether it is a stream."""
+
+    def __init__(self, piece: bytes, *headers: tuple[bytes, bytes]) -> None:
+        self.status = 200
+        self.headers: Headers = headers
+        self.length = None
+        self.tunnel = None
+        self.stream = self
+        self.aborted = False
+        self._piece = piece
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0)
+        return self._piece
+
+    def whole(self) -> bytes | None:
+        return None
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def send(answer: Dripping, timeout: float) -> Response:
+    async def begin(request: Request, timeout: float, idle: float) -> UpstreamAnswer:
+        return answer
+
+    async def unused(request: Request, timeout: float) -> Response:
+        raise AssertionError("nobody is told")
+
+    sends = StreamedSends(open=begin, send=unused, cut=lambda reason: None)
+    return await sends.send([], lambda work, outcome: None, Request("POST", "/", (), b""), timeout)
+
+
+async def test_an_answer_that_is_no_stream_has_its_time_as_a_whole():
+    """However it drips: the slot is free again at the deadline."""
+    answer = Dripping(b"x")
+    with pytest.raises(UpstreamTimeout):
+        await asyncio.wait_for(send(answer, 0.05), 20)
+    assert answer.aborted
+
+
+async def test_an_answer_that_is_no_stream_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(streaming, "MAX_ANSWER_BYTES", 1000)
+    answer = Dripping(b"x" * 300)
+    with pytest.raises(AnswerUnreadable):
+        await asyncio.wait_for(send(answer, 60), 20)
+    assert answer.aborted
