@@ -11,6 +11,10 @@ It only tries while work waits at each ended batch: otherwise throughput is what
 slots. Each trial without a change doubles the rest before the next, up to `MAX_REST` batches; a throughput
 that leaves its band, or a change, ends the long rest.
 
+A batch fails where it was too much for the model: what it answered with 5xx or 429, lost or kept too long.
+One failure ends a trial, `FAILURES` in a row take slots back; batches that ran already when that happened
+say no more. What is wrong with a request is no failure, and no measurement.
+
 Netflix's concurrency-limits (Gradient2, Vegas: github.com/Netflix/concurrency-limits) and TCP Vegas (Brakmo
 and Peterson 1995) steer by the latency's rise over its minimum. Here latency depends on the size of the
 batch, which changes with the number of slots, so that rise says little; items a second say it directly, and
@@ -20,6 +24,7 @@ comparing alternating stretches instead of consecutive ones keeps a drift of the
 from __future__ import annotations
 
 import dataclasses
+import math
 
 GAIN = 0.10
 LOSS = 0.08
@@ -38,6 +43,8 @@ IDLE_PATIENCE = 3
 """Ended batches in a row without waiting work that end a trial."""
 FAILURES = 3
 """Failed batches in a row from which there are too many slots."""
+ROUNDING = 1e-6
+"""Seconds by which a batch may seem to be older than it is."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -113,6 +120,8 @@ class AutoSlots:
         self._known_rate = 0.0
         self._unpressed = 0
         self._failures = 0
+        # What was sent before says nothing of the slots since then.
+        self._yielded = -math.inf
         self._long_ago = 0
 
     def ended(self, now: float, items: int, seconds: float, *, pressed: bool, ok: bool = True) -> int:
@@ -123,10 +132,10 @@ class AutoSlots:
             items: items it held.
             seconds: what it took.
             pressed: work was waiting when it ended, before the next batch was cut.
-            ok: the model answered it with success.
+            ok: the model answered it with success; else it was too much for it.
         """
         if not ok:
-            self._fail()
+            self._fail(now, seconds)
             return self.slots
         self._failures = 0
         if not pressed:
@@ -234,12 +243,17 @@ class AutoSlots:
             self._stretch = self._new_stretch(0)
             self._rest_left = max(self._rest_left, STRETCH)
 
-    def _fail(self) -> None:
+    def _fail(self, now: float, seconds: float) -> None:
+        if now - seconds < self._yielded - ROUNDING:
+            return
         self._failures += 1
         if self._arms is not None:
+            self._failures = 0
+            self._yielded = now
             self._upward = self._other < self._base
             self._settle(min(self._base, self._other), min(MAX_REST, 2 * self._rest_length))
         elif self._failures >= FAILURES and self.slots > 1:
             self._failures = 0
+            self._yielded = now
             self._upward = False
             self._settle(max(1, self.slots - max(1, self.slots // 4)), self._rest_length)

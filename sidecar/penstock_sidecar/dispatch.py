@@ -378,20 +378,26 @@ class Dispatcher:
             self._reads_on = True
             self._schedule()
 
-    def learned(self, work: Work, items: int, seconds: float, *, ok: bool) -> None:
+    def learned(self, work: Work, items: int, seconds: float, *, again: bool) -> None:
         """See `runs.Flow`."""
-        now = self._clock()
+        now, cls = self._clock(), work.key.cls
         self.standing.clear()
-        if ok:
-            self.pace.observe(items, seconds)
-            cls = work.key.cls
-            self._curve.observe(now, cls, items, seconds)
-            self._usual = self._size(now, cls)
-            slow = (self._curve.predict(now, cls, self._usual) or 0.0) + self._forecast.extra
-            self._slow = max(0.9 * self._slow, slow)
-        if self._auto is not None:
-            self.slots = self._auto.ended(now, items, seconds, pressed=self._queue.items > 0, ok=ok)
-            self.room = self._batching.queue_limit(self.slots)
+        self.pace.observe(items, seconds)
+        self._curve.observe(now, cls, items, seconds)
+        self._usual = self._size(now, cls)
+        slow = (self._curve.predict(now, cls, self._usual) or 0.0) + self._forecast.extra
+        self._slow = max(0.9 * self._slow, slow)
+        if self._auto is not None and not again:
+            self._tell(self._auto, now, items, seconds, ok=True)
+
+    def overloaded(self, work: Work, items: int, seconds: float, *, timeout: bool) -> None:
+        """See `runs.Flow`."""
+        if self._auto is None:
+            return
+        now = self._clock()
+        # Who gives the model less time than it takes says nothing of how many batches it bears.
+        if not timeout or seconds >= (self._curve.predict(now, work.key.cls, items) or 0.0):
+            self._tell(self._auto, now, items, seconds, ok=False)
 
     def isolates(self) -> bool:
         """See `runs.Flow`."""
@@ -430,6 +436,12 @@ class Dispatcher:
         self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes, wait=wait)
         self._eager = dataclasses.replace(self._limits, wait=0.0)
         self._patience = Patience() if wait > 0.0 else None
+
+    def _tell(self, auto: AutoSlots, now: float, items: int, seconds: float, *, ok: bool) -> None:
+        """A batch has ended."""
+        self.slots = auto.ended(now, items, seconds, pressed=self._queue.items > 0, ok=ok)
+        self.room = self._batching.queue_limit(self.slots)
+        self.standing.clear()
 
     def _free(self) -> int:
         return 0 if self._paused else self.slots - self._runs.busy

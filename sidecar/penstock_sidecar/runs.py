@@ -22,11 +22,22 @@ from penstock_sidecar.work import Outcome, Part, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import SERVER_TIMING
-from penstock_wire.http import ConnectionLost, Done, GiveUp, Request, Response, UpstreamError
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ConnectionLost,
+    Done,
+    GiveUp,
+    Request,
+    Response,
+    UpstreamError,
+    UpstreamTimeout,
+)
 from penstock_wire.process import log
 
 _ONE_CORE = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1
 MIN_RUN_SECONDS = 0.001
+TOO_MANY = 429
+"""Of all 4xx the one that tells of the model's load, and not of what a caller has sent."""
 
 _NEVER = float("inf")
 
@@ -70,8 +81,18 @@ class Flow(Protocol):
         """The slot fell free that a batch had in this turn."""
         ...
 
-    def learned(self, work: Work, items: int, seconds: float, *, ok: bool) -> None:
-        """A run of so many items, `work` among them, was answered after so many seconds."""
+    def learned(self, work: Work, items: int, seconds: float, *, again: bool) -> None:
+        """A run of so many items, `work` among them, was answered with success after so many seconds.
+
+        `again` where it was a part of a batch that had failed.
+        """
+        ...
+
+    def overloaded(self, work: Work, items: int, seconds: float, *, timeout: bool) -> None:
+        """A batch of so many items, `work` among them, ended after so many seconds as too much for the model.
+
+        `timeout` where it is still without an answer, and the time of its callers is over.
+        """
         ...
 
     def isolates(self) -> bool:
@@ -319,6 +340,11 @@ class Runs:
 
     def _lost(self, batch: Batch, error: UpstreamError) -> None:
         """The model gave a batch no answer."""
+        timeout = isinstance(error, UpstreamTimeout)
+        # Who takes no connection, or speaks no HTTP, is broken or away, however few batches it has.
+        if timeout or (isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable)):
+            seconds = self._clock() - batch.sent
+            self._flow.overloaded(batch.parts[0].work, batch.items, seconds, timeout=timeout)
         self._release(batch)
         for part in batch.parts:
             self._tell([part], failure(error, executed=part.work.parts > 1))
@@ -390,7 +416,7 @@ class Runs:
             seconds = self._clock() - sent
             items = batch.items if not attempt else sum([part.size for part in parts])
             self._observer.ran(items, batch.limit, seconds, batch.waits)
-            self._flow.learned(parts[0].work, items, seconds, ok=True)
+            self._flow.learned(parts[0].work, items, seconds, again=attempt > 0)
             return None
         return self._answered(batch, parts, attempt, answer, begun, sent)
 
@@ -422,7 +448,10 @@ class Runs:
         if not attempt:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
         ok = bool(answers) and answer.status < 300
-        self._flow.learned(parts[0].work, items, seconds, ok=ok)
+        if ok:
+            self._flow.learned(parts[0].work, items, seconds, again=attempt > 0)
+        elif not attempt and (answer.status >= 500 or answer.status == TOO_MANY):
+            self._flow.overloaded(parts[0].work, items, seconds, timeout=False)
         if (not answers or answer.status in STATUSES) and self._flow.isolates() and len(parts) > 1:
             return said
         if ok and not attempt:

@@ -119,10 +119,17 @@ def test_a_trial_ends_at_the_first_failure():
 
 def test_failures_in_a_row_take_slots_back():
     auto = AutoSlots(start=8)
-    assert [auto.ended(1.0, 32, 0.01, pressed=True, ok=False) for _ in range(6)] == [8, 8, 6, 6, 6, 5]
-    for _ in range(100):
-        auto.ended(1.0, 32, 0.01, pressed=True, ok=False)
-    assert auto.slots == 1
+    times = [number / 50 for number in range(100)]
+    slots = [auto.ended(now, 32, 0.01, pressed=True, ok=False) for now in times]
+    assert slots[:6] == [8, 8, 6, 6, 6, 5]
+    assert slots[-1] == 1
+
+
+def test_batches_that_fail_together_are_one_step_down():
+    """What ran already when slots were taken back says nothing of the fewer that there are."""
+    auto = AutoSlots(start=8)
+    assert [auto.ended(5.0, 32, 1.0, pressed=True, ok=False) for _ in range(8)] == [8, 8, *[6] * 6]
+    assert [auto.ended(6.0, 32, 1.0, pressed=True, ok=False) for _ in range(6)] == [6, 6, 5, 5, 5, 5]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
