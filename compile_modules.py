@@ -53,8 +53,10 @@ MODULES: dict[str, Sequence[str]] = {
     ),
     "penstock_sidecar": (
         "admission",
+        "crowd",
         "curve",
         "dispatch",
+        "door",
         "exchange",
         "forecast",
         "handler",

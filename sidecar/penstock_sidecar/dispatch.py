@@ -21,6 +21,7 @@ from penstock_sidecar import admission
 from penstock_sidecar.beside import Beside
 from penstock_sidecar.concurrency import AutoSlots
 from penstock_sidecar.curve import ServiceCurve
+from penstock_sidecar.door import MAX_QUEUED_BYTES, Door
 from penstock_sidecar.forecast import Forecast, Turn
 from penstock_sidecar.isolation import Budget, granted
 from penstock_sidecar.keys import Keys, Told
@@ -29,7 +30,7 @@ from penstock_sidecar.patience import Patience
 from penstock_sidecar.queue import Limits, Queue
 from penstock_sidecar.runs import Begin, Observer, Runs, Send, Trace
 from penstock_sidecar.streaming import StreamedSends
-from penstock_sidecar.work import Key, Outcome, Work, class_of
+from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError
 from penstock_wire.process import log
@@ -38,8 +39,6 @@ from penstock_wire.settings import Batching
 
 TIMER_SLACK = 0.0005
 """uvloop's timers have a resolution of 1 ms and may fire this much early."""
-MAX_QUEUED_BYTES = 256 * 1024 * 1024
-"""Bytes of items that may wait, whatever their number: a bound on the sidecar's own memory."""
 WAIT_MARGIN = 2.0
 """A part-full batch waits no longer than this many mean batch times before its earliest deadline."""
 SERVICE_SHARE = 1 / 1.5
@@ -90,7 +89,7 @@ class Dispatcher:
         self._clock = clock
         self._beside = beside
         self._isolates = protocol.isolates
-        self._queue = Queue()
+        self._queue = Queue(crowded=_crowded(batching))
         self._runs = Runs(
             send=send,
             protocol=protocol,
@@ -104,7 +103,9 @@ class Dispatcher:
         self._curve = ServiceCurve()
         self._forecast = Forecast(self._curve)
         self._budget = Budget()
-        self.standing = admission.Standing()
+        self.pace = Pace()
+        self._door = Door(self._queue, self._forecast, self.pace)
+        self.standing = self._door.standing
         self._late = admission.late_on_arrival()
         self._auto: AutoSlots | None = None
         self._idle = asyncio.Event()
@@ -120,7 +121,6 @@ class Dispatcher:
         self.slots = 1
         self.refusing: PenstockError | None = None
         self.counts = Counts()
-        self.pace = Pace()
         self.alive = False
         self.keys = Keys(key_fields=protocol.key_fields, batching=batching)
         self._set(batching)
@@ -216,7 +216,7 @@ class Dispatcher:
             before.fairness,
         ):
             self.keys.apply(batching)
-            self._queue.rekey(self.keys.rekey)
+            self._queue.rekey(self.keys.rekey, crowded=_crowded(batching))
         self._schedule()
 
     def pause(self) -> None:
@@ -256,25 +256,11 @@ class Dispatcher:
             return self.refusing
         if expires <= arrived:
             return self._late
-        queue, standing = self._queue, self.standing
-        if queue.items >= self.room and self._is_full(1, max(0, self._free())):
-            return self.no_room(1)
-        # NB: a deadline before the latest one may be kept though that one cannot; a share may be the next.
-        if standing.late and not told.share and deadline >= queue.latest:
-            found = standing.late.get(class_of(target, told.fields))
-            if found is not None and found[0] > deadline:
-                return found[1]
-        return None
+        return self._door.turned_away(target, told, arrived, deadline, max(0, self._free()))
 
     def no_room(self, size: int) -> PenstockError:
         """What a request of so many items hears for which there is no room; the same object to all."""
-        error = self.standing.full.get(size)
-        if error is None:
-            error = self._full(
-                f"expected room for {size} items, found {self._queue.items} of {self.room} queued"
-            )
-            self.standing.keep_full(size, error)
-        return error
+        return self._door.no_room(size)
 
     def accept(self, work: Work) -> None:
         """Accept a request: its `finish` is called once, unless `leave` is called before.
@@ -425,12 +411,12 @@ class Dispatcher:
         slots = batching.max_concurrent_batches
         if slots != "auto":
             self._auto = None
-            self.slots = slots
         elif self._auto is None:
             self._auto = AutoSlots(start=self.slots, max_seconds=self._service)
         else:
             self._auto.max_seconds = self._service
-        self.room = batching.queue_limit(self.slots)
+        self._door.batch, self._door.status = batching.max_batch_size, batching.overflow_status
+        self._allow(self.slots if slots == "auto" else slots)
         self._usual = min(self._usual, batching.max_batch_size)
         wait = batching.batch_wait_timeout_ms / 1000
         self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes, wait=wait)
@@ -439,59 +425,33 @@ class Dispatcher:
 
     def _tell(self, auto: AutoSlots, now: float, items: int, seconds: float, *, ok: bool) -> None:
         """A batch has ended."""
-        self.slots = auto.ended(now, items, seconds, pressed=self._queue.items > 0, ok=ok)
-        self.room = self._batching.queue_limit(self.slots)
+        self._allow(auto.ended(now, items, seconds, pressed=self._queue.items > 0, ok=ok))
+
+    def _allow(self, slots: int) -> None:
+        """So many batches at once, and the queue that goes with it, from now on."""
+        self.slots = self._door.slots = slots
+        self.room = self._door.room = self._batching.queue_limit(slots)
         self.standing.clear()
 
     def _free(self) -> int:
         return 0 if self._paused else self.slots - self._runs.busy
 
     def _check_room(self, work: Work) -> None:
-        queue = self._queue
-        queued = queue.items
-        free = max(0, self._free())
-        if self._is_full(work.size, free):
-            raise self.no_room(work.size).with_traceback(None)
-        if queued and queue.bytes + work.bytes_left > MAX_QUEUED_BYTES:
-            raise self._full(f"expected at most {MAX_QUEUED_BYTES} bytes to wait, found more")
+        door, queued, free = self._door, self._queue.items, max(0, self._free())
+        crowded = door.crowded(work, free)
         # Nearly all deadlines are far beyond twice the time that the queue takes: they cost no prediction.
         batches = (queued + work.size) // self._usual + 2
         if work.arrived + 2.0 * batches * self._slow >= work.deadline and (queued or not free):
-            self._check_deadline(work, free)
+            size = self._size(work.arrived, work.key.cls)
+            if not self._paused:
+                door.check_deadline(work, size, free)
+        if crowded:
+            # NB: they are told later: one's next request, which its connection may have read, comes then.
+            self._loop.call_soon(self._give_way, door.make_room(work, free), door.gave_way())
 
-    def _is_full(self, size: int, free: int) -> bool:
-        # What free slots take at once does not wait; and a request larger than the whole queue gets its
-        # chance when nobody else waits.
-        queued = self._queue.items
-        return queued + size > self.room + free * self._batching.max_batch_size and not (free and not queued)
-
-    def _check_deadline(self, work: Work, free: int) -> None:
-        """Refuse what would not be answered in time."""
-        queue, now, cls = self._queue, work.arrived, work.key.cls
-        size = self._size(now, cls)
-        if self._paused:
-            return
-        items, lines = queue.ahead(work)
-        last = items + work.size - 1
-        finish = self._forecast.finish(now, cls, size, items=last, lines=lines, free=free, slots=self.slots)
-        if finish is None or now + finish <= work.deadline:
-            return
-        if work.level == 1 and not work.share:
-            least = finish
-            if work.size > 1:
-                least = (
-                    self._forecast.finish(
-                        now, cls, size, items=items, lines=lines, free=free, slots=self.slots
-                    )
-                    or 0.0
-                )
-            if now + least > work.deadline:
-                self.standing.keep(cls, now + least, admission.unmeetable(least, work.deadline - now))
-        raise admission.unmeetable(finish, work.deadline - now)
-
-    def _full(self, detail: str) -> PenstockError:
-        retry_after = self.pace.retry_after(self._queue.items, self.slots)
-        return admission.full(detail, status=self._batching.overflow_status, retry_after=retry_after)
+    def _give_way(self, works: list[Work], error: PenstockError) -> None:
+        for work in works:
+            self.settle(work, error)
 
     def _size(self, now: float, cls: str) -> int:
         """Items of a batch at most: those of the policy, or fewer where that keeps the objective."""
@@ -604,6 +564,11 @@ class Dispatcher:
                 return work.expires
             self.settle(work, admission.expired(now - work.arrived))
         return None if work is None else work.deadline
+
+
+def _crowded(batching: Batching) -> bool:
+    """Whether requests may have to give way to others of a policy."""
+    return batching.priority.levels > 1 or batching.fairness is not None
 
 
 def _earlier(one: float | None, other: float | None) -> float | None:

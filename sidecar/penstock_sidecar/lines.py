@@ -9,15 +9,21 @@ from penstock_sidecar.work import Key, Work
 
 
 class Group:
-    """All lanes of one level and share; `filled` of them are not empty."""
+    """All lanes of one level and share; `filled` of them are not empty.
 
-    __slots__ = ("filled", "flow", "lanes", "level")
+    Where `crowd` looks after it: its `items` and `bytes` that wait, and the requests that may give way, the
+    `newest` first.
+    """
+
+    __slots__ = ("bytes", "filled", "flow", "items", "lanes", "level", "newest")
 
     def __init__(self, level: int, flow: Flow) -> None:
         self.level = level
         self.flow = flow
         self.filled = 0
         self.lanes: Ranking[Lane] = Ranking(_lane_rank)
+        self.items = self.bytes = 0
+        self.newest = Timeline()
 
 
 class Lane(Timeline):

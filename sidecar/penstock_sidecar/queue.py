@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
+from penstock_sidecar.crowd import BYTES, ITEMS, LEVELS, Crowd
 from penstock_sidecar.lines import Group, Lane, Line, group_rank
 from penstock_sidecar.ranking import Ranking
 from penstock_sidecar.shares import Flow, Flows
@@ -26,7 +27,6 @@ from penstock_sidecar.work import Key, Part, Work
 
 AGEING = 5.0
 """Seconds of waiting that raise a request by one level."""
-LEVELS = 8
 QUIET = 5.0
 """Mean gaps between arrivals without one after which a part-full batch waits no longer. Among independent
 arrivals that happens once in e⁵ = 150 times; but callers who all wait for this very batch never fill it."""
@@ -66,9 +66,14 @@ Finish = Callable[[int], float]
 
 
 class Queue:
-    """All queued requests: `items`, `bytes` and `requests` of them."""
+    """All queued requests: `items`, `bytes` and `requests` of them.
 
-    def __init__(self) -> None:
+    Args:
+        crowded: keep what `give_way` needs; see `rekey`.
+    """
+
+    def __init__(self, *, crowded: bool = False) -> None:
+        self._crowd = Crowd() if crowded else None
         self._lines: dict[Key, Line] = {}
         self._spare: Line | None = None
         self._flows = Flows()
@@ -261,23 +266,81 @@ class Queue:
             items += count
             size += before - work.bytes_left
             if work.size > work.taken:
+                if self._crowd is not None:
+                    lane.group.newest.discard(work)
                 break
             self._part(lane, work)
             done += 1
         return done, items, size
 
-    def rekey(self, change: Callable[[Work], None]) -> None:
+    def rekey(self, change: Callable[[Work], None], *, crowded: bool = False) -> None:
         """Sort all queued requests anew.
 
         Args:
             change: sets a request's key, level and share.
+            crowded: keep what `give_way` needs: levels or shares matter.
         """
         works = sorted(self, key=lambda work: work.arrived)
         for work in works:
             self.leave(work)
+        self._crowd = Crowd() if crowded else None
         for work in works:
             change(work)
             self.add(work)
+
+    # A full queue
+
+    def admits(self, level: int, share: bytes, now: float, measure: int, amount: int, limit: int) -> bool:
+        """Whether others give way to a request that finds no room, as far as can be told at a glance.
+
+        Args:
+            level: its level.
+            share: whose share it uses.
+            now: the time.
+            measure: what there is too little room for: `ITEMS` or `BYTES`.
+            amount: its items or bytes.
+            limit: how many may wait.
+        """
+        crowd = self._crowd
+        if crowd is None:
+            return False
+        self._age(now)
+        group = self._groups.get((level, share))
+        held = self.bytes if measure else self.items
+        return crowd.admits(measure, level, group, amount, max(limit, held))
+
+    def give_way(self, work: Work, now: float, *, limit: int, space: int) -> list[Work]:
+        """Take out what must give way to a request that finds no room, see `crowd`.
+
+        A queue that holds more than it may (its limit was lowered) stays as long as it is.
+
+        Args:
+            work: the request, not in the queue yet.
+            now: the time.
+            limit: items that may wait.
+            space: bytes that may wait.
+
+        Returns:
+            What was taken out, without an answer yet; none where the request has no right to its place.
+        """
+        crowd = self._crowd
+        if crowd is None:
+            return []
+        self._age(now)
+        level, size, length = min(work.level, LEVELS), work.size, work.bytes_left
+        limit, space = max(limit, self.items), max(space, self.bytes)
+        gone: list[Work] = []
+        while (over := self.items + size > limit) or self.bytes + length > space:
+            group = self._groups.get((level, work.share))
+            wanted = (ITEMS, level, group, size, limit) if over else (BYTES, level, group, length, space)
+            found = crowd.next(*wanted) if gone or crowd.admits(*wanted) else None
+            if found is None:
+                for each in reversed(gone):
+                    self.add(each)
+                return []
+            self.leave(found)
+            gone.append(found)
+        return gone
 
     # Lines, lanes, groups
 
@@ -304,8 +367,11 @@ class Queue:
         work.lane = lane
         if lane.add(work, work.deadline):
             self._rise(lane, work.deadline)
-        if level > 1 or share:
-            self._mark(lane, work.size - work.taken)
+        crowd = self._crowd
+        if level > 1 or share or crowd is not None:
+            if crowd is not None:
+                crowd.enter(lane.group, work)
+            self._mark(lane, work.size - work.taken, work.bytes_left)
 
     def _new_lane(self, line: Line, level: int, share: bytes) -> Lane:
         group = self._groups.get((level, share))
@@ -339,6 +405,8 @@ class Queue:
         if work.level > 1:
             self._ageing.discard(work)
         lane.discard(work)
+        if self._crowd is not None:
+            lane.group.newest.discard(work)
         if not lane:
             self._empty(lane)
 
@@ -354,8 +422,10 @@ class Queue:
             self._levels[group.level - 1].discard(group)
             del self._groups[group.level, group.flow.share]
 
-    def _mark(self, lane: Lane, items: int) -> None:
-        """Count items of a level beyond the first, or with a share."""
+    def _mark(self, lane: Lane, items: int, size: int) -> None:
+        """Count items and bytes of a level beyond the first, or with a share; or all, in a crowd."""
+        if self._crowd is not None:
+            self._crowd.count(lane.group, items, size)
         if lane.level > 1:
             self._level_items[lane.level] += items
         if lane.share:
@@ -371,8 +441,8 @@ class Queue:
         self.requests -= requests
         self.items -= items
         self.bytes -= size
-        if lane.level > 1 or lane.share:
-            self._mark(lane, -items)
+        if lane.level > 1 or lane.share or self._crowd is not None:
+            self._mark(lane, -items, -size)
         if not line.requests:
             del self._lines[line.key]
             line.held = False
@@ -401,7 +471,8 @@ class Queue:
             old: Lane = work.lane
             level = old.level - 1
             if old.level > 1:
-                self._mark(old, work.taken - work.size)
+                self._mark(old, work.taken - work.size, -work.bytes_left)
+                old.group.newest.discard(work)
             # NB: in before out, so that neither the line nor the share falls empty on the way.
             self._enter(old.line, work, level)
             old.discard(work)
