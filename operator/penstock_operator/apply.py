@@ -52,6 +52,18 @@ _LIST_KEYS: dict[str, tuple[str, ...]] = {
     "ownerReferences": ("uid",),
     "conditions": ("type",),
 }
+_OMITTED_ZEROS = frozenset(
+    {
+        # bool
+        "chapAuthDiscovery", "chapAuthSession", "hostIPC", "hostNetwork", "hostPID", "paused",
+        "publishNotReadyAddresses", "readOnly", "sslEnabled", "stdin", "stdinOnce", "tty",
+        # int32
+        "healthCheckNodePort", "hostPort", "initialDelaySeconds", "minReadySeconds", "nodePort", "partition",
+    }
+)  # fmt: skip
+"""Fields whose false or 0 vanishes: in k8s.io/api 1.36, core/v1 and apps/v1, those with `omitempty` that are
+no pointers. The false of any other (`automountServiceAccountToken`) stays: that it is not there is drift."""
+
 CHANGED = "changed"
 """Why a child is written when what we want is not what we wanted last."""
 
@@ -115,7 +127,7 @@ def contained(desired: Any, live: Any, field: str = "") -> bool:
         field: name of the member that holds both.
     """
     if live is None:
-        return _empty(desired)
+        return _empty(desired, field)
     if isinstance(desired, dict):
         if not isinstance(live, dict):
             return False
@@ -156,16 +168,18 @@ def _list_key(item: Obj, keys: tuple[str, ...]) -> tuple[Any, ...]:
     return tuple(item.get(key, _KEY_DEFAULTS.get(key)) for key in keys)
 
 
-def _empty(value: Any) -> bool:
-    """What vanishes from a live object: the zero values, and containers of nothing else."""
+def _empty(value: Any, field: str) -> bool:
+    """What vanishes from a live object: the zero values of some fields, and containers of nothing else."""
     if isinstance(value, dict):
-        return all(_empty(member) for member in value.values())
-    return value is None or value is False or value == "" or value == [] or value == 0
+        return all(_empty(member, name) for name, member in value.items())
+    if isinstance(value, int):  # a bool, too
+        return not value and field in _OMITTED_ZEROS
+    return value is None or value == "" or value == []
 
 
 def _same_quantity(desired: Any, live: Any) -> bool:
     if live is None:
-        return _empty(desired)
+        return desired is None
     mine, theirs = quantity(desired), quantity(live)
     return mine == theirs if mine is not None and theirs is not None else bool(desired == live)
 
