@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from penstock_operator.clock import Clock
 from penstock_operator.cluster import Cluster, Obj
+from penstock_operator.control.reviews import ReviewLimit
 from penstock_operator.desired import labels
 from penstock_operator.errors import ClusterError, ReportRefused
 from penstock_operator.kinds import POD, TOKEN_REVIEW
@@ -32,7 +33,9 @@ KEEP_NO = 10.0
 """Seconds that a negative one is kept, so that a broken pod does not cost a TokenReview a second."""
 
 MAX_TOKEN = 16 * 1024
-_MAX_VERDICTS = 20_000
+MAX_VERDICTS = 20_000
+"""Verdicts that are kept at most. Where it is reached, the negative ones go first: anybody can make those."""
+
 
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
@@ -92,15 +95,23 @@ class Gate:
         store: knows the pods.
         clock: time.
         audience: what tokens must be for.
+        limit: how often an address may have the apiserver asked; None for the usual.
     """
 
     def __init__(
-        self, cluster: Cluster, store: Store, clock: Clock, *, audience: str = "penstock-operator"
+        self,
+        cluster: Cluster,
+        store: Store,
+        clock: Clock,
+        *,
+        audience: str = "penstock-operator",
+        limit: ReviewLimit | None = None,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._clock = clock
         self._audience = audience
+        self._limit = limit or ReviewLimit(clock)
         self._verdicts: dict[bytes, tuple[float, Identity | ReportRefused]] = {}
         self._running: dict[bytes, asyncio.Task[Identity]] = {}
 
@@ -119,7 +130,7 @@ class Gate:
         mark = _mark(token)
         identity = self._known(mark)
         if identity is None:
-            identity = await self._ask(token, mark)
+            identity = await self._ask(token, mark, peer or "")
         return self._caller(identity, peer=peer, router=router)
 
     def admit_known(self, *, authorization: str | None, peer: str | None, router: bool) -> Caller | None:
@@ -162,10 +173,12 @@ class Gate:
             raise known[1].with_traceback(None)  # or it would grow with each
         return known[1]
 
-    async def _ask(self, token: str, mark: bytes) -> Identity:
+    async def _ask(self, token: str, mark: bytes, peer: str) -> Identity:
         # One review for all that come with the token meanwhile; a caller that leaves does not end it.
         task = self._running.get(mark)
         if task is None:
+            if not self._limit.take(peer):
+                raise ReportRefused(429, "too_many_tokens", f"{peer} has sent too many new tokens; wait")
             task = asyncio.create_task(self._review(token, mark))
             self._running[mark] = task
             task.add_done_callback(lambda done: self._reviewed(mark, done))
@@ -188,8 +201,7 @@ class Gate:
         except ClusterError as error:
             raise ReportRefused(503, "no_review", f"the token could not be reviewed: {error}") from error
         now = self._clock.time()
-        if len(self._verdicts) >= _MAX_VERDICTS:
-            self._verdicts = {m: v for m, v in self._verdicts.items() if v[0] > now}
+        self._make_room(now)
         try:
             identity = self._read(review)
         except ReportRefused as refusal:
@@ -198,6 +210,15 @@ class Gate:
         left = _seconds_left(token, self._clock.now().timestamp())
         self._verdicts[mark] = (now + max(KEEP_SKEWED, min(KEEP_YES, left)), identity)
         return identity
+
+    def _make_room(self, now: float) -> None:
+        if len(self._verdicts) < MAX_VERDICTS:
+            return
+        self._verdicts = {m: v for m, v in self._verdicts.items() if v[0] > now}
+        if len(self._verdicts) >= MAX_VERDICTS:
+            self._verdicts = {m: v for m, v in self._verdicts.items() if isinstance(v[1], Identity)}
+        while len(self._verdicts) >= MAX_VERDICTS:
+            del self._verdicts[next(iter(self._verdicts))]
 
     def _read(self, review: Obj) -> Identity:
         status = review.get("status") or {}

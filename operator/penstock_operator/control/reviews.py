@@ -1,0 +1,57 @@
+"""How often one address may have the apiserver asked about a token, so that a flood of them costs little."""
+
+from __future__ import annotations
+
+from penstock_operator.clock import Clock
+
+BURST = 20.0
+"""TokenReviews that an address gets at once. A pod needs one a minute, and one at a start of the operator."""
+
+PER_SECOND = 1.0
+"""TokenReviews that it gets each second after that."""
+
+SOURCES = 10_000
+"""Addresses that are remembered at most; one more waits until some have been quiet (BURST / PER_SECOND)."""
+
+
+class ReviewLimit:
+    """A token bucket for each address (the usual one: so many at once, then so many a second).
+
+    Args:
+        clock: time.
+        burst: as `BURST`.
+        per_second: as `PER_SECOND`.
+        sources: as `SOURCES`.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        burst: float = BURST,
+        per_second: float = PER_SECOND,
+        sources: int = SOURCES,
+    ) -> None:
+        self._clock = clock
+        self._burst = burst
+        self._per_second = per_second
+        self._sources = sources
+        self._full_at: dict[str, float] = {}
+        """When the bucket of an address will be full again; that alone says how much is in it."""
+
+    def take(self, source: str) -> bool:
+        """Whether one more review may be asked for; if so, it is counted.
+
+        Args:
+            source: the address that a report came from.
+        """
+        now = self._clock.time()
+        if source not in self._full_at and len(self._full_at) >= self._sources:
+            self._full_at = {one: full for one, full in self._full_at.items() if full > now}
+            if len(self._full_at) >= self._sources:
+                return False
+        full = max(now, self._full_at.get(source, now)) + 1 / self._per_second
+        if full - now > self._burst / self._per_second:
+            return False
+        self._full_at[source] = full
+        return True
