@@ -195,7 +195,7 @@ def parse(argv: Sequence[str] | None = None) -> Config:
     """
     parser = Parser(prog="penstock-operator", description="The control plane of Penstock.")
     for name, field in Config.model_fields.items():
-        switch = {"action": "store_true"} if field.annotation is bool else {}
+        switch = {"action": argparse.BooleanOptionalAction} if field.annotation is bool else {}
         parser.flag(name.replace("_", "-"), default=field.default, help=field.description, **switch)
     parser.add_argument("-f", dest="file", default=argparse.SUPPRESS, help="Same as --file.")
     values: dict[str, Any] = vars(parser.parse_args(argv))

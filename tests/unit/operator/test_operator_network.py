@@ -159,6 +159,19 @@ def test_the_configuration_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_what_is_on_is_switched_off_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also against the environment, which is how the chart says it."""
+    found = configuration.parse([])
+    assert (found.plain_reports, found.network_policies, found.dry_run) == (True, True, False)
+    off = configuration.parse(["--no-plain-reports", "--no-network-policies"])
+    assert (off.plain_reports, off.network_policies) == (False, False)
+    monkeypatch.setenv("PENSTOCK_PLAIN_REPORTS", "true")
+    assert configuration.parse(["--no-plain-reports"]).plain_reports is False
+    monkeypatch.setenv("PENSTOCK_PLAIN_REPORTS", "false")
+    assert configuration.parse([]).plain_reports is False
+    assert configuration.parse(["--plain-reports"]).plain_reports is True
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "[{}]", "[", "null"])
 def test_peers_that_are_none_are_refused(text: str) -> None:
     """An empty peer would mean everybody to some, nobody to others."""
