@@ -43,6 +43,7 @@ MODULES: dict[str, Sequence[str]] = {
         "h1_front_answers",
         "h1_front_connection",
         "h1_front_head",
+        "h1_front_known",
         "h1_upstream_answer",
         "h1_upstream_connection",
         "h1_upstream_head",
@@ -50,6 +51,7 @@ MODULES: dict[str, Sequence[str]] = {
         "instances",
         "json_slices",
         "media_types",
+        "messages",
     ),
     "penstock_sidecar": (
         "admission",

@@ -17,6 +17,8 @@ from penstock_wire.headers import QUEUE, REQUEST_ID
 from penstock_wire.http import Exchange, Request, Response
 from penstock_wire.process import log
 
+_LINES = REQUEST_ID + b": %b\r\n" + QUEUE + b": %d\r\n"
+
 
 class _Call(Work):
     """A request on its connection."""
@@ -168,8 +170,7 @@ class SidecarHandler:
             items: its items, 0 where it could not be read.
         """
         if isinstance(outcome, Response):
-            queued = (QUEUE, b"%d" % self._dispatcher.queued)
-            outcome.headers = (*outcome.headers, (REQUEST_ID, request_id), queued)
+            outcome.lines += _LINES % (request_id, self._dispatcher.queued)
             self._tally.ended(outcome.status, None, items)
             exchange.answer(outcome)
             return

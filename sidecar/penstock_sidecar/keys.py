@@ -89,9 +89,17 @@ class Keys:
         if batching.fairness is not None:
             add(batching.fairness.header.lower().encode(), _SHARE)
         self._roles = roles
+        self._read: Headers | None = None
+        self._told = Told(self._level)
+        self._latest: Key | None = None
 
     def read(self, headers: Headers) -> Told:
-        """Sort a request's fields in one pass; values of one name stay in order."""
+        """Sort a request's fields in one pass; values of one name stay in order.
+
+        Requests with the very same fields (`h1_front_known`) get the same object.
+        """
+        if headers is self._read:
+            return self._told
         told = Told(self._level)
         roles = self._roles
         key: list[tuple[bytes, bytes]] = []
@@ -121,20 +129,32 @@ class Keys:
             key.sort(key=_name)
         told.fields = tuple(key)
         told.shared = tuple(shared)
+        self._read, self._told = headers, told
         return told
 
     def key(self, method: str, target: str, fields: Headers, parameters: Hashable) -> Key:
         """The key of these values; the same object as long as it is remembered or in use."""
+        key = self._latest
+        if (
+            key is not None
+            and key.fields is fields
+            and key.target == target
+            and key.method == method
+            and key.parameters == parameters
+        ):
+            return key
         values = (method, target, fields, parameters)
         key = self._known.get(values)
         if key is None:
             key = self._known[values] = Key(method, target, fields, parameters)
+        self._latest = key
         return key
 
     def forget(self, used: Collection[Key]) -> None:
         """Where many keys are remembered, forget those that are not in use."""
         if len(self._known) > MAX_KEYS:
             self._known = {values: key for values, key in self._known.items() if key in used}
+            self._latest = None
 
     def rekey(self, work: Work) -> None:
         """Give a queued request the key, level and share that it has under the policy of now."""
@@ -196,7 +216,7 @@ def _ours(request_id: bytes, timeout: float) -> Headers:
 
 def _equal(works: Sequence[Work]) -> Headers:
     first = works[0].shared
-    unlike = [work.shared for work in works if work.shared != first]
+    unlike = [work.shared for work in works if work.shared is not first and work.shared != first]
     if not unlike:
         return first
     names = {name for name, _ in first}

@@ -487,8 +487,8 @@ class Runs:
                 except PenstockError as error:
                     settle(work, error)
                     continue
-            queue = b"queue;dur=%.3f, " % ((work.cut_at - work.arrived) * 1e3)
-            answer.headers = (*answer.headers, (SERVER_TIMING, queue + timing))
+            waited = (work.cut_at - work.arrived) * 1e3
+            answer.lines = b"%b: queue;dur=%.3f, %b\r\n" % (SERVER_TIMING, waited, timing)
             settle(work, outcome)
 
     def _tell(self, parts: Sequence[Part], outcome: Outcome) -> None:

@@ -11,7 +11,6 @@ and is linked with each request's span, both ways. The model gets the batch's co
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import threading
@@ -63,9 +62,8 @@ def asked_by(environment: Mapping[str, str]) -> bool:
     return exporter == "otlp" or (not exporter and any(environment.get(name) for name in _ENABLING))
 
 
-@dataclasses.dataclass(slots=True)
 class TracedRequest(Request):
-    """A request with its span."""
+    """A request with its span, which is set behind its making."""
 
     span: Any = None
 
@@ -198,7 +196,7 @@ class _Traced:
         self._exchange = exchange
         self._span = span
         self._gone: Callable[[], object] | None = None
-        self.request: Request = TracedRequest(
+        traced = TracedRequest(
             request.method,
             request.target,
             _named(request.headers, span.get_span_context()),
@@ -207,8 +205,9 @@ class _Traced:
             request.stream,
             request.length,
             request.upgrade,
-            span,
         )
+        traced.span = span
+        self.request: Request = traced
 
     @property
     def gone(self) -> Callable[[], object] | None:

@@ -7,7 +7,8 @@ printed with its seed. What must hold of any bytes, cut in any way:
 - each request that the service was given is answered at most once, in order;
 - what was taken is what the strict reading of `h1_reference` finds: method, target, body, and where the next
   request begins;
-- how the bytes were cut changes neither what was taken nor what was answered or refused.
+- how the bytes were cut changes neither what was taken nor what was answered or refused;
+- nor does it that heads like these, or the same, came before.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from penstock_wire.h1_front import H1Front, H1Listener
 from penstock_wire.h1_front_connection import H1Connection
+from penstock_wire.h1_front_known import Known, KnownHeads
 from penstock_wire.http import Exchange, Request, Response
 from tests.fuzz import h1_reference
 
@@ -88,6 +90,7 @@ PIECES = [
     *(b"Expect: 100-continue\r\n", b"x" * 300, b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n", b"\x16\x03\x01"),
 ]
 LIMIT = 2000
+_DATE = re.compile(rb"\r\ndate: [^\r]*")
 
 
 class Loop:
@@ -154,9 +157,12 @@ class Run:
         pieces: the bytes as they are received.
         later: answers are given only after the next piece was received.
         streamed: bodies are streams.
+        known: the heads that came before.
     """
 
-    def __init__(self, pieces: list[bytes], *, later: bool, streamed: bool) -> None:
+    def __init__(
+        self, pieces: list[bytes], *, later: bool, streamed: bool, known: KnownHeads | None = None
+    ) -> None:
         self.taken: list[Request] = []
         self.bodies: list[bytes] = []
         self.failed: set[int] = set()
@@ -165,6 +171,8 @@ class Run:
         loop, self.pipe = Loop(), Pipe()
         front = H1Front(max_body_bytes=LIMIT)
         listener = H1Listener(front, self._serve, (lambda _: True) if streamed else None)
+        if known is not None:
+            listener.known = known
         self._connection = H1Connection(front, listener, cast("asyncio.AbstractEventLoop", loop))
         self._connection.connection_made(cast("asyncio.Transport", self.pipe))
         for piece in pieces:
@@ -234,6 +242,15 @@ class Run:
         return found
 
 
+def apart(data: bytes) -> list[bytes]:
+    """The same bytes, each request that can be read in one piece."""
+    found, rest = [], data
+    for length in h1_reference.lengths(data):
+        found.append(rest[:length])
+        rest = rest[length:]
+    return [piece for piece in (*found, rest) if piece]
+
+
 def cut(data: bytes, dice: random.Random) -> list[bytes]:
     """The same bytes in pieces."""
     if dice.random() < 0.2:
@@ -283,6 +300,32 @@ def check(data: bytes, dice: random.Random) -> None:
         else:
             count = len([True for index in range(len(other.taken)) if index not in other.failed]) - other.gone
             assert count == len(whole.taken), "streams changed what is taken"
+    pieces = apart(data)
+    known, warm = KnownHeads(), KnownHeads()
+    for request, head in _LEARNT:
+        warm.learn(request, head)
+    told = [_told(Run(pieces, later=False, streamed=False, known=heads)) for heads in (known, known, warm)]
+    assert told[1] == told[0], "the second time, something else was taken or answered"
+    assert told[2] == told[0], "other heads before have changed what was taken or answered"
+
+
+def _learnt() -> Iterator[tuple[bytes, Known]]:
+    """What is known after the corpus."""
+    known = KnownHeads()
+    for request in CORPUS:
+        Run([request], later=False, streamed=False, known=known)
+        head = known.find(request)
+        if head is not None:
+            yield request, head
+
+
+_LEARNT = list(_learnt())
+
+
+def _told(run: Run) -> tuple[list[tuple[object, ...]], bytes]:
+    """All that a service and a client see of a connection."""
+    taken = [(one.method, one.target, one.headers, one.peer) for one in run.taken]
+    return [*taken, *[(body,) for body in run.bodies]], _DATE.sub(b"", bytes(run.pipe.written))
 
 
 def agree(data: bytes, run: Run) -> None:

@@ -6,7 +6,9 @@ Written apart from the front and its parser, to say where a request that the fro
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
+from collections.abc import Iterator
 
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 # RFC 9112 section 3: words may be set apart by more than one space.
@@ -42,16 +44,25 @@ class Reading:
 
 def requests(data: bytes) -> list[Reading]:
     """The requests at the beginning of `data`, up to the first that is incomplete, unreadable or the last."""
-    found: list[Reading] = []
+    return [one for one, _ in _all(data)]
+
+
+def lengths(data: bytes) -> list[int]:
+    """The bytes that each of `requests` has, blank lines before it included."""
+    ends = [0, *(end for _, end in _all(data))]
+    return [end - start for start, end in itertools.pairwise(ends)]
+
+
+def _all(data: bytes) -> Iterator[tuple[Reading, int]]:
     at = 0
-    while True:
+    keep = True
+    while keep:
         try:
             one, at = _request(data, at)
         except (Unreadable, Incomplete):
-            return found
-        found.append(one)
-        if not one.keep:
-            return found
+            return
+        yield one, at
+        keep = one.keep
 
 
 def _match(pattern: re.Pattern[bytes], data: bytes, at: int) -> re.Match[bytes]:

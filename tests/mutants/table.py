@@ -58,6 +58,7 @@ _MACHINE = f"{_UNIT}/sidecar/test_sidecar_machine.py"
 _ISOLATION = f"{_UNIT}/sidecar/test_sidecar_isolation.py"
 _REFUSALS = f"{_UNIT}/sidecar/test_sidecar_refusals.py"
 _FRONT = f"{_UNIT}/wire/test_h1_front.py"
+_KNOWN = f"{_UNIT}/wire/test_h1_front_known.py"
 _FRONT_RFC = f"{_UNIT}/wire/test_h1_front_rfc.py"
 _FRONT_STREAMS = f"{_UNIT}/wire/test_h1_front_streams.py"
 _UPSTREAM = f"{_UNIT}/wire/test_h1_upstream.py"
@@ -198,6 +199,22 @@ MUTANTS = (
         old="gone, current.gone = current.gone, None\n        if gone is not None:",
         new="gone, current.gone = current.gone, None\n        if False:",
         tests=(f"{_FRONT}::test_a_client_that_leaves_cancels_its_handler",),
+    ),
+    Mutant(
+        name="a known head swallows what follows its request",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="if known is not None and len(data) - end == known.length:",
+        new="if known is not None:",
+        tests=(f"{_KNOWN}::test_what_is_not_one_whole_request_goes_to_the_parser[two at once]",),
+    ),
+    Mutant(
+        name="a request with two arrays of instances loses one",
+        breaks=HONEST,
+        package=WIRE,
+        old="return found if used == size else None",
+        new="return found",
+        tests=(f"{_UNIT}/wire/test_wire_json.py::TestSole::test_anything_else_is_left_to_the_slow_way",),
     ),
     # -- what has expired is never sent
     Mutant(

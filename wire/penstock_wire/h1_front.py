@@ -1,7 +1,8 @@
 """`Front` on httptools: one protocol object a connection, no framework between.
 
-Read on in `h1_front_connection` (one connection), `h1_front_head` (what heads must be), `h1_front_streams`
-(bodies, answers and tunnels that are not whole), `h1_front_limits` (how much of anything).
+Read on in `h1_front_connection` (one connection), `h1_front_head` (what heads must be), `h1_front_known`
+(heads that came before), `h1_front_streams` (bodies, answers and tunnels that are not whole),
+`h1_front_limits` (how much of anything).
 
 Whoever does not send is not waited for: one sweep a second closes connections whose head, body or next
 request is overdue, or whose reader takes nothing. `close_keepalive` ends idle connections at once and each
@@ -19,6 +20,7 @@ from penstock_wire import h1_front_limits as limits
 from penstock_wire.h1_front_answers import H1Exchange
 from penstock_wire.h1_front_connection import H1Connection
 from penstock_wire.h1_front_head import AnswerHead
+from penstock_wire.h1_front_known import KnownHeads
 from penstock_wire.http import Exchange, Handler, Listener, Service, Streams
 
 
@@ -152,6 +154,7 @@ class H1Listener:
         self.service = service
         self.streams = streams
         self.whole_bytes = front.max_body_bytes if streams is None else min(whole_bytes, front.max_body_bytes)
+        self.known = KnownHeads()
         self.closing = front.closing  # each answer is the last of its connection
         self.server: asyncio.Server
         self.connections: set[H1Connection] = set()

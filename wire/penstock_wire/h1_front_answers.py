@@ -16,6 +16,7 @@ from penstock_wire import h1_front_head as heads
 from penstock_wire import h1_front_limits as limits
 from penstock_wire import h1_front_streams as streams
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.h1_front_known import Known, KnownHeads
 from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
 from penstock_wire.process import log
@@ -31,7 +32,7 @@ LINE_IS_LONG, STREAM_IS_FULL, MUCH_BEHIND = 1, 2, 4  # why reading pauses
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
-_LENGTH_LINES = heads.LENGTH_LINES
+_LAST_LINES = heads.LAST_LINES
 _NO_BODY_STATUS = heads.NO_BODY_STATUS
 _JOINED_BYTES = 64 * 1024  # up to here one copy is cheaper than a second buffer to write
 
@@ -99,10 +100,13 @@ class AnswerSide:
         "_dry_bytes",
         "_fields",
         "_front",
+        "_heads",
         "_holders",
         "_host",
         "_incoming",
+        "_known",
         "_last",
+        "_learning",
         "_left",
         "_line",
         "_lingering",
@@ -114,6 +118,7 @@ class AnswerSide:
         "_peer",
         "_phase",
         "_pieces",
+        "_read",
         "_reader",
         "_scheduled",
         "_sender",
@@ -133,6 +138,8 @@ class AnswerSide:
         self._front = front
         self._listener = listener
         self._service = listener.service
+        self._heads: heads.AnswerHead = front.heads
+        self._known: KnownHeads | None = listener.known
         self._loop = loop
         self._transport: asyncio.Transport
         self._parser: Any = None
@@ -148,6 +155,8 @@ class AnswerSide:
         self._fields: heads.Fields = []
         self._special: heads.Fields = []
         self._host = b""  # the last Host that was found well-formed
+        self._learning = False  # what is being read may be worth keeping
+        self._read: Known | None = None  # the last head that it may be, while reading
         self._incoming: H1Exchange | None = None
         self._reader: streams.Inbound | None = None
         self._pieces: list[bytes] = []
@@ -228,16 +237,16 @@ class AnswerSide:
         ):
             body = response.body
             length = len(body)
-            line = _LENGTH_LINES[length] if length < 2048 else b"content-length: %d\r\n" % length
+            last = _LAST_LINES[length] if length < 2048 else b"content-length: %d\r\n\r\n" % length
             try:
-                head = front.heads.render(status, response.headers, line)
+                beginning = self._heads.beginning(status, response.headers)
             except (ValueError, TypeError) as error:
                 self._unsendable(exchange, response.stream, error)
                 return
             if length <= _JOINED_BYTES:
-                self._transport.write(head + body)
+                self._transport.write(b"".join((beginning, response.lines, last, body)))
             else:
-                self._transport.write(head)
+                self._transport.write(b"".join((beginning, response.lines, last)))
                 self._transport.write(body)
             self._current = None
             self._since = front.now  # the service's time was not the client's
@@ -287,7 +296,8 @@ class AnswerSide:
             keep = False
         if not keep:
             tail += _CLOSE
-        head = self._front.heads.render(response.status, response.headers, tail)
+        beginning = self._heads.beginning(response.status, response.headers)
+        head = b"".join((beginning, response.lines, tail, b"\r\n"))
         exchange.keep = keep
         self._transport.write(head if bodiless or stream is not None else head + body)
         if stream is None:
@@ -359,8 +369,8 @@ class AnswerSide:
     def _end_with(self, error: PenstockError) -> None:
         """Answer a refusal, which is the last answer."""
         answer = error.response()
-        tail = b"content-length: %d\r\n%b" % (len(answer.body), _CLOSE)
-        self._transport.write(self._front.heads.render(answer.status, answer.headers, tail) + answer.body)
+        tail = b"content-length: %d\r\n%b\r\n" % (len(answer.body), _CLOSE)
+        self._transport.write(self._heads.beginning(answer.status, answer.headers) + tail + answer.body)
         self._end_now()
 
     def _end_now(self) -> None:

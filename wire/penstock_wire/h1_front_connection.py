@@ -39,6 +39,7 @@ from penstock_wire.h1_front_answers import (
     AnswerSide,
     H1Exchange,
 )
+from penstock_wire.h1_front_known import Known
 from penstock_wire.headers import REQUEST_ID, Headers, get
 from penstock_wire.http import ClientGone, Request, Tunnel
 from penstock_wire.native import mypyc_attr
@@ -129,6 +130,15 @@ class H1Connection(AnswerSide):
         if self._mode:
             self._around(data)
             return
+        known = self._known
+        # NB: the parser has nothing of the next request, so what these bytes mean is in them alone.
+        look = known is not None and not (self._phase or self._dry_bytes or self._last) and known.awake()
+        if look and known is not None:
+            head = known.find(data)
+            if head is not None:
+                self._take(head, data)
+                return
+            self._learning = True
         self._dry_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -139,6 +149,11 @@ class H1Connection(AnswerSide):
         else:
             if self._phase:
                 self._unfinished()
+            elif known is not None and self._read is not None:
+                known.learn(data, self._read)
+        if look:
+            self._learning = False
+            self._read = None
 
     def _unreadable(self, error: Exception, data: bytes) -> None:
         if not self._last:  # else it was we who ended the parsing
@@ -239,6 +254,9 @@ class H1Connection(AnswerSide):
                 self._left = length
                 if length > self._listener.whole_bytes:
                     self._begin_body(exchange, length)
+                    return
+            if self._learning:
+                self._read = Known(request.method, request.target, request.headers, length)
         else:
             self._uncommon(url, fields, special)
 
@@ -320,6 +338,7 @@ class H1Connection(AnswerSide):
         self._since = self._front.now
         if self._special or self._fields:  # trailers
             self._fields, self._special = [], []
+            self._known = None  # a trailer may tell the parser to end the connection
         if exchange is None:
             return
         request = exchange.request
@@ -352,6 +371,16 @@ class H1Connection(AnswerSide):
             raise _EndedError
 
     # -- requests in ----------------------------------------------------------------------------------------
+
+    def _take(self, head: Known, data: bytes) -> None:
+        """Take a whole request whose head came before: as the parser's callbacks would."""
+        self._since = self._front.now
+        body = data[len(data) - head.length :] if head.length else b""
+        request = Request(head.method, head.target, head.fields, body, self._peer)
+        exchange = H1Exchange(self, request, keep=True)
+        exchange.complete = True
+        exchange.plain = head.plain
+        self._enqueue(exchange)
 
     def _enqueue(self, entry: H1Exchange) -> None:
         """Hand an exchange to the service, now or when its turn comes."""

@@ -27,7 +27,8 @@ METHODS = {
 
 _PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 _OUR_OWN = DROPPED | {b"date"}
-LENGTH_LINES = [b"content-length: %d\r\n" % length for length in range(2048)]
+LAST_LINES = [b"content-length: %d\r\n\r\n" % length for length in range(2048)]
+"""The end of a head, by the length of the body."""
 _HOST = re.compile(
     rb"(?:\[[0-9A-Fa-fVv][0-9A-Fa-f:.\-_~!$&'()*+,;=]*\]|\[::[0-9A-Fa-f:.]*\]"
     rb"|(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?"
@@ -152,13 +153,19 @@ def origin_form(method: str, url: bytes) -> tuple[str, bytes | None]:
 
 
 class AnswerHead:
-    """Renders heads of answers. What all answers of a status share is made once a second."""
+    """Renders heads of answers. What all answers of a status share is made once a second.
 
-    __slots__ = ("_firsts", "_now")
+    So is what answers with the very same fields share: those of one batch have those of the model's answer.
+    """
+
+    __slots__ = ("_fields", "_firsts", "_now", "_shared", "_status")
 
     def __init__(self) -> None:
         self._firsts: dict[int, bytes] = {}
         self._now = 0
+        self._fields: Headers = ()
+        self._status = 0
+        self._shared = b""
 
     def tick(self) -> None:
         """Take up the time of day (RFC 9110 section 6.6.1)."""
@@ -166,6 +173,7 @@ class AnswerHead:
         if now != self._now:
             self._now = now
             self._firsts.clear()
+            self._status = 0
 
     def first(self, status: int) -> bytes:
         """The status line and the date.
@@ -182,27 +190,32 @@ class AnswerHead:
             found = self._firsts[status] = b"%bdate: %b\r\n" % (line, date)
         return found
 
-    def render(self, status: int, headers: Headers, tail: bytes) -> bytes:
-        """A whole head: status line, date, end-to-end fields, and the lines that the connection adds.
+    def beginning(self, status: int, headers: Headers) -> bytes:
+        """Status line, date and end-to-end fields; the connection's own lines and an empty one end the head.
 
         Raises:
             ValueError: fields that would be read as others (RFC 9110 section 5.5).
         """
-        first = self._firsts.get(status) or self.first(status)
-        if not headers:
-            return first + tail + b"\r\n"
+        if headers is self._fields and status == self._status:
+            return self._shared
+        found = self._render(status, headers)
+        self._fields, self._status, self._shared = headers, status, found
+        return found
+
+    def _render(self, status: int, headers: Headers) -> bytes:
+        first = self.first(status)
         for field in headers:
             if field[0] in _OUR_OWN:
                 first, headers = self._without_ours(status, headers)
-                if not headers:
-                    return first + tail + b"\r\n"
                 break
+        if not headers:
+            return first
         lines = b"\r\n".join(map(_JOIN_FIELD, headers))
         # Each CR and LF in it is one of those just put between the fields.
         count = len(headers) - 1
         if lines.count(b"\r") != count or lines.count(b"\n") != count or b"\0" in lines:
             raise ValueError("expected header fields of one line each")
-        return b"".join((first, lines, b"\r\n", tail, b"\r\n"))
+        return b"%b%b\r\n" % (first, lines)
 
     def _without_ours(self, status: int, headers: Headers) -> tuple[bytes, Headers]:
         """The first lines and the fields, where these hold some that the front writes; their `date` stays."""

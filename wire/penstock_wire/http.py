@@ -21,11 +21,12 @@ Errors::
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from penstock_wire.headers import Headers
+from penstock_wire.messages import Request as Request
+from penstock_wire.messages import Response as Response
 
 
 class BodyReader(Protocol):
@@ -63,52 +64,6 @@ class Tunnel(Protocol):
     def abort(self) -> None:
         """Close now."""
         ...
-
-
-@dataclasses.dataclass(slots=True)
-class Request:
-    """A request.
-
-    Args:
-        method: upper-case method.
-        target: path and query as received, percent-encoding untouched.
-        headers: end-to-end fields, names in lower case.
-        body: the whole body; empty where there is a stream.
-        peer: the client's address, for logs.
-        stream: the body as it comes, where it is not whole.
-        length: bytes of the stream, None where its sender did not say.
-        upgrade: the protocol that the client asks to switch to, as sent (`websocket`); empty for none.
-    """
-
-    method: str
-    target: str
-    headers: Headers
-    body: bytes
-    peer: str = ""
-    stream: BodyReader | None = None
-    length: int | None = None
-    upgrade: bytes = b""
-
-    @property
-    def path(self) -> str:
-        """The target without its query."""
-        return self.target.partition("?")[0]
-
-
-@dataclasses.dataclass(slots=True)
-class Response:
-    """An answer; fields as in `Request`.
-
-    A stream is sent as it comes, chunked unless `length` is given. When it raises, the connection is cut
-    before the body's end, so that nobody takes a part for the whole. Its `aclose` is called when the client
-    goes away, where it has one.
-    """
-
-    status: int
-    headers: Headers = ()
-    body: bytes = b""
-    stream: AsyncIterator[bytes] | None = None
-    length: int | None = None
 
 
 class UpstreamError(Exception):

@@ -16,7 +16,7 @@ import msgspec
 from penstock_wire.batch_protocol import Message, Parsed
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request, Response
-from penstock_wire.json_slices import NotJSON, elements, members
+from penstock_wire.json_slices import NotJSON, Sole, elements, members
 from penstock_wire.media_types import check_json
 
 INSTANCES = "instances"
@@ -25,6 +25,10 @@ MAX_ITEMS = 100_000
 """Items that one request may have."""
 Parameters = tuple[tuple[str, bytes], ...]
 
+_REQUEST = Sole(INSTANCES)
+_ANSWER = Sole(PREDICTIONS)
+_NO_MORE = b"]}"
+
 
 def parse(body: bytes) -> Parsed:
     """Read a request's body.
@@ -32,6 +36,9 @@ def parse(body: bytes) -> Parsed:
     Raises:
         PenstockError: `bad_json` (400), or `bad_shape` (422) where `instances` is missing or no array.
     """
+    sole = _REQUEST.elements(body)
+    if sole is not None:
+        return Parsed(items=sole, parameters=())
     try:
         found = members(body)
     except NotJSON as error:
@@ -64,22 +71,25 @@ def split(body: bytes, counts: Sequence[int]) -> list[bytes]:
     Raises:
         PenstockError: `bad_answer` (502): not JSON, no `predictions`, or not as many as there were items.
     """
-    try:
-        found = members(body)
-        raw = found.pop(PREDICTIONS, None)
-        if raw is None:
-            raise NotJSON(
-                'expected a member "predictions", found ' + (", ".join(sorted(found)[:10]) or "none")
-            )
-        predictions = elements(raw)
-    except NotJSON as error:
-        raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
+    tail = _NO_MORE
+    predictions = _ANSWER.elements(body)
+    if predictions is None:
+        try:
+            found = members(body)
+            raw = found.pop(PREDICTIONS, None)
+            if raw is None:
+                raise NotJSON(
+                    'expected a member "predictions", found ' + (", ".join(sorted(found)[:10]) or "none")
+                )
+            predictions = elements(raw)
+        except NotJSON as error:
+            raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
+        tail = _tail(found.items())
     if len(predictions) != sum(counts):
         raise PenstockError(
             Reason.BAD_ANSWER,
             f"the model's answer: expected {sum(counts)} predictions, found {len(predictions)}",
         )
-    tail = _tail(found.items())
     bodies, start = [], 0
     for count in counts:
         some = predictions[start] if count == 1 else b",".join(predictions[start : start + count])

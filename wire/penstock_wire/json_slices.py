@@ -133,6 +133,58 @@ def elements(array: bytes, limit: int | None = None) -> list[bytes]:
         return _scan_elements(array, error)
 
 
+class Sole:
+    """Reads objects whose one member is an array, spelt as most programs do, in one pass.
+
+    Args:
+        name: the member's name, of ASCII letters.
+    """
+
+    __slots__ = ("_compact", "_decoder", "_spaced")
+
+    def __init__(self, name: str) -> None:
+        self._compact = b'{"%b":[' % name.encode()
+        self._spaced = b'{"%b": [' % name.encode()
+        kind = msgspec.defstruct(
+            "Sole", [("raws", list[msgspec.Raw])], rename={"raws": name}, forbid_unknown_fields=True
+        )
+        self._decoder: Any = msgspec.json.Decoder(kind)
+
+    def elements(self, body: bytes) -> list[bytes] | None:
+        """The elements as raw slices, where each byte of the text is accounted for, so that none is lost.
+
+        Args:
+            body: a JSON text.
+
+        Returns:
+            None where the text is spelt otherwise, has other members or is none: ask `members`.
+        """
+        size = len(body)
+        if size > _SOLE_BYTES or not body.endswith(b"]}") or not body.isascii():
+            return None
+        if size > MAX_DEPTH and body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+            return None
+        compact = body.startswith(self._compact)
+        if not compact and not body.startswith(self._spaced):
+            return None
+        try:
+            found = list(map(bytes, self._decoder.decode(body).raws))
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+        if compact:
+            used = (
+                len(self._compact) + len(b"]}") + len(found) - 1 if found else len(self._compact) + len(b"]}")
+            )
+            for element in found:
+                used += len(element)
+            return found if used == size else None
+        return found if body == b"%b%b]}" % (self._spaced, b", ".join(found)) else None
+
+
+_SOLE_BYTES = 64 * 1024
+"""Of longer texts the members are cut first, so that the elements can be counted before they take memory."""
+
+
 def _check_length(array: bytes, limit: int) -> None:
     """Refuse an array of more elements than allowed, by its commas."""
     if array.lstrip(_SPACE)[:1] != b"[":

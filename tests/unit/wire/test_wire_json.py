@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock_wire import instances
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.json_slices import MAX_DEPTH, NotJSON, elements, members
+from penstock_wire.json_slices import MAX_DEPTH, NotJSON, Sole, elements, members
 
 NUMBERS = st.one_of(st.integers(), st.floats(), st.just(2**70))
 VALUES = st.recursive(
@@ -219,3 +219,59 @@ class TestInstances:
         with pytest.raises(PenstockError) as caught:
             instances.split(body, [1, 1])
         assert caught.value.reason == Reason.BAD_ANSWER
+
+
+class TestSole:
+    """The quick way to read an object of one array: it says nothing, or what the slow way says."""
+
+    SOLE = Sole("instances")
+
+    @given(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+            lambda inner: (
+                st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+            ),
+            max_leaves=8,
+        ),
+        st.sampled_from([(",", ":"), (", ", ": "), (",", ": "), (" ,", " :")]),
+        st.booleans(),
+        st.lists(st.tuples(st.integers(0, 200), st.sampled_from(list(b'[]{},:" \\x'))), max_size=2),
+    )
+    def test_it_finds_what_the_members_hold_or_nothing(self, value, separators, ascii_only, edits):
+        body = bytearray(
+            json.dumps({"instances": value}, separators=separators, ensure_ascii=ascii_only).encode(
+                errors="surrogatepass"
+            )
+        )
+        for at, byte in edits:
+            body.insert(at % (len(body) + 1), byte)
+        found = self.SOLE.elements(bytes(body))
+        if found is not None:
+            assert list(members(bytes(body))) == ["instances"]
+            assert elements(members(bytes(body))["instances"]) == found
+
+    @pytest.mark.parametrize("body", [b'{"instances":[1,[2],{"a":3}]}', b'{"instances": [1, [2], {"a":3}]}'])
+    def test_the_usual_spellings_are_read(self, body):
+        assert self.SOLE.elements(body) == [b"1", b"[2]", b'{"a":3}']
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b'{"instances":[1],"instances":[2]}',
+            b'{"instances": [],"instances":[' + b", ".join([b"1"] * 17) + b"]}",
+            b'{"instances":[1],"v":[2]}',
+            b'{"v":[2],"instances":[1]}',
+            b'{"instances":[1] }',
+            b'{"instances":[' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"]}",
+            b'{"instances":["\xff"]}',
+            b'{"instances":[NaN]}',
+            b'{"instances":[1]}]}',
+            b'{"instances":[1,]}',
+        ],
+    )
+    def test_anything_else_is_left_to_the_slow_way(self, body):
+        assert self.SOLE.elements(body) is None
+
+    def test_an_empty_array_has_no_elements(self):
+        assert self.SOLE.elements(b'{"instances":[]}') == []
