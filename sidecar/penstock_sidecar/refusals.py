@@ -101,11 +101,9 @@ class Refusals:
         parts = form.parts
         if not parts or b'"' in request_id or b"\\" in request_id:  # JSON writes these otherwise
             return self.own(error, request_id)
-        return Response(
-            form.status,
-            (*form.fields, (REQUEST_ID, request_id), (QUEUE, b"%d" % self._queued())),
-            b"%b%b%b" % (parts[0], request_id, parts[1]),
-        )
+        answer = Response(form.status, form.fields, b"%b%b%b" % (parts[0], request_id, parts[1]))
+        answer.lines = b"%b: %b\r\n%b: %d\r\n" % (REQUEST_ID, request_id, QUEUE, self._queued())
+        return answer
 
     def own(self, error: PenstockError, request_id: bytes) -> Response:
         """The answer to the one request that hears this error; arguments as for `response`."""
