@@ -11,13 +11,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock_operator.errors import Rejected, Unavailable
+from penstock_operator.desired import labels, ports
+from penstock_operator.errors import Conflict, Rejected, Unavailable
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, POD, POLICY, SPLIT, Kind
-from tests.support.observed import CRASH, HOMELESS, PULL
+from tests.support.observed import CONFIG, CRASH, HOMELESS, PULL
 from tests.support.operator_harness import Harness, backend, endpoint, policy, split
 
 Obj = dict[str, Any]
 WELL, UNDER_WAY, FAILED = ("Current", "Healthy"), ("InProgress", "Progressing"), ("Failed", "Degraded")
+GOING = ("Terminating", "Progressing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +51,31 @@ async def _started(**spec: Any) -> Harness:
     return harness
 
 
-async def _serving() -> Harness:
-    """A backend with a policy behind an endpoint with a split; all is well."""
+async def _silent() -> Harness:
+    """A backend with a policy behind an endpoint with a split; all is there, but no router says so."""
     harness = Harness()
     for obj in (policy(maxBatchSize=8), backend(batchPolicyRef="p"), endpoint(), split(m=1)):
         harness.apply(obj)
     await harness.run()
     for pod in harness.pods_ready("m-backend", 1):
         harness.report("m", pod, version=_version(harness, "m-backend-settings"))
-    routers = harness.pods_ready("penstock-router", 1)
-    await harness.run()
-    harness.router_report(routers[0], ["e"], version=_version(harness, "penstock-router-settings"))
+    harness.pods_ready("penstock-router", 1)
     await harness.run()
     return harness
+
+
+async def _routed(*listening: str) -> Harness:
+    """The same, with a router that has its settings and listens for these."""
+    harness = await _silent()
+    version = _version(harness, "penstock-router-settings")
+    harness.router_report("penstock-router-0", list(listening), version=version)
+    await harness.run()
+    return harness
+
+
+async def _serving() -> Harness:
+    """The same, and all is well."""
+    return await _routed("e")
 
 
 async def _pod(harness: Harness, **status: Any) -> Harness:
@@ -105,9 +119,27 @@ async def _unseen() -> Harness:
     return harness
 
 
-async def _deleting(harness: Harness) -> Harness:
-    live = harness.cluster.objects[(BACKEND.kind, "n", "m")]
-    live["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+def _deleting(kind: Kind, name: str) -> Callable[[], Awaitable[Harness]]:
+    async def make() -> Harness:
+        harness = await _serving()
+        live = harness.cluster.objects[(kind.kind, "n", name)]
+        live["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        return harness
+
+    return make
+
+
+async def _no_port_left() -> Harness:
+    harness = Harness()
+    for port in range(ports.FIRST, ports.LAST + 1):
+        metadata = {"namespace": "n", "name": f"s{port}", "uid": f"s{port}", "resourceVersion": "1",
+                    "labels": {labels.ENDPOINT: f"s{port}"}}  # fmt: skip
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata,
+                   "spec": {"ports": [{"port": 80, "targetPort": port}]}}  # fmt: skip
+        harness.ctx.store.put(service)
+    for obj in (backend(), endpoint()):
+        harness.apply(obj)
+    await harness.run()
     return harness
 
 
@@ -137,6 +169,11 @@ async def _new(obj: Obj) -> Harness:
 
 
 _QUOTA, _DOWN = Rejected(403, "exceeded quota: q"), Unavailable(500, 'failed calling webhook "w"')
+_DENIED = Rejected(400, 'admission webhook "w" denied the request: no')
+_POLICY = Rejected(422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
+_FORBIDDEN = Rejected(403, 'deployments.apps is forbidden: User "u" cannot patch resource "deployments"')
+_INVALID = Rejected(422, "spec.template: Invalid value")
+_TOO_FEW = {"maxBatchSize": 8, "maxQueuedItems": 4}
 _OLD_ROUTE = endpoint("old", route="/x")
 _OVERDUE = [
     {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "late"}
@@ -148,18 +185,33 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
     ("its pods start", lambda: _started(), BACKEND, "m", "RollingOut", UNDER_WAY),
     ("all is well", _serving, BACKEND, "m", "Serving", WELL),
     ("a change is not seen yet", _unseen, BACKEND, "m", "Serving", UNDER_WAY),
-    ("it is being deleted", lambda: _then(_serving, _deleting), BACKEND, "m", "Serving",
-     ("Terminating", "Progressing")),
+    ("its pods have yet to take a change up", lambda: _then(_serving, lambda h: _changed(h, _hotter)),
+     BACKEND, "m", "Waiting", UNDER_WAY),
+    ("it is being deleted", _deleting(BACKEND, "m"), BACKEND, "m", "Serving", GOING),
     ("its image cannot be pulled", lambda: _then(_started, lambda h: _pod(h, containerStatuses=[PULL])),
      BACKEND, "m", "ImagePullFailed", FAILED),
     ("its model crashes", lambda: _then(_started, lambda h: _pod(h, containerStatuses=[CRASH])),
      BACKEND, "m", "ContainerCrashed", FAILED),
+    ("a Secret of its container is not there",
+     lambda: _then(_started, lambda h: _pod(h, containerStatuses=[CONFIG])), BACKEND, "m",
+     "ContainerNotCreated", FAILED),
+    ("its pods cannot be made", lambda: _then(_started, lambda h: _changed(h, _no_pods)), BACKEND, "m",
+     "PodsRefused", FAILED),
+    ("its batches cannot be full", lambda: _then(lambda: _started(batching=_TOO_FEW), _backend_ready),
+     BACKEND, "m", "BatchUnreachable", WELL),
     ("no node takes its pod", lambda: _then(_started, lambda h: _pod(h, conditions=HOMELESS)),
      BACKEND, "m", "Unschedulable", UNDER_WAY),
     ("its rollout stands still", lambda: _then(_started, lambda h: _changed(h, _overdue)), BACKEND, "m",
      "ProgressDeadlineExceeded", FAILED),
     ("a quota refuses a child", lambda: _refused(_QUOTA), BACKEND, "m", "QuotaExceeded", FAILED),
     ("a webhook does not answer", lambda: _refused(_DOWN), BACKEND, "m", "WebhookFailed", UNDER_WAY),
+    ("the apiserver fails", lambda: _refused(Unavailable(503, "no")), BACKEND, "m", "WriteFailed", UNDER_WAY),
+    ("somebody else writes a child", lambda: _refused(Conflict(409, "changed")), BACKEND, "m",
+     "WriteConflict", UNDER_WAY),
+    ("a webhook refuses a child", lambda: _refused(_DENIED), BACKEND, "m", "WebhookDenied", FAILED),
+    ("a policy refuses a child", lambda: _refused(_POLICY), BACKEND, "m", "PolicyDenied", FAILED),
+    ("the operator may not write a child", lambda: _refused(_FORBIDDEN), BACKEND, "m", "Forbidden", FAILED),
+    ("a child is not valid", lambda: _refused(_INVALID), BACKEND, "m", "WriteRejected", FAILED),
     ("a stranger has a name of its", lambda: _stranger("Service", "m-backend", backend()), BACKEND, "m",
      "NameTaken", FAILED),
     ("its policy is not there", lambda: _started(batchPolicyRef="p"), BACKEND, "m", "BatchPolicyMissing",
@@ -170,6 +222,8 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
      ("InProgress", "Suspended")),
     ("it is suspended while well", lambda: _then(_serving, lambda h: _changed(h, _suspend)), BACKEND, "m",
      "Serving", ("Current", "Suspended")),
+    ("a change waits while it is suspended", lambda: _then(_serving, lambda h: _changed(h, _hold)), BACKEND,
+     "m", "Suspended", ("InProgress", "Suspended")),
     ("it cannot be read", lambda: _of({**backend(), "spec": {"model": {"port": "many"}}}), BACKEND, "m",
      "Unreadable", FAILED),
     ("just applied", lambda: _new(endpoint()), ENDPOINT, "e", "", UNDER_WAY),
@@ -177,7 +231,13 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
     ("its backend starts", lambda: _of(backend(), endpoint()), ENDPOINT, "e", "BackendNotReady", UNDER_WAY),
     ("its router starts", lambda: _then(lambda: _of(backend(), endpoint()), _backend_ready), ENDPOINT, "e",
      "RouterStarting", UNDER_WAY),
+    ("its router is silent", _silent, ENDPOINT, "e", "NoReports", UNDER_WAY),
+    ("its router has yet to take a change up", lambda: _then(_serving, lambda h: _changed(h, _sooner)),
+     ENDPOINT, "e", "Waiting", UNDER_WAY),
+    ("its router cannot listen for it", _routed, ENDPOINT, "e", "PortFailed", FAILED),
+    ("no port is left", _no_port_left, ENDPOINT, "e", "NoPort", FAILED),
     ("all is well", _serving, ENDPOINT, "e", "Serving", WELL),
+    ("it is being deleted", _deleting(ENDPOINT, "e"), ENDPOINT, "e", "Serving", GOING),
     ("another has its route", lambda: _of(backend(), _OLD_ROUTE, endpoint(route="/x")), ENDPOINT, "e",
      "RouteConflict", FAILED),
     ("a stranger has its name", lambda: _stranger("Service", "e", endpoint()), ENDPOINT, "e", "NameTaken",
@@ -187,7 +247,11 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
     ("a webhook does not answer", lambda: _refused(_DOWN, "Service", obj=endpoint()), ENDPOINT, "e",
      "WebhookFailed", UNDER_WAY),
     ("just applied", lambda: _new(split(m=1)), SPLIT, "s", "", UNDER_WAY),
+    ("its router is silent", _silent, SPLIT, "s", "NoReports", UNDER_WAY),
+    ("its router has yet to take it up", lambda: _then(_serving, lambda h: _changed(h, _heavier)), SPLIT,
+     "s", "Waiting", UNDER_WAY),
     ("all is well", _serving, SPLIT, "s", "Applied", WELL),
+    ("it is being deleted", _deleting(SPLIT, "s"), SPLIT, "s", "Applied", GOING),
     ("its endpoint is not there", lambda: _of(split(m=1)), SPLIT, "s", "EndpointMissing", FAILED),
     ("a backend is not there", lambda: _of(endpoint(), split(m=1)), SPLIT, "s", "BackendMissing", FAILED),
     ("its router starts", lambda: _of(backend(), endpoint(), split(m=1)), SPLIT, "s", "RouterStarting",
@@ -197,6 +261,8 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
     ("just applied", lambda: _new(policy()), POLICY, "p", "", UNDER_WAY),
     ("nobody names it", lambda: _of(policy()), POLICY, "p", "Unused", WELL),
     ("all is well", _serving, POLICY, "p", "Applied", WELL),
+    ("it is being deleted", _deleting(POLICY, "p"), POLICY, "p", "Applied", GOING),
+    ("its batches cannot be full", lambda: _of(policy(**_TOO_FEW)), POLICY, "p", "BatchUnreachable", WELL),
     ("pods have yet to take it up", lambda: _then(_serving, lambda h: _changed(h, _smaller)), POLICY, "p",
      "Applying", UNDER_WAY),
 ]  # fmt: skip
@@ -215,6 +281,28 @@ def _overdue(harness: Harness) -> None:
 
 def _suspend(harness: Harness) -> None:
     harness.cluster.edit(BACKEND, "n", "m", lambda live: live["spec"].update(suspend=True))
+
+
+def _hold(harness: Harness) -> None:
+    harness.apply(backend(batching={"maxBatchSize": 2}, suspend=True))
+
+
+def _hotter(harness: Harness) -> None:
+    harness.apply(backend(batching={"maxBatchSize": 2}))
+
+
+def _sooner(harness: Harness) -> None:
+    harness.apply(endpoint(timeout="9s"))
+
+
+def _heavier(harness: Harness) -> None:
+    harness.apply(split(m=7))
+
+
+def _no_pods(harness: Harness) -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "no"}
+    status = {"conditions": [failure]}
+    harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live.update(status=status))
 
 
 def _smaller(harness: Harness) -> None:

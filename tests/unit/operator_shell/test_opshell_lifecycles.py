@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tests.support.lifecycles import stages
+from tests.support.lifecycles import GOING, stages
+from tests.support.reasons import in_code
+
+OF_OTHERS = {
+    *("PodsReady", "Loaded", "Loading", "NoPod", "NoReadyPod", "Accepted", "Listening"),
+    *("NoReconfigurePath", "ReconfigureFailed"),
+    *("FollowingLoad", "ForeignScaler", "Limited", "NotLookedYet", "ReportsReceived", "TooManyUnknown"),
+}
+"""Reasons that Ready never has: only Available, ModelLoaded, Accepted, RouterReady, SettingsApplied, scaling."""
 
 
 async def test_every_stage_has_its_reason() -> None:
@@ -15,3 +23,11 @@ async def test_every_stage_has_its_reason() -> None:
         assert ready == ([stage.reason] if stage.reason else []), stage.name
         for one in conditions:
             assert one["observedGeneration"] == stage.obj["status"]["observedGeneration"], stage.name
+
+
+async def test_every_reason_that_ready_may_have_is_among_them() -> None:
+    """And so is the deletion of every kind: a new reason needs a stage, or to be told apart here."""
+    found = [stage async for stage in stages()]
+    assert {stage.reason for stage in found if stage.reason} == in_code() - OF_OTHERS
+    going = {stage.obj["kind"] for stage in found if stage.wanted == GOING}
+    assert going == {stage.obj["kind"] for stage in found}
