@@ -10,7 +10,7 @@ OF_OTHERS = {
     *("NoReconfigurePath", "ReconfigureFailed"),
     *("FollowingLoad", "ForeignScaler", "Limited", "NotLookedYet", "ReportsReceived", "TooManyUnknown"),
 }
-"""Reasons that Ready never has: only Available, ModelLoaded, Accepted, RouterReady, SettingsApplied, scaling."""
+"""Reasons of Available, ModelLoaded, Accepted, RouterReady, SettingsApplied and scaling, never of Ready."""
 
 
 async def test_every_stage_has_its_reason() -> None:
