@@ -17,7 +17,14 @@ class VoidError(Exception):
 
 
 def wrk(
-    server: Server, connections: int, seconds: float, *, core: int, items: int = 1, lenient: bool = False
+    server: Server,
+    connections: int,
+    seconds: float,
+    *,
+    core: int,
+    items: int = 1,
+    lenient: bool = False,
+    apart: bool = False,
 ) -> dict[str, float]:
     """Closed loop: each connection sends its next request when the last was answered.
 
@@ -28,6 +35,7 @@ def wrk(
         core: the load's.
         items: in each request.
         lenient: errors are results (a peer under more load than it bears), wrong answers never.
+        apart: each request has a head of its own, by its `x-request-id`.
 
     Raises:
         VoidError: An error, or an answer that holds no item that waits for one.
@@ -47,7 +55,7 @@ def wrk(
                 "10s",
             ),
             *("-s", str(ROOT / "bench" / "wrk.lua"), f"http://127.0.0.1:{server.port}/"),
-            *("--", server.path, server.form, str(items)),
+            *("--", server.path, server.form, str(items), *(("apart",) if apart else ())),
         ],
         capture_output=True,
         text=True,

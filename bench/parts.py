@@ -84,6 +84,7 @@ class Bench:
         items: int = 1,
         seconds: float = 0,
         lenient: bool = False,
+        apart: bool = False,
     ) -> None:
         """One closed-loop measurement under `name/connections/…`."""
         key = f"{name}/{connections}"
@@ -92,7 +93,13 @@ class Bench:
             loads.warm(server, many, core=self.load_core, items=items)
             before = processes.cpu_seconds(server.pid)
             found = loads.wrk(
-                server, many, seconds or self.seconds, core=self.load_core, items=items, lenient=lenient
+                server,
+                many,
+                seconds or self.seconds,
+                core=self.load_core,
+                items=items,
+                lenient=lenient,
+                apart=apart,
             )
             used = processes.cpu_seconds(server.pid) - before
             self.figures.add(f"{key}/rate", found["per_s"], "items/s")
@@ -118,6 +125,8 @@ def throughput(bench: Bench, _round: int) -> None:
         for connections in CONNECTIONS:
             bench.closed("throughput/model", model, connections, items=min(connections, MAX_BATCH))
             bench.closed("throughput/sidecar", sidecar, connections, cpu=True)
+        for connections in (64, 256):
+            bench.closed("apart/sidecar", sidecar, connections, cpu=True, apart=True)
         bench.figures.add("memory/sidecar/loaded/rss", processes.rss_mb(sidecar.pid), "MB")
     if bench.other:
         with (
@@ -313,7 +322,8 @@ def idle(bench: Bench, _round: int) -> None:
 def wait(bench: Bench, _round: int) -> None:
     """Whether waiting for fuller batches ever costs throughput."""
     with bench.quick_model() as model:
-        for milliseconds in WAITS_MS:
+        # NB: there and back again, so that a machine that slowly changes does not favour an end.
+        for milliseconds in (*WAITS_MS, *reversed(WAITS_MS)):
             with processes.sidecar(
                 model,
                 core=bench.server_core,

@@ -59,8 +59,8 @@ def block(document: Mapping[str, Any]) -> str:
     def value(key: str, digits: int = 2) -> str:
         return number(median(document, key), digits)
 
-    def cpu(subject: str) -> str:
-        found = [value(f"throughput/{subject}/{connections}/cpu", 1) for connections in (64, 256)]
+    def cpu(subject: str, part: str = "throughput") -> str:
+        found = [value(f"{part}/{subject}/{connections}/cpu", 1) for connections in (64, 256)]
         return f"{' / '.join(found)} µs"
 
     agent = f"; KServe's agent: {cpu('kserve-agent')}" if "kserve-agent" in document["versions"] else ""
@@ -68,12 +68,16 @@ def block(document: Mapping[str, Any]) -> str:
     if median(document, "latency/relay/one/added_p99") is not None:  # else from before it was measured
         found = [value(f"latency/relay/one/added_{word}") for word in ("p50", "p99")]
         relay = f" (a relay that reads nothing: {' / '.join(found)} ms)"
+    apart = []
+    if median(document, "apart/sidecar/64/cpu") is not None:  # likewise
+        apart.append(f"| the same where no two requests have the same head | {cpu('sidecar', 'apart')} |")
     goods = ", ".join(f"{value(f'goodput/sidecar/{percent}/share')} at {percent} %" for percent in LOADS)
     lines += [
         "",
         "| the sidecar | |",
         "| -- | -- |",
         f"| CPU a request, at 64 / 256 connections | {cpu('sidecar')}{agent} |",
+        *apart,
         f"| with a model that costs nothing, 256 connections | {value('free/sidecar/256/rate', 0)}/s |",
         (
             f"| added at one connection, p50 / p99 | {value('latency/sidecar/one/added_p50')} / "

@@ -1,14 +1,15 @@
 -- wrk's side of the ledger: each request carries its own number, each answer must hold a number that was sent
--- and is still unanswered. One thread, no pipelining. Arguments: path, kind (instances|v2), items a request.
+-- and is still unanswered. One thread, no pipelining. Arguments: path, kind (instances|v2), items a request,
+-- and `apart` where each request shall have a head of its own.
 local outstanding, number = {}, 0
-local path, kind, items, worker
+local path, kind, items, apart, worker
 -- NB: spelt as wrk itself does, or it would add a second Host.
 local headers = { ["Content-Type"] = "application/json", ["Host"] = "bench" }
 
 function setup(thread) worker = thread end
 
 function init(args)
-  path, kind, items = args[1], args[2], tonumber(args[3])
+  path, kind, items, apart = args[1], args[2], tonumber(args[3]), args[4] == "apart"
   bad_count, good_count, unknown_count, bad_status = 0, 0, 0, 0
 end
 
@@ -16,6 +17,7 @@ function request()
   number = number + 1
   local first = number * 1000
   outstanding[first] = true
+  if apart then headers["X-Request-Id"] = "bench-" .. number end
   local list = tostring(first)
   if items > 1 then
     local all = {}
