@@ -60,7 +60,7 @@ class Operator:
         self._metrics = metrics = Metrics()
         self._store = store = Store()
         self._reports = Reports(clock)
-        metrics.registry.register(Fleet(store, self._reports))
+        metrics.show(Fleet(store, self._reports).text)
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
         for name, one in (("reconcile", queue), ("scale", scale_queue)):

@@ -68,6 +68,7 @@ CHANGED = "changed"
 """Why a child is written when what we want is not what we wanted last."""
 
 _NOTHING: Obj = {"metadata": {}}
+_SPARE = 100
 _KEY_DEFAULTS = {"protocol": "TCP"}
 
 
@@ -102,18 +103,19 @@ def quantity(text: object) -> Decimal | None:
         return None
 
 
-def needs_write(desired: Obj, live: Obj) -> str | None:
+def needs_write(desired: Obj, live: Obj, *, hashed: str | None = None) -> str | None:
     """Why the child must be written, None if it is as we want it.
 
     Args:
         desired: the object without the hash annotation.
         live: the object as the cluster has it.
+        hashed: the hash of `desired`, where it is known already.
 
     Returns:
         `CHANGED` when we want something else than last time, ``drift`` when somebody changed the object.
     """
     annotations = live["metadata"].get("annotations") or {}
-    if annotations.get(DESIRED_HASH) != desired_hash(desired):
+    if annotations.get(DESIRED_HASH) != (hashed or desired_hash(desired)):
         return CHANGED
     return None if contained(desired, live) else "drift"
 
@@ -197,9 +199,10 @@ class Applier:
         self._cluster = cluster
         self._store = store
         self._observer: WriteObserver = observer or NoObserver()
-        # NB: a webhook may undo what we want. Writing the same again into the same version does nothing but
-        # load the apiserver, so it is remembered and left until somebody touches the object.
-        self._futile: dict[Key, tuple[str, str]] = {}
+        # NB: what needs no comparing: this version is the answer to our apply of this, or was found to be as
+        # wanted. A webhook may undo what we want; writing the same again into the same version would do
+        # nothing but load the apiserver, so that is left, too, until somebody touches the object.
+        self._settled: dict[Key, tuple[str, str]] = {}
 
     async def look(self, kind: Kind, namespace: str, name: str) -> Obj | None:
         """The live object: as the store has it, else as the cluster says.
@@ -249,22 +252,28 @@ class Applier:
             live = looked[key]
         else:
             live = await self.look(kind, key.namespace, key.name)
+        wanted = stamped(desired)
         if live is not None:
             if not _ours(live, owners, shared=shared):
                 raise NameTaken(kind.kind, key.namespace, key.name, _whose(live))
-            if needs_write(desired, live) is None:
-                self._futile.pop(key, None)
+            mark = _mark(wanted, live)
+            if self._settled.get(key) == mark:
                 return live
-            if self._futile.get(key) == _mark(desired, live):
+            if needs_write(desired, live, hashed=mark[0]) is None:
+                self._settle(key, mark)
                 return live
         if confirm is not None and not set(owner_uids(desired)) <= set(owner_uids(live or _NOTHING)):
             await confirm()
-        answer = await self._cluster.apply(kind, stamped(desired))
+        answer = await self._cluster.apply(kind, wanted)
         self._observer.wrote("apply", kind.kind)
-        if needs_write(desired, answer) is not None:
-            self._futile[key] = _mark(desired, answer)
+        self._settle(key, _mark(wanted, answer))
         self._store.put(answer)
         return answer
+
+    def _settle(self, key: Key, mark: tuple[str, str]) -> None:
+        self._settled[key] = mark
+        if len(self._settled) > 2 * len(self._store) + _SPARE:  # objects that are gone
+            self._settled = {known: mark for known, mark in self._settled.items() if known in self._store}
 
     async def prune(self, candidates: Iterable[Obj], keep: Iterable[Key]) -> list[Key]:
         """Delete what we rendered and do not want any more.
@@ -300,8 +309,9 @@ def labelled(live: Obj) -> bool:
     return bool((live["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGED)
 
 
-def _mark(desired: Obj, live: Obj) -> tuple[str, str]:
-    return desired_hash(desired), str(live["metadata"].get("resourceVersion"))
+def _mark(wanted: Obj, live: Obj) -> tuple[str, str]:
+    """What a comparison depends on: what we want, with its hash, and the version that is there."""
+    return wanted["metadata"]["annotations"][DESIRED_HASH], str(live["metadata"].get("resourceVersion"))
 
 
 def _ours(live: Obj, owners: Collection[str], *, shared: bool) -> bool:

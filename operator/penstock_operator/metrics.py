@@ -50,6 +50,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._more: list[Callable[[], str]] = []
         prefix = _package
         self.queue_depth = Gauge("workqueue_depth", "Keys that wait.", ["name"], registry=registry)
         self.queue_adds = Counter("workqueue_adds", "Keys added.", ["name"], registry=registry)
@@ -175,6 +176,14 @@ class Metrics:
         """
         self._plain_reports.labels(kind).inc()
 
+    def show(self, more: Callable[[], str]) -> None:
+        """Have more shown at every scrape.
+
+        Args:
+            more: makes it, in Prometheus' text format, of names that are not in `registry`.
+        """
+        self._more.append(more)
+
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return b"".join((generate_latest(self.registry), *(more().encode() for more in self._more)))

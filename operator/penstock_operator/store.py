@@ -77,6 +77,9 @@ class Store:
     def __len__(self) -> int:
         return len(self._objects)
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._objects
+
     def get(self, kind: Kind, namespace: str, name: str) -> Obj | None:
         """One object, None when we know of none.
 
@@ -161,7 +164,7 @@ class Store:
             return Change(old, old)
         if old is not None:
             self._unlink(key, old)
-        obj = sharing(slim(obj))
+        obj = sharing(slim(obj)) if old is None else adopting(slim(obj), old)
         self._objects[key] = obj
         self._bump(key)
         self._by_namespace.setdefault((key.kind, key.namespace), {})[key.name] = obj
@@ -301,6 +304,33 @@ def sharing(value: Any) -> Any:
     if type(value) is str and len(value) <= _SHARED:
         return intern(value)
     return value
+
+
+def adopting(obj: Obj, old: Obj) -> Obj:
+    """As `sharing`, but what is as in the version before is that version's: most updates change a status.
+
+    Args:
+        obj: the new version; it is not changed.
+        old: the version before.
+    """
+    # NB: in a resource's spec a user may make `true` of 1, which are equal here; then the generation rises.
+    parent = obj["kind"] in _PARENT_KINDS
+    settled = not parent or obj["metadata"].get("generation") == old["metadata"].get("generation")
+    found: Obj = {}
+    for name, member in obj.items():
+        known = old.get(name)
+        if name in ("metadata", "status") and isinstance(member, dict) and isinstance(known, dict):
+            member = {intern(part): _adopted(value, known.get(part)) for part, value in member.items()}
+        elif name != "spec" or settled:
+            member = _adopted(member, known)
+        else:
+            member = sharing(member)
+        found[intern(name)] = member
+    return found
+
+
+def _adopted(value: Any, known: Any) -> Any:
+    return known if known is not None and value == known else sharing(value)
 
 
 def _label_keys(key: Key, obj: Obj) -> list[tuple[str, str, str, str]]:

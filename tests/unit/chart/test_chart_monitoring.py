@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_operator.clock import LoopClock
 from penstock_operator.control.reports import Reports
@@ -31,29 +32,28 @@ class _Load:
     queued, ongoing, oldest_age, drain_seconds, slots = 0, 0, 0.0, 0.0, 1
 
 
-def collectors() -> Iterator[Collector]:
-    """All collectors of the three programs, as they are when the process starts."""
+def families() -> Iterator[Metric]:
+    """All families of the three programs, as they are when the process starts."""
     operator = OperatorMetrics()
     QueueMetrics(operator, "reconcile")
-    yield operator.registry
-    yield Fleet(Store(), Reports(LoopClock()))
-    yield RouterMetrics(dict)._registry
+    yield from operator.registry.collect()
+    yield from text_string_to_metric_families(Fleet(Store(), Reports(LoopClock())).text())
+    yield from RouterMetrics(dict)._registry.collect()
     sidecar = SidecarMetrics()
     sidecar.show(_Load())
-    yield sidecar  # type: ignore[misc]  # has the one method of a Collector
+    yield from sidecar.collect()
 
 
 def names() -> set[str]:
     """Every name that a query may use."""
     found = set()
-    for collector in collectors():
-        for family in collector.collect():
-            suffixes = {
-                "counter": ["_total"],
-                "gauge": [""],
-                "histogram": ["_bucket", "_count", "_sum"],
-            }[family.type]
-            found |= {family.name + suffix for suffix in suffixes}
+    for family in families():
+        suffixes = {
+            "counter": ["_total"],
+            "gauge": [""],
+            "histogram": ["_bucket", "_count", "_sum"],
+        }[family.type]
+        found |= {family.name + suffix for suffix in suffixes}
     return found
 
 

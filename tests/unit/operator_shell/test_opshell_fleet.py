@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_operator.fleet import Fleet
@@ -14,10 +12,8 @@ from tests.support.operator_harness import Harness, backend, endpoint
 
 def scrape(harness: Harness) -> dict[tuple[str, ...], float]:
     """Name without prefix and label values in alphabetical order of the labels → value."""
-    registry = CollectorRegistry()
-    registry.register(Fleet(harness.ctx.store, harness.ctx.reports))
     found = {}
-    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+    for family in text_string_to_metric_families(Fleet(harness.ctx.store, harness.ctx.reports).text()):
         for sample in family.samples:
             values = [value for _, value in sorted(sample.labels.items())]
             found[sample.name.removeprefix("penstock_operator_"), *values] = sample.value

@@ -6,6 +6,8 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from penstock_operator.fleet import Fleet
 from penstock_operator.kinds import BACKEND, DEPLOYMENT
 from tests.support.operator_harness import RENDER, Harness, backend
@@ -61,7 +63,7 @@ async def test_a_scrape_counts_who_waits() -> None:
     """One gauge a backend: their sum is what is left of an upgrade."""
 
     def waiting(harness: Harness) -> list[float]:
-        found = Fleet(harness.ctx.store, harness.ctx.reports).collect()
+        found = text_string_to_metric_families(Fleet(harness.ctx.store, harness.ctx.reports).text())
         return [
             sample.value
             for family in found
