@@ -131,7 +131,7 @@ class Run:
         while sum(n for what, n in (await operator.writes()).items() if what.startswith("status")) < wanted:
             if time.monotonic() - operator.began > 300:
                 raise TimeoutError("the operator did not write all statuses within 300 s")
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(1.0)  # a look costs the operator some CPU, too
         await _until(self._done, 120)
         seconds = time.monotonic() - operator.began
         written = await operator.writes()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
+from urllib.request import getproxies
 
 import aiohttp
 import msgspec
@@ -384,6 +385,8 @@ async def login(kubeconfig: str | None) -> Configuration:
         ConfigError: neither works.
     """
     configuration = Configuration()
+    # NB: where the environment may name proxies, a thread looks it up for every single request.
+    configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     try:
         if kubeconfig:
             await kube_config.load_kube_config(  # type: ignore[no-untyped-call]

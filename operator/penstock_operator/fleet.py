@@ -4,8 +4,8 @@ Only the leader knows anything: on a standby there are no series. Labels are bou
 exist; of a backend's service curves the one that rests on the most batches is shown, since clients choose
 paths.
 
-The text is written here and not by prometheus_client: a thousand backends make eleven thousand lines, and at
-20 µs for each a scrape would keep the loop that takes the reports for a quarter of a second.
+The text is written here and not by prometheus_client: a thousand backends make ten thousand lines, for which
+it keeps the loop that takes the reports nine times as long, 60 ms at a scrape.
 """
 
 from __future__ import annotations

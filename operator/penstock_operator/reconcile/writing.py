@@ -60,7 +60,7 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
     for old, new in transitions(stored, status):
         fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
         ctx.log("condition changed", **fields, reason=new.get("reason"), text=new.get("message"))
-        if worth_an_event(old, new):
+        if worth_an_event(old, new, underway=underway):
             await _emit(ctx, stored, new, failing=_failing(new) and not underway)
     return True
 
@@ -99,14 +99,15 @@ def transitions(stored: Obj, status: dict[str, Any]) -> list[tuple[dict[str, Any
     return found
 
 
-def worth_an_event(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
+def worth_an_event(old: dict[str, Any] | None, new: dict[str, Any], *, underway: bool) -> bool:
     """Whether a transition is worth a Kubernetes Event: the first moments of a healthy object are not.
 
     Args:
         old: the condition before, None if there was none.
         new: the condition now.
+        underway: whether the object is on its way to what was asked for.
     """
-    return old is not None or new["type"] in ("Ready", "Stalled")
+    return old is not None or (new["type"] in ("Ready", "Stalled") and not underway)
 
 
 def _failing(condition: dict[str, Any]) -> bool:

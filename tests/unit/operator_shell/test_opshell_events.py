@@ -27,6 +27,12 @@ def recorder(cluster: MemoryCluster) -> tuple[Recorder, list[str]]:
     return Recorder(cluster, NoObserver(), lambda message, **_: told.append(message)), told
 
 
+def ready(harness: Harness) -> str:
+    found = harness.condition(BACKEND, "m", "Ready")
+    assert found is not None
+    return found[0]
+
+
 async def sent(cluster: MemoryCluster, count: int) -> list[str]:
     """The names of the Events, once there are so many."""
     async with asyncio.timeout(30):
@@ -52,10 +58,38 @@ async def test_a_reconcile_does_not_wait_for_its_events() -> None:
     harness.apply(backend())
     await harness.run()
     assert harness.condition(BACKEND, "m", "Ready") is not None
+    harness.pods_ready("m-backend", 1)
+    await harness.run()
+    assert ready(harness) == "True"
     assert cluster.names(EVENT, "n") == []
     gate.set()
     assert await sent(cluster, 1)
     task.cancel()
+
+
+async def test_a_new_resource_on_its_way_is_no_news() -> None:
+    """The first Event tells that it serves; of a thousand new resources none more is written."""
+    harness = Harness()
+    harness.apply(backend())
+    await harness.run()
+    assert ready(harness) == "False"
+    assert harness.cluster.names(EVENT, "n") == []
+    harness.pods_ready("m-backend", 1)
+    await harness.run()
+    told = [
+        found["note"]
+        for name in harness.cluster.names(EVENT, "n")
+        if (found := harness.cluster.find(EVENT, "n", name))["action"] == "ReadyTrue"
+    ]
+    assert len(told) == 1
+
+
+async def test_a_new_resource_that_cannot_be_as_asked_is_told_at_once() -> None:
+    harness = Harness()
+    harness.apply(backend(batchPolicyRef="nobody"))
+    await harness.run()
+    assert ready(harness) == "False"
+    assert harness.cluster.names(EVENT, "n") != []
 
 
 async def test_events_go_out_in_order_and_one_that_is_refused_is_forgotten() -> None:
