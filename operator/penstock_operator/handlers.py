@@ -22,6 +22,8 @@ from penstock_operator.cluster import PAGE, Credentials, Obj
 from penstock_operator.kinds import PARENTS, WATCHED_CHILDREN, Kind
 
 _BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
+LOGIN_BACKOFF = 2.0
+"""Seconds until a login that failed is tried again; kopf's own are 60."""
 ENDING_SECONDS = 15.0
 """How long kopf may take to end, once one of its root tasks has; by itself it takes some 5 s."""
 
@@ -183,7 +185,7 @@ class Watches:
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
 
-        @kopf.on.login(registry=registry)
+        @kopf.on.login(registry=registry, backoff=LOGIN_BACKOFF)
         async def login(**_kwargs: Any) -> kopf.ConnectionInfo:
             found = await self._credentials()
             scheme, _, token = found.authorization.partition(" ")

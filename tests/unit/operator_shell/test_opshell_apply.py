@@ -162,6 +162,16 @@ async def test_drift_is_mended() -> None:
     assert cluster.find(CONFIG_MAP, "n", "c")["data"] == {"a": "1"}
 
 
+async def test_what_is_remembered_of_children_is_bounded_by_what_is_there() -> None:
+    """Resources of ever new names come and go for months."""
+    cluster, store, one = await applier()
+    for number in range(500):
+        live = await one.ensure(config_map(f"c{number}"), owners=["u-1"])
+        cluster.remove(CONFIG_MAP, "n", f"c{number}")
+        store.remove(live)
+    assert len(one._settled) < 200
+
+
 async def test_a_foreign_object_is_never_touched() -> None:
     """A forced apply would rewrite it in silence; it is read first, and left."""
     cluster, _, apply = await applier()

@@ -20,6 +20,41 @@ def obj(
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": {"v": version}}
 
 
+_TREE = st.recursive(
+    st.sampled_from([None, True, False, 0, 1, 1.0, "", "a"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@given(_TREE, _TREE, _TREE, _TREE)
+def test_an_update_is_stored_as_it_came(spec: Any, changed: Any, status: Any, later: Any) -> None:
+    """What is taken over from the version before is never something else, though Python says 1 == True."""
+    store = Store()
+    store.put({**obj("ModelBackend", generation=1), "spec": spec, "status": {"part": status}, "gone": 1})
+    store.put(
+        {**obj("ModelBackend", 2, generation=2), "spec": changed, "status": {"part": later}, "more": []}
+    )
+    found = store.get(BACKEND, "n", "d")
+    assert found is not None
+    assert json.dumps(found["spec"]) == json.dumps(changed)
+    assert found["status"] == {"part": later}
+    assert found["metadata"]["resourceVersion"] == "2"
+    assert found["more"] == []
+    assert "gone" not in found
+
+
+def test_a_change_of_a_status_keeps_the_rest() -> None:
+    """A thousand pods that come up cost no new copy of what did not change."""
+    store = Store()
+    first = store.put({**obj(generation=1), "spec": {"v": [{"a": "b"}]}, "status": {"replicas": 1}}).new
+    second = store.put({**obj(version=2, generation=1), "spec": {"v": [{"a": "b"}]}, "status": {}}).new
+    assert first is not None
+    assert second is not None
+    assert second["spec"] is first["spec"]
+    assert second["status"] == {}
+
+
 @given(st.permutations([1, 2, 3, 4, 5]))
 def test_the_newest_version_wins_in_any_order(order: list[int]) -> None:
     """A late event does not undo what an answer to a write of ours has told."""

@@ -103,3 +103,33 @@ async def test_kopf_that_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyP
             assert watches.alive
         finally:
             await watches.stop()
+
+
+async def test_a_login_that_fails_is_tried_again_soon() -> None:
+    """A token that is just being replaced must not leave us without watches for kopf's minute."""
+    assert handlers.LOGIN_BACKOFF < 5
+    logins = 0
+    async with TinyApiserver() as server:
+
+        async def credentials() -> Credentials:
+            nonlocal logins
+            logins += 1
+            if logins == 1:
+                raise OSError("no token yet")
+            return Credentials(
+                server=server.url, authorization="Bearer t", ca_path=None, insecure=True,
+                certificate_path=None, private_key_path=None,
+            )  # fmt: skip
+
+        watches = Watches(
+            _Nobody(), credentials=credentials, started=lambda: None, child_selector="a=b", namespace=None,
+            log=lambda *_args, **_fields: None,
+        )  # fmt: skip
+        watches.start()
+        try:
+            async with asyncio.timeout(50):
+                while server.watches < KINDS:  # noqa: ASYNC110 - another thread opens them
+                    await asyncio.sleep(0.05)
+        finally:
+            await watches.stop()
+    assert logins == 2
