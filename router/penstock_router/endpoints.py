@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from penstock_router.choice import Draw
-from penstock_router.holding import MAX_HELD_BYTES, Gate, Line, Waiter
+from penstock_router.holding import MAX_HELD_BYTES, Gate, Line, Place, Waiter
 from penstock_router.pods import Pods
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.report import BackendTotals
@@ -36,19 +36,6 @@ class Totals:
         return BackendTotals(requests=self.requests, codes=dict(self.codes), retries=self.retries)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The right to send to a backend.
-
-    Args:
-        backend: whose pods may be asked.
-        gate: the gate that the request came through; None for one that was not held.
-    """
-
-    backend: str
-    gate: Gate | None = None
-
-
 class EndpointState:
     """One endpoint.
 
@@ -70,7 +57,6 @@ class EndpointState:
         on_held: Callable[[], None],
     ) -> None:
         self.settings = settings
-        self.removed = False
         self.line = Line()
         self.totals: dict[str, Totals] = {}
         self._pods = pods
@@ -79,6 +65,8 @@ class EndpointState:
         self._draw = Draw(random_source)
         self._gates: dict[str, Gate] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._removed = False
+        self._holds_ended: PenstockError | None = None
         self.settle()
 
     @property
@@ -101,14 +89,15 @@ class EndpointState:
 
     def remove(self) -> None:
         """The endpoint was deleted: what is held is answered 404 at once."""
-        self.removed = True
+        self._removed = True
         self.end_holds(no_such_endpoint(self.name))
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
     def end_holds(self, error: PenstockError) -> None:
-        """Answer all that is held with an error."""
+        """Answer all that is held with an error, and what would be held from now on."""
+        self._holds_ended = error
         for backend in self.line.backends():
             for waiter in self.line.waiters(backend):
                 self.line.leave(waiter)
@@ -119,7 +108,7 @@ class EndpointState:
         """Look anew at weights and pods: missing backends' weight is shared out, held requests move on.
 
         A backend is missing when it has neither a Service with slices nor targets. One that is there without
-        a ready pod keeps its share: its requests are held.
+        a ready pod, or with none that can be reached, keeps its share: its requests are held.
         """
         weights = {
             backend.name: backend.weight
@@ -140,28 +129,40 @@ class EndpointState:
     async def place(
         self, *, size: int, arrived: float, deadline: float | None, backend: str | None, again: bool = False
     ) -> Place:
-        """Get the right to send: at once where a pod is ready and nobody waits, else after a hold.
+        """Get the right to send: at once where a pod can be reached and nobody waits, else after a hold.
+
+        A backend whose pods are ready but cannot be reached is tried at once as well where nobody waits for
+        it and this one cannot: otherwise nothing would find out that it can be reached again.
 
         Args:
             size: bytes of the body.
             arrived: when the request arrived.
             deadline: the client's own deadline, which counts while it is held, too; None for none.
             backend: the backend that was drawn for it before, None to draw.
-            again: it was placed before, and goes to the head of the line.
+            again: it had room in the hold before, or a pod that drains, and has it still.
 
         Raises:
             PenstockError: nothing to wait for in time, or too many wait; or the endpoint was deleted.
         """
-        if self.removed:
+        if self._removed:
             raise no_such_endpoint(self.name)
         if backend is None or backend not in self._draw.weights:
             backend = self._draw.next()
         if backend is not None and not self.line.length(backend):
             gate = self._gates.get(backend)
             free = gate is None or gate.paused_until <= self._clock()
-            if free and self._pods.available(backend):
+            if free and (
+                self._pods.reachable(backend)
+                or (not again and not self.may_hold(arrived, size) and self._pods.available(backend))
+            ):
                 return Place(backend=backend)
         return await self._hold(size=size, arrived=arrived, deadline=deadline, backend=backend, again=again)
+
+    def connected(self, place: Place) -> None:
+        """The request that had a place has a connection: a probe has found out what it was to."""
+        if place.gate is not None and place.gate.probe is place:
+            place.gate.probe = None
+            self._let_go(place.backend)
 
     def give_back(self, place: Place, *, answered: bool, queue_full: bool = False) -> None:
         """The request that had a place is done with it.
@@ -174,6 +175,8 @@ class EndpointState:
         gate = place.gate
         if gate is None:
             return
+        if gate.probe is place:
+            gate.probe = None
         if queue_full:
             gate.refused(self._clock())
         elif answered:
@@ -186,52 +189,73 @@ class EndpointState:
         if idle and gate.paused_until <= self._clock() and self._gates.get(place.backend) is gate:
             del self._gates[place.backend]
 
+    def may_hold(self, arrived: float, size: int | None) -> bool:
+        """Whether a request may be held, for its time and the room that there is.
+
+        Args:
+            arrived: when it arrived.
+            size: bytes of its body; None for one that has had room before.
+        """
+        in_time = self._clock() < arrived + self.settings.cold_start.timeout_ms / 1000
+        return in_time and (size is None or self._has_room(size))
+
     def held_by_backend(self) -> dict[str, int]:
         """How many requests are held, by backend; "" where the endpoint has none."""
         return {backend or "": self.line.length(backend) for backend in self.line.backends()}
 
+    def _has_room(self, size: int) -> bool:
+        fits = self.line.bytes + size <= MAX_HELD_BYTES
+        return fits and self.line.count < self.settings.cold_start.max_pending
+
     async def _hold(
         self, *, size: int, arrived: float, deadline: float | None, backend: str | None, again: bool
     ) -> Place:
+        if self._holds_ended is not None:
+            raise self._holds_ended
         cold = self.settings.cold_start
-        full = self.line.count >= cold.max_pending or self.line.bytes + size > MAX_HELD_BYTES
-        if full and not again:
+        if not again and not self._has_room(size):
             raise PenstockError(
                 Reason.COLD_START_FULL,
-                f"{self.line.count} requests of endpoint {self.name} wait for a ready pod already, "
+                f"{self.line.count} requests of endpoint {self.name} wait for a pod already, "
                 f"of at most {cold.max_pending} and {MAX_HELD_BYTES} bytes",
                 retry_after=COLD_RETRY_AFTER_SECONDS,
             )
         loop = asyncio.get_running_loop()
         waiter = Waiter(future=loop.create_future(), backend=backend, size=size, since=arrived)
+        patience = arrived + cold.timeout_ms / 1000
+        until = patience if deadline is None else min(patience, deadline)
+        by_client = deadline is not None and deadline < patience
+        if again and until <= self._clock():
+            raise self._too_long(waiter, by_client=by_client)
         first = not self.line.count
-        self.line.join(waiter, at_head=again)
+        self.line.join(waiter)
         if first:
             self._on_held()
         self._let_go(backend)
-        patience = arrived + cold.timeout_ms / 1000
-        until = patience if deadline is None else min(patience, deadline)
-        let_go = False
+        place: Place | None = None
         try:
             async with asyncio.timeout_at(until):
-                await waiter.future
-            let_go = True
+                place = await waiter.future
         except TimeoutError:
-            raise self._too_long(waiter, by_client=deadline is not None and deadline < patience) from None
+            raise self._too_long(waiter, by_client=by_client) from None
         finally:
             # Time may be over, or the client gone, in the same turn of the loop that let it go.
-            if not let_go and not self.line.leave(waiter):
-                self._take_back(waiter)
-        assert waiter.backend is not None  # noqa: S101 - nobody is let go to no backend
-        return Place(backend=waiter.backend, gate=self._gates[waiter.backend])
+            if place is None and not self.line.leave(waiter):
+                self._take_back(waiter.future)
+        return place
 
-    def _take_back(self, waiter: Waiter) -> None:
-        done = waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None
-        if done and waiter.backend is not None:
-            self.give_back(Place(backend=waiter.backend, gate=self._gates[waiter.backend]), answered=False)
+    def _take_back(self, future: asyncio.Future[Place]) -> None:
+        if future.done() and not future.cancelled() and future.exception() is None:
+            self.give_back(future.result(), answered=False)
 
     def _too_long(self, waiter: Waiter, *, by_client: bool) -> PenstockError:
         waited = self._clock() - waiter.since
+        why = self._pods.why_unreachable(waiter.backend) if waiter.backend else ""
+        if why:
+            # A pod that takes no connection and one that is not there are repaired in different places.
+            reason = Reason.DEADLINE if by_client else Reason.MODEL_UNREACHABLE
+            detail = f"no ready pod of backend {waiter.backend} could be reached in {waited:.3f} s: {why}"
+            return PenstockError(reason, detail)
         what = f"no pod of backend {waiter.backend}" if waiter.backend else f"no backend of {self.name}"
         if by_client:
             return PenstockError(Reason.DEADLINE, f"{what} was ready within the request's {waited:.3f} s")
@@ -247,18 +271,22 @@ class EndpointState:
             return
         now = self._clock()
         gate = self._gates.setdefault(backend, Gate())
-        available = len(self._pods.available(backend))
-        gate.see_pods(available)
-        while available and gate.may_pass(now) and (waiter := self.line.head(backend)) is not None:
-            self.line.leave(waiter)
-            if not waiter.future.done():
-                gate.passed()
-                waiter.future.set_result(None)
-        if not self.line.length(backend):
-            return
-        # Pods that appear and answers that come call again; a pause, or a pod that drains, ends with time.
-        again_at = gate.paused_until if available else self._pods.next_available_at(backend)
-        if again_at is None or again_at <= now:
+        reachable = self._pods.reachable(backend)
+        gate.see_pods(reachable)
+        # Pods that appear or are reached and answers that come call again; a pause, or the time until a pod
+        # is asked again, ends by itself.
+        again_at: float | None
+        if reachable:
+            while gate.may_pass(now) and self._pass(backend, gate):
+                pass
+            again_at = gate.paused_until
+        else:
+            again_at = self._pods.next_try_at(backend)
+            if again_at is not None:
+                again_at = max(again_at, gate.paused_until)
+                if again_at <= now and gate.probe is None:
+                    gate.probe = self._pass(backend, gate)
+        if again_at is None or again_at <= now or not self.line.length(backend):
             return
         timer = self._timers.get(backend)
         if timer is not None and timer.when() <= again_at:
@@ -267,6 +295,17 @@ class EndpointState:
             timer.cancel()
         loop = asyncio.get_running_loop()
         self._timers[backend] = loop.call_at(again_at, self._timer, backend)
+
+    def _pass(self, backend: str, gate: Gate) -> Place | None:
+        """Let the first of a backend's line go; None where nobody is left in it."""
+        while (waiter := self.line.head(backend)) is not None:
+            self.line.leave(waiter)
+            if not waiter.future.done():  # else its client leaves, or its time ends, in this turn of the loop
+                gate.passed()
+                place = Place(backend=backend, gate=gate)
+                waiter.future.set_result(place)
+                return place
+        return None
 
     def _timer(self, backend: str) -> None:
         self._timers.pop(backend, None)

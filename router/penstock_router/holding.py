@@ -1,17 +1,21 @@
 """Requests that wait for a pod: how many, for how long, and in what measure they are let go.
 
 Held requests of a backend leave in the order of their arrival, and newcomers queue up behind them. How many
-of them may be out at once begins small for each ready pod and grows by one with each answer (so it doubles
-with each round), as a TCP sender finds out what a path bears: the first pod of a backend is not buried under
-all that piled up. A pod that still refuses for a full queue sends the request back to the head of the line,
-and the window shrinks to what is out.
+of them may be out at once begins small for each pod that can be reached and grows by one with each answer (so
+it doubles with each round), as a TCP sender finds out what a path bears: the first pod of a backend is not
+buried under all that piled up. A pod that still refuses for a full queue sends the request back to its place
+in the line, and the window shrinks to what is out.
+
+Requests are also held where pods are ready and none of them takes a connection. Then one at a time is let go
+to try it again (the probe); when it gets its connection, the others follow.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import OrderedDict
+import heapq
+import itertools
 
 FIRST_WINDOW = 8
 """Held requests let go at once for each ready pod, before any answer."""
@@ -24,16 +28,18 @@ MAX_HELD_BYTES = 256 * 1024 * 1024
 class Gate:
     """How many requests that were held may be with a backend's pods at once."""
 
-    __slots__ = ("_pods", "out", "paused_until", "window")
+    __slots__ = ("_pods", "out", "paused_until", "probe", "window")
 
     def __init__(self) -> None:
         self.window = 0
         self.out = 0
         self.paused_until = 0.0
+        self.probe: Place | None = None
+        """The place of the request that tries a backend of which no pod can be reached."""
         self._pods = 0
 
     def see_pods(self, count: int) -> None:
-        """Take the number of pods that can take requests; each new one widens the window."""
+        """Take the number of pods that can be reached; each new one widens the window."""
         if count > self._pods:
             self.window += FIRST_WINDOW * (count - self._pods)
         self._pods = count
@@ -62,6 +68,24 @@ class Gate:
         self.paused_until = now + PAUSE_SECONDS
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Place:
+    """The right to send to a backend.
+
+    Args:
+        backend: whose pods may be asked.
+        gate: the gate that the request came through; None for one that was not held.
+    """
+
+    backend: str
+    gate: Gate | None = None
+
+    @property
+    def probes(self) -> bool:
+        """Whether it was let go to find out if a pod can be reached again."""
+        return self.gate is not None and self.gate.probe is self
+
+
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Waiter:
     """One held request.
@@ -73,59 +97,83 @@ class Waiter:
         since: when it came, in seconds of the router's clock.
     """
 
-    future: asyncio.Future[None]
+    future: asyncio.Future[Place]
     backend: str | None
     size: int
     since: float
 
 
-class Line:
-    """The held requests of one endpoint, in order for each backend; leaving is O(1)."""
+class _Queue:
+    """Those that wait for one backend, by arrival; who leaves is passed over when it would be the head."""
+
+    __slots__ = ("_heap", "_turns", "waiting")
 
     def __init__(self) -> None:
-        self._waiters: dict[str | None, OrderedDict[Waiter, None]] = {}
+        self._heap: list[tuple[float, int, Waiter]] = []
+        self._turns = itertools.count()
+        self.waiting: set[Waiter] = set()
+
+    def add(self, waiter: Waiter) -> None:
+        self.waiting.add(waiter)
+        heapq.heappush(self._heap, (waiter.since, next(self._turns), waiter))
+
+    def remove(self, waiter: Waiter) -> None:
+        self.waiting.remove(waiter)
+        if len(self._heap) > 2 * len(self.waiting) + 16:  # seldom enough to cost O(1) each
+            self._heap = [entry for entry in self._heap if entry[2] in self.waiting]
+            heapq.heapify(self._heap)
+
+    def head(self) -> Waiter:
+        while self._heap[0][2] not in self.waiting:
+            heapq.heappop(self._heap)
+        return self._heap[0][2]
+
+
+class Line:
+    """The held requests of one endpoint, in the order of their arrival for each backend."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str | None, _Queue] = {}
         self.count = 0
         self.bytes = 0
 
-    def join(self, waiter: Waiter, *, at_head: bool = False) -> None:
-        """Put a request into its backend's line."""
-        line = self._waiters.setdefault(waiter.backend, OrderedDict())
-        line[waiter] = None
-        if at_head:
-            line.move_to_end(waiter, last=False)
+    def join(self, waiter: Waiter) -> None:
+        """Put a request into its backend's line, before all that came later."""
+        self._queues.setdefault(waiter.backend, _Queue()).add(waiter)
         self.count += 1
         self.bytes += waiter.size
 
     def leave(self, waiter: Waiter) -> bool:
         """Take a request out; returns whether it was there."""
-        line = self._waiters.get(waiter.backend)
-        if line is None or waiter not in line:
+        queue = self._queues.get(waiter.backend)
+        if queue is None or waiter not in queue.waiting:
             return False
-        del line[waiter]
-        if not line:
-            del self._waiters[waiter.backend]
+        queue.remove(waiter)
+        if not queue.waiting:
+            del self._queues[waiter.backend]
         self.count -= 1
         self.bytes -= waiter.size
         return True
 
     def head(self, backend: str | None) -> Waiter | None:
         """Who has waited longest for a backend."""
-        line = self._waiters.get(backend)
-        return next(iter(line)) if line else None
+        queue = self._queues.get(backend)
+        return queue.head() if queue is not None else None
 
     def backends(self) -> list[str | None]:
         """The backends that requests wait for."""
-        return list(self._waiters)
+        return list(self._queues)
 
     def waiters(self, backend: str | None) -> list[Waiter]:
         """Who waits for a backend, the first first."""
-        return list(self._waiters.get(backend, ()))
+        queue = self._queues.get(backend)
+        return sorted(queue.waiting, key=lambda waiter: waiter.since) if queue is not None else []
 
     def length(self, backend: str | None) -> int:
         """How many wait for a backend."""
-        return len(self._waiters.get(backend, ()))
+        queue = self._queues.get(backend)
+        return len(queue.waiting) if queue is not None else 0
 
     def oldest(self) -> float | None:
         """When the one that has waited longest came."""
-        heads = (self.head(backend) for backend in self._waiters)
-        return min((waiter.since for waiter in heads if waiter is not None), default=None)
+        return min((queue.head().since for queue in self._queues.values()), default=None)

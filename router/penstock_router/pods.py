@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from penstock_router.choice import better_of_two
 from penstock_router.slices import Address
+from penstock_wire.process import log
 
 QUEUE_FRESH_SECONDS = 2.0
 """What a pod told of its queue counts less with age and nothing after this: a pod that once told of a long
@@ -15,6 +16,8 @@ REFUSING_SECONDS = 5.0
 """A pod that refused because it drains is left alone so long, unless its slice says otherwise before."""
 AVOID_FIRST_SECONDS = 0.2
 AVOID_MOST_SECONDS = 10.0
+PROBE_MOST_SECONDS = 1.0
+"""Where no pod of a backend can be reached, each is tried again after so long at the latest."""
 SILENT_FAILURES = 5
 """A pod whose node seems lost is avoided as if so many connections had failed: 6.4 s at first."""
 
@@ -35,6 +38,8 @@ class Pod:
         "address",
         "in_flight",
         "refusing_until",
+        "try_at",
+        "unreachable",
     )
 
     def __init__(self, address: Address) -> None:
@@ -43,6 +48,10 @@ class Pod:
         """Requests of this router that it has and did not answer."""
         self.refusing_until = 0.0
         """It drains: no requests before this time (seconds of the router's clock)."""
+        self.unreachable = ""
+        """Why the last try to connect failed; empty where none did since a connection was made."""
+        self.try_at = 0.0
+        """When it is tried again where no other pod can be reached (seconds of the router's clock)."""
         self._told = 0
         self._told_at = 0.0
         self._failures = 0
@@ -63,31 +72,42 @@ class Pod:
         """Take what the pod says of its queue (`x-penstock-queue`)."""
         self._told, self._told_at = items, now
 
-    def failed(self, now: float) -> None:
+    def failed(self, now: float, why: str) -> None:
         """No connection could be made: others are preferred for a while, twice as long each time.
 
         Requests that fail while it is avoided already went out together: they count once.
+
+        Args:
+            now: seconds of the router's clock.
+            why: for people.
         """
+        self.unreachable = why
+        self.try_at = now + min(PROBE_MOST_SECONDS, AVOID_FIRST_SECONDS * 2**self._failures)
+        self._avoid(now)
+
+    def silent(self, now: float) -> None:
+        """Its machine gave no sign of life; trying it costs the time of a connection that is not made."""
+        self._failures = max(self._failures, SILENT_FAILURES)
+        self._avoid(now)
+
+    def reached(self) -> None:
+        """It took a connection or gave an answer, so it is there."""
+        self._failures = 0
+        self._avoid_until = self.try_at = 0.0
+        self.unreachable = ""
+
+    def _avoid(self, now: float) -> None:
         if now < self._avoid_until:
             return
         self._avoid_until = now + min(AVOID_MOST_SECONDS, AVOID_FIRST_SECONDS * 2**self._failures)
         self._failures = min(self._failures + 1, 16)
         self._before = self.in_flight
 
-    def silent(self, now: float) -> None:
-        """Its machine gave no sign of life; trying it costs the time of a connection that is not made."""
-        self._failures = max(self._failures, SILENT_FAILURES)
-        self.failed(now)
-
-    def answered(self) -> None:
-        """It gave an answer, so it is there."""
-        self._failures = 0
-        self._avoid_until = 0.0
-
     def load(self, now: float) -> tuple[int, float]:
         """What to compare pods by: whether to avoid it, then own requests and the queue that it told of.
 
         One that failed is tried again by one request at a time: each may wait for a connection in vain.
+        Once the first has its connection, the others follow.
         """
         fresh = max(0.0, 1 - (now - self._told_at) / QUEUE_FRESH_SECONDS)
         avoid = now < self._avoid_until or (self._failures and self.in_flight > self._before)
@@ -136,9 +156,21 @@ class Pods:
         now = self._clock()
         return [pod for pod in self.ready(backend) if now >= pod.refusing_until]
 
-    def next_available_at(self, backend: str) -> float | None:
-        """When a pod that refuses now may be asked again, or None where no pod is ready."""
-        return min((pod.refusing_until for pod in self.ready(backend)), default=None)
+    def reachable(self, backend: str) -> int:
+        """How many of the available pods took the last connection that was tried."""
+        now = self._clock()
+        return sum(1 for pod in self.ready(backend) if not pod.unreachable and now >= pod.refusing_until)
+
+    def why_unreachable(self, backend: str) -> str:
+        """For people: why none of the available pods can be reached; empty where one can, or none is."""
+        available = self.available(backend)
+        if not available or not all(pod.unreachable for pod in available):
+            return ""
+        return max(available, key=lambda pod: pod.try_at).unreachable
+
+    def next_try_at(self, backend: str) -> float | None:
+        """When a pod that refuses or cannot be reached may be asked again, or None where no pod is ready."""
+        return min((max(pod.refusing_until, pod.try_at) for pod in self.ready(backend)), default=None)
 
     def pick(self, backend: str, *, without: Iterable[Pod] = ()) -> Pod | None:
         """The less loaded of two pods, none of `without`, for the next request; None where none is left."""
@@ -150,6 +182,29 @@ class Pods:
             return None
         now = self._clock()
         return better_of_two(pods, lambda pod: pod.load(now), self._random)
+
+    def pick_probe(self, backend: str) -> Pod | None:
+        """The pod whose try is due first; None where none is left."""
+        return min(self.available(backend), key=lambda pod: pod.try_at, default=None)
+
+    def failed(self, pod: Pod, why: str) -> None:
+        """No connection to the pod could be made.
+
+        Args:
+            pod: the pod.
+            why: for people.
+        """
+        if not pod.unreachable:
+            log("pod cannot be reached", level="warning", pod=pod.address.pod, error=why)
+        pod.failed(self._clock(), why)
+
+    def reached(self, pod: Pod) -> None:
+        """The pod took a connection or answered: who was held because it could not be reached goes on."""
+        news = pod.unreachable
+        pod.reached()
+        if news:
+            log("pod is reached again", pod=pod.address.pod, host=pod.address.host)
+            self._changed()
 
     def refuses(self, pod: Pod) -> None:
         """The pod drains: leave it alone for a while."""

@@ -2,7 +2,9 @@
 
 The steps: the method, a place (`endpoints`), a pod (`pods`), one try, and another try on another pod only
 where nothing was executed: no connection could be made, or the sidecar marked its refusal as not admitted.
-Once a request went out on a connection and no answer came, it may have been executed: it is answered 502.
+A connection that could not be made is no try of the client's where the request may be held: it waits until
+one of the backend's pods can be reached. Once a request went out on a connection and no answer came, it may
+have been executed: it is answered 502.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable
 
 from penstock_router.edge import allows, inward, one_hop_less, outward, request_id, with_time
 from penstock_router.endpoints import EndpointState
+from penstock_router.holding import Place
 from penstock_router.metrics import Metrics
 from penstock_router.passing import receive
 from penstock_router.pods import Pod, Pods
@@ -23,6 +26,7 @@ from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
+    ConnectTimeout,
     PeerSilent,
     Request,
     Response,
@@ -33,7 +37,10 @@ from penstock_wire.http import (
 from penstock_wire.process import log
 
 SAME_POD_PAUSE_SECONDS = 0.1
-"""Before the only pod of a backend, which could not be reached, is tried again."""
+"""Before the only pod of a backend, which could not be reached, is tried again where there is no room in the
+hold."""
+TELLING_SECONDS = 0.2
+"""A connection that was not made in less, since the request had no more time, says nothing of the pod."""
 CLIENT_GONE = "499"
 """The code under which a request whose client left is counted."""
 
@@ -196,7 +203,7 @@ class Proxy:
         tried: list[Pod] = []
         refused: Refused | None = None
         tries = 0
-        again = False
+        again = False  # it has had room in the hold, or a pod that drains
         while True:
             place = await state.place(
                 size=len(exchange.request.body),
@@ -205,13 +212,18 @@ class Proxy:
                 backend=exchange.backend or None,
                 again=again,
             )
-            again = True
             if place.gate is not None:
+                again = True
                 exchange.deadline = None  # its time begins when it leaves the hold
             answered = queue_full = False
             try:
                 exchange.backend = place.backend
-                pod = self._pods.pick(place.backend, without=tried)
+                if place.gate is not None and refused is not None and refused.answer is None:
+                    tried.clear()  # much may have changed in the hold
+                if place.probes:
+                    pod = self._pods.pick_probe(place.backend)
+                else:
+                    pod = self._pods.pick(place.backend, without=tried)
                 if pod is None:
                     if refused is not None and refused.is_load:
                         return self._give_up(refused)
@@ -220,7 +232,7 @@ class Proxy:
                     await asyncio.sleep(SAME_POD_PAUSE_SECONDS)
                     continue
                 tries += 1
-                outcome = await self._try(exchange, pod)
+                outcome = await self._try(exchange, pod, place)
                 if isinstance(outcome, Response):
                     answered = True
                     return outcome
@@ -233,13 +245,18 @@ class Proxy:
                 tries -= 1
                 tried.clear()
                 continue
+            if refused.answer is not None:
+                again = True
+            elif state.may_hold(exchange.arrived, None if again else len(exchange.request.body)):
+                tries -= 1
+                exchange.deadline = None  # its time begins with a connection
             if tries > state.settings.retries:
                 return self._give_up(refused)
             tried.append(pod)
             state.of_backend(place.backend).retries += 1
             self._metrics.retried(refused.reason)
 
-    async def _try(self, exchange: Exchange, pod: Pod) -> Response | Refused:
+    async def _try(self, exchange: Exchange, pod: Pod, place: Place) -> Response | Refused:
         now = self._clock()
         if exchange.deadline is None:
             exchange.deadline = now + exchange.state.settings.timeout_ms / 1000
@@ -255,15 +272,24 @@ class Proxy:
             body=exchange.request.body,
         )
         address = pod.address
+
+        def connected() -> None:
+            self._pods.reached(pod)
+            exchange.state.connected(place)
+
         pod.begins()
         over = pod.ends
         try:
-            opened = await self._upstream.open(address.host, address.port, request, timeout=left)
+            opened = await self._upstream.open(
+                address.host, address.port, request, timeout=left, connected=connected
+            )
             over = _nothing  # from here on it is the answer's to tell
             seconds = exchange.deadline - self._clock()
             answer = await receive(opened, seconds=max(0.0, seconds), over=pod.ends)
         except ConnectFailed as error:
-            pod.failed(self._clock())
+            if isinstance(error, ConnectTimeout) and self._clock() - now < TELLING_SECONDS:
+                raise PenstockError(Reason.DEADLINE, str(error)) from error
+            self._pods.failed(pod, str(error))
             return Refused("connect_failed", None, str(error))
         except UpstreamTimeout as error:
             raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
@@ -277,7 +303,7 @@ class Proxy:
             raise PenstockError(Reason.BAD_REQUEST, str(error)) from error
         finally:
             over()
-        pod.answered()
+        self._pods.reached(pod)
         told = get(answer.headers, QUEUE)
         if told is not None and told.isdigit() and len(told) < 10:
             pod.tells_queue(int(told), self._clock())

@@ -36,6 +36,7 @@ __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
 IDLE_SECONDS = 4.0
 """How long an idle connection is kept: less than the 5 s after which uvicorn closes its own."""
 CONNECT_SECONDS = 2.0
+"""Enough for TCP to send its first packet a second time, after a second."""
 LOOK_FOR_SILENCE_SECONDS = 0.5
 LOOK_SECONDS = 0.05
 """A connection that idled longer is asked whether its end has come: the loop may not have told yet."""
@@ -100,12 +101,21 @@ class H1Upstream:
         return functools.partial(connection.give_up, done)
 
     async def open(
-        self, host: str, port: int, request: Request, *, timeout: float, idle: float | None = None
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        *,
+        timeout: float,
+        idle: float | None = None,
+        connected: Callable[[], object] | None = None,
     ) -> Answer:
         """See `Upstream.open`."""
         connection = self._take((host, port))
         if connection is None:
             connection, timeout = await self._connect((host, port), timeout)
+            if connected is not None:
+                connected()
         try:
             head = connection.open(request, timeout, timeout if idle is None else idle)
         except UpstreamError:

@@ -275,7 +275,14 @@ class Upstream(Protocol):
         ...
 
     async def open(
-        self, host: str, port: int, request: Request, *, timeout: float, idle: float | None = None
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        *,
+        timeout: float,
+        idle: float | None = None,
+        connected: Callable[[], object] | None = None,
     ) -> UpstreamAnswer:
         """Send a request, its stream as it comes, and return when the answer's head is there.
 
@@ -290,6 +297,7 @@ class Upstream(Protocol):
                 under way, until the next piece of it is taken.
             idle: seconds within which each piece of the answer must follow once it is waited for; None = as
                 `timeout`.
+            connected: called when a connection was made, before anything is sent; not where one was kept.
 
         Raises:
             ConnectFailed: surely not executed.

@@ -12,7 +12,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What happens to requests while no pod of the chosen backend is ready.
+    """What happens to requests while no pod of the chosen backend is ready and can be reached.
 
     Args:
         timeout_ms: how long a request is held at most.

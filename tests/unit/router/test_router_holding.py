@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
+import socket
 from typing import Any
 
 from penstock_router.endpoints import EndpointState
@@ -12,17 +14,17 @@ from penstock_router.pods import Pods
 from penstock_router.slices import Address
 from penstock_wire.router_settings import Endpoint, WeightedBackend
 from tests.support import fake_loop
-from tests.support.router_process import RouterProcess, backend, endpoint
+from tests.support.router_process import RouterProcess, backend, endpoint, free_port, until
 from tests.support.router_upstream import Answer, Seen, echo, refuse
 
 
-async def held(process: RouterProcess, count: int) -> None:
-    """Wait until so many requests are held."""
+async def held(process: RouterProcess, *counts: int) -> int:
+    """Wait until so many requests are held, or one of several numbers of them."""
     deadline = asyncio.get_running_loop().time() + 20
     while True:
         found = re.findall(r"penstock_router_held_requests\{.*?\} ([0-9.]+)", await process.metrics())
-        if sum(map(float, found)) == count:
-            return
+        if (count := int(sum(map(float, found)))) in counts:
+            return count
         assert asyncio.get_running_loop().time() < deadline, found
 
 
@@ -112,6 +114,61 @@ async def test_a_deleted_endpoints_requests_get_404_at_once(router: Any) -> None
         assert (reply.status, reply.document["reason"]) == (404, "no_route")
     await held(process, 1)
     other.cancel()
+
+
+async def test_a_share_of_a_split_waits_for_its_own_backends_pod_to_be_reached(
+    upstream: Any, router: Any
+) -> None:
+    """Whoever was drawn for a backend stays with it, and the other backend's requests are not held up."""
+    port, well = free_port(), await upstream()
+    process = await router().start(
+        endpoint("e", backend("lost", f"127.0.0.1:{port}"), backend("well", well.target), retries=0)
+    )
+    asking = [asyncio.create_task(process.ask(headers={"x-request-id": f"id-{n}"})) for n in range(20)]
+    await until(lambda: len(well.seen) >= 9)  # two equal shares of twenty: ten, or one more or less
+    # One of the ten may be out to probe.
+    await held(process, 8, 9, 10, 11)  # one of them may be out to probe
+    lost = await upstream(port=port)
+    replies = await asyncio.gather(*asking)
+    assert {reply.status for reply in replies} == {200}
+    assert len(lost.seen) + len(well.seen) == 20
+    assert min(len(lost.seen), len(well.seen)) >= 9
+    assert set((lost.executed + well.executed).values()) == {1}
+    assert 'penstock_router_retries_total{reason="connect_failed"}' in await process.metrics()
+    await held(process, 0)
+
+
+async def test_a_pod_that_takes_no_connection_in_time_costs_nobody_an_answer(
+    upstream: Any, router: Any
+) -> None:
+    """Its line of new connections is full: they are neither made nor refused, until it takes them again."""
+    with contextlib.ExitStack() as opened:
+        full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = full.getsockname()[1]
+        for _ in range(3):
+            other = opened.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        process = await router().start(endpoint("e", backend("b", f"127.0.0.1:{port}"), retries=0))
+        asking = [asyncio.create_task(process.ask(headers={"x-request-id": f"id-{n}"})) for n in range(10)]
+        await held(process, 9, 10)
+    server = await upstream(port=port)
+    assert {reply.status for reply in await asyncio.gather(*asking)} == {200}
+    assert sorted(server.executed) == sorted(f"id-{n}" for n in range(10))
+    assert set(server.executed.values()) == {1}
+    await held(process, 0)
+
+
+async def test_a_router_that_shuts_down_answers_who_waits_for_a_pod_to_be_reached(router: Any) -> None:
+    process = await router("--drain-timeout=2s").start(
+        endpoint("e", backend("b", f"127.0.0.1:{free_port()}"))
+    )
+    asking = [asyncio.create_task(process.ask()) for _ in range(5)]
+    await held(process, 4, 5)
+    process.signal()
+    for reply in await asyncio.gather(*asking):
+        assert (reply.status, reply.document["reason"]) == (503, "draining")
+    assert await process.ended() == 0
 
 
 async def test_held_requests_move_to_the_backend_that_a_new_split_names(upstream: Any, router: Any) -> None:

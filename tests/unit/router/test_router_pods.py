@@ -41,11 +41,11 @@ def test_failures_of_requests_that_went_out_together_count_once() -> None:
     clock = HandClock()
     pods, one, other = two(clock)
     for _ in range(10):
-        one.failed(clock())
+        one.failed(clock(), "x")
     assert picked(pods) == {other}
     clock.advance(AVOID_FIRST_SECONDS)
     assert picked(pods) == {one, other}
-    one.failed(clock())
+    one.failed(clock(), "x")
     clock.advance(AVOID_FIRST_SECONDS)
     assert picked(pods) == {other}
 
@@ -54,13 +54,13 @@ def test_a_pod_that_failed_is_tried_by_one_request_at_a_time() -> None:
     """Whoever tries it may wait for a connection in vain: others do not, however busy the rest is."""
     clock = HandClock()
     pods, one, other = two(clock)
-    one.failed(clock())
+    one.failed(clock(), "x")
     clock.advance(AVOID_FIRST_SECONDS)
     one.begins()
     for _ in range(30):
         other.begins()
     assert picked(pods) == {other}
-    one.answered()
+    one.reached()
     assert picked(pods) == {one}
 
 
@@ -70,9 +70,9 @@ def test_long_answers_of_a_pod_that_failed_once_do_not_keep_others_from_trying_i
     pods, one, other = two(clock)
     for _ in range(3):
         one.begins()
-        one.answered()
+        one.reached()
     one.begins()
-    one.failed(clock())
+    one.failed(clock(), "x")
     one.ends()
     for _ in range(9):
         other.begins()
@@ -85,7 +85,7 @@ def test_long_answers_of_a_pod_that_failed_once_do_not_keep_others_from_trying_i
     one.ends()
     one.begins()
     assert picked(pods) == {other}
-    one.answered()
+    one.reached()
     assert picked(pods) == {one}
 
 

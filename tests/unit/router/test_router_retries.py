@@ -115,9 +115,12 @@ async def test_the_only_pods_full_queue_is_told_at_once(upstream: Any, router: A
 
 async def test_the_only_pod_is_tried_again_when_it_could_not_be_reached(upstream: Any, router: Any) -> None:
     port = free_port()
-    process = await router().start(endpoint("e", backend("b", f"127.0.0.1:{port}"), retries=1))
+    process = await router().start(
+        endpoint("e", backend("b", f"127.0.0.1:{port}"), retries=1, coldStart={"timeoutMs": 500})
+    )
     failed = await process.ask()
     assert (failed.status, failed.document["reason"]) == (502, "model_unreachable")
+    assert f"127.0.0.1:{port}" in failed.document["detail"]
     server = await upstream(port=port)
     assert (await process.ask()).status == 200
     assert len(server.seen) == 1

@@ -22,6 +22,7 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from tests.support.stream_peer import Scripted, Wire, scripted
+from tests.support.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -102,6 +103,28 @@ async def test_a_broken_exchange_fails_and_its_connection_is_never_used_again(
         await send(upstream, peer, timeout=0.3 if answer is None else 30)
     assert (await send(upstream, peer)).body == b"ok"
     assert peer.connections == 2
+
+
+async def test_a_new_connection_is_told_before_its_answer_and_a_kept_one_is_not(
+    upstream: H1Upstream, peer: Peer
+) -> None:
+    """Whoever waits for a server to be reached again hears of it at once, however long the answer takes."""
+    peer.answers = [OK, None, None]
+    told: list[str] = []
+    request = Request(method="GET", target="/", headers=(), body=b"")
+
+    async def ask(word: str) -> None:
+        await upstream.open("127.0.0.1", peer.port, request, timeout=30, connected=lambda: told.append(word))
+
+    await ask("first")
+    kept = asyncio.create_task(ask("kept"))
+    await peer.hanging.wait()
+    fresh = asyncio.create_task(ask("fresh"))
+    await until(lambda: told == ["first", "fresh"])
+    assert not fresh.done()
+    for task in (kept, fresh):
+        task.cancel()
+    await asyncio.gather(kept, fresh, return_exceptions=True)
 
 
 async def test_a_caller_that_leaves_does_not_poison_the_pool(upstream: H1Upstream, peer: Peer) -> None:
