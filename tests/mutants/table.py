@@ -7,45 +7,25 @@ terms of the new code.
 
 from __future__ import annotations
 
-import dataclasses
+from tests.mutants.mutant import (
+    ALIKE,
+    BROKEN,
+    CANCEL,
+    CORE,
+    EXPIRED,
+    GUARDS,
+    HONEST,
+    ONCE,
+    OVERLOAD,
+    OWN_ANSWER,
+    SIDECAR,
+    SIZE,
+    WIRE,
+    Mutant,
+)
+from tests.mutants.table_protocols import PROTOCOL_MUTANTS
 
-SIDECAR, WIRE = "penstock_sidecar", "penstock_wire"
-
-OWN_ANSWER = "each request gets its own answer"
-SIZE = "no batch is over size"
-ALIKE = "unlike requests never share a batch"
-CANCEL = "who leaves is sent no more, and takes nobody along"
-EXPIRED = "what has expired is never sent"
-BROKEN = "a broken connection is never used again"
-GUARDS = "one slow start locks no healthy model out"
-ONCE = "each request is answered exactly once"
-HONEST = "what is said of a request is true"
-OVERLOAD = "refusing the many keeps nobody from being served"
-
-CORE = (OWN_ANSWER, SIZE, ALIKE, CANCEL, EXPIRED, BROKEN, GUARDS)
-"""The promises of which two mutants at least are kept."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
-    """One edit.
-
-    Args:
-        name: what it does.
-        breaks: the promise.
-        package: where `old` is, exactly once.
-        old: the text.
-        new: what it becomes.
-        tests: pytest's node ids; each of them must fail.
-    """
-
-    name: str
-    breaks: str
-    package: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
+__all__ = ["CORE", "MUTANTS", "Mutant"]
 
 _UNIT = "tests/unit"
 _DISPATCH = f"{_UNIT}/sidecar/test_sidecar_dispatch.py"
@@ -63,8 +43,7 @@ _FRONT_RFC = f"{_UNIT}/wire/test_h1_front_rfc.py"
 _FRONT_STREAMS = f"{_UNIT}/wire/test_h1_front_streams.py"
 _UPSTREAM = f"{_UNIT}/wire/test_h1_upstream.py"
 _UPSTREAM_STREAMS = f"{_UNIT}/wire/test_h1_upstream_streams.py"
-_CONFORMANCE = f"{_UNIT}/wire/test_wire_http.py"
-_V2 = f"{_UNIT}/wire/test_protocol_v2.py"
+_UPSTREAM_RFC = f"{_UNIT}/wire/test_h1_upstream_rfc.py"
 _UNTOLD = "test_an_end_that_the_loop_has_not_told_yet_is_seen_before_sending"
 
 MUTANTS = (
@@ -375,6 +354,14 @@ MUTANTS = (
         new='if b"\\0" in lines:',
         tests=(f"{_FRONT_STREAMS}::test_an_answer_that_cannot_be_sent_is_500",),
     ),
+    Mutant(
+        name="an answer's status that is none is waited behind",
+        breaks=HONEST,
+        package=WIRE,
+        old="if not 100 <= status <= 599:",
+        new="if status > 599:",
+        tests=(f"{_UPSTREAM_RFC}::test_an_answer_that_must_not_be_forwarded_is_none",),
+    ),
     # -- refusing the many keeps nobody from being served
     Mutant(
         name="what holds for all who come is kept when the queue has become shorter",
@@ -400,4 +387,5 @@ MUTANTS = (
         new="self._is_full(1, 0)",
         tests=(f"{_REFUSALS}::test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile",),
     ),
+    *PROTOCOL_MUTANTS,
 )

@@ -124,7 +124,7 @@ async def test_an_answer_that_must_not_be_forwarded_is_none(
     """
     peer.answer = REFUSED[rule]
     with pytest.raises(AnswerUnreadable):
-        await upstream.send("127.0.0.1", peer.port, request(), timeout=30)
+        await upstream.send("127.0.0.1", peer.port, request(), timeout=10)
     await check_next_is_good(upstream, peer, 2)
 
 

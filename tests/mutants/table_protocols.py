@@ -1,0 +1,171 @@
+"""The kept mutants in what each protocol does for itself, in streams, and in a drain."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import (
+    ALIKE,
+    CANCEL,
+    EXPIRED,
+    HONEST,
+    ONCE,
+    OWN_ANSWER,
+    SIDECAR,
+    SIZE,
+    WIRE,
+    Mutant,
+)
+
+_WIRE, _SIDECAR = "tests/unit/wire", "tests/unit/sidecar"
+_V2 = f"{_WIRE}/test_protocol_v2.py"
+_OPENAI = f"{_WIRE}/test_protocol_openai.py"
+_ENVELOPE = f"{_WIRE}/test_protocol_envelope.py"
+_STREAMING = f"{_SIDECAR}/test_sidecar_streaming.py"
+_PASSING = f"{_SIDECAR}/test_sidecar_passthrough.py"
+_DRAIN = f"{_SIDECAR}/test_sidecar_drain.py"
+
+PROTOCOL_MUTANTS = (
+    Mutant(
+        name="v2: all get the first one's rows",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="read.part(start, start + count, part[0].id)",
+        new="read.part(0, count, part[0].id)",
+        tests=(f"{_V2}::test_joined_and_split_is_what_a_plain_reading_says",),
+    ),
+    Mutant(
+        name="v2: all get the first one's id",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="start + count, part[0].id)",
+        new="start + count, parts[0][0].id)",
+        tests=(f"{_V2}::test_joined_and_split_is_what_a_plain_reading_says",),
+    ),
+    Mutant(
+        name="v2: the key forgets parameters",
+        breaks=ALIKE,
+        package=WIRE,
+        old='rest += b"," + _inner(found)',
+        new="pass",
+        tests=(f"{_V2}::test_what_shares_a_batch",),
+    ),
+    Mutant(
+        name="openai: embeddings are taken in the order in which they came",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="data = [by_place[place] for place in range(len(data))]",
+        new="pass",
+        tests=(f"{_OPENAI}::test_each_gets_its_own_embeddings",),
+    ),
+    Mutant(
+        name="openai: each is told the usage of the whole batch",
+        breaks=HONEST,
+        package=WIRE,
+        old='own = {**usage, **{name: b"%d" % share[index] for name, share in counts.items()}}',
+        new="own = usage",
+        tests=(f"{_OPENAI}::test_each_gets_its_own_embeddings",),
+    ),
+    Mutant(
+        name="openai: texts and token ids share a batch",
+        breaks=ALIKE,
+        package=WIRE,
+        old="parameters=_Parameters(tokens, ",
+        new="parameters=_Parameters(False, ",
+        tests=(f"{_OPENAI}::test_what_shares_a_batch",),
+    ),
+    Mutant(
+        name="envelope: answers go to the batch's requests in reverse",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="answers.append(read_item(item))",
+        new="answers.insert(0, read_item(item))",
+        tests=(_ENVELOPE,),
+    ),
+    Mutant(
+        name="envelope: an item that has ended speaks on",
+        breaks=ONCE,
+        package=WIRE,
+        old="if index not in self._open:\n            return []",
+        new="pass",
+        tests=(_ENVELOPE,),
+    ),
+    Mutant(
+        name="envelope: a stream that breaks off is complete",
+        breaks=HONEST,
+        package=WIRE,
+        old="failed = [Event(item, bad=why) for",
+        new="failed = [Event(item, end=True) for",
+        tests=(f"{_STREAMING}::test_a_stream_that_ends_early_is_no_complete_answer",),
+    ),
+    Mutant(
+        name="envelope: who does not read fills the memory",
+        breaks=SIZE,
+        package=SIDECAR,
+        old="if self._unread and len(self._unread) + len(data) > MAX_BUFFER:",
+        new="if False:",
+        tests=(f"{_STREAMING}::test_a_slow_reader_is_cut_and_its_mates_go_on",),
+    ),
+    Mutant(
+        name="envelope: the model works on for clients of whom none is left",
+        breaks=CANCEL,
+        package=SIDECAR,
+        old="self._all_left = True\n            self._reading.cancel()",
+        new="self._all_left = True",
+        tests=(f"{_STREAMING}::test_when_all_have_left_the_models_connection_is_closed",),
+    ),
+    Mutant(
+        name="envelope: an answer that drips holds its slot past the deadline",
+        breaks=EXPIRED,
+        package=SIDECAR,
+        old="async with asyncio.timeout_at(deadline):",
+        new="if True:",
+        tests=(f"{_STREAMING}::test_an_answer_that_is_no_stream_has_its_time_as_a_whole",),
+    ),
+    Mutant(
+        name="none: more are with the model than may be",
+        breaks=SIZE,
+        package=SIDECAR,
+        old="while self._line and not self._paused and len(self._calls) < self.slots:",
+        new="while self._line and not self._paused:",
+        tests=(f"{_PASSING}::TestQueue",),
+    ),
+    Mutant(
+        name="none: what has expired is sent",
+        breaks=EXPIRED,
+        package=SIDECAR,
+        old="self._expire()\n            call = self._line.next()",
+        new="call = self._line.next()",
+        tests=(f"{_PASSING}::TestQueue::test_what_expired_in_a_long_turn_is_not_sent_either",),
+    ),
+    Mutant(
+        name="none: who left stays in the queue",
+        breaks=CANCEL,
+        package=SIDECAR,
+        old="self._line.leave(call)\n            self._changed.set()",
+        new="pass",
+        tests=(f"{_PASSING}::TestQueue",),
+    ),
+    Mutant(
+        name="drain: what is queued at the timeout hears nothing",
+        breaks=ONCE,
+        package=SIDECAR,
+        old="refused = self._flow.refuse_queued(refusal())",
+        new="refused = 0",
+        tests=(f"{_DRAIN}::test_at_the_timeout_the_queued_are_refused_and_the_ongoing_run_on",),
+    ),
+    Mutant(
+        name="drain: it is over though requests are with the model",
+        breaks=HONEST,
+        package=SIDECAR,
+        old="line above.\n        await self._flow.idle()",
+        new="line above.",
+        tests=(f"{_DRAIN}::test_at_the_timeout_the_queued_are_refused_and_the_ongoing_run_on",),
+    ),
+    Mutant(
+        name="drain: requests are refused before everybody knows",
+        breaks=HONEST,
+        package=SIDECAR,
+        old="async with asyncio.timeout(self._propagation_delay):",
+        new="async with asyncio.timeout(0):",
+        tests=(f"{_DRAIN}::test_an_idle_pod_takes_requests_for_the_propagation_delay_and_then_is_drained",),
+    ),
+)
