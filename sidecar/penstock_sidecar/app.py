@@ -14,7 +14,7 @@ from penstock_sidecar import tracing
 from penstock_sidecar.admin import Admin
 from penstock_sidecar.config import Config
 from penstock_sidecar.dispatch import Dispatcher
-from penstock_sidecar.drain import GRACE_BEYOND_TIMEOUT, Drain, refusal
+from penstock_sidecar.drain import Drain, refusal
 from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics, most_telling
@@ -96,6 +96,7 @@ class Sidecar:
             propagation_delay=config.propagation_delay,
             timeout=config.drain_timeout,
             changed=self._phase_changed,
+            grace=config.grace,
         )
         self._source: SettingsSource[Settings] = SettingsSource(
             path=config.settings,
@@ -224,15 +225,15 @@ class Sidecar:
         )
 
     async def _end(self) -> int:
-        """Drain and end; a second signal ends at once."""
+        """Drain and end; a second signal, or a grace that is nearly over, ends at once."""
         self._drain.begin(final=True)
         if not self._model.ready:
             self._drain.hurry()
-        config = self._config
-        longest = config.propagation_delay + config.drain_timeout + GRACE_BEYOND_TIMEOUT
         drained = asyncio.create_task(self._drain.drained())
         now = asyncio.create_task(self._stop_now.wait())
-        await asyncio.wait({drained, now}, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {drained, now}, timeout=max(0.0, self._drain.left), return_when=asyncio.FIRST_COMPLETED
+        )
         finished = drained.done()
         for task in (drained, now):
             task.cancel()
@@ -242,7 +243,10 @@ class Sidecar:
             self._dispatcher.refuse(refusal())
             self._dispatcher.refuse_queued(refusal())
             await self._dispatcher.abort()
-        await self._data.close(CLOSE_SECONDS if finished else CLOSE_NOW_SECONDS)
+        # What takes its answer slowly may have what is left; who was told to hurry waits for nobody.
+        await self._data.close(
+            max(CLOSE_NOW_SECONDS, min(CLOSE_SECONDS, self._drain.left)) if finished else CLOSE_NOW_SECONDS
+        )
         return 0 if finished else 1
 
     async def _close(self) -> None:

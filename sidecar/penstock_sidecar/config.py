@@ -34,6 +34,7 @@ class Config:
         warmup_timeout: that each of them has.
         drain_timeout: until the queued are refused.
         propagation_delay: until everybody knows that the pod is leaving.
+        grace: what the pod is given to end; None for the sum of both and 30 s.
         report_to: base URL of the operator, if any.
         report_ca: certificates of the authorities that may sign the operator's, which `https` needs.
         token_file: the token that reports carry, if any.
@@ -57,6 +58,7 @@ class Config:
     warmup_timeout: float = 60.0
     drain_timeout: float = 30.0
     propagation_delay: float = 5.0
+    grace: float | None = None
     report_to: str | None = None
     report_ca: Path | None = None
     token_file: Path | None = None
@@ -118,6 +120,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("warmup-timeout", type=process.duration, default=60.0, help="the time that each of them has, as 60s")
     flag("drain-timeout", type=process.duration, default=30.0, help="until the queued are refused, as 30s")
     flag("propagation-delay", type=process.duration, default=5.0, help="until all know it is leaving, as 5s")
+    flag("grace", type=process.duration, help="until it is killed; unless given, both of these and 30s")
     flag("report-to", help="the operator's URL; without it the sidecar runs alone")
     flag("report-ca", type=Path, help="file with the authorities that may sign its certificate; followed")
     flag("token-file", type=Path, help="file with the token that reports carry")

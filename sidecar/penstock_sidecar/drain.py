@@ -29,6 +29,10 @@ from penstock_wire.process import log
 GRACE_BEYOND_TIMEOUT = 30.0
 """Grace of a pod is propagation delay + drain timeout + this (the operator renders the same)."""
 COME_BACK_AFTER_GRACE = 5.0
+MARGIN = 2.0
+"""Seconds of the grace that are left for answers to leave in: after it there is SIGKILL."""
+MARGIN_SHARE = 0.25
+"""Of a short grace, the margin at most."""
 
 
 class Phase(enum.StrEnum):
@@ -77,6 +81,7 @@ class Drain:
         propagation_delay: seconds until everybody who sends here has learned that the pod is not ready.
         timeout: seconds after that until the queued are refused; 0 = at once.
         changed: called at each change of phase.
+        grace: seconds that the pod is given to end; None for what the operator renders.
     """
 
     def __init__(
@@ -87,12 +92,15 @@ class Drain:
         propagation_delay: float,
         timeout: float,
         changed: Callable[[], None],
+        grace: float | None = None,
     ) -> None:
         self._flow = flow
         self._connections = connections
         self._propagation_delay = propagation_delay
         self._timeout = timeout
         self._changed = changed
+        self._grace = grace
+        self._began = 0.0
         self._task: asyncio.Task[None] | None = None
         self._back: asyncio.TimerHandle | None = None
         self._done = asyncio.Event()
@@ -104,7 +112,18 @@ class Drain:
     @property
     def grace(self) -> float:
         """Seconds a pod is given to end."""
+        if self._grace is not None:
+            return self._grace
         return self._propagation_delay + self._timeout + GRACE_BEYOND_TIMEOUT
+
+    @property
+    def left(self) -> float:
+        """Seconds in which what is with the model may still be answered; less than 0 where they are over.
+
+        The grace runs from when the drain began: a kubelet counts the hook that began it in.
+        """
+        margin = min(MARGIN, MARGIN_SHARE * self.grace)
+        return self._began + self.grace - margin - asyncio.get_running_loop().time()
 
     @property
     def draining(self) -> bool:
@@ -122,6 +141,7 @@ class Drain:
             self._cancel_return()
         if self._task is not None:
             return
+        self._began = asyncio.get_running_loop().time()
         self._done.clear()
         self._model_gone = False
         if not self._final:

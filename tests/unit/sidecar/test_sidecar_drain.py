@@ -14,7 +14,9 @@ from tests.support import fake_loop
 class World:
     """A dispatcher and a front that note what a drain does to them."""
 
-    def __init__(self, *, propagation_delay: float = 5.0, timeout: float = 30.0) -> None:
+    def __init__(
+        self, *, propagation_delay: float = 5.0, timeout: float = 30.0, grace: float | None = None
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.begun = self.loop.time()
         self.quiet = asyncio.Event()
@@ -28,6 +30,7 @@ class World:
             propagation_delay=propagation_delay,
             timeout=timeout,
             changed=lambda: self.note(self.drain.phase.value),
+            grace=grace,
         )
 
     def note(self, event: str) -> None:
@@ -174,6 +177,29 @@ def test_hurry_skips_the_rest_of_the_propagation_delay():
 def test_grace_is_what_the_operator_renders():
     async def main():
         assert World(propagation_delay=5, timeout=30).drain.grace == 65
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize(
+    ("grace", "left"),
+    [(None, 65 - 2.0), (30.0, 30 - 2.0), (4.0, 4 - 1.0)],
+    ids=["rendered", "given", "short"],
+)
+def test_what_is_left_is_counted_from_the_drains_beginning_and_less_than_the_grace(
+    grace: float | None, left: float
+):
+    async def main():
+        world = World(grace=grace)
+        world.quiet.clear()
+        world.drain.begin()
+        assert world.drain.left == pytest.approx(left)
+        await asyncio.sleep(2.0)
+        # The hook that began it is followed by SIGTERM: a kubelet does not begin anew either.
+        world.drain.begin(final=True)
+        assert world.drain.left == pytest.approx(left - 2.0)
+        world.quiet.set()
+        await world.drain.drained()
 
     fake_loop.run(main())
 

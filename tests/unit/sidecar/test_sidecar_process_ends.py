@@ -1,0 +1,122 @@
+"""A real sidecar process is told to end while requests wait and run: each of them hears how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sidecar_process import HELD, Pair, Reply, got
+
+Start = Callable[..., Awaitable[Pair]]
+
+EACH = 3
+"""Requests that run, and requests that wait."""
+NEVER = "/p?hang=1"
+
+
+@pytest.fixture(params=["instances", "none"])
+async def start(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Start]:
+    """A pair that runs `EACH` requests at once, batched (one by one) or passed through."""
+    pairs: list[Pair] = []
+
+    async def begin(*flags: str, **more: Any) -> Pair:
+        pair = Pair(tmp_path, f"--protocol={request.param}", *flags)
+        pair.max_ongoing_requests = EACH
+        pairs.append(pair)
+        settings = {"maxBatchSize": 1, "maxConcurrentBatches": EACH, "defaultTimeoutMs": 600_000, **more}
+        return await pair.start(**settings)
+
+    yield begin
+    for pair in pairs:
+        await pair.stop()
+
+
+async def ask(pair: Pair, path: str) -> list[asyncio.Task[Reply]]:
+    """So many that run, and then so many that wait."""
+    running = [asyncio.create_task(pair.predict(number, path=path)) for number in range(EACH)]
+    await pair.until_state(ongoing=EACH)
+    waiting = [asyncio.create_task(pair.predict(number, path=path)) for number in range(EACH, 2 * EACH)]
+    await pair.until_state(ongoing=EACH, queued=EACH)
+    return running + waiting
+
+
+async def told(asked: list[asyncio.Task[Reply]]) -> list[tuple[int, str, bool]]:
+    """Status, reason, and whether it was marked as not executed; a connection that was cut fails here."""
+    replies = await asyncio.gather(*asked)
+    return [(each.status, each.reason, "x-penstock-not-admitted" in each.headers) for each in replies]
+
+
+DRAINING = (503, "draining", True)
+UNREACHABLE = (502, "model_unreachable", False)
+NEVER_SENT = (502, "model_unreachable", True)
+
+
+async def test_sigterm_serves_all_that_was_accepted(start: Start):
+    pair = await start()
+    asked = await ask(pair, HELD)
+    pair.signal()
+    await pair.until_state(drain="flushing")
+    await pair.release()
+    assert [got(await task) for task in asked] == [[number] for number in range(2 * EACH)]
+    assert await pair.sidecar.ended() == 0
+
+
+async def test_sigterm_without_time_to_drain_refuses_what_waits_and_serves_what_runs(start: Start):
+    pair = await start("--drain-timeout=0s")
+    asked = await ask(pair, HELD)
+    pair.signal()
+    assert await told(asked[EACH:]) == [DRAINING] * EACH
+    await pair.release()
+    assert [got(await task) for task in asked[:EACH]] == [[number] for number in range(EACH)]
+    assert await pair.sidecar.ended() == 0
+
+
+async def test_a_second_sigterm_tells_each_at_once_and_what_waited_was_never_sent(start: Start):
+    pair = await start("--propagation-delay=60s")
+    asked = await ask(pair, NEVER)
+    pair.signal()
+    await pair.until_state(drain="propagating")
+    pair.signal()
+    assert await told(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
+    assert await pair.sidecar.ended() == 1
+    assert len(await pair.runs()) == EACH
+
+
+async def test_with_a_model_that_hangs_it_ends_before_its_grace_is_over_and_tells_each(start: Start):
+    """Neither deadlines nor the drain's timeout end it before: what is left is a second of the grace."""
+    pair = await start("--grace=4s", "--drain-timeout=1s")
+    asked = await ask(pair, NEVER)
+    pair.signal()
+    assert await told(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
+    assert await pair.sidecar.ended() == 1
+
+
+async def test_a_grace_that_ends_before_the_drain_tells_each_as_well(start: Start):
+    pair = await start("--grace=2s", "--drain-timeout=600s", "--propagation-delay=600s")
+    asked = await ask(pair, NEVER)
+    pair.signal()
+    assert await told(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
+    assert await pair.sidecar.ended() == 1
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["model first", "sigterm first"])
+async def test_with_the_model_killed_each_is_told_whether_it_may_have_run(start: Start, before: bool):
+    pair = await start("--propagation-delay=600s")
+    asked = await ask(pair, HELD)
+    if before:
+        pair.model.process.kill()
+        await pair.model.ended()
+        pair.signal()
+    else:
+        pair.signal()
+        await pair.until_state(drain="propagating")
+        pair.model.process.kill()
+    ends = await told(asked)
+    assert ends[:EACH] == [UNREACHABLE] * EACH
+    assert collections.Counter(ends[EACH:]) <= collections.Counter({DRAINING: EACH, NEVER_SENT: EACH})
+    assert await pair.sidecar.ended() == 0
