@@ -383,7 +383,7 @@ MUTANTS = (
         name="a queue is full though a slot is free",
         breaks=OVERLOAD,
         package=SIDECAR,
-        old="self._is_full(1, max(0, self._free()))",
+        old="self._is_full(1, free)",
         new="self._is_full(1, 0)",
         tests=(f"{_REFUSALS}::test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile",),
     ),

@@ -17,7 +17,7 @@ def test_a_mutant_applies_where_its_text_is_once_and_has_tests_that_exist(mutant
     edit(mutant)
     assert mutant.tests
     for test in mutant.tests:
-        file, *names = test.split("::")
+        file, *names = test.partition("[")[0].split("::")  # without the id of one set of parameters
         text = (ROOT / file).read_text()
         for name in names:
             assert re.search(rf"(def|class) {name}\b", text), test
