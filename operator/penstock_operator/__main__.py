@@ -34,11 +34,11 @@ from penstock_operator.holding import CALL_SECONDS, LeaseKeeper
 from penstock_operator.lease import Elector
 from penstock_operator.metrics import Metrics, QueueMetrics
 from penstock_operator.publishing import Publisher
-from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.context import Context, Scaled
 from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
 from penstock_operator.reconcile.relisting import PERIOD, Relister
 from penstock_operator.reconcile.view import View
-from penstock_operator.store import Store
+from penstock_operator.store import Key, Store
 from penstock_wire.process import log, on_signal, ready, set_log_level
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class Operator:
         self._metrics = metrics = Metrics()
         self._store = store = Store()
         self._reports = Reports(clock)
-        metrics.show(Fleet(store, self._reports).text)
+        scaled: dict[Key, Scaled] = {}
+        metrics.show(Fleet(store, self._reports, scaled).text)
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
         for name, one in (("reconcile", queue), ("scale", scale_queue)):
@@ -71,7 +72,9 @@ class Operator:
             partial(_elector, config, clock),
             clock=clock,
         )
-        self._fenced = fenced = FencedCluster(cluster, until=lambda: self._lease.until, clock=clock)
+        self._fenced = fenced = FencedCluster(
+            cluster, until=lambda: self._lease.until, clock=clock, failed=metrics.write_failed
+        )
         self._recorder = recorder = Recorder(fenced, metrics, log)
         context = Context(
             cluster=fenced,
@@ -87,6 +90,7 @@ class Operator:
             failures=queue.failures,
             identity=config.identity,
             emit=recorder.put,
+            scaled=scaled,
         )
         self._queues = (queue, scale_queue)
         self._manager = Manager(context, queue, scale_queue, metrics, namespace=config.namespace or None)

@@ -15,10 +15,13 @@ from typing import Any, TypeVar
 
 from penstock_operator.clock import Clock, run_until
 from penstock_operator.cluster import Cluster, Obj
-from penstock_operator.errors import LeaseLost
+from penstock_operator.errors import ClusterError, LeaseLost
 from penstock_operator.kinds import Kind
 
 T = TypeVar("T")
+
+Failed = Callable[[str, str, int], None]
+"""Told of a write that failed: verb (as in `apply.WriteObserver`), kind, HTTP status (0: no answer)."""
 
 
 class FencedCluster:
@@ -30,26 +33,37 @@ class FencedCluster:
         cluster: Kubernetes.
         until: until when the Lease is ours, monotonic seconds; asked at every write.
         clock: time.
+        failed: counts the writes that the apiserver did not take.
     """
 
-    def __init__(self, cluster: Cluster, *, until: Callable[[], float], clock: Clock) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        until: Callable[[], float],
+        clock: Clock,
+        failed: Failed = lambda _verb, _kind, _status: None,
+    ) -> None:
         self._cluster = cluster
         self._until = until
         self._clock = clock
+        self._failed = failed
 
     async def apply(self, kind: Kind, obj: Obj) -> Obj:
         """See `Cluster`."""
-        return await self._led(lambda: self._cluster.apply(kind, obj))
+        return await self._led("apply", kind, lambda: self._cluster.apply(kind, obj))
 
     async def apply_status(self, kind: Kind, obj: Obj) -> Obj:
         """See `Cluster`."""
-        return await self._led(lambda: self._cluster.apply_status(kind, obj))
+        return await self._led("status", kind, lambda: self._cluster.apply_status(kind, obj))
 
     async def apply_scale(
         self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
     ) -> Obj:
         """See `Cluster`."""
-        return await self._led(lambda: self._cluster.apply_scale(kind, namespace, name, replicas, uid=uid))
+        return await self._led(
+            "scale", kind, lambda: self._cluster.apply_scale(kind, namespace, name, replicas, uid=uid)
+        )
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         """See `Cluster`."""
@@ -72,16 +86,19 @@ class FencedCluster:
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         """See `Cluster`."""
-        return await self._led(lambda: self._cluster.delete(kind, namespace, name, uid=uid))
+        return await self._led("delete", kind, lambda: self._cluster.delete(kind, namespace, name, uid=uid))
 
     async def create(self, kind: Kind, obj: Obj) -> Obj:
         """See `Cluster`."""
-        return await self._led(lambda: self._cluster.create(kind, obj))
+        return await self._led("create", kind, lambda: self._cluster.create(kind, obj))
 
-    async def _led(self, write: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _led(self, verb: str, kind: Kind, write: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._clock.time() >= self._until():
             raise LeaseLost("the Lease ran out before a write: it was not made")
         try:
             return await run_until(self._clock, write(), self._until)
         except TimeoutError as error:
             raise LeaseLost("the Lease ran out during a write") from error
+        except ClusterError as error:
+            self._failed(verb, kind.kind, error.status)
+            raise

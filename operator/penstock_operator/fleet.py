@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from penstock_operator.cluster import Obj
 from penstock_operator.control.reports import Reports
 from penstock_operator.kinds import BACKEND, PARENTS
-from penstock_operator.store import Store
+from penstock_operator.reconcile.context import Scaled
+from penstock_operator.store import Key, Store
 from penstock_wire.report import Fit, SidecarReport
 
 CONDITIONS = ("Ready", "Accepted", "SettingsApplied", "RouterReady")
@@ -50,11 +51,13 @@ class Fleet:
     Args:
         store: what is known of the cluster.
         reports: what pods said.
+        scaled: what the autoscaler last said, by backend.
     """
 
-    def __init__(self, store: Store, reports: Reports) -> None:
+    def __init__(self, store: Store, reports: Reports, scaled: Mapping[Key, Scaled]) -> None:
         self._store = store
         self._reports = reports
+        self._scaled = scaled
 
     def text(self) -> str:
         """All of them as they are now, in Prometheus' text format."""
@@ -80,6 +83,12 @@ class Fleet:
             "backend_upgrade_pending", "1 where an upgraded operator would render the pods otherwise."
         )
         slope = _Gauge("backend_fit_slope_seconds", "Time that each item of a batch adds.")
+        age = _Gauge(
+            "backend_report_age_seconds", "How long ago that pod reported which is silent for longest."
+        )
+        terms = _Gauge(
+            "backend_recommendation", "The autoscaler's last recommendation, and what it was made from."
+        )
         for stored in self._store.all(BACKEND):
             namespace, name = stored["metadata"]["namespace"], stored["metadata"]["name"]
             labels = f'namespace="{namespace}",backend="{name}"'
@@ -94,6 +103,11 @@ class Fleet:
                 replicas.add(f'{labels},state="{state}"', count)
             waits = (status.get("sidecar") or {}).get("upgradePending")
             pending.add(labels, 1 if waits else 0)
+            silence = self._reports.age(namespace, name)
+            if silence is not None:
+                age.add(labels, silence)
+            for term, value in _terms(self._scaled.get(Key(BACKEND.kind, namespace, name))):
+                terms.add(f'{labels},term="{term}"', value)
             if not reports:
                 continue
             told = reports.values()
@@ -105,7 +119,7 @@ class Fleet:
             if fit is not None:
                 intercept.add(labels, fit.a_ms / 1000)
                 slope.add(labels, fit.b_ms / 1000)
-        for family in (replicas, pending, items, oldest, slots, intercept, slope):
+        for family in (replicas, pending, items, oldest, slots, intercept, slope, age, terms):
             yield from family.lines()
 
 
@@ -117,6 +131,21 @@ def most_telling(reports: Mapping[str, SidecarReport]) -> Fit | None:
     """
     fits = [fit for report in reports.values() for fit in report.fit.values()]
     return max(fits, key=lambda fit: fit.n, default=None)
+
+
+def _terms(scaled: Scaled | None) -> tuple[tuple[str, int], ...]:
+    done = (scaled.written or scaled.recommendation) if scaled is not None else None
+    if done is None:
+        return ()
+    return (
+        ("current", done.current),
+        ("recommended", done.replicas),
+        ("wanted", done.inputs.wanted),
+        ("load", done.inputs.load),
+        ("target_load", done.inputs.target_load),
+        ("ready_pods", done.inputs.ready_pods),
+        ("silent_pods", done.inputs.silent_pods),
+    )
 
 
 def _conditions(stored: Obj) -> Iterator[tuple[str, int]]:

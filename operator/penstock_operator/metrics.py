@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
+from importlib import metadata
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from penstock_operator import __name__ as _package
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+def version() -> str:
+    """The release that runs; `unknown` where its files run without having been installed."""
+    try:
+        return metadata.version("penstock")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 class QueueMetrics:
@@ -96,6 +106,19 @@ class Metrics:
             ["verb", "kind"],
             registry=registry,
         )
+        self._write_errors = Counter(
+            f"{prefix}_write_errors",
+            "Writes that the apiserver did not take, by verb, kind and HTTP status (0: no answer).",
+            ["verb", "kind", "code"],
+            registry=registry,
+        )
+        build = Gauge(
+            f"{prefix}_build_info",
+            "1; the labels say which release runs, on which Python.",
+            ["version", "python"],
+            registry=registry,
+        )
+        build.labels(version(), platform.python_version()).set(1)
         self._reports = Counter(
             f"{prefix}_reports",
             "Reports received, by kind and outcome.",
@@ -145,6 +168,16 @@ class Metrics:
             kind: the object's kind.
         """
         self._writes.labels(verb, kind).inc()
+
+    def write_failed(self, verb: str, kind: str, status: int) -> None:
+        """A write failed (a `fence.Failed`).
+
+        Args:
+            verb: see `wrote`.
+            kind: the object's kind.
+            status: HTTP status, 0 where no answer came.
+        """
+        self._write_errors.labels(verb, kind, str(status)).inc()
 
     def ran(self, kind: str, seconds: float, *, ok: bool) -> None:
         """A reconciler ran (implements `reconcile.manager.RunObserver`).

@@ -186,6 +186,10 @@ class LoadWindow:
         """The last report of each pod, and when it came, in seconds."""
         return {name: (pod.at, pod.report) for name, pod in self._pods.items()}
 
+    def oldest(self) -> float | None:
+        """When that pod last reported which is silent for longest, in seconds; None if there is no pod."""
+        return min((pod.at for pod in self._pods.values() if not pod.gone), default=None)
+
     def load(self, now: float, max_batch_size: int) -> LoadStatus:
         """The load for `status.load`: now, with arrivals and fill over the last minute.
 

@@ -126,6 +126,17 @@ class Reports:
         """
         return self._fresh(self._routers.get(namespace, {}))
 
+    def age(self, namespace: str, backend: str) -> float | None:
+        """Seconds since the last report of the pod that is silent for longest; None if no pod has reported.
+
+        Args:
+            namespace: where.
+            backend: its name.
+        """
+        window = self._windows.get((namespace, backend))
+        oldest = window.oldest() if window is not None else None
+        return None if oldest is None else self._clock.time() - oldest
+
     def highest_version(self, reports: Mapping[str, SidecarReport] | Mapping[str, RouterReport]) -> int:
         """The highest settings version that somebody obeys, 0 if nobody does.
 

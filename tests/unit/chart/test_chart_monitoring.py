@@ -37,7 +37,7 @@ def families() -> Iterator[Metric]:
     operator = OperatorMetrics()
     QueueMetrics(operator, "reconcile")
     yield from operator.registry.collect()
-    yield from text_string_to_metric_families(Fleet(Store(), Reports(LoopClock())).text())
+    yield from text_string_to_metric_families(Fleet(Store(), Reports(LoopClock()), {}).text())
     yield from RouterMetrics(dict)._registry.collect()
     sidecar = SidecarMetrics()
     sidecar.show(_Load())

@@ -11,7 +11,7 @@ import pytest
 from penstock_operator.__main__ import Operator
 from penstock_operator.cluster import Cluster
 from penstock_operator.config import Config
-from penstock_operator.errors import LeaseLost, Unavailable
+from penstock_operator.errors import LeaseLost, Rejected, Unavailable
 from penstock_operator.fence import FencedCluster
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT_SLICE, EVENT, LEASE, POLICY
 from penstock_operator.lease import Elector
@@ -24,6 +24,17 @@ from tests.support.operator_harness import Harness, backend, policy
 CHILD = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n", "name": "c"}}
 EVENT_OBJECT = {"apiVersion": "v1", "kind": "Event", "metadata": {"namespace": "n", "name": "e"}}
 STATUS = {"kind": "BatchPolicy", "metadata": {"namespace": "n", "name": "p"}, "status": {"a": 1}}
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    """A cluster's `fail` that always raises."""
+
+    def fail(*_: str) -> None:
+        raise error
+
+    return fail
+
+
 WRITES: dict[str, Callable[[Cluster], Any]] = {
     "apply": lambda cluster: cluster.apply(CONFIG_MAP, CHILD),
     "status": lambda cluster: cluster.apply_status(POLICY, STATUS),
@@ -50,6 +61,26 @@ async def test_every_write_needs_the_lease_and_no_read_does(verb: str) -> None:
     assert len(inner.writes) == before
     assert await fenced.get(POLICY, "n", "p") is not None
     assert len(await fenced.list(POLICY, keep=dict)) == 1
+
+
+@pytest.mark.parametrize("verb", WRITES)
+async def test_every_write_that_is_not_taken_is_counted_with_its_status(verb: str) -> None:
+    """And raised all the same; a Lease that was lost is no word of the apiserver's."""
+    inner, clock, counted = MemoryCluster(), HandClock(), []
+    until = clock.time() + 8
+    fenced = FencedCluster(
+        inner, until=lambda: until, clock=clock, failed=lambda *words: counted.append(words)
+    )
+    for error in (Rejected(403, "exceeded quota"), Unavailable(0, "no answer")):
+        inner.fail = raising(error)
+        with pytest.raises(type(error)):
+            await WRITES[verb](fenced)
+    kind = {"status": "BatchPolicy", "scale": "ModelBackend", "create": "Event"}.get(verb, "ConfigMap")
+    assert counted == [(verb, kind, 403), (verb, kind, 0)]
+    clock.turn(9)
+    with pytest.raises(LeaseLost):
+        await WRITES[verb](fenced)
+    assert len(counted) == 2
 
 
 async def test_a_write_under_way_is_cut_when_the_lease_ends_and_goes_on_when_it_is_renewed() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
+
+import pytest
 
 from penstock_operator.metrics import Metrics, QueueMetrics
 from penstock_operator.workqueue import WorkQueue
@@ -40,3 +43,33 @@ async def test_every_metric_of_a_queue_follows_what_the_queue_does() -> None:
     assert sample(metrics, "workqueue_work_duration_seconds_sum") == 5
     assert sample(metrics, "workqueue_unfinished_work_seconds") == 0
     assert sample(metrics, "workqueue_longest_running_processor_seconds") == 0
+
+
+def test_writes_that_failed_are_told_apart_by_status() -> None:
+    """By verb and kind, too."""
+    metrics = Metrics()
+    for status in (409, 409, 0):
+        metrics.write_failed("apply", "Service", status)
+    text = metrics.text().decode()
+    assert 'penstock_operator_write_errors_total{code="409",kind="Service",verb="apply"} 2.0' in text
+    assert 'penstock_operator_write_errors_total{code="0",kind="Service",verb="apply"} 1.0' in text
+
+
+def test_the_release_that_runs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its package says; files that were never installed have none."""
+    found = re.search(
+        r'^penstock_operator_build_info{python="3[^"]+",version="([^"]+)"} 1', text(), re.MULTILINE
+    )
+    assert found is not None
+    assert found[1] == importlib.metadata.version("penstock")
+
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert 'version="unknown"' in text()
+
+
+def text() -> str:
+    """A scrape of a fresh process."""
+    return Metrics().text().decode()

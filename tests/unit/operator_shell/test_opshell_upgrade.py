@@ -63,7 +63,8 @@ async def test_a_scrape_counts_who_waits() -> None:
     """One gauge a backend: their sum is what is left of an upgrade."""
 
     def waiting(harness: Harness) -> list[float]:
-        found = text_string_to_metric_families(Fleet(harness.ctx.store, harness.ctx.reports).text())
+        fleet = Fleet(harness.ctx.store, harness.ctx.reports, harness.ctx.scaled)
+        found = text_string_to_metric_families(fleet.text())
         return [
             sample.value
             for family in found
