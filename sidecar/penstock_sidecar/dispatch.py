@@ -23,7 +23,7 @@ from penstock_sidecar.concurrency import AutoSlots
 from penstock_sidecar.curve import ServiceCurve
 from penstock_sidecar.door import MAX_QUEUED_BYTES, Door
 from penstock_sidecar.forecast import Forecast, Turn
-from penstock_sidecar.isolation import Budget, granted
+from penstock_sidecar.isolation import Budget
 from penstock_sidecar.keys import Keys, Told
 from penstock_sidecar.pace import Pace
 from penstock_sidecar.patience import Patience
@@ -392,12 +392,7 @@ class Dispatcher:
 
     def may_isolate(self, attempt: int, requests: int) -> bool:
         """See `runs.Flow`."""
-        now = self._clock()
-        # What was begun is brought to an end: to stop half way would have cost runs and told nobody apart.
-        if 1 < attempt <= granted(requests):
-            self._budget.spend(now)
-            return True
-        return self._budget.take(now)
+        return self._budget.take(self._clock(), attempt, requests)
 
     # Inside
 

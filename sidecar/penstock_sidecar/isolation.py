@@ -15,6 +15,7 @@ WINDOW = 10
 """Seconds over which runs are counted."""
 SHARE = 0.1
 """Runs again as a share of batches."""
+_ROUNDING = 1e-9
 
 
 def worth(status: int, requests: int) -> bool:
@@ -35,32 +36,54 @@ def granted(requests: int) -> int:
 class Budget:
     """At most a tenth as many runs again as batches over 10 s; one in 10 s is always allowed.
 
+    That is asked when a search begins. Once begun it goes on to its end (see `granted`): to stop half way
+    would have cost runs and told nobody apart. What it takes beyond the rule is a debt that later batches
+    pay, a tenth each, and where they are rare the time, one run in 10 s; until then no other begins. So over
+    any time there are at most as many runs as a tenth of its batches and one in 10 s, and one search and what
+    10 s had left over.
+
     Counts are kept by whole seconds. Runs are counted over the current and the ten seconds before, batches
-    over the current and nine before, so the bound holds over the 10 s before each run that is allowed.
+    over the current and nine before, so the rule holds over the 10 s before each search that begins.
     """
 
-    __slots__ = ("_batches", "_runs")
+    __slots__ = ("_batches", "_debt", "_paid", "_runs")
 
     def __init__(self) -> None:
         self._batches: deque[list[int]] = deque()
         self._runs: deque[list[int]] = deque()
+        self._debt = 0.0
+        self._paid = 0.0
 
     def batch(self, now: float) -> None:
         """Note one batch that was sent (not one that was run again)."""
         _count(self._batches, int(now))
+        self._pay(now, SHARE)
 
-    def take(self, now: float) -> bool:
-        """Whether one more run is allowed now; it counts from here on where it is."""
-        second = int(now)
-        runs = _total(self._runs, second - WINDOW)
-        if runs and runs + 1 > SHARE * _total(self._batches, second - WINDOW + 1):
+    def take(self, now: float, attempt: int, requests: int) -> bool:
+        """Whether a run again is allowed now; it counts from here on where it is.
+
+        Args:
+            now: the time.
+            attempt: which run of its batch's search it is, 1 = it begins.
+            requests: requests in the batch.
+        """
+        if not 1 < attempt <= granted(requests) and not self._allows(now):
             return False
-        _count(self._runs, second)
+        _count(self._runs, int(now))
+        self._debt += 1.0
         return True
 
-    def spend(self, now: float) -> None:
-        """Note one more run that was granted with another."""
-        _count(self._runs, int(now))
+    def _allows(self, now: float) -> bool:
+        self._pay(now, 0.0)
+        second = int(now)
+        runs = _total(self._runs, second - WINDOW)
+        worth = SHARE * _total(self._batches, second - WINDOW + 1)
+        return (not runs or runs + 1 <= worth) and self._debt + 1.0 <= max(1.0, worth) + _ROUNDING
+
+    def _pay(self, now: float, least: float) -> None:
+        if self._debt > 0.0:
+            self._debt = max(0.0, self._debt - max(least, (now - self._paid) / WINDOW))
+        self._paid = now
 
 
 def _count(counts: deque[list[int]], second: int) -> None:

@@ -183,9 +183,36 @@ def test_isolation_has_a_budget_and_what_it_does_not_cover_gets_the_batchs_answe
         assert [got(first[0]), got(first[2]), got(first[3])] == [[1], [2], [3]]
         again = await asyncio.gather(*(s.ask(item) for item in (1, "bad", 2, 3)))
         assert [isinstance(each, Response) and each.status for each in again] == [400] * 4
-        await asyncio.sleep(12.0)
+        await asyncio.sleep(40.0)  # four runs again, one in ten seconds
         third = await asyncio.gather(*(s.ask(item) for item in (1, "bad", 2, 3)))
         assert got(third[0]) == [1]
+        await s.close()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize(("gap", "batches"), [(0.01, 1500), (0.2, 600), (1.0, 400), (20.0, 60)])
+def test_over_time_runs_again_are_a_tenth_of_the_batches_or_one_in_ten_seconds(gap: float, batches: int):
+    """However often a batch fails: each search that begins is ended, and paid before the next."""
+
+    async def main():
+        s = Scripted(base=0.001, behaviour=failing("bad"), max_batch_size=8)
+        began = s.loop.time()
+        found = 0
+        for number in range(batches):
+            asked = [s.ask("bad"), *(s.ask(f"{number}.{place}") for place in range(7))]
+            outcomes = await asyncio.gather(*asked)
+            statuses = {each.status for each in outcomes if isinstance(each, Response)}
+            neighbours = [isinstance(each, Response) and each.status == 200 for each in outcomes[1:]]
+            assert statuses <= {200, 400}
+            assert all(neighbours) or not any(neighbours), "a search was begun and not ended"
+            found += all(neighbours)
+            await asyncio.sleep(gap)
+        times = [run.begun for run in s.runs if ATTEMPT in run.fields]
+        due = max(0.1 * batches, (s.loop.time() - began) / 10)
+        search = 2 * 3
+        assert 0.8 * due <= len(times) <= due + 2 * search
+        assert found == len(times) // search
         await s.close()
 
     fake_loop.run(main())

@@ -83,7 +83,7 @@ def test_runs_of_isolation_are_no_batches():
         s.dispatcher.apply(Batching(max_batch_size=8, max_concurrent_batches="auto"))
         for _ in range(4):
             await asyncio.gather(*(s.ask("bad" if number < 2 else number) for number in range(8)))
-            await asyncio.sleep(12.0)
+            await asyncio.sleep(200.0)
         assert len(s.runs) > 16
         assert s.dispatcher.slots == 4
         await s.close()

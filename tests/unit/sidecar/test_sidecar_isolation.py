@@ -85,35 +85,63 @@ def test_only_what_may_be_one_request_s_fault_is_worth_it(status: int, requests:
     assert worth(status, requests) is expected
 
 
-@given(st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(0, 40), st.integers(0, 5)), max_size=60))
-def test_a_run_that_is_allowed_keeps_runs_within_a_tenth_of_the_batches_of_ten_seconds_or_is_the_only_one(
-    steps: list[tuple[float, int, int]],
-):
-    budget = Budget()
-    now = 0.0
+Step = tuple[float, int, int, int]
+STEPS = st.tuples(st.floats(0.0, 5.0), st.integers(0, 40), st.integers(0, 3), st.integers(2, 40))
+
+
+def spent(steps: list[Step]) -> tuple[list[float], list[float], list[tuple[float, int]]]:
+    """Batches, runs and beginnings of searches (of how many requests); each takes all that it is granted."""
+    budget, now = Budget(), 0.0
     batches: list[float] = []
     runs: list[float] = []
-    for pause, sent, asked in steps:
+    begun: list[tuple[float, int]] = []
+    for pause, sent, asked, requests in steps:
         now += pause
         for _ in range(sent):
             budget.batch(now)
             batches.append(now)
         for _ in range(asked):
-            if budget.take(now):
+            for attempt in range(1, granted(requests) + 1):
+                if not budget.take(now, attempt, requests):
+                    assert attempt == 1, "what is begun is ended"
+                    break
                 runs.append(now)
-                recent = sum(run > now - 10.0 for run in runs)
-                assert recent <= max(1, 0.1 * sum(batch > now - 10.0 for batch in batches))
+                if attempt == 1:
+                    begun.append((now, requests))
+    return batches, runs, begun
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_a_search_begins_only_within_a_tenth_of_the_batches_of_ten_seconds_or_as_the_only_one(
+    steps: list[Step],
+):
+    batches, runs, begun = spent(steps)
+    for now, _ in begun:
+        before = sum(now - 10.0 < run < now for run in runs)
+        assert before + 1 <= max(1, 0.1 * sum(now - 10.0 < batch <= now for batch in batches))
+
+
+@given(st.lists(STEPS, min_size=1, max_size=60))
+def test_over_any_time_runs_are_a_tenth_of_its_batches_one_in_ten_seconds_and_one_search(steps: list[Step]):
+    batches, runs, begun = spent(steps)
+    for first in sorted(set(runs)):
+        for last in sorted({run for run in runs if run >= first}):
+            held = sum(first <= run <= last for run in runs)
+            paid = 0.1 * sum(first <= batch <= last for batch in batches) + (last - first) / 10
+            search = max(granted(requests) for now, requests in begun if first <= now <= last)
+            saved = max(1, 0.1 * sum(last - 11.0 < batch <= last for batch in batches))
+            assert held <= paid + saved + search - 1 + 1e-6
 
 
 def test_one_run_is_always_allowed_and_then_one_for_ten_batches():
     budget = Budget()
-    assert budget.take(100.0)
-    assert not budget.take(100.0)
+    assert budget.take(100.0, 1, 2)
+    assert not budget.take(100.0, 1, 2)
     for _ in range(20):
         budget.batch(100.5)
-    assert budget.take(100.5)
-    assert not budget.take(100.5)
-    assert budget.take(112.0)
+    assert budget.take(100.5, 1, 2)
+    assert not budget.take(100.5, 1, 2)
+    assert budget.take(112.0, 1, 2)
 
 
 @given(st.integers(2, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
@@ -122,14 +150,27 @@ def test_one_grant_covers_finding_one_bad_request(batch: tuple[int, int]):
     assert find(requests, {bad})[2].runs <= granted(requests)
 
 
-def test_runs_that_were_granted_with_another_count():
+def test_a_search_is_paid_before_the_next_begins():
     budget = Budget()
-    assert budget.take(100.0)
-    for _ in range(4):
-        budget.spend(100.0)
-    for _ in range(50):
-        budget.batch(100.0)
-    assert not budget.take(100.0)
-    for _ in range(10):
-        budget.batch(100.0)
-    assert budget.take(100.0)
+    assert [budget.take(100.0, attempt, 32) for attempt in range(1, 12)] == [True] * 10 + [False]
+    # Ten seconds later nothing is in the window any more; what was overdrawn is not forgotten with it.
+    for second in range(1, 100):
+        budget.batch(100.0 + second)
+        assert not budget.take(100.0 + second, 1, 32)
+    budget.batch(200.0)
+    assert budget.take(200.0, 1, 32)
+
+
+def test_where_many_batches_are_sent_several_searches_go_on_at_once():
+    budget = Budget()
+    for number in range(1000):
+        budget.batch(100.0 + number / 1000)
+    begun = sum(all(budget.take(101.0, attempt, 32) for attempt in range(1, 11)) for _ in range(20))
+    assert begun == 10
+
+
+def test_where_nothing_else_is_sent_time_pays():
+    budget = Budget()
+    assert all(budget.take(100.0, attempt, 32) for attempt in range(1, 11))
+    assert not budget.take(199.0, 1, 32)
+    assert budget.take(200.1, 1, 32)
