@@ -18,7 +18,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from penstock_wire.h1_front import H1Front, H1Listener
@@ -260,23 +260,28 @@ def cut(data: bytes, dice: random.Random) -> list[bytes]:
     return [piece for piece in found if piece]
 
 
-def make(dice: random.Random) -> bytes:
-    """Some requests, damaged in some places."""
-    data = bytearray(b"".join(dice.choice(CORPUS) for _ in range(dice.randrange(1, 5))))
+def make(
+    dice: random.Random,
+    corpus: Sequence[bytes] = CORPUS,
+    most: int = 4,
+    pieces: Sequence[bytes] = PIECES,
+) -> bytes:
+    """Some messages of a corpus, at most so many, damaged in some places."""
+    data = bytearray(b"".join(dice.choice(corpus) for _ in range(dice.randrange(1, most + 1))))
     for _ in range(dice.choice((0, 1, 1, 2, 3, 6))):
         at = dice.randrange(len(data) + 1)
         kind = dice.randrange(5)
         if kind == 0 and at < len(data):
             data[at] = dice.randrange(256)
         elif kind == 1:
-            data[at:at] = dice.choice(PIECES)
+            data[at:at] = dice.choice(pieces)
         elif kind == 2:
             del data[at : at + dice.randrange(1, 6)]
         elif kind == 3:
             data[at:at] = data[at : at + dice.randrange(1, 40)]
         else:  # at a line's beginning, where it does most harm
             place = data.find(b"\r\n", at)
-            data[place + 2 : place + 2] = dice.choice(PIECES)
+            data[place + 2 : place + 2] = dice.choice(pieces)
     return bytes(data) or b"\r"
 
 

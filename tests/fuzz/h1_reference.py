@@ -1,6 +1,6 @@
-"""A second, strict reading of HTTP/1.1 requests: RFC 9112's grammar as regular expressions, whole bytes only.
+"""A second, strict reading of HTTP/1.1: RFC 9112's grammar as regular expressions, whole bytes only.
 
-Written apart from the front and its parser, to say where a request that the front took must end.
+Written apart from the front, the upstream and their parser, to say where what they took must end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 # RFC 9112 section 3: words may be set apart by more than one space.
 _REQUEST_LINE = re.compile(rb"(" + TOKEN + rb") +([!-~\x80-\xff]+) +HTTP/(1\.[01])\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9]{2})(?: [^\r\n]*)?\r\n")
 _FIELD = re.compile(rb"(" + TOKEN + rb"):[ \t]*([\t -~\x80-\xff]*)\r\n")
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
 # NB: names and values of extensions may be empty here, which RFC 9112 section 7.1.1 does not say: llhttp
@@ -21,6 +22,8 @@ _WORD = rb"(?:" + TOKEN + rb")?"
 _EXTENSION = rb"[ \t]*;[ \t]*" + _WORD + rb"(?:[ \t]*=[ \t]*(?:" + _QUOTED + rb"|" + _WORD + rb"))?"
 _CHUNK = re.compile(rb"([0-9A-Fa-f]+)((?:" + _EXTENSION + rb")*)\r\n")
 _CLOSES = re.compile(rb"(?:^|,)[ \t]*close[ \t]*(?:,|$)", re.IGNORECASE)
+
+_KEEPS = re.compile(rb"(?:^|,)[ \t]*keep-alive[ \t]*(?:,|$)", re.IGNORECASE)
 
 
 class Unreadable(Exception):
@@ -51,6 +54,67 @@ def lengths(data: bytes) -> list[int]:
     """The bytes that each of `requests` has, blank lines before it included."""
     ends = [0, *(end for _, end in _all(data))]
     return [end - start for start, end in itertools.pairwise(ends)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AnswerReading:
+    """One answer, as received, and where it ends; `keep`: its connection may be used again."""
+
+    status: int
+    fields: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    keep: bool
+    end: int
+
+
+def answer(data: bytes, method: str, *, ended: bool) -> AnswerReading:
+    """The first final answer at the beginning of `data` (RFC 9112 section 6.3).
+
+    Args:
+        data: what a server sent.
+        method: of the request.
+        ended: the server has ended its connection behind it.
+
+    Raises:
+        Unreadable: it is none.
+        Incomplete: it is the beginning of one at most.
+    """
+    at, status = 0, 0
+    while status < 200:
+        while data[at : at + 1] in (b"\r", b"\n"):
+            at += 1
+        line = _match(_STATUS_LINE, data, at)
+        version, status = line[1], int(line[2])
+        fields, at = _fields(data, line.end())
+        if status == 101:
+            raise Unreadable
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in fields:
+        values.setdefault(name, []).append(value)
+    lengths, codings = values.get(b"content-length", []), values.get(b"transfer-encoding", [])
+    tokens = b",".join(values.get(b"connection", []))
+    keep = (version == b"1.1" or _KEEPS.search(tokens) is not None) and _CLOSES.search(tokens) is None
+    if codings and (lengths or version == b"1.0" or [one.lower() for one in codings] != [b"chunked"]):
+        raise Unreadable
+    if len(lengths) > 1 or (lengths and re.fullmatch(rb"[0-9]+", lengths[0]) is None):
+        raise Unreadable
+    body = b""
+    if status == 204 and (codings or (lengths and int(lengths[0]))):
+        keep = False
+    elif method == "HEAD" or status in (204, 304):
+        pass
+    elif codings:
+        body, at = _chunks(data, at)
+    elif lengths:
+        body = data[at : at + int(lengths[0])]
+        at += int(lengths[0])
+        if at > len(data):
+            raise Incomplete
+    else:
+        body, at, keep = data[at:], len(data), False
+        if not ended:
+            raise Incomplete
+    return AnswerReading(status, tuple(fields), body, keep, at)
 
 
 def _all(data: bytes) -> Iterator[tuple[Reading, int]]:

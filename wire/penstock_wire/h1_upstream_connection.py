@@ -362,8 +362,10 @@ class Connection:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._switch(data[upgrade.args[0] :])
-            return
+            if not self._over:
+                self._switch(data[upgrade.args[0] :])
+                return
+            self.reusable = False  # a switch behind a complete answer is none
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, AnswerUnreadable):
@@ -456,6 +458,8 @@ class Connection:
     def on_message_complete(self) -> None:
         """See httptools."""
         if not self._over and self._state == _BODY:
+            if not self._parser.should_keep_alive():
+                self.reusable = False  # trailers can say so, too: the parser takes no other message then
             self._complete()
 
     # -- the answer -----------------------------------------------------------------------------------------
