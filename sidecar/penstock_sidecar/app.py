@@ -156,7 +156,12 @@ class Sidecar:
             clock=time.monotonic,
             beside=self._passing,
             trace=None if self._tracing is None else self._tracing.send,
-            streamed=StreamedSends(open=self._model.open, send=self._model.send, cut=self._metrics.cut)
+            streamed=StreamedSends(
+                open=self._model.open,
+                send=self._model.send,
+                cut=self._metrics.cut,
+                clock=time.monotonic,
+            )
             if protocol is ENVELOPE_PROTOCOL
             else None,
         )

@@ -343,7 +343,7 @@ class Dispatcher:
         try:
             work.finish(outcome)
         except Exception as error:
-            log("answer failed", level="error", error=repr(error))
+            log("answer failed", level="error", error=repr(error), request_id=work.request_id.decode())
 
     def freed(self, turn: Turn) -> None:
         """See `runs.Flow`."""

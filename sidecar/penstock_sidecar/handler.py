@@ -156,7 +156,7 @@ class SidecarHandler:
             else:
                 self.answer(exchange, found, request_id, size)
         except Exception as error:
-            log("request failed", level="error", error=repr(error))
+            log("request failed", level="error", error=repr(error), request_id=request_id.decode())
             failed = PenstockError(Reason.INTERNAL, "the request could not be handled")
             self.answer(exchange, failed, request_id, size)
 

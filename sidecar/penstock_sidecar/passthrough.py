@@ -22,7 +22,7 @@ from penstock_sidecar.exchange import failure, from_model
 from penstock_sidecar.keys import lone_fields
 from penstock_sidecar.pace import MAX_RETRY_AFTER, Pace
 from penstock_sidecar.passthrough_queue import WaitingLine
-from penstock_sidecar.passthrough_relay import Relay, join, nothing
+from penstock_sidecar.passthrough_relay import Relay, TunnelIdle, join, nothing
 from penstock_sidecar.refusals import Refusals
 from penstock_sidecar.request_ids import RequestIds
 from penstock_sidecar.tally import Tally
@@ -48,6 +48,8 @@ STREAM_BYTES = 64 * 1024
 """Request bodies up to here are received whole: one write instead of a stream."""
 STREAM_IDLE_SECONDS = 60.0
 """A stream whose model is silent for longer (or for defaultTimeout, if that is longer) is cut."""
+TUNNEL_IDLE_SECONDS = 600.0
+"""A tunnel in which nothing goes either way for longer is closed: it has one of `maxOngoingRequests`."""
 TIMER_SLACK = 0.0005
 """uvloop's timers have a resolution of 1 ms and may fire this much early."""
 MIN_SECONDS = 0.001
@@ -420,7 +422,7 @@ class Passing:
             self._finish(call, None)
             raise
         except Exception as error:
-            log("request failed", level="error", error=repr(error))
+            log("request failed", level="error", error=repr(error), request_id=call.request_id.decode())
             self._finish(call, PenstockError(Reason.INTERNAL, "the request could not be handled"))
         else:
             if call.over:  # the client left in this very moment
@@ -470,7 +472,8 @@ class Passing:
             if error is None:
                 self._ended(call, answer.status, None)
             elif isinstance(error, UpstreamError):
-                log("answer broke off", level="warning", error=str(error))
+                told = call.request_id.decode()
+                log("answer broke off", level="warning", error=str(error), request_id=told)
                 self._ended(call, answer.status, failure(error, executed=True).reason)
             else:
                 self._ended(call, 499, Reason.CLIENT_GONE)
@@ -485,7 +488,10 @@ class Passing:
         try:
             client = call.exchange.switch(self._fields(call, answer))
             call.over = True  # from here on nothing can be answered
-            await join(client, model)
+            await join(client, model, TUNNEL_IDLE_SECONDS)
+        except TunnelIdle as error:
+            reason = Reason.DEADLINE
+            log("tunnel was idle", error=str(error), request_id=call.request_id.decode())
         except ClientGone:
             answer.abort()
             reason = Reason.CLIENT_GONE
@@ -498,7 +504,7 @@ class Passing:
         except Exception as error:
             answer.abort()
             reason = Reason.INTERNAL
-            log("tunnel failed", level="error", error=repr(error))
+            log("tunnel failed", level="error", error=repr(error), request_id=call.request_id.decode())
         finally:
             self._tunnels.discard(call)
             call.over = False

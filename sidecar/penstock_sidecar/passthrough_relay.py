@@ -60,17 +60,61 @@ async def nothing() -> AsyncIterator[bytes]:
     yield b""
 
 
-async def join(one: Tunnel, other: Tunnel) -> None:
+class TunnelIdle(Exception):
+    """Nothing went either way for too long."""
+
+
+class _Watch:
+    """Ends a tunnel's two halves when nothing has gone either way for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._heard = self._loop.time()
+        self._timer = self._loop.call_later(seconds, self._look)
+        self.halves: list[asyncio.Task[None]] = []
+        self.idle = False
+
+    def heard(self) -> None:
+        """Something went."""
+        self._heard = self._loop.time()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        # NB: one timer for all the pieces since it was set, of which a busy tunnel has thousands a second.
+        left = self._heard + self._seconds - self._loop.time()
+        if left > 0.0:
+            self._timer = self._loop.call_later(left, self._look)
+            return
+        self.idle = True
+        for half in self.halves:
+            half.cancel()
+
+
+async def join(one: Tunnel, other: Tunnel, idle: float) -> None:
     """Carry bytes both ways until both sides have ended; each half ends by itself.
 
+    Args:
+        one: a side.
+        other: the other.
+        idle: seconds without a byte either way after which both are closed.
+
     Raises:
-        ClientGone, UpstreamError: a side is gone; both are closed then, as they are when this is cancelled.
+        TunnelIdle, ClientGone, UpstreamError: nothing came, or a side is gone; both are closed then, as they
+            are when this is cancelled.
     """
-    back = asyncio.get_running_loop().create_task(_carry(other, one))
+    watch = _Watch(idle)
+    back = asyncio.get_running_loop().create_task(_carry(other, one, watch))
     try:
-        forth = asyncio.get_running_loop().create_task(_carry(one, other))
+        forth = asyncio.get_running_loop().create_task(_carry(one, other, watch))
+        watch.halves = [forth, back]
         try:
             done, _ = await asyncio.wait({forth, back}, return_when=asyncio.FIRST_EXCEPTION)
+            if watch.idle:
+                raise TunnelIdle(f"nothing went either way for {idle:.0f} s")
             for task in done:
                 task.result()
         finally:
@@ -80,12 +124,15 @@ async def join(one: Tunnel, other: Tunnel) -> None:
         other.abort()
         raise
     finally:
+        watch.stop()
         await _stop(back)
 
 
-async def _carry(source: Tunnel, sink: Tunnel) -> None:
+async def _carry(source: Tunnel, sink: Tunnel, watch: _Watch) -> None:
     while data := await source.read():
+        watch.heard()
         await sink.write(data)
+        watch.heard()
     sink.end()
 
 

@@ -36,6 +36,8 @@ from penstock_wire.process import log
 
 _ONE_CORE = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1
 MIN_RUN_SECONDS = 0.001
+LOGGED_IDS = 16
+"""Requests that are told in a log line about a batch."""
 TOO_MANY = 429
 """Of all 4xx the one that tells of the model's load, and not of what a caller has sent."""
 
@@ -351,7 +353,8 @@ class Runs:
 
     def _failed(self, batch: Batch, error: Exception) -> None:
         """A fault of ours."""
-        log("batch failed", level="error", error=repr(error))
+        ids = [part.work.request_id.decode() for part in batch.parts]
+        log("batch failed", level="error", error=repr(error), requests=len(ids), request_ids=ids[:LOGGED_IDS])
         self._release(batch)
         self._tell(batch.parts, PenstockError(Reason.INTERNAL, "the batch could not be handled"))
 

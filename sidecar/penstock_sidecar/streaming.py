@@ -24,7 +24,7 @@ from penstock_wire.envelope import read_string
 from penstock_wire.envelope_stream import Event, Splitter
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.h1_upstream import MAX_ANSWER_BYTES
-from penstock_wire.headers import PREFIX, Headers, get
+from penstock_wire.headers import PREFIX, SERVER_TIMING, Headers, get
 from penstock_wire.http import (
     AnswerUnreadable,
     Request,
@@ -277,9 +277,13 @@ class StreamedSends:
         open: sends to the model, and returns with the head of its answer.
         send: sends to the model.
         cut: told of each stream that is cut after its head, by other than its client's leaving.
+        clock: the monotonic time in seconds.
     """
 
-    def __init__(self, *, open: Open, send: Send, cut: Callable[[Reason], None]) -> None:
+    def __init__(
+        self, *, open: Open, send: Send, cut: Callable[[Reason], None], clock: Callable[[], float]
+    ) -> None:
+        self._clock = clock
         self._open = open
         self._send = send
         self._cut = cut
@@ -310,10 +314,12 @@ class StreamedSends:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
+        sent = self._clock()
         answer = await self._open(request, timeout, max(timeout, IDLE_SECONDS))
         if 200 <= answer.status < 300 and is_streamed(answer.headers):
             ids = [part.items[0].id for part in parts]
-            streams = BatchStreams(answer, ids, _Parts(parts, settle, self._tell, self._cut))
+            watcher = _Parts(parts, settle, self._tell, self._cut, seconds=lambda: self._clock() - sent)
+            streams = BatchStreams(answer, ids, watcher)
             expiry = loop.call_at(deadline, streams.expire)
             try:
                 await streams.run()
@@ -373,7 +379,9 @@ class _Parts:
         settle: Callable[[Work, Outcome], None],
         cancelled: Callable[[Sequence[str]], None],
         cut: Callable[[Reason], None],
+        seconds: Callable[[], float],
     ) -> None:
+        self._seconds = seconds
         self._parts = parts
         self._settle = settle
         self._cut = cut
@@ -384,14 +392,21 @@ class _Parts:
         if work.done:
             return False
         if isinstance(outcome, Response):
-            outcome.headers = from_model(outcome.headers)
+            # What is known when a client's first line is there; what joining took is not told from the rest.
+            timing = b'queue;dur=%.3f, batch;desc="%d", model;dur=%.3f' % (
+                (work.cut_at - work.arrived) * 1e3,
+                len(self._parts),
+                self._seconds() * 1e3,
+            )
+            outcome.headers = (*from_model(outcome.headers), (SERVER_TIMING, timing))
         self._settle(work, outcome)
         return True
 
     def over(self, index: int, reason: Reason | None) -> None:
         if reason is not None and reason is not Reason.CLIENT_GONE:
             self._cut(reason)
-            log("a stream was cut", level="warning", reason=reason.value)
+            told = self._parts[index].work.request_id.decode()
+            log("a stream was cut", level="warning", reason=reason.value, request_id=told)
 
 
 def _value(raw: bytes) -> bytes:

@@ -531,7 +531,9 @@ def test_no_exception_ends_the_dispatcher(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("broken", ["compose", "distribute"])
-def test_a_batch_that_cannot_be_handled_gives_its_slot_back(monkeypatch: pytest.MonkeyPatch, broken: str):
+def test_a_batch_that_cannot_be_handled_gives_its_slot_back_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: str
+):
     async def main():
         s = Scripted()
 
@@ -540,7 +542,7 @@ def test_a_batch_that_cannot_be_handled_gives_its_slot_back(monkeypatch: pytest.
 
         with monkeypatch.context() as patch:
             patch.setattr(runs, broken, fail)
-            outcome = await s.ask(1)
+            outcome, _ = await asyncio.gather(s.ask(1), s.ask(3))
         assert isinstance(outcome, PenstockError)
         assert outcome.reason is Reason.INTERNAL
         assert s.dispatcher.ongoing == 0
@@ -548,6 +550,9 @@ def test_a_batch_that_cannot_be_handled_gives_its_slot_back(monkeypatch: pytest.
         await s.close()
 
     fake_loop.run(main())
+    (line,) = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (line["message"], line["level"], line["requests"]) == ("batch failed", "error", 2)
+    assert line["request_ids"] == ["id-(1.)", "id-(3.)"]
 
 
 def test_what_is_refused_over_and_over_leaves_nothing_behind():

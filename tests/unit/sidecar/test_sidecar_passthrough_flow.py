@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_sidecar.drain import refusal
+from penstock_sidecar.passthrough import TUNNEL_IDLE_SECONDS
 from penstock_wire.errors import PenstockError
 from penstock_wire.http import (
     ClientGone,
@@ -71,6 +73,30 @@ class TestTunnels:
             assert bench.passing.open_tunnels == 0
 
         fake_loop.run(main())
+
+    def test_one_that_is_idle_either_way_is_closed_and_gives_its_place_back(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        async def main() -> None:
+            bench = Bench()
+            asked, model = await self.open(bench)
+            for line in (asked.client, model):  # either side's bytes are a sign of life
+                await asyncio.sleep(TUNNEL_IDLE_SECONDS - 1)
+                line.inbox.put_nowait(b"x")
+            asked.client.inbox.put_nowait(b"")  # one half has ended, the other is as idle
+            await asyncio.sleep(TUNNEL_IDLE_SECONDS - 1)
+            assert bench.load == (0, 1)
+            assert not model.aborted
+            await asyncio.sleep(2)
+            assert bench.load == (0, 0)
+            assert bench.passing.open_tunnels == 0
+            assert model.aborted
+            assert asked.client.aborted
+
+        fake_loop.run(main())
+        (line,) = map(json.loads, capsys.readouterr().err.splitlines())
+        assert line["message"] == "tunnel was idle"
+        assert line["request_id"]
 
     def test_a_drain_closes_it_at_the_timeout(self) -> None:
         """`refuse_queued` is what a drain does then."""

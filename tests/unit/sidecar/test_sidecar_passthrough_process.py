@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -45,6 +46,12 @@ async def go(pair: Pair) -> None:
 def rss(pair: Pair) -> int:
     """Resident bytes of the sidecar."""
     return int(Path(f"/proc/{pair.sidecar.process.pid}/statm").read_text().split()[1]) * 4096
+
+
+async def logged(pair: Pair, message: str) -> Any:
+    """The first line of the sidecar's log with this message, if there is one."""
+    lines = map(json.loads, pair.sidecar.log)
+    return next((line for line in lines if line["message"] == message), None)
 
 
 async def check_pool(pair: Pair) -> None:
@@ -172,7 +179,7 @@ async def test_an_upload_that_breaks_off_is_no_request(pair: Pair) -> None:
 
 async def test_an_answer_that_breaks_off_is_never_taken_for_whole(pair: Pair) -> None:
     await pair.start()
-    async with pair.session.get(pair.data + "/cut") as answer:
+    async with pair.session.get(pair.data + "/cut", headers={"x-request-id": "half-a-loaf"}) as answer:
         assert await answer.content.readexactly(4) == b"half"
         await go(pair)
         with pytest.raises(aiohttp.ClientError):
@@ -180,6 +187,8 @@ async def test_an_answer_that_breaks_off_is_never_taken_for_whole(pair: Pair) ->
     await check_pool(pair)
     metrics = (await pair.admin_get("/metrics")).body.decode()
     assert 'penstock_sidecar_requests_total{code="200",reason="model_unreachable"} 1.0' in metrics
+    line = await until(lambda: logged(pair, "answer broke off"))
+    assert (line["level"], line["request_id"]) == ("warning", "half-a-loaf")
 
 
 async def test_the_limit_the_queue_and_the_refusals(pair: Pair) -> None:

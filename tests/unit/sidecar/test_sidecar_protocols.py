@@ -268,6 +268,10 @@ async def test_a_batch_is_streamed_to_each_of_its_clients(start: Callable[..., A
     assert replies[0].headers["content-type"] == "application/x-ndjson"
     assert replies[0].body == b'{"step": 1}\n{"step": 2}\n{"step": 3}\n'
     assert replies[1].body == b""
+    for reply in replies[:2]:  # waiting, its batch, and the model until this client's first line
+        assert re.fullmatch(
+            r'queue;dur=[0-9.]+, batch;desc="3", model;dur=[0-9.]+', reply.headers["server-timing"]
+        )
     assert replies[2].reason == "model_failed"
     assert replies[2].document["detail"] == "below zero"
     await pair.until_load(0)
@@ -306,7 +310,8 @@ async def test_one_that_does_not_read_is_cut_and_its_mate_goes_on(start: Callabl
     host, port = pair.data.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port), limit=1)
     body = b'{"x": 1000000000, "wide": 1}'
-    head = b"POST /stream HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    head = b"POST /stream HTTP/1.1\r\nhost: a\r\nx-request-id: deaf-1\r\n"
+    head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
 
     async def deaf() -> Reply:
         writer.write(head % len(body) + body)
@@ -322,7 +327,7 @@ async def test_one_that_does_not_read_is_cut_and_its_mate_goes_on(start: Callabl
     assert len((await pair.look())["cancelled"]) <= 1
 
     async def told() -> bool:
-        return any("slow_reader" in line for line in pair.sidecar.log)
+        return any("slow_reader" in line and "deaf-1" in line for line in pair.sidecar.log)
 
     await until(told)
     metrics = (await pair.admin_get("/metrics")).body.decode()

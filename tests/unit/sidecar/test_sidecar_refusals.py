@@ -109,6 +109,24 @@ async def test_a_full_queue_refuses_without_reading_the_body():
     await world.close()
 
 
+@pytest.mark.interpreted
+async def test_a_fault_of_ours_is_logged_with_its_requests_id(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    world = World()
+
+    def broken(_: Request) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(world.dispatcher, "accept", broken)
+    heard = Heard(b'{"instances": [1]}', (b"x-request-id", b"the-one"))
+    world.handler.begin(heard)
+    assert [(answer.status, reason(answer)) for answer in heard.answers] == [(500, "internal")]
+    (line,) = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (line["message"], line["request_id"]) == ("request failed", "the-one")
+    await world.close()
+
+
 async def test_while_there_is_room_what_cannot_be_read_is_told_so():
     world = World(max_queued_items=3)
     await world.fill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -281,7 +282,7 @@ async def send(answer: Dripping, timeout: float) -> Response:
     async def unused(request: Request, timeout: float) -> Response:
         raise AssertionError("nobody is told")
 
-    sends = StreamedSends(open=begin, send=unused, cut=lambda reason: None)
+    sends = StreamedSends(open=begin, send=unused, cut=lambda reason: None, clock=time.monotonic)
     return await sends.send([], lambda work, outcome: None, Request("POST", "/", (), b""), timeout)
 
 
