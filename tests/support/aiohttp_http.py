@@ -64,7 +64,7 @@ def _write(answer: Response, *, close: bool) -> web.Response:
     response = web.Response(status=answer.status, body=answer.body)
     fields = response.headers
     fields.popall("Content-Type", None)
-    for name, value in answer.headers:
+    for name, value in answer.fields:
         if name not in (b"content-length", b"transfer-encoding", b"connection"):
             fields.add(name.decode("latin-1"), _text(value))
     if close:

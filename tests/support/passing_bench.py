@@ -130,7 +130,7 @@ class Asked:
 
     def field(self, name: bytes) -> bytes | None:
         (answer,) = self.answers
-        return get(answer.headers, name)
+        return get(answer.fields, name)
 
 
 class Bench:

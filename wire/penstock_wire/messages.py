@@ -94,5 +94,11 @@ class Response:
         self.length = length
         self.lines = b""
 
+    @property
+    def fields(self) -> Headers:
+        """All fields: `headers`, and behind them what `lines` hold."""
+        pairs = [line.partition(b": ") for line in self.lines.splitlines()]
+        return (*self.headers, *[(name, value) for name, _, value in pairs])
+
     def __repr__(self) -> str:
         return f"Response({self.status}, {self.headers}, {self.lines!r}, {self.body[:100]!r})"
