@@ -105,7 +105,7 @@ class Config(BaseModel):
     metrics_from: Annotated[
         Peers, Field(description="NetworkPolicyPeers that may scrape metrics, a JSON list; none: nobody.")
     ] = "[]"
-    router_replicas: Annotated[int, Field(ge=1, le=100, description="Router pods in each namespace.")] = 1
+    router_replicas: Annotated[int, Field(ge=1, le=100, description="Router pods in each namespace.")] = 2
     router_cluster_role: Annotated[
         str, Field(description="ClusterRole that lets routers read EndpointSlices.")
     ] = "penstock-router"

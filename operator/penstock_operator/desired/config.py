@@ -35,7 +35,7 @@ class RenderConfig:
     image_pull_policy: str = ""
     report_url: str = "https://penstock-operator.penstock-system.svc:8016"
     authorities: str = ""
-    router_replicas: int = 1
+    router_replicas: int = 2
     router_cluster_role: str = "penstock-router"
     router_resources: dict[str, Any] = field(
         default_factory=lambda: {"requests": {"cpu": "100m", "memory": "128Mi"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock_operator.api import BatchPolicy, ModelBackend, ModelEndpoint, TrafficSplit
 from penstock_operator.desired import backend as backends
-from penstock_operator.desired import deployment, labels, objects, ports, settings, traffic
+from penstock_operator.desired import deployment, labels, objects, ports, router, settings, traffic
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.traffic import Weight
 
@@ -413,3 +414,27 @@ def test_the_router_is_told_of_endpoints_with_a_port() -> None:
     both = [endpoint("b"), endpoint("a", timeout="1m")]
     found = traffic.router_endpoints(both, traffic.plan(both, [], {"a": True}), {"a": 20000})
     assert [(item.name, item.port, item.timeout_ms) for item in found] == [("a", 20000, 60000)]
+
+
+# --- routers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "replicas"), [(CONFIG, 2), (dataclasses.replace(CONFIG, router_replicas=1), 1)]
+)
+def test_a_drain_leaves_a_router_where_there_are_two_as_by_default(
+    config: RenderConfig, replicas: int
+) -> None:
+    """Two stand apart where they can and go one at a time; the budget of one would end no drain."""
+    found = {
+        one["kind"]: one for one in router.router_objects("n", [endpoint("a")], config=config, document=b"")
+    }
+    spec = found["Deployment"]["spec"]
+    assert spec["replicas"] == replicas
+    (apart,) = spec["template"]["spec"]["topologySpreadConstraints"]
+    assert (apart["topologyKey"], apart["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    budget = found.get("PodDisruptionBudget")
+    assert (budget is not None) == (replicas > 1)
+    if budget is not None:
+        assert budget["spec"]["maxUnavailable"] == 1
+        assert budget["spec"]["selector"] == spec["selector"]
