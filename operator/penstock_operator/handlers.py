@@ -24,6 +24,9 @@ from penstock_operator.kinds import PARENTS, WATCHED_CHILDREN, Kind
 _BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
 LOGIN_BACKOFF = 2.0
 """Seconds until a login that failed is tried again; kopf's own are 60."""
+SILENT_SECONDS = 70.0
+"""How long a watch may say nothing before it is taken for stalled and opened again where it stood: the
+apiserver sends a bookmark every minute."""
 ENDING_SECONDS = 15.0
 """How long kopf may take to end, once one of its root tasks has; by itself it takes some 5 s."""
 
@@ -177,6 +180,7 @@ class Watches:
         settings.queueing.idle_timeout = 0.1
         # NB: without it kopf has the whole of every list in memory at once, as text and parsed.
         settings.watching.chunk_size = PAGE
+        settings.watching.inactivity_timeout = SILENT_SECONDS
         selectors = settings.watching.label_selectors
         for kind in WATCHED_CHILDREN:
             selectors[kind.group, kind.version, kind.plural] = self._child_selector

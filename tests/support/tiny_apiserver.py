@@ -1,7 +1,8 @@
 """A Kubernetes apiserver of the smallest kind: `MemoryCluster` behind the real REST API on loopback.
 
 It speaks what the operator and kopf use: discovery, list (with paging), watch, get, server-side apply, the
-status and scale subresources, create, delete. `break_watches` ends every watch in mid-line.
+status and scale subresources, create, delete. `break_watches` ends every watch in mid-line, `stall_watches`
+leaves them open and silent.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class TinyApiserver:
         self.watches = 0
         self.gate = asyncio.Event()
         self.gate.set()
+        self._open: set[asyncio.Queue[bytes | None]] = set()
         self._streams: dict[asyncio.Queue[bytes | None], tuple[str, dict[str, str]]] = {}
         self._events: list[tuple[int, str, Obj]] = []
         self.cluster.watchers.append(self._event)
@@ -61,7 +63,7 @@ class TinyApiserver:
 
     async def __aexit__(self, *_: object) -> None:
         self.gate.set()
-        for queue in list(self._streams):
+        for queue in self._open:
             queue.put_nowait(None)
         assert self._runner is not None
         await self._runner.cleanup()
@@ -84,6 +86,10 @@ class TinyApiserver:
         for queue in list(self._streams):
             queue.put_nowait(b'{"type": "MODIF')
             queue.put_nowait(None)
+
+    def stall_watches(self) -> None:
+        """Say nothing more in the watches that are open, and leave them so."""
+        self._streams.clear()
 
     def _event(self, kind: str, obj: Obj) -> None:
         self._events.append((int(obj["metadata"]["resourceVersion"]), kind, obj))
@@ -184,6 +190,7 @@ class TinyApiserver:
             if version > since:
                 self._offer(queue, kind.kind, labels, event, obj)
         self._streams[queue] = (kind.kind, labels)
+        self._open.add(queue)
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         try:
             await answer.prepare(request)
@@ -192,6 +199,7 @@ class TinyApiserver:
         except ConnectionError:
             pass
         finally:
+            self._open.discard(queue)
             self._streams.pop(queue, None)
         return answer
 

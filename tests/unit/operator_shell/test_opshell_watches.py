@@ -12,7 +12,7 @@ import pytest
 from penstock_operator import handlers
 from penstock_operator.cluster import Credentials
 from penstock_operator.handlers import Watches
-from penstock_operator.kinds import PARENTS, WATCHED_CHILDREN, Kind
+from penstock_operator.kinds import CONFIG_MAP, PARENTS, WATCHED_CHILDREN, Kind
 from tests.support.tiny_apiserver import TinyApiserver
 
 KINDS = len(PARENTS) + len(WATCHED_CHILDREN)
@@ -27,6 +27,13 @@ class _Nobody:
 
     def remove(self, obj: dict[str, Any]) -> None:
         pass
+
+
+def anybody(server: TinyApiserver) -> Credentials:
+    return Credentials(
+        server=server.url, authorization="Bearer t", ca_path=None, insecure=True,
+        certificate_path=None, private_key_path=None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -80,10 +87,7 @@ async def test_kopf_that_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyP
                         await asyncio.sleep(3.0)
             elif logins == 3:
                 loop.call_soon_threadsafe(again.set)
-            return Credentials(
-                server=server.url, authorization="Bearer t", ca_path=None, insecure=True,
-                certificate_path=None, private_key_path=None,
-            )  # fmt: skip
+            return anybody(server)
 
         watches = Watches(
             _Nobody(), credentials=credentials, started=lambda: None, child_selector="a=b", namespace=None,
@@ -116,10 +120,7 @@ async def test_a_login_that_fails_is_tried_again_soon() -> None:
             logins += 1
             if logins == 1:
                 raise OSError("no token yet")
-            return Credentials(
-                server=server.url, authorization="Bearer t", ca_path=None, insecure=True,
-                certificate_path=None, private_key_path=None,
-            )  # fmt: skip
+            return anybody(server)
 
         watches = Watches(
             _Nobody(), credentials=credentials, started=lambda: None, child_selector="a=b", namespace=None,
@@ -133,3 +134,44 @@ async def test_a_login_that_fails_is_tried_again_soon() -> None:
         finally:
             await watches.stop()
     assert logins == 2
+
+
+async def test_a_watch_that_stalls_is_opened_again_and_tells_what_was_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A child that somebody deletes meanwhile stays away for as long as a watch may be silent, no longer."""
+    monkeypatch.setattr(handlers, "SILENT_SECONDS", 0.5)
+    gone = asyncio.Event()
+
+    class Sink(_Nobody):
+        def remove(self, obj: dict[str, Any]) -> None:
+            assert obj["metadata"]["name"] == "c"
+            gone.set()
+
+    async with TinyApiserver() as server:
+        metadata = {"namespace": "n", "name": "c", "labels": {"a": "b"}}
+        await server.cluster.apply(
+            CONFIG_MAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
+        )
+
+        def watched() -> bool:
+            asked = [query for _, path, query, _ in server.requests if path.endswith("/configmaps")]
+            return any("watch" in query for query in asked)
+
+        async def credentials() -> Credentials:
+            return anybody(server)
+
+        watches = Watches(
+            Sink(), credentials=credentials, started=lambda: None, child_selector="a=b", namespace=None,
+            log=lambda *_args, **_fields: None,
+        )  # fmt: skip
+        watches.start()
+        try:
+            async with asyncio.timeout(60):
+                while not watched():  # noqa: ASYNC110 - another thread opens it
+                    await asyncio.sleep(0.05)
+                server.stall_watches()
+                await server.cluster.delete(CONFIG_MAP, "n", "c")
+                await gone.wait()
+        finally:
+            await watches.stop()
