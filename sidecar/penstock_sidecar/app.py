@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import signal
 import time
@@ -37,7 +38,10 @@ from penstock_wire.settings import Settings
 from penstock_wire.settings_source import SettingsSource
 
 LONGEST_TURN = 10.0
-"""Seconds that a turn of the event loop may last before `/livez` fails."""
+"""Seconds that a turn of the event loop may last before `/livez` fails, and fails on after its end.
+
+A process that hangs answers no probe. Those that came meanwhile, and the next one, are told why.
+"""
 HEARTBEAT = 1.0
 IDLE_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
@@ -115,6 +119,7 @@ class Sidecar:
                 on_settings=self._take,
             )
         self._beat = time.monotonic()
+        self._hung = (0.0, -math.inf)  # seconds that the last turn of more than `LONGEST_TURN` took, its end
         self._last_arrival = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -281,14 +286,22 @@ class Sidecar:
 
     async def _heartbeat(self) -> None:
         while True:
-            self._beat = time.monotonic()
+            now = time.monotonic()
+            if now - self._beat > LONGEST_TURN:
+                # NB: this may run before the probe that came while the process hung is read.
+                self._hung = (now - self._beat, now)
+                log("a turn of the event loop was long", level="error", seconds=round(now - self._beat, 1))
+            self._beat = now
             await asyncio.sleep(HEARTBEAT)
 
     def _dead(self) -> str:
         for task in self._tasks:
             if task.done():
                 return f"task {task.get_name()} has ended"
-        late = time.monotonic() - self._beat
+        now = time.monotonic()
+        late = now - self._beat
+        if late <= LONGEST_TURN and now - self._hung[1] < LONGEST_TURN:
+            late = self._hung[0]
         return f"a turn lasted {late:.0f} s" if late > LONGEST_TURN else ""
 
     def _unready(self) -> str:

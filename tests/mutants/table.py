@@ -37,6 +37,7 @@ _ENDS = f"{_UNIT}/sidecar/test_sidecar_dispatch_ends.py"
 _MACHINE = f"{_UNIT}/sidecar/test_sidecar_machine.py"
 _ISOLATION = f"{_UNIT}/sidecar/test_sidecar_isolation.py"
 _REFUSALS = f"{_UNIT}/sidecar/test_sidecar_refusals.py"
+_LIFECYCLE = f"{_UNIT}/sidecar/test_sidecar_process_lifecycle.py"
 _FRONT = f"{_UNIT}/wire/test_h1_front.py"
 _KNOWN = f"{_UNIT}/wire/test_h1_front_known.py"
 _FRONT_RFC = f"{_UNIT}/wire/test_h1_front_rfc.py"
@@ -353,6 +354,14 @@ MUTANTS = (
         old='if lines.count(b"\\r") != count or lines.count(b"\\n") != count or b"\\0" in lines:',
         new='if b"\\0" in lines:',
         tests=(f"{_FRONT_STREAMS}::test_an_answer_that_cannot_be_sent_is_500",),
+    ),
+    Mutant(
+        name="that the process hung is forgotten before anybody hears of it",
+        breaks=HONEST,
+        package=SIDECAR,
+        old="self._hung = (now - self._beat, now)",
+        new="pass",
+        tests=(f"{_LIFECYCLE}::test_a_process_that_hung_says_so_to_who_asked_meanwhile",),
     ),
     Mutant(
         name="an answer's status that is none is waited behind",

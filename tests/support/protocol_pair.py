@@ -30,6 +30,7 @@ class ProtocolPair(Pair):
 
         Where there are as many requests as items, they wait in the order given.
         """
+        before = len((await self.look())["runs"])
         await self.ask("/-/gate?open=0", base=self.model_url)
         first = asyncio.create_task(plug)
         await until(self.held)
@@ -42,7 +43,7 @@ class ProtocolPair(Pair):
         await self.ask("/-/gate?open=1", base=self.model_url)
         await first
         replies = await asyncio.gather(*tasks)
-        assert (await self.look())["runs"][1:] == [items]
+        assert (await self.look())["runs"][before + 1 :] == [items]
         return replies
 
     async def held(self) -> Any:

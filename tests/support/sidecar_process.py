@@ -134,7 +134,7 @@ class Pair:
         await self.start_model()
         self.settle(**batching)
         self.sidecar = Program(
-            "penstock_sidecar",
+            self.sidecar_program,
             "--listen=127.0.0.1:0",
             "--admin=127.0.0.1:0",
             f"--model={self.model_url}",
@@ -165,6 +165,7 @@ class Pair:
 
     model_program = "tests.support.model_server"
     """The module that runs as the model; set before `start`."""
+    sidecar_program = "penstock_sidecar"
     max_ongoing_requests: int | None = None
 
     def settle(self, *, version: int | None = None, **batching: Any) -> None:

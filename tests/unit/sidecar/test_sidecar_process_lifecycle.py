@@ -353,11 +353,35 @@ async def test_liveness_fails_when_a_task_of_the_process_ended_or_a_turn_lasted_
     await sidecar._close()
 
 
-async def test_a_process_that_hung_says_so_when_it_is_asked(start: Start):
-    """A stopped process answers nobody; a kubelet's probe times out, which is a failure too."""
+async def test_a_stopped_process_answers_no_probe(start: Start):
+    """A kubelet's probe times out, which is a failure too. A short stop is forgotten."""
     pair = await start()
     pair.signal(signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         await pair.admin_get("/livez", timeout=aiohttp.ClientTimeout(total=0.3))
     pair.signal(signal.SIGCONT)
     assert (await pair.admin_get("/livez")).status == 200
+
+
+async def test_a_process_that_hung_says_so_to_who_asked_meanwhile(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    """Its loop is really blocked: no answer while it lasts, then a failure; in the end it is well."""
+    monkeypatch.setattr(Pair, "sidecar_program", "tests.support.hanging_sidecar")
+    pair = await start()
+    pair.signal(signal.SIGUSR1)
+
+    async def hangs() -> bool:
+        return "hanging" in pair.sidecar.log
+
+    await until(hangs)
+    probe = await pair.admin_get("/livez")
+    assert probe.status == 503
+    assert "a turn lasted" in probe.body.decode()
+
+    async def well() -> bool:
+        return (await pair.admin_get("/livez")).status == 200
+
+    await until(well)
+    assert got(await pair.predict(1)) == [1]
+    assert sum("a turn of the event loop was long" in line for line in pair.sidecar.log) == 1

@@ -1,0 +1,79 @@
+"""What the real dispatcher tells of itself while it works: ages, time to drain, times waited."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock_sidecar.metrics import Metrics
+from tests.support import fake_loop
+from tests.support.scripted_model import Scripted
+
+pytestmark = pytest.mark.usefixtures("sending")
+
+
+def shown(metrics: Metrics) -> dict[str, float]:
+    """The samples without labels, as a scrape has them."""
+    return {
+        sample.name.removeprefix("penstock_sidecar_"): sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+        if not sample.labels
+    }
+
+
+def test_a_scrape_tells_the_age_of_the_oldest_and_the_time_until_all_are_through() -> None:
+    """Batches of 4 that take 1 s each; zero where nothing waits, else the drain takes what was told."""
+
+    async def main() -> None:
+        s = Scripted(base=1.0, max_batch_size=4)
+        metrics = s.metrics
+        metrics.show(s.dispatcher)
+        for start in range(0, 80, 4):  # what the pace is learned from
+            await asyncio.gather(*[s.ask(number) for number in range(start, start + 4)])
+        idle = shown(metrics)
+        assert (idle["oldest_age_seconds"], idle["drain_seconds"]) == (0.0, 0.0)
+
+        begun = s.loop.time()
+        first = [s.ask(number) for number in range(4)]
+        await asyncio.sleep(0.25)
+        waiting = [s.ask(number) for number in range(12)]
+        await asyncio.sleep(0.5)
+        told = shown(metrics)
+        assert told["oldest_age_seconds"] == pytest.approx(0.5)
+        assert told["drain_seconds"] == pytest.approx(3.0, rel=0.01)
+        assert (told["queued_items"], told["ongoing_items"]) == (12, 4)
+        await asyncio.gather(*first, *waiting)
+        # From the next free slot on it took what was told.
+        assert s.loop.time() - (begun + 1.0) == pytest.approx(told["drain_seconds"], rel=0.01)
+        done = shown(metrics)
+        assert (done["oldest_age_seconds"], done["drain_seconds"]) == (0.0, 0.0)
+        # The twelve left in fours, 0.75, 1.75 and 2.75 s after they came; nobody else waited.
+        assert done["wait_seconds_sum"] - idle["wait_seconds_sum"] == pytest.approx(21.0)
+        assert done["wait_seconds_count"] - idle["wait_seconds_count"] == 16
+        await s.close()
+
+    fake_loop.run(main())
+
+
+def test_a_slot_more_halves_the_time_until_all_are_through() -> None:
+    """And the age is that of the oldest of all lines."""
+
+    async def main() -> None:
+        s = Scripted(base=1.0, max_batch_size=2, max_concurrent_batches=2)
+        for start in range(0, 40, 2):
+            await asyncio.gather(s.ask(start), s.ask(start + 1))
+        running = [s.ask(number) for number in range(4)]
+        await asyncio.sleep(0.1)
+        lines = [s.ask(number, target=f"/{number % 3}") for number in range(6)]
+        await asyncio.sleep(0.3)
+        lines += [s.ask(number, target="/late") for number in range(2)]
+        assert s.dispatcher.oldest_age == pytest.approx(0.3)
+        await asyncio.sleep(0)
+        assert s.dispatcher.drain_seconds == pytest.approx(2.0, rel=0.01)
+        await asyncio.gather(*running, *lines)
+        await s.close()
+
+    fake_loop.run(main())
