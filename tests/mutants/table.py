@@ -316,8 +316,8 @@ MUTANTS = (
         name="a failed batch is run again whatever that costs",
         breaks=ONCE,
         package=SIDECAR,
-        old="if runs and runs + 1 > SHARE * _total(self._batches, second - WINDOW + 1):",
-        new="if False:",
+        old="return (not runs or runs + 1 <= worth) and",
+        new="return True or",
         tests=(_ISOLATION, _ANSWERS),
     ),
     # -- what is said of a request is true
