@@ -36,6 +36,9 @@ _QUANTITIES = frozenset({"sizeLimit", "divisor"})
 _ATOMIC_MAPS = frozenset({"selector", "matchLabels", "podSelector", "namespaceSelector", "nodeSelector"})
 """Maps of which each other member changes the meaning: who selects more, selects less."""
 
+_TEXT_MAPS = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "volumeAttributes"})
+"""Maps of text that users write: their empty values stay."""
+
 _LIST_KEYS: dict[str, tuple[str, ...]] = {
     # x-kubernetes-list-map-keys of core/v1 and apps/v1; lists that are not here are atomic.
     "containers": ("name",),
@@ -70,6 +73,20 @@ CHANGED = "changed"
 _NOTHING: Obj = {"metadata": {}}
 _SPARE = 100
 _KEY_DEFAULTS = {"protocol": "TCP"}
+
+_ZEROS: dict[str, Any] = {
+    # Members of core/v1 of which the apiserver takes zero for "not said", and fills in its default.
+    "apiVersion": "v1",
+    "failureThreshold": 3,
+    "path": "/",
+    "periodSeconds": 10,
+    "protocol": "TCP",
+    "scheme": "HTTP",
+    "successThreshold": 1,
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "timeoutSeconds": 1,
+}
 
 
 class WriteObserver(Protocol):
@@ -133,6 +150,8 @@ def contained(desired: Any, live: Any, field: str = "") -> bool:
     if isinstance(desired, dict):
         if not isinstance(live, dict):
             return False
+        if field in _TEXT_MAPS and not desired.keys() <= live.keys():
+            return False
         if field in _ATOMIC_MAPS and set(live) - set(desired):
             return False
         if field in _QUANTITY_MAPS:
@@ -144,6 +163,8 @@ def contained(desired: Any, live: Any, field: str = "") -> bool:
         return _same_quantity(desired, live)
     if desired is None:
         return True
+    if field in _ZEROS and desired in ("", 0):
+        desired = _ZEROS[field]
     return type(desired) is type(live) and bool(desired == live)
 
 
@@ -154,15 +175,22 @@ def _contained_list(desired: list[Any], live: list[Any], field: str) -> bool:
             contained(mine, theirs) for mine, theirs in zip(desired, live, strict=True)
         )
     there = {_list_key(item, keys): item for item in live if isinstance(item, dict)}
-    return all(contained(item, there.get(_list_key(item, keys))) for item in desired)
+    mine = [_list_key(item, keys) for item in desired]
+    # NB: the order counts, as of `env` and `initContainers`; an apply restores it. Others' may be between.
+    wanted = set(mine)
+    return [key for key in there if key in wanted] == mine and all(
+        contained(item, there[key]) for key, item in zip(mine, desired, strict=True)
+    )
 
 
 def _keys_of(field: str, desired: list[Any]) -> tuple[str, ...] | None:
     if not all(isinstance(item, dict) for item in desired):
         return None
     if field == "ports":
-        number = "containerPort" if any("containerPort" in item for item in desired) else "port"
-        return (number, "protocol")
+        # NB: a NetworkPolicy's are atomic: a port that somebody adds opens it.
+        told = {"containerPort": "containerPort", "targetPort": "port"}
+        number = next((told[name] for item in desired for name in item if name in told), None)
+        return (number, "protocol") if number else None
     return _LIST_KEYS.get(field)
 
 
@@ -171,9 +199,11 @@ def _list_key(item: Obj, keys: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _empty(value: Any, field: str) -> bool:
-    """What vanishes from a live object: the zero values of some fields, and containers of nothing else."""
+    """What vanishes from a live object: empty text, zeros of some fields, containers of nothing else."""
     if isinstance(value, dict):
-        return all(_empty(member, name) for name, member in value.items())
+        return not value or (
+            field not in _TEXT_MAPS and all(_empty(member, name) for name, member in value.items())
+        )
     if isinstance(value, int):  # a bool, too
         return not value and field in _OMITTED_ZEROS
     return value is None or value == "" or value == []
