@@ -114,6 +114,14 @@ MUTANTS = (
         new="else self.slots - self._runs.busy + 1",
         tests=(_MACHINE, f"{_DISPATCH}::test_slots_are_never_exceeded_and_all_are_used"),
     ),
+    Mutant(
+        name="batches go on while the model is reconfigured",
+        breaks=SIZE,
+        package=SIDECAR,
+        old="return 0 if self._paused else self.slots - self._runs.busy",
+        new="return self.slots - self._runs.busy",
+        tests=(_MACHINE,),
+    ),
     # -- unlike requests never share a batch
     Mutant(
         name="the key forgets header fields",

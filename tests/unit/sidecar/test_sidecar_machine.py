@@ -46,6 +46,7 @@ class Watched(Scripted):
         super().__init__(base=0.3, item=0.02)
         self.dispatcher.apply(batching)
         self.fault = "ok"
+        self.paused = False
         self.broken: list[str] = []
         self.sent: list[int] = []
         self.passed_on: set[int] = set()
@@ -90,6 +91,8 @@ class Watched(Scripted):
 
     def violations(self, items: list[Any], *, again: bool) -> Iterator[str]:
         batching = self.dispatcher.batching
+        if self.paused:
+            yield "sent while the model is reconfigured"
         if len(items) > batching.max_batch_size:
             yield "over size"
         # A further run uses the slot that its batch holds, though there may be fewer by now.
@@ -182,6 +185,24 @@ class Machine(RuleBasedStateMachine):
     def change(self, batching: Batching) -> None:
         self.model.dispatcher.apply(batching)
         self.run(settle())
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 0.5, 4.0]))
+    def reconfigure(self, seconds: float) -> None:
+        """As a change of `userConfig`: nothing is with the model meanwhile, and all goes on behind it."""
+
+        async def change() -> None:
+            dispatcher = self.model.dispatcher
+            dispatcher.pause()
+            async with asyncio.timeout(60):
+                await dispatcher.quiet()
+            assert (self.model.running, dispatcher.ongoing) == (0, 0)
+            self.model.paused = True
+            await asyncio.sleep(seconds)
+            self.model.paused = False
+            dispatcher.resume()
+            await settle()
+
+        self.run(change())
 
     @rule(fault=st.sampled_from(FAULTS))
     def break_or_mend(self, fault: str) -> None:
