@@ -69,6 +69,8 @@ MODULES: dict[str, Sequence[str]] = {
         "pace",
         "patience",
         "queue",
+        "refusals",
+        "request_ids",
         "runs",
         "shares",
         "timeline",
@@ -76,9 +78,8 @@ MODULES: dict[str, Sequence[str]] = {
     ),
 }
 """What is compiled. Not: what runs once a connection or less often, whose coroutines use `async with`
-(`h1_front`, `h1_upstream`, `h1_front_streams`); `http`, whose classes others extend: a slotted dataclass
-written in Python, below a compiled one, keeps its fields where compiled code does not look; `errors`, its
-exceptions; `ranking`, which is generic."""
+(`h1_front`, `h1_upstream`, `h1_front_streams`); `http` and `errors`, which are Protocols and exceptions;
+`ranking`, which is generic."""
 UNABLE = 3
 """Exit code where nothing can be compiled here."""
 SHARED = "penstock_hot"
