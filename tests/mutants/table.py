@@ -36,6 +36,9 @@ _CURVE = f"{_UNIT}/sidecar/test_sidecar_curve.py"
 _ENDS = f"{_UNIT}/sidecar/test_sidecar_dispatch_ends.py"
 _MACHINE = f"{_UNIT}/sidecar/test_sidecar_machine.py"
 _ISOLATION = f"{_UNIT}/sidecar/test_sidecar_isolation.py"
+_AUTO = f"{_UNIT}/sidecar/test_sidecar_dispatch_auto.py"
+_CROWD = f"{_UNIT}/sidecar/test_sidecar_crowd.py"
+_FULL = f"{_UNIT}/sidecar/test_sidecar_dispatch_full.py"
 _REFUSALS = f"{_UNIT}/sidecar/test_sidecar_refusals.py"
 _LIFECYCLE = f"{_UNIT}/sidecar/test_sidecar_process_lifecycle.py"
 _FRONT = f"{_UNIT}/wire/test_h1_front.py"
@@ -328,6 +331,17 @@ MUTANTS = (
         new="return True or",
         tests=(_ISOLATION, _ANSWERS),
     ),
+    Mutant(
+        name="what a search took beyond its budget is forgotten",
+        breaks=ONCE,
+        package=SIDECAR,
+        old="self._debt += 1.0",
+        new="self._debt += 0.0",
+        tests=(
+            _ISOLATION,
+            f"{_ANSWERS}::test_over_time_runs_again_are_a_tenth_of_the_batches_or_one_in_ten_seconds",
+        ),
+    ),
     # -- what is said of a request is true
     Mutant(
         name="what ran in part is called unexecuted",
@@ -380,6 +394,46 @@ MUTANTS = (
         tests=(f"{_UPSTREAM_RFC}::test_an_answer_that_must_not_be_forwarded_is_none",),
     ),
     # -- refusing the many keeps nobody from being served
+    Mutant(
+        name="a share that fills the queue keeps the others out",
+        breaks=OVERLOAD,
+        package=SIDECAR,
+        old="if held + amount > part:",
+        new="if True:",
+        tests=(_CROWD, _FULL),
+    ),
+    Mutant(
+        name="the less urgent keep their places",
+        breaks=OVERLOAD,
+        package=SIDECAR,
+        old="if sum(totals) + amount - limit <= sum(totals[level + 1 :]):",
+        new="if False:",
+        tests=(_CROWD, _FULL),
+    ),
+    Mutant(
+        name="one of which a part is with the model gives way",
+        breaks=HONEST,
+        package=SIDECAR,
+        old="if self._crowd is not None:\n                    lane.group.newest.discard(work)",
+        new="if False:\n                    pass",
+        tests=(_CROWD, _FULL),
+    ),
+    Mutant(
+        name="callers' errors take slots",
+        breaks=OVERLOAD,
+        package=SIDECAR,
+        old="(answer.status >= 500 or answer.status == TOO_MANY)",
+        new="answer.status >= 300",
+        tests=(_AUTO,),
+    ),
+    Mutant(
+        name="what hangs is waited for until SIGKILL",
+        breaks=HONEST,
+        package=SIDECAR,
+        old="return self._began + self.grace - margin",
+        new="return self._began + self.grace",
+        tests=(f"{_UNIT}/sidecar/test_sidecar_drain.py",),
+    ),
     Mutant(
         name="what holds for all who come is kept when the queue has become shorter",
         breaks=OVERLOAD,
