@@ -120,3 +120,15 @@ async def test_with_the_model_killed_each_is_told_whether_it_may_have_run(start:
     assert ends[:EACH] == [UNREACHABLE] * EACH
     assert collections.Counter(ends[EACH:]) <= collections.Counter({DRAINING: EACH, NEVER_SENT: EACH})
     assert await pair.sidecar.ended() == 0
+
+
+async def test_a_hook_that_used_up_the_grace_is_counted_in(start: Start):
+    """As a kubelet does it with a model that hangs: SIGTERM comes when the hook has been given up."""
+    pair = await start("--grace=2s", "--drain-timeout=600s")
+    asked = await ask(pair, NEVER)
+    hook = asyncio.create_task(pair.admin_get("/drain"))
+    await pair.until_state(drain="flushing")
+    pair.signal()
+    assert await told(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
+    assert await pair.sidecar.ended() == 1
+    await asyncio.gather(hook, return_exceptions=True)
