@@ -1,0 +1,332 @@
+"""The rule of when to write, against the real apiserver: it says so exactly where a write changes something.
+
+Random resources are rendered and applied as the operator does, with the operator's own client, and edited by
+somebody else at random. What the apiserver makes of a further apply is the judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from devcluster.api import Api
+from penstock_operator import apply
+from penstock_operator.api import ModelBackend
+from penstock_operator.cluster import KubernetesCluster, Obj
+from penstock_operator.desired import backend as rendering
+from penstock_operator.desired import deployment, objects
+from penstock_operator.desired import settings as documents
+from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.keeping import Pods
+from penstock_operator.errors import Rejected
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, kind_of
+from tests.support.k8s import Namespace, container_backend
+from tests.support.pod_specs import SPECS
+
+EXAMPLES = 40
+EDITS = 3
+"""Edits of each object of an example."""
+
+CONFIG = RenderConfig(sidecar_image="s:1", router_image="r:1", authorities="PEM\n")
+Path = tuple[Any, ...]
+
+_SERVERS = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "name")
+_CONTROLLERS = "deployment.kubernetes.io/revision"
+
+
+def test_a_write_is_wanted_exactly_where_it_changes_something(namespace: Namespace) -> None:
+    """Of any backend, applied, edited, changed and applied again.
+
+    - After an apply nothing is to be written, whatever the apiserver made of it.
+    - After an edit by another, a write is wanted if and only if it changes the object; after it, none is.
+    - After another spec, what left the spec has left the objects: they equal ones made afresh.
+    """
+    # Suspended: the operator in the cluster leaves its children alone.
+    namespace.apply(container_backend("b", script="", replicas=0, suspend=True))
+    done: Counter[str] = Counter()
+    with asyncio.Runner() as runner:
+        world = runner.run(World.connect(namespace))
+        try:
+
+            @settings(
+                max_examples=EXAMPLES,
+                derandomize=True,
+                database=None,
+                phases=[Phase.generate],  # each try changes the cluster: there is nothing to shrink
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(SPECS)
+            def holds(spec: Obj) -> None:
+                done["examples"] += 1
+                runner.run(world.example(spec, random.Random(done["examples"]), done))
+
+            holds()
+        finally:
+            runner.run(world.cluster.close())
+    print(dict(done))
+    assert not world.faults, "\n".join([f"{len(world.faults)} faults", *world.faults[:20]])
+    # The edits were not all of one sort, nor refused.
+    assert min(done["written: drift"], done["left: None"], done["written: changed"]) > EXAMPLES, done
+
+
+class World:
+    """One backend in the real cluster, as the operator and as its users see it.
+
+    Args:
+        cluster: the operator's client.
+        api: the users'.
+        namespace: where the backend `b` is.
+    """
+
+    def __init__(self, cluster: KubernetesCluster, api: Api, namespace: str) -> None:
+        self.cluster = cluster
+        self.api = api
+        self.namespace = namespace
+        self.faults: list[str] = []
+
+    @classmethod
+    async def connect(cls, namespace: Namespace) -> World:
+        """Log in.
+
+        Args:
+            namespace: where the backend is.
+        """
+        cluster = namespace.cluster
+        found = await KubernetesCluster.connect(str(cluster.host_kubeconfig))
+        return cls(found, cluster.api(), namespace.name)
+
+    async def example(self, spec: Obj, draw: random.Random, done: Counter[str]) -> None:
+        """A change of the spec, then edits of each of its objects.
+
+        Args:
+            spec: what the user applies.
+            draw: of the edits.
+            done: counts what happened.
+        """
+        backend = self.parsed(spec)
+        for desired in await self.rendered(backend):
+            live = await self.cluster.apply(kind_of(desired), objects.stamped(desired))
+            if apply.needs_write(desired, live) is not None:
+                self.faults.append(f"{desired['kind']}: wanted again after an apply: {missed(desired, live)}")
+                continue  # nothing further can be told of it
+            if wrong := differences(stable(self.afresh(desired)), stable(live)):
+                self.faults.append(f"{desired['kind']}: not as made afresh: {wrong}")
+            for _ in range(EDITS):
+                live = await self.edited(desired, draw, done) or live
+                self.restored(live)
+
+    def parsed(self, spec: Obj) -> ModelBackend:
+        """The resource as the apiserver takes it, with its defaults; it stays suspended in the cluster."""
+        path = BACKEND.path(self.namespace, "b")
+        status, answer = self.replaced(
+            path, lambda live: live | {"spec": spec | {"replicas": 0}}, query="dryRun=All"
+        )
+        assert status == 200, (answer, spec)
+        return ModelBackend.parse(answer)
+
+    def replaced(
+        self, path: str, edit: Callable[[Obj], Obj], *, query: str = "fieldManager=somebody"
+    ) -> tuple[int, Obj]:
+        """Replace an object as an editor does: again where it has just changed.
+
+        Args:
+            path: of the object.
+            edit: makes another of the live one.
+            query: of the URL.
+
+        Returns:
+            The last status and answer.
+        """
+        for _ in range(20):
+            found, live = self.api.request("GET", path)
+            assert found == 200, live
+            status, answer = self.api.request("PUT", f"{path}?{query}", edit(live))
+            if status != 409:  # its status has just been written
+                break
+        return status, answer
+
+    async def rendered(self, backend: ModelBackend) -> list[Obj]:
+        """What the operator wants now."""
+        held = {
+            kind: await self.cluster.get(kind, self.namespace, name)
+            for kind, name in ((CONFIG_MAP, "b-backend-settings"), (DEPLOYMENT, "b-backend"))
+        }
+        document = documents.next_version(
+            documents.for_sidecar(backend, None), recorded=held[CONFIG_MAP], status_version=0, reported=0
+        ).document
+        pods: Pods = deployment.pods_of(
+            backend, config=CONFIG, new_secret="secret", live=held[DEPLOYMENT]
+        )  # fmt: skip
+        return rendering.backend_objects(backend, document=document, pods=pods, config=CONFIG)
+
+    def afresh(self, desired: Obj) -> Obj:
+        """What the apiserver would make of an object that was not there before; it is not made."""
+        other = {**desired["metadata"], "name": "afresh"}
+        path = kind_of(desired).path(self.namespace) + "?dryRun=All"
+        status, answer = self.api.request("POST", path, objects.stamped(desired | {"metadata": other}))
+        assert status == 201, answer
+        found: Obj = answer
+        # The name is a part of what is hashed.
+        found["metadata"]["annotations"].update(objects.stamped(desired)["metadata"]["annotations"])
+        return found
+
+    async def edited(self, desired: Obj, draw: random.Random, done: Counter[str]) -> Obj | None:
+        """Somebody edits the object; the rule and the apiserver agree about it, and it is mended.
+
+        Returns:
+            The object, where it had to be made anew.
+        """
+        kind, name = kind_of(desired), desired["metadata"]["name"]
+        where = draw.choice(list(paths(objects.stamped(desired))))
+        mood, edit = draw.random(), ""
+
+        def change_it(live: Obj) -> Obj:
+            nonlocal edit
+            edit = change(live, where, random.Random(mood))
+            return live
+
+        status, answer = self.replaced(kind.path(self.namespace, name), change_it)
+        if status != 200 or not edit:
+            done[f"no edit: {status}"] += 1
+            return None
+        verdict = apply.needs_write(desired, answer)
+        try:
+            mended = await self.cluster.apply(kind, objects.stamped(desired))
+        except Rejected:
+            # What was one element of a list is another's now, and both together are not valid: its owner
+            # reads that in a condition.
+            assert verdict == "drift", edit
+            done["refused: drift"] += 1
+            # NB: what is restored would be somebody's, too, and no apply of ours would remove it again.
+            self.api.request("DELETE", kind.path(self.namespace, name))
+            return await self.cluster.apply(kind, objects.stamped(desired))
+        changed = differences(stable(answer), stable(mended))
+        told = f"{edit} {kind.kind}.{'.'.join(map(str, where))}: {at(answer, where)} of {at(desired, where)}"
+        if (verdict is not None) != bool(changed):
+            self.faults.append(f"{verdict} said, an apply changed {changed}: {told}")
+        if apply.needs_write(desired, mended) is not None:
+            self.faults.append(f"not mended: {missed(desired, mended)}, {told}")
+        done[f"{'written' if changed else 'left'}: {verdict}"] += 1
+        return None
+
+    def restored(self, before: Obj) -> None:
+        """Take away what somebody added and we left."""
+
+        def back(live: Obj) -> Obj:
+            kept = {name: live["metadata"][name] for name in ("managedFields", "resourceVersion")}
+            return before | {"metadata": before["metadata"] | kept}
+
+        path = kind_of(before).path(self.namespace, before["metadata"]["name"])
+        status, answer = self.replaced(path, back)
+        assert status == 200, answer
+
+
+# -- paths in objects, and edits ---------------------------------------------------------------------------
+
+
+def paths(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Every member that an edit may touch: maps, lists and what is in them."""
+    members: Any = value.items() if isinstance(value, dict) else enumerate(value)
+    for step, member in members:
+        here = (*path, step)
+        if here[0] in ("apiVersion", "kind") or here in (("metadata", "name"), ("metadata", "namespace")):
+            continue
+        if here == ("metadata", "ownerReferences"):
+            yield here  # whole: the garbage collector takes what belongs to nobody that there is
+            continue
+        if here != ("metadata",):
+            yield here
+        if isinstance(member, dict | list):
+            yield from paths(member, here)
+
+
+def at(value: Any, path: Path) -> Any:
+    """A member by its path; None where there is none."""
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def change(live: Obj, path: Path, draw: random.Random) -> str:
+    """Edit an object in place; returns what was done, nothing where there was nothing to edit."""
+    holder, last = at(live, path[:-1]), path[-1]
+    value = at(live, path)
+    if value is None:
+        return ""
+    if draw.random() < 0.4 or last == "ownerReferences":
+        del holder[last]
+        return "deleted"
+    if isinstance(value, dict):
+        value[draw.choice(["somebody.example", "name"])] = "theirs"
+        return "added to"
+    if isinstance(value, list):
+        if len(value) > 1 and draw.random() < 0.5:
+            value.reverse()
+            return "reversed"
+        again = copy.deepcopy(draw.choice(value)) if value else "theirs"
+        if isinstance(again, dict):
+            again |= {key: "theirs" for key in ("name", "key", "topologyKey", "mountPath") if key in again}
+        value.append(again)
+        return "appended to"
+    if isinstance(value, bool):
+        holder[last] = not value
+    elif isinstance(value, int):
+        holder[last] = value + 1
+    else:
+        holder[last] = draw.choice([value + "x", "", "7"])
+    return "altered"
+
+
+def missed(desired: Any, live: Any, path: Path = ()) -> list[str]:
+    """What the rule takes for drift; lists are compared by index."""
+    if isinstance(desired, dict) and isinstance(live, dict):
+        return [found for name in desired for found in missed(desired[name], live.get(name), (*path, name))]
+    if apply.contained(desired, live, str(path[-1])):
+        return []
+    if isinstance(desired, list) and isinstance(live, list) and len(desired) == len(live):
+        both = enumerate(zip(desired, live, strict=True))
+        return [found for index, one in both for found in missed(*one, (*path, index))]
+    return [f"{'.'.join(map(str, path))}: {live} for {desired}"]
+
+
+def differences(before: Any, after: Any, path: str = "") -> list[str]:
+    """Where two objects differ."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [
+            found
+            for name in sorted(before.keys() | after.keys())
+            for found in differences(before.get(name), after.get(name), f"{path}.{name}")
+        ]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return [
+            found
+            for index, both in enumerate(zip(before, after, strict=True))
+            for found in differences(*both, f"{path}.{index}")
+        ]
+    nothing = (None, "", [], {})
+    if (before in nothing and after in nothing) or (type(before) is type(after) and before == after):
+        return []
+    return [f"{path}: {before} -> {after}"]
+
+
+def stable(live: Obj) -> Obj:
+    """An object without what the apiserver counts and what controllers write."""
+    kept = {key: value for key, value in live.items() if key not in ("status", "metadata")}
+    metadata = {key: value for key, value in live["metadata"].items() if key not in _SERVERS}
+    annotations = {
+        key: value for key, value in metadata.get("annotations", {}).items() if key != _CONTROLLERS
+    }
+    if live["kind"] == "Service":
+        kept["spec"] = {
+            key: value for key, value in kept["spec"].items() if key not in ("clusterIP", "clusterIPs")
+        }
+    return kept | {"metadata": metadata | {"annotations": annotations}}
