@@ -1,0 +1,117 @@
+"""Which false and which 0 a live object keeps: the drift rule's list, held against the real apiserver."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock_operator.apply import contained
+from tests.support.k8s import Namespace
+
+PROBE = {"httpGet": {"path": "/", "port": 8080}, "initialDelaySeconds": 0}
+POD_SPEC: dict[str, Any] = {
+    "hostNetwork": False,
+    "hostPID": False,
+    "hostIPC": False,
+    "automountServiceAccountToken": False,
+    "enableServiceLinks": False,
+    "shareProcessNamespace": False,
+    "setHostnameAsFQDN": False,
+    "terminationGracePeriodSeconds": 0,
+    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+    "containers": [
+        {
+            "name": "model",
+            "image": "model",
+            "stdin": False,
+            "stdinOnce": False,
+            "tty": False,
+            "readinessProbe": PROBE,
+            "resources": {"requests": {"cpu": "0"}},
+            "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": False}],
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "privileged": False,
+                "readOnlyRootFilesystem": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "ports": [{"containerPort": 8080, "hostPort": 0}],
+        }
+    ],
+    "volumes": [{"name": "v", "secret": {"secretName": "s", "optional": False, "defaultMode": 0}}],
+}
+LABELS = {"app": "zeros"}
+OBJECTS: list[dict[str, Any]] = [
+    {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "zeros"},
+        "spec": {
+            "replicas": 0,
+            "paused": False,
+            "minReadySeconds": 0,
+            "revisionHistoryLimit": 0,
+            "selector": {"matchLabels": LABELS},
+            "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {"metadata": {"labels": LABELS}, "spec": POD_SPEC},
+        },
+    },
+    {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "zeros"},
+        "spec": {
+            "selector": LABELS,
+            "publishNotReadyAddresses": False,
+            "healthCheckNodePort": 0,
+            "ports": [{"port": 80, "nodePort": 0}],
+        },
+    },
+    {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "zeros"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": LABELS}},
+    },
+    {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "zeros"},
+        "automountServiceAccountToken": False,
+    },
+]
+
+
+@pytest.mark.parametrize("wanted", OBJECTS, ids=[one["kind"] for one in OBJECTS])
+def test_what_the_apiserver_makes_of_zeros_is_no_drift(namespace: Namespace, wanted: dict[str, Any]) -> None:
+    """Or every start of the operator would write such an object anew."""
+    told = namespace.kubectl(
+        "apply", "--server-side", "--dry-run=server", "-o", "json", "-f", "-", input=yaml.safe_dump(wanted)
+    )
+    live = json.loads(told)
+    assert contained(wanted, live)
+    for path in kept(wanted, live):
+        assert not contained(wanted, without(live, path)), path
+
+
+def kept(wanted: Any, live: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where the live object has a false or 0 that was wanted."""
+    if isinstance(wanted, dict):
+        return [at for name in wanted if name in live for at in kept(wanted[name], live[name], (*path, name))]
+    if isinstance(wanted, list):
+        pairs = zip(wanted, live, strict=True)
+        return [at for index, (one, other) in enumerate(pairs) for at in kept(one, other, (*path, index))]
+    return [path] if wanted in (False, 0) and not isinstance(wanted, str) else []
+
+
+def without(live: Any, path: tuple[Any, ...]) -> Any:
+    """A copy that lacks one member."""
+    copy = json.loads(json.dumps(live))
+    parent = copy
+    for step in path[:-1]:
+        parent = parent[step]
+    del parent[path[-1]]
+    return copy
