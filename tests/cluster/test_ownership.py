@@ -1,0 +1,140 @@
+"""Who owns which field, as the apiserver has it; and what a preview says of a live cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import yaml
+
+from tests.support.k8s import Namespace, container_backend, endpoint, wait_for
+
+SERVES = """
+import http.server
+http.server.ThreadingHTTPServer(("0.0.0.0", 8080), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+def managers(live: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
+    """The top-level fields that each manager owns, by manager and subresource."""
+    return {
+        (entry["manager"], entry.get("subresource", "")): set(entry["fieldsV1"])
+        for entry in live["metadata"]["managedFields"]
+    }
+
+
+def shown(namespace: Namespace, kind: str, name: str) -> dict[str, Any]:
+    """An object with its managed fields."""
+    text = namespace.kubectl("get", kind, name, "--show-managed-fields", "-o", "yaml")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def apply_as_git(namespace: Namespace, backend: dict[str, Any]) -> None:
+    """Apply as a GitOps controller does: server-side, under a name of its own."""
+    namespace.kubectl(
+        "apply", "--server-side", "--field-manager=git", "-f", "-", input=yaml.safe_dump(backend)
+    )
+
+
+def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> None:
+    """Objects, statuses and replicas have a manager each; replicas taken out of Git stay as they are.
+
+    Who scales by hand beside the autoscaler is told so.
+    """
+    scaling = {"minReplicas": 1, "maxReplicas": 4, "targetLoad": 8, "downscaleDelay": "1h"}
+    backend = container_backend("b", script=SERVES, replicas=2, autoscaling=scaling)
+    apply_as_git(namespace, backend)
+
+    def scaler() -> set[str] | None:
+        return managers(shown(namespace, "modelbackend", "b")).get(("penstock-autoscaler", "scale"))
+
+    assert wait_for("the autoscaler to be an owner", scaler, seconds=90) == {"f:spec"}
+    del backend["spec"]["replicas"]
+    backend["spec"]["drain"] = {"propagationDelay": "7s"}
+    apply_as_git(namespace, backend)
+    assert (namespace.get("modelbackend", "b") or {})["spec"]["replicas"] == 2
+    wait_for("the operator to have looked at that", lambda: "7s" in _sidecar(namespace), seconds=60)
+    live = shown(namespace, "modelbackend", "b")
+    assert live["spec"]["replicas"] == 2
+    owners = managers(live)
+    assert set(owners) == {("git", ""), ("penstock-status", "status"), ("penstock-autoscaler", "scale")}
+    assert owners["penstock-status", "status"] == {"f:status"}
+    of_replicas = [
+        entry["manager"]
+        for entry in live["metadata"]["managedFields"]
+        if "f:replicas" in entry["fieldsV1"].get("f:spec", {})
+    ]
+    assert of_replicas == ["penstock-autoscaler"]
+    deployment = shown(namespace, "deployment", "b-backend")
+    assert deployment["spec"]["replicas"] == 2
+    assert {name for name, subresource in managers(deployment) if not subresource} <= {
+        "penstock",
+        "kube-controller-manager",  # its revision, an annotation
+    }
+    for kind, name in (
+        ("service", "b-backend"),
+        ("configmap", "b-backend-settings"),
+        ("serviceaccount", "b-backend"),
+    ):
+        assert {name for name, _ in managers(shown(namespace, kind, name))} == {"penstock"}, kind
+
+    namespace.kubectl("scale", "modelbackend", "b", "--replicas=3")
+    told = namespace.wait_condition(
+        "modelbackend", "b", "ScalingActive", "False", reason="ForeignScaler", seconds=60
+    )
+    assert "kubectl" in told["message"]
+    assert (namespace.get("modelbackend", "b") or {})["spec"]["replicas"] == 3
+
+
+def test_a_preview_of_a_live_cluster_tells_what_would_be_written(
+    namespace: Namespace, operator: Namespace
+) -> None:
+    """Nothing while all is as wanted; with another router image that Deployment alone; nothing is written."""
+    namespace.apply(container_backend("b", script=SERVES, replicas=0), endpoint("e", "b"))
+    wait_for("a router", lambda: namespace.get("deployment", "penstock-router"), seconds=60)
+    wait_for("nothing to be left to write", lambda: preview(operator, namespace) == {}, seconds=60)
+
+    before = namespace.get("deployment", "penstock-router")
+    wanted = preview(operator, namespace, "--router-image=example.com/router:next")
+    (name,) = wanted
+    assert name == ("Deployment", "penstock-router")
+    (container,) = wanted[name]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "example.com/router:next"
+    after = namespace.get("deployment", "penstock-router")
+    assert (before or {})["spec"] == (after or {})["spec"]
+
+
+def preview(operator: Namespace, namespace: Namespace, *flags: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """What an operator with the installed one's configuration would write, by kind and name."""
+    pods = (operator.get("deployment", "penstock-operator") or {})["spec"]["template"]["spec"]
+    told = {one["name"]: one["value"] for one in pods["containers"][0]["env"] if "value" in one}
+    login = (f"--kubeconfig={namespace.cluster.host_kubeconfig}", f"--operator-namespace={operator.name}")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "penstock_operator",
+            "--dry-run",
+            *login,
+            f"--namespace={namespace.name}",
+            *flags,
+        ],
+        env=dict(os.environ) | told,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [one for one in yaml.safe_load_all(done.stdout) if one]
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+
+def _sidecar(namespace: Namespace) -> list[str]:
+    """The sidecar's arguments in the backend's Deployment."""
+    deployment = namespace.get("deployment", "b-backend") or {}
+    found: list[str] = deployment["spec"]["template"]["spec"]["initContainers"][0]["args"]
+    return found
