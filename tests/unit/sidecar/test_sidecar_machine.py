@@ -47,6 +47,7 @@ class Watched(Scripted):
         self.dispatcher.apply(batching)
         self.fault = "ok"
         self.paused = False
+        self.cut: list[set[int]] = []
         self.broken: list[str] = []
         self.sent: list[int] = []
         self.passed_on: set[int] = set()
@@ -90,20 +91,17 @@ class Watched(Scripted):
         return loads[work.share] + 1 <= part and any(load > part for load in loads.values())
 
     def violations(self, items: list[Any], *, again: bool) -> Iterator[str]:
-        batching = self.dispatcher.batching
         if self.paused:
             yield "sent while the model is reconfigured"
-        if len(items) > batching.max_batch_size:
-            yield "over size"
-        # A further run uses the slot that its batch holds, though there may be fewer by now.
-        if not again and self.running >= self.dispatcher.slots:
-            yield "over concurrency"
-        keys = {self.like[item["of"]] for item in items}
-        if len(keys if batching.batch_key_headers else {path for path, _ in keys}) != 1:
-            yield "unlike requests in one batch"
-        sizes = [len(json.dumps(item)) for item in items]
-        if len(items) > 1 and sum(sizes) > batching.max_batch_bytes:
-            yield "over bytes"
+        numbers = {item["n"] for item in items}
+        if again:
+            # What was cut under an older policy is halved as it is; it uses the slot that its batch holds,
+            # though there may be fewer by now.
+            if not any(numbers < cut for cut in self.cut):
+                yield "a further run of what was no batch"
+        else:
+            self.cut.append(numbers)
+            yield from self.violations_of_a_cut(items)
         for item in items:
             if (item["n"] in self.sent) != again:
                 yield "sent twice" if not again else "called a further run at the first"
@@ -112,6 +110,19 @@ class Watched(Scripted):
             if self.deadlines[item["of"]] <= self.loop.time():
                 yield "sent after its deadline"
             self.sent.append(item["n"])
+
+    def violations_of_a_cut(self, items: list[Any]) -> Iterator[str]:
+        batching = self.dispatcher.batching
+        if len(items) > batching.max_batch_size:
+            yield "over size"
+        if self.running >= self.dispatcher.slots:
+            yield "over concurrency"
+        keys = {self.like[item["of"]] for item in items}
+        if len(keys if batching.batch_key_headers else {path for path, _ in keys}) != 1:
+            yield "unlike requests in one batch"
+        sizes = [len(json.dumps(item)) for item in items]
+        if len(items) > 1 and sum(sizes) > batching.max_batch_bytes:
+            yield "over bytes"
 
     def behave(self, run: Run) -> Response | Exception | None:
         if self.fault in ("short", "garbage") and len({item["of"] for item in run.items}) == 1:
