@@ -75,9 +75,11 @@ def pod_on(namespace: Namespace, node: str) -> str:
         cluster, count = namespace.cluster, len(pods_of(namespace))
         others = [name for name in cluster.nodes() if name != node]
         cluster.kubectl("cordon", *others)
-        namespace.kubectl("delete", "pod", ready_pods(namespace)[0], "--wait=true", "--timeout=90s")
-        wait_settled(namespace, count)
-        cluster.kubectl("uncordon", *others)
+        try:
+            namespace.kubectl("delete", "pod", ready_pods(namespace)[0], "--wait=true", "--timeout=90s")
+            wait_settled(namespace, count)
+        finally:  # or no test after this one has a node
+            cluster.kubectl("uncordon", *others)
     return there()[0]
 
 
