@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
@@ -39,6 +39,7 @@ from penstock_wire.h1_front_answers import (
     AnswerSide,
     H1Exchange,
 )
+from penstock_wire.h1_front_bodies import parser_in_body
 from penstock_wire.h1_front_known import Known
 from penstock_wire.headers import REQUEST_ID, Headers, get
 from penstock_wire.http import ClientGone, Request, Tunnel
@@ -520,7 +521,7 @@ class H1Connection(AnswerSide):
         """Receive the body of a request whose `Upgrade` is ignored; False where nothing more is received."""
         self._behind_upgrade = None
         self._incoming, self._left, self._phase = exchange, left, BODY
-        self._parser = _parser_in_body(self, left)
+        self._parser = parser_in_body(self, left)
         try:
             self._begin_body(exchange, None if left < 0 else left)
         except PenstockError as error:
@@ -581,39 +582,3 @@ def _check_size(url: bytes, fields: heads.Fields) -> None:
         raise heads.fields_too_large(f"expected at most {_MAX_FIELDS} header fields")
     if len(url) + sum(len(name) + len(value) for name, value in fields) > _MAX_HEAD_BYTES:
         raise heads.fields_too_large(f"expected a head of at most {_MAX_HEAD_BYTES} bytes")
-
-
-class _Deaf:
-    """Keeps a connection from hearing its parser until it listens."""
-
-    def __init__(self, connection: H1Connection) -> None:
-        self.listens = False
-        self.on_body = connection.on_body
-        self.on_message_complete = connection.on_message_complete
-        self._connection = connection
-
-    def on_message_begin(self) -> None:
-        if self.listens:
-            self._connection.on_message_begin()
-
-    def on_url(self, part: bytes) -> None:
-        if self.listens:
-            self._connection.on_url(part)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self.listens:
-            self._connection.on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        if self.listens:
-            self._connection.on_headers_complete()
-
-
-def _parser_in_body(connection: H1Connection, left: int) -> Any:
-    """A parser that has read a head and expects its body: of `left` bytes, or chunked where negative."""
-    listener = _Deaf(connection)
-    parser = httptools.HttpRequestParser(listener)
-    framing = b"transfer-encoding: chunked" if left < 0 else b"content-length: %d" % left
-    parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
-    listener.listens = True
-    return parser
