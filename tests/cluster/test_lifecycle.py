@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.support.k8s import (
+    WRITTEN_KINDS,
     Load,
     Namespace,
     endpoint,
@@ -12,12 +13,8 @@ from tests.support.k8s import (
     ledger_code,
     operator_metric,
     split,
+    versions,
     wait_for,
-)
-
-KINDS = (
-    "deployments,services,configmaps,serviceaccounts,rolebindings,poddisruptionbudgets,networkpolicies,"
-    "modelbackends,modelendpoints,trafficsplits,batchpolicies"
 )
 
 
@@ -28,11 +25,12 @@ def serve(namespace: Namespace, load: Load, **spec: object) -> None:
     namespace.wait_ready("modelendpoint", "e")
 
 
-def versions(namespace: Namespace) -> dict[str, str]:
-    """ResourceVersion of every object that the operator writes or owns in the namespace."""
-    items = json.loads(namespace.kubectl("get", KINDS, "-o", "json"))["items"]
+def events(namespace: Namespace) -> dict[str, str]:
+    """What the operator told of the namespace's resources, in Events."""
     return {
-        f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in items
+        item["metadata"]["name"]: item["note"]
+        for item in namespace.list("events.events.k8s.io")
+        if item.get("reportingController") == "penstock.dev/operator"
     }
 
 
@@ -56,7 +54,7 @@ def restart_operator(operator: Namespace, *, grace: str = "30") -> None:
 
 
 def test_a_second_reconcile_writes_nothing(namespace: Namespace, load: Load, operator: Namespace) -> None:
-    """A new operator looks at everything again and leaves every object as it is."""
+    """A new operator looks at everything again, leaves every object as it is, and has no Event to tell."""
     serve(namespace, load)
 
     def quiet() -> bool:
@@ -65,7 +63,8 @@ def test_a_second_reconcile_writes_nothing(namespace: Namespace, load: Load, ope
 
     seen: list[dict[str, str]] = []
     wait_for("quiet", quiet, seconds=60, every=0.5)
-    before = seen[-1]
+    before, told = seen[-1], events(namespace)
+    assert told, "the transitions to Ready were told"
     restart_operator(operator)
     wait_for(
         "the new operator to have looked at everything",
@@ -81,6 +80,7 @@ def test_a_second_reconcile_writes_nothing(namespace: Namespace, load: Load, ope
     seen.clear()
     wait_for("quiet again", quiet, seconds=60, every=0.5)
     assert versions(namespace) == before
+    assert events(namespace) == told
 
 
 def test_a_hand_edited_child_is_mended_and_a_removed_field_leaves_it(
@@ -129,7 +129,7 @@ def test_delete_removes_everything(namespace: Namespace, load: Load) -> None:
     def nothing() -> bool:
         left = json.loads(
             namespace.kubectl(
-                *("get", KINDS + ",pods", "-o", "json", "-l", "app.kubernetes.io/managed-by=penstock")
+                *("get", WRITTEN_KINDS + ",pods", "-o", "json", "-l", "app.kubernetes.io/managed-by=penstock")
             )
         )["items"]
         return not left

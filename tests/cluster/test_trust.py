@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from tests.support.k8s import (
     container_backend,
     ledger_backend,
     ledger_code,
+    versions,
     wait_for,
 )
 
-STANDBY_ACTS_S = 30.0
-"""15 s are promised, 10 are usual; on a busy machine the new leader itself takes longer to be heard."""
+STANDBY_ACTS_S = 15.0
+"""From the old leader's last renewal to the new one's first write, by the Lease and the apiserver: what a
+busy test waits for its own tools is not in it."""
 
 
 def test_wait_for_ready_is_never_satisfied_by_what_was_before(namespace: Namespace, load: Load) -> None:
@@ -41,9 +43,9 @@ def test_wait_for_ready_is_never_satisfied_by_what_was_before(namespace: Namespa
 def test_a_standby_acts_within_seconds(
     namespace: Namespace, operator: Namespace, blow: signal.Signals
 ) -> None:
-    """The leader dies without a word, or stands still: the other writes within 15 s.
+    """The leader dies without a word, or stands still: the other leads within 15 s, and writes.
 
-    One that stood still and wakes has lost the Lease: it ends without a write.
+    One that stood still and wakes has lost the Lease: it ends, and what was changed meanwhile stays as it is.
     """
     before = (operator.get("deployment", "penstock-operator") or {})["spec"]["replicas"]
     operator.kubectl("scale", "deployment", "penstock-operator", "--replicas=2")
@@ -56,18 +58,26 @@ def test_a_standby_acts_within_seconds(
         wait_for("the leader to act", lambda: namespace.get("service", "a-backend"), seconds=60)
         number = _process_of(operator, name)
         os.kill(number, blow)
-        struck = time.monotonic()
+        last = _lease_time(operator, "renewTime")
         if blow == signal.SIGKILL:  # and no second life in the same pod, which would be faster still
             operator.kubectl("delete", "pod", name, "--grace-period=0", "--force")
         namespace.apply(container_backend("b", script="", replicas=0))
-        wait_for("the standby to act", lambda: namespace.get("service", "b-backend"), seconds=60, every=0.1)
-        passed = time.monotonic() - struck
+        service = wait_for("the standby to act", lambda: namespace.get("service", "b-backend"), seconds=60)
         assert _leader(operator) != name
-        assert passed <= STANDBY_ACTS_S, f"{passed:.1f} s"
-        print(f"the standby acted {passed:.1f} s after the leader was {blow.name}")
+        leads = (_lease_time(operator, "acquireTime") - last).total_seconds()
+        acts = (_time(service["metadata"]["creationTimestamp"]) - last).total_seconds()
+        assert acts <= STANDBY_ACTS_S, f"{acts:.1f} s, led after {leads:.1f} s"
+        print(f"{blow.name}: led {leads:.1f} s after the last renewal, acted after {acts:.1f} s")
         if blow == signal.SIGSTOP:
+            # What it knows is old, and what it will hear first when it wakes is not the last word.
+            for size in (3, 5, 7):
+                namespace.patch("modelbackend", "a", {"spec": {"batching": {"maxBatchSize": size}}})
+                wait_for("the new leader to say so", lambda told=size: _told(namespace, told), seconds=30)
+            before_it_wakes = _quiet(namespace)
             os.kill(number, signal.SIGCONT)
             log = wait_for("it to end", lambda: _ended_log(operator, name), seconds=60)
+            assert _leader(operator) != name
+            assert versions(namespace) == before_it_wakes
             assert "operator ends" in log
             assert "LeaseLost" in log
     finally:
@@ -75,6 +85,33 @@ def test_a_standby_acts_within_seconds(
             os.kill(number, signal.SIGCONT)
         operator.kubectl("scale", "deployment", "penstock-operator", f"--replicas={before}")
         wait_for("the replicas as before", lambda: len(_ready_pods(operator)) == before, seconds=90)
+
+
+def _lease_time(operator: Namespace, field: str) -> datetime.datetime:
+    lease = operator.get("lease", "penstock-operator") or {}
+    return _time(lease["spec"][field])
+
+
+def _time(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)
+
+
+def _told(namespace: Namespace, size: int) -> bool:
+    """Whether the settings of backend `a` have this batch size."""
+    record = namespace.get("configmap", "a-backend-settings") or {"data": {"settings.json": "{}"}}
+    return f'"maxBatchSize":{size}' in record["data"]["settings.json"]
+
+
+def _quiet(namespace: Namespace) -> dict[str, str]:
+    """The versions of all objects once nobody writes any more."""
+    seen: list[dict[str, str]] = []
+
+    def quiet() -> bool:
+        seen.append(versions(namespace))
+        return len(seen) > 6 and all(one == seen[-1] for one in seen[-6:])
+
+    wait_for("quiet", quiet, seconds=60, every=0.5)
+    return seen[-1]
 
 
 def _process_of(operator: Namespace, pod: str) -> int:

@@ -206,6 +206,21 @@ class Namespace:
         return [tuple(one) for one in json.loads(self.run_python(ASK, input=json.dumps([url, items])))]
 
 
+WRITTEN_KINDS = (
+    "deployments,services,configmaps,serviceaccounts,rolebindings,poddisruptionbudgets,networkpolicies,"
+    "modelbackends,modelendpoints,trafficsplits,batchpolicies"
+)
+"""What the operator writes, its children and its resources' statuses."""
+
+
+def versions(namespace: Namespace) -> dict[str, str]:
+    """ResourceVersion of every object that the operator writes or owns in the namespace."""
+    items = json.loads(namespace.kubectl("get", WRITTEN_KINDS, "-o", "json"))["items"]
+    return {
+        f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in items
+    }
+
+
 def operator_metric(operator: Namespace, name: str) -> float:
     """Sum of a metric of the operator over its labels; 0 before its first sample."""
     (pod,) = operator.list("pods", "app.kubernetes.io/name=penstock-operator")
