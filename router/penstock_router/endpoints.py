@@ -272,7 +272,7 @@ class EndpointState:
         now = self._clock()
         gate = self._gates.setdefault(backend, Gate())
         reachable = self._pods.reachable(backend)
-        gate.see_pods(reachable)
+        gate.see_pods(reachable, self._pods.borne(backend))
         # Pods that appear or are reached and answers that come call again; a pause, or the time until a pod
         # is asked again, ends by itself.
         again_at: float | None

@@ -7,7 +7,8 @@ buried under all that piled up. A pod that still refuses for a full queue sends 
 in the line, and the window shrinks to what is out.
 
 Requests are also held where pods are ready and none of them takes a connection. Then one at a time is let go
-to try it again (the probe); when it gets its connection, the others follow.
+to try it again (the probe); when it gets its connection, the others follow: as many at once as the pods had
+before, since those pods are not cold.
 """
 
 from __future__ import annotations
@@ -38,10 +39,15 @@ class Gate:
         """The place of the request that tries a backend of which no pod can be reached."""
         self._pods = 0
 
-    def see_pods(self, count: int) -> None:
-        """Take the number of pods that can be reached; each new one widens the window."""
+    def see_pods(self, count: int, borne: int = 0) -> None:
+        """Take the number of pods that can be reached; each new one widens the window.
+
+        Args:
+            count: the pods.
+            borne: requests that they had at once, those of them that are not new.
+        """
         if count > self._pods:
-            self.window += FIRST_WINDOW * (count - self._pods)
+            self.window = max(self.window + FIRST_WINDOW * (count - self._pods), borne)
         self._pods = count
 
     def may_pass(self, now: float) -> bool:

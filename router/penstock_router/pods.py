@@ -36,6 +36,7 @@ class Pod:
         "_told",
         "_told_at",
         "address",
+        "borne",
         "in_flight",
         "refusing_until",
         "try_at",
@@ -46,6 +47,8 @@ class Pod:
         self.address = address
         self.in_flight = 0
         """Requests of this router that it has and did not answer."""
+        self.borne = 0
+        """Of these, so many it had when the last try to connect to it failed."""
         self.refusing_until = 0.0
         """It drains: no requests before this time (seconds of the router's clock)."""
         self.unreachable = ""
@@ -100,6 +103,8 @@ class Pod:
         if now < self._avoid_until:
             return
         self._avoid_until = now + min(AVOID_MOST_SECONDS, AVOID_FIRST_SECONDS * 2**self._failures)
+        if not self._failures:
+            self.borne = self.in_flight
         self._failures = min(self._failures + 1, 16)
         self._before = self.in_flight
 
@@ -160,6 +165,10 @@ class Pods:
         """How many of the available pods took the last connection that was tried."""
         now = self._clock()
         return sum(1 for pod in self.ready(backend) if not pod.unreachable and now >= pod.refusing_until)
+
+    def borne(self, backend: str) -> int:
+        """How many requests those pods had at once that could not be reached for a while, and can be now."""
+        return sum(pod.borne for pod in self.ready(backend) if not pod.unreachable)
 
     def why_unreachable(self, backend: str) -> str:
         """For people: why none of the available pods can be reached; empty where one can, or none is."""

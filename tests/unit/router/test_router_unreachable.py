@@ -190,6 +190,26 @@ def test_a_connection_lets_the_others_go_on_and_not_the_answer() -> None:
     fake_loop.run(main())
 
 
+def test_a_pod_that_is_reached_again_gets_as_many_at_once_as_it_had() -> None:
+    """It is not cold: to begin with a few, as with a new pod, would pile up what keeps coming."""
+
+    async def main() -> None:
+        world = World("a", seconds=20)
+        before = [world.ask(f"before {index}") for index in range(30)]
+        await asyncio.sleep(1)
+        world.all_are("refuses", "a")
+        held = [world.ask(f"held {index}") for index in range(30)]
+        await asyncio.sleep(2)
+        assert len(world.network.executed) == 30
+        world.all_are("up", "a")
+        await asyncio.sleep(3)
+        assert len(world.network.executed) == 60, "before any was answered"
+        assert statuses(await asyncio.gather(*before, *held)) == {200: 60}
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
 def test_while_a_probe_computes_its_pod_may_be_lost_and_found_again() -> None:
     """A request that probed and got through does not keep the next probe from being sent."""
 
