@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import pytest
+
 from penstock_wire.h1_front import H1Front
 from penstock_wire.http import BodyReader, ClientGone, Exchange, Request, Response
 
@@ -56,8 +58,12 @@ class Server:
         """Send bytes, and all that comes back until the server closes."""
         reader, writer = await self.connect()
         writer.write(sent)
-        found = await asyncio.wait_for(reader.read(), 10)
-        writer.close()
+        try:
+            found = await asyncio.wait_for(reader.read(), 10)
+        except TimeoutError:
+            pytest.fail("expected the server to close the connection")
+        finally:
+            writer.close()
         return found
 
 

@@ -55,8 +55,12 @@ class Server:
         """Send bytes, and all that comes back until the server closes."""
         reader, writer = await asyncio.open_connection(*self.address)
         writer.write(sent)
-        found = await asyncio.wait_for(reader.read(), 10)
-        writer.close()
+        try:
+            found = await asyncio.wait_for(reader.read(), 10)
+        except TimeoutError:
+            pytest.fail("expected the server to close the connection")
+        finally:
+            writer.close()
         return found
 
 

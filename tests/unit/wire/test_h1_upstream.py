@@ -139,15 +139,20 @@ async def test_a_caller_that_leaves_does_not_poison_the_pool(upstream: H1Upstrea
     assert peer.connections == 2
 
 
+LONG = b"x" * 999_999  # more than one read, so that most of it goes around the parser
+
+
 @pytest.mark.parametrize(
     ("answer", "body"),
     [
         (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 999999\r\n\r\n" + LONG, LONG),
         (b"HTTP/1.1 200 OK\r\n\r\nto the end" + Peer.CLOSE, b"to the end"),
         (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", b"ok"),
         (OK + b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison", b"ok"),
         (OK + b"HTTP/1.1 204 No Content\r\n\r\n", b"ok"),
     ],
+    ids=["close", "close, a long body", "to the end", "HTTP/1.0", "another answer", "another without a body"],
 )
 async def test_an_answer_that_ends_its_connection_is_whole_and_the_next_takes_another(
     upstream: H1Upstream, peer: Peer, answer: bytes, body: bytes
