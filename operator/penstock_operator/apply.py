@@ -36,6 +36,9 @@ _QUANTITIES = frozenset({"sizeLimit", "divisor"})
 _ATOMIC_MAPS = frozenset({"selector", "matchLabels", "podSelector", "namespaceSelector", "nodeSelector"})
 """Maps of which each other member changes the meaning: who selects more, selects less."""
 
+_UNORDERED = frozenset({"ownerReferences"})
+"""Keyed lists whose order says nothing."""
+
 _TEXT_MAPS = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "volumeAttributes"})
 """Maps of text that users write: their empty values stay."""
 
@@ -178,9 +181,9 @@ def _contained_list(desired: list[Any], live: list[Any], field: str) -> bool:
     mine = [_list_key(item, keys) for item in desired]
     # NB: the order counts, as of `env` and `initContainers`; an apply restores it. Others' may be between.
     wanted = set(mine)
-    return [key for key in there if key in wanted] == mine and all(
-        contained(item, there[key]) for key, item in zip(mine, desired, strict=True)
-    )
+    found = [key for key in there if key in wanted]
+    in_place = len(found) == len(mine) if field in _UNORDERED else found == mine
+    return in_place and all(contained(item, there[key]) for key, item in zip(mine, desired, strict=True))
 
 
 def _keys_of(field: str, desired: list[Any]) -> tuple[str, ...] | None:

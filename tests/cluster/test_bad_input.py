@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.support.k8s import (
-    MODEL_IMAGE,
     Load,
     Namespace,
     container_backend,
@@ -93,22 +90,37 @@ def test_a_model_that_answers_garbage_gives_502_alone(namespace: Namespace, load
     assert namespace.curl(namespace.url("good"), body=GOOD)[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("image", "script", "reason", "message"),
-    [
-        ("localhost/penstock/no-such-image:dev", "pass", "ImagePullFailed", "no-such-image"),
-        (MODEL_IMAGE, "import sys; print('weights are gone'); sys.exit(3)", "ContainerCrashed", "3"),
-    ],
-)
-def test_a_model_that_does_not_start_is_told(
-    namespace: Namespace, image: str, script: str, reason: str, message: str
-) -> None:
-    """An image that is not there, a model that exits: ModelLoaded=False with the reason and the words."""
-    namespace.apply(container_backend("b", script=script, image=image))
-    found = namespace.wait_condition("modelbackend", "b", "ModelLoaded", "False", reason=reason, seconds=90)
-    assert message in found["message"]
-    ready = namespace.condition("modelbackend", "b", "Ready")
-    assert ready["status"] == "False"
+def test_a_model_whose_image_is_not_there_is_told(namespace: Namespace) -> None:
+    """ModelLoaded=False with the reason and the image; `status.model` says the same."""
+    namespace.apply(container_backend("b", script="pass", image="localhost/penstock/no-such-image:dev"))
+    found = namespace.wait_condition(
+        "modelbackend", "b", "ModelLoaded", "False", reason="ImagePullFailed", seconds=90
+    )
+    assert "localhost/penstock/no-such-image:dev" in found["message"]
+    model = (namespace.get("modelbackend", "b") or {})["status"]["model"]
+    assert model["state"] == "FailedToLoad"
+    assert "localhost/penstock/no-such-image:dev" in model["lastFailure"]
+    assert namespace.condition("modelbackend", "b", "Ready")["status"] == "False"
+
+
+def test_a_model_that_crashes_is_told_with_its_exit_code_and_its_last_words(namespace: Namespace) -> None:
+    """In ModelLoaded and in `status.model`, which keeps them until the backend is well again."""
+    script = "import sys; print('the weights are gone', file=sys.stderr); sys.exit(37)"
+    namespace.apply(container_backend("b", script=script))
+    found = namespace.wait_condition(
+        "modelbackend", "b", "ModelLoaded", "False", reason="ContainerCrashed", seconds=90
+    )
+    assert "exited with code 37" in found["message"]
+    assert found["message"].endswith("its last words: the weights are gone")
+
+    def model() -> dict[str, str]:
+        return dict((namespace.get("modelbackend", "b") or {})["status"]["model"])
+
+    told = model()
+    assert told["state"] == "FailedToLoad"
+    assert "exited with code 37" in told["lastFailure"]
+    assert told["lastFailure"].endswith("its last words: the weights are gone")
+    assert namespace.condition("modelbackend", "b", "Ready")["status"] == "False"
 
 
 def test_what_is_missing_is_told_and_heals(namespace: Namespace, load: Load) -> None:

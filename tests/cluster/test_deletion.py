@@ -93,6 +93,11 @@ def test_whatever_is_deleted_first_what_was_admitted_is_answered(namespace: Name
         wait_for("the endpoint to lead to its own backend", lambda: _backends(namespace) == ["b"])
         answered(answers, "a", "b")
 
+        # The routers are told a moment later; both gates are open now.
+        wait_for(
+            "the routers to lead there",
+            lambda: {backend for _, backend, _ in namespace.ask(url, items)} == {"b"},
+        )
         answers = admitted("b")
         namespace.kubectl("delete", "modelbackend", "b", "--wait=false")
         namespace.wait_condition("modelendpoint", "e", "BackendsReady", "False", reason="BackendMissing")

@@ -23,7 +23,7 @@ import pytest
 
 from devcluster.cluster import Cluster
 from tests.cluster.conftest import INSTALLED_IN
-from tests.support.changing_user import GROUP, ChangingUser
+from tests.support.changing_user import CHILDREN, GROUP, ChangingUser
 from tests.support.fault_proxy import FaultProxy, Obj, Write
 from tests.support.k8s import ROOT, wait_for
 
@@ -40,7 +40,8 @@ of each of its pods makes one at once. A loop without backoff makes hundreds."""
 PATIENCE = 40.0
 """Seconds after which every try that was put off has been made: the longest backoff is 30 s."""
 
-PLURALS = ("deployments", "services", "configmaps", "serviceaccounts")
+HASH = "penstock.dev/desired-hash"
+"""The annotation of everything that was rendered."""
 
 
 class Operator:
@@ -195,15 +196,48 @@ async def orphans(proxy: FaultProxy) -> list[str]:
         for plural in ("modelbackends", "modelendpoints")
         for one in await live(proxy, f"{GROUP}/{plural}")
     }
-    found = []
-    for path in (*(f"/api/v1/{plural}" for plural in PLURALS[1:]), "/apis/apps/v1/deployments"):
-        for one in await live(proxy, path):
-            meta = one["metadata"]
-            rendered = "penstock.dev/desired-hash" in (meta.get("annotations") or {})
-            owners = {ref["uid"] for ref in meta.get("ownerReferences") or ()}
-            if rendered and (not owners & uids):
-                found.append(f"{path} {meta['name']}")
-    return found
+    return [
+        f"{kind} {name}"
+        for (kind, name), one in (await rendered(proxy)).items()
+        if not {ref["uid"] for ref in one["metadata"].get("ownerReferences") or ()} & uids
+    ]
+
+
+async def rendered(proxy: FaultProxy) -> dict[tuple[str, str], Obj]:
+    """Everything in the namespace that was rendered, of all kinds, by kind and name."""
+    return {
+        (kind, one["metadata"]["name"]): one
+        for kind, path in CHILDREN.items()
+        for one in await live(proxy, f"{path}/{kind}")
+        if HASH in (one["metadata"].get("annotations") or {})
+    }
+
+
+async def out_of_place(proxy: FaultProxy) -> list[str]:
+    """What is missing, and what is there that nobody asks for: a duplicate, or a deletion that was lost."""
+    wanted, allowed = set(), set()
+    for one in await live(proxy, f"{GROUP}/modelbackends"):
+        name, spec = f"{one['metadata']['name']}-backend", one["spec"]
+        own = {(kind, name) for kind in ("deployments", "services", "serviceaccounts", "networkpolicies")}
+        own |= {("configmaps", f"{name}-settings")}
+        budget = {("poddisruptionbudgets", name)}
+        if spec.get("suspend"):
+            allowed |= own | budget  # left as they were
+        else:
+            wanted |= own | (budget if spec["replicas"] > 1 else set())
+    endpoints = await live(proxy, f"{GROUP}/modelendpoints")
+    wanted |= {("services", one["metadata"]["name"]) for one in endpoints}
+    if endpoints:
+        kinds = (
+            *("deployments", "services", "serviceaccounts", "networkpolicies", "rolebindings"),
+            "poddisruptionbudgets",  # of two routers, as by default
+        )
+        wanted |= {(kind, "penstock-router") for kind in kinds}
+        wanted |= {("configmaps", "penstock-router-settings")}
+    there = set(await rendered(proxy))
+    return [f"missing: {one}" for one in wanted - there] + [
+        f"too many: {one}" for one in there - wanted - allowed
+    ]
 
 
 def hottest(writes: list[Write]) -> tuple[int, str]:
@@ -266,9 +300,9 @@ async def test_after_faults_everything_is_as_if_nothing_had_failed(
 
 
 async def nothing_left_over(proxy: FaultProxy, told: str) -> None:
-    """No child without its parent (garbage collection takes a moment), no port twice, no status behind."""
+    """No child without its parent (the collector takes a moment), none missing, none too many."""
     deadline = time.monotonic() + CONVERGED_WITHIN
-    while left := await orphans(proxy):
+    while left := await orphans(proxy) + await out_of_place(proxy):
         assert time.monotonic() < deadline, f"{left}; {told}"
         await asyncio.sleep(0.5)
     services = await live(proxy, "/api/v1/services")

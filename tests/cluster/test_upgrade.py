@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,16 +22,18 @@ from tests.support.k8s import (
 )
 
 SIDECAR, OTHER = "localhost/penstock/sidecar:dev", "localhost/penstock/sidecar:other"
+OPERATOR, LATER = "localhost/penstock/operator:dev", "localhost/penstock/operator:later"
 
 
 @pytest.fixture
 def later(penstock: Cluster) -> Iterator[tuple[str, ...]]:
-    """The values of a later release: another sidecar, pulled otherwise. Afterwards all is as it was."""
-    images.build(
-        dockerfile=ROOT / "tests/support/other_image/Dockerfile", tag=OTHER, build_args={"BASE": SIDECAR}
-    )
-    penstock.load(OTHER)
-    yield ("--set", f"images.sidecar={OTHER}", "--set", "images.pullPolicy=IfNotPresent")
+    """The values of a later release: its operator renders another sidecar block. Then all is as before."""
+    for folder, tag, base in (("other_image", OTHER, SIDECAR), ("later_operator", LATER, OPERATOR)):
+        dockerfile = ROOT / "tests/support" / folder / "Dockerfile"
+        images.build(dockerfile=dockerfile, tag=tag, build_args={"BASE": base})
+    penstock.load(OTHER, LATER)
+    values = (f"images.sidecar={OTHER}", f"images.operator={LATER}", "images.pullPolicy=IfNotPresent")
+    yield tuple(word for value in values for word in ("--set", value))
     upgrade(penstock)
 
 
@@ -44,6 +47,13 @@ def sidecars(namespace: Namespace) -> set[str]:
     return {
         pod["spec"]["initContainers"][0]["image"] for pod in namespace.list("pods", "penstock.dev/backend=b")
     }
+
+
+def block(namespace: Namespace) -> dict[str, Any]:
+    """The sidecar as the Deployment has it, but for its image."""
+    template = (namespace.get("deployment", "b-backend") or {})["spec"]["template"]["spec"]
+    found: dict[str, Any] = template["initContainers"][0]
+    return {name: value for name, value in found.items() if not name.startswith("image")}
 
 
 def told(namespace: Namespace) -> dict[str, object]:
@@ -63,6 +73,7 @@ def test_an_upgrade_of_the_operator_restarts_no_model(
     namespace.wait_ready("modelbackend", "b")
     namespace.wait_ready("modelendpoint", "b")
     before, generation = pod_uids(namespace), deployment_generation(namespace)
+    sidecar = block(namespace)
     load.start(namespace.url("b"), rate=50)
     upgrade(namespace.cluster, *later)
     wait_for("the status to tell that an upgrade waits", lambda: told(namespace).get("upgradePending"))
@@ -72,10 +83,14 @@ def test_an_upgrade_of_the_operator_restarts_no_model(
     assert pod_uids(namespace) == before
     assert deployment_generation(namespace) == generation
     assert sidecars(namespace) == {SIDECAR}
+    assert block(namespace) == sidecar
 
     namespace.patch("modelbackend", "b", {"spec": {"drain": {"propagationDelay": "6s"}}})
     wait_for("the new sidecar in all pods", lambda: sidecars(namespace) == {OTHER}, seconds=150)
     wait_for("the status to say so", lambda: told(namespace) == {"image": OTHER})
+    rendered = block(namespace)
+    assert rendered["startupProbe"]["failureThreshold"] == 61
+    assert rendered["args"][:2] == ["--log-level", "debug"]
     namespace.wait_ready("modelbackend", "b")
     assert_nothing_lost(load.stop())
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from penstock_operator.apply import contained
-from tests.support.k8s import Namespace
+from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code, wait_for
 
 PROBE = {"httpGet": {"path": "/", "port": 8080}, "initialDelaySeconds": 0}
 POD_SPEC: dict[str, Any] = {
@@ -115,3 +115,36 @@ def without(live: Any, path: tuple[Any, ...]) -> Any:
         parent = parent[step]
     del parent[path[-1]]
     return copy
+
+
+def test_a_false_that_somebody_takes_out_comes_back(namespace: Namespace, load: Load) -> None:
+    """No API token for model pods, no privilege escalation: their absence would mean the opposite."""
+    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port))
+    namespace.wait_ready("modelbackend", "b")
+
+    def spec() -> dict[str, Any]:
+        return dict((namespace.get("deployment", "b-backend") or {})["spec"]["template"]["spec"])
+
+    def index() -> int:
+        return [one["name"] for one in spec()["containers"]].index("model")
+
+    def whole() -> bool:
+        model = spec()["containers"][index()]
+        account = namespace.get("serviceaccount", "b-backend") or {}
+        return (
+            spec().get("automountServiceAccountToken") is False
+            and account.get("automountServiceAccountToken") is False
+            and model["securityContext"].get("allowPrivilegeEscalation") is False
+        )
+
+    assert whole()
+    pod = "/spec/template/spec"
+    taken_out = [
+        ("deployment", f"{pod}/automountServiceAccountToken"),
+        ("serviceaccount", "/automountServiceAccountToken"),
+        ("deployment", f"{pod}/containers/{index()}/securityContext/allowPrivilegeEscalation"),
+    ]
+    for kind, path in taken_out:
+        patch = json.dumps([{"op": "remove", "path": path}])
+        namespace.kubectl("patch", kind, "b-backend", "--type=json", "-p", patch)
+        wait_for(f"{path} of the {kind} again", whole, seconds=60)

@@ -26,7 +26,11 @@ CHILDREN = {
     "services": "/api/v1",
     "configmaps": "/api/v1",
     "serviceaccounts": "/api/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
+    "networkpolicies": "/apis/networking.k8s.io/v1",
+    "rolebindings": "/apis/rbac.authorization.k8s.io/v1",
 }
+"""What is rendered: plural → group and version."""
 
 
 class ChangingUser:
@@ -128,7 +132,7 @@ class ChangingUser:
         """The plural and path of something rendered, which need not be there now."""
         plural = self._draw.choice(list(CHILDREN))
         name = self._draw.choice(BACKENDS) + "-backend" + ("-settings" if plural == "configmaps" else "")
-        if self._draw.random() < 0.2:
+        if plural == "rolebindings" or self._draw.random() < 0.2:
             name = "penstock-router" + ("-settings" if plural == "configmaps" else "")
         elif plural == "services" and self._draw.random() < 0.4:
             name = self._draw.choice(ENDPOINTS)
@@ -144,6 +148,9 @@ class ChangingUser:
             "services": {"spec": {"selector": {"app.kubernetes.io/name": "stranger"}}},
             "configmaps": {"data": {"settings.json": "{}"}},
             "serviceaccounts": {"automountServiceAccountToken": True},
+            "poddisruptionbudgets": {"spec": {"maxUnavailable": 7}},
+            "networkpolicies": {"spec": {"ingress": []}},
+            "rolebindings": {"subjects": []},
         }
         return (await self._send("PATCH", path, patches[plural], form=MERGE))[0]
 
