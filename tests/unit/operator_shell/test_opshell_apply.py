@@ -50,6 +50,8 @@ def test_what_is_no_quantity_is_none(text: str) -> None:
 
 
 CONTAINED = [
+    ("owners in another order", {"ownerReferences": [{"uid": "a"}, {"uid": "b"}]},
+     {"ownerReferences": [{"uid": "b"}, {"uid": "a"}]}),
     ("equal", {"a": 1}, {"a": 1}),
     ("more is there", {"a": 1}, {"a": 1, "b": 2}),
     ("quantity in limits", {"limits": {"cpu": "0.5"}}, {"limits": {"cpu": "500m"}}),
