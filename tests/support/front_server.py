@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-import pytest
-
 from penstock_wire.h1_front import H1Front
 from penstock_wire.http import BodyReader, ClientGone, Exchange, Request, Response
+from tests.support.raw_client import until_closed
 
 OK = b"HTTP/1.1 200 OK\r\n"
 Work = Callable[[Exchange], Awaitable[None]]
@@ -56,15 +55,7 @@ class Server:
 
     async def exchange(self, sent: bytes) -> bytes:
         """Send bytes, and all that comes back until the server closes."""
-        reader, writer = await self.connect()
-        writer.write(sent)
-        try:
-            found = await asyncio.wait_for(reader.read(), 10)
-        except TimeoutError:
-            pytest.fail("expected the server to close the connection")
-        finally:
-            writer.close()
-        return found
+        return await until_closed(self.address, sent)
 
 
 async def pieces(stream: BodyReader) -> AsyncIterator[bytes]:

@@ -13,6 +13,7 @@ import pytest_asyncio
 from penstock_wire import h1_front_limits
 from penstock_wire.h1_front import H1Front
 from penstock_wire.http import Request, Response
+from tests.support.raw_client import until_closed
 from tests.support.waiting import until
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -42,11 +43,7 @@ class Server:
 
     async def exchange(self, sent: bytes) -> bytes:
         """Send bytes, and all that comes back until the server closes."""
-        reader, writer = await self.connect()
-        writer.write(sent)
-        found = await asyncio.wait_for(reader.read(), 10)
-        writer.close()
-        return found
+        return await until_closed(self.address, sent)
 
 
 @pytest_asyncio.fixture

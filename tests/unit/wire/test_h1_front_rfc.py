@@ -22,6 +22,7 @@ import pytest_asyncio
 from penstock_wire import h1_front_limits as limits
 from penstock_wire.h1_front import H1Front
 from penstock_wire.http import Exchange, Response
+from tests.support.raw_client import until_closed
 from tests.support.waiting import until
 
 HOST = b"Host: a\r\n"
@@ -53,15 +54,7 @@ class Server:
 
     async def exchange(self, sent: bytes) -> bytes:
         """Send bytes, and all that comes back until the server closes."""
-        reader, writer = await asyncio.open_connection(*self.address)
-        writer.write(sent)
-        try:
-            found = await asyncio.wait_for(reader.read(), 10)
-        except TimeoutError:
-            pytest.fail("expected the server to close the connection")
-        finally:
-            writer.close()
-        return found
+        return await until_closed(self.address, sent)
 
 
 @pytest_asyncio.fixture
