@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from tests.support.sidecar_process import Pair, Program, Reply, until
@@ -49,3 +51,29 @@ class ProtocolPair(Pair):
     async def held(self) -> Any:
         """What the gate keeps waiting."""
         return (await self.look())["held"]
+
+
+@contextlib.asynccontextmanager
+async def pairs(folder: Path) -> AsyncIterator[Callable[..., Awaitable[ProtocolPair]]]:
+    """What starts a pair of a protocol under a policy; all of them are stopped in the end.
+
+    Args:
+        folder: where their files go.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(protocol: str, **batching: Any) -> ProtocolPair:
+            own = folder / protocol
+            own.mkdir(exist_ok=True)
+            pair = ProtocolPair(own, f"--protocol={protocol}")
+            pair.kind = "openai" if protocol == "none" else protocol
+            stack.push_async_callback(_stop, pair)
+            await pair.start(**batching)
+            return pair
+
+        yield start
+
+
+async def _stop(pair: ProtocolPair) -> None:
+    if hasattr(pair, "session"):  # else it did not start
+        await pair.stop()

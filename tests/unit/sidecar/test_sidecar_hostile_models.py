@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.protocol_pair import ProtocolPair
+from tests.support.protocol_pair import ProtocolPair, pairs
 from tests.support.sidecar_process import Reply, until
 
 PATHS = {
@@ -24,21 +24,8 @@ Start = Callable[..., Awaitable[ProtocolPair]]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    pairs: list[ProtocolPair] = []
-
-    async def make(kind: str, **batching: Any) -> ProtocolPair:
-        folder = tmp_path / kind
-        folder.mkdir()
-        pair = ProtocolPair(folder, f"--protocol={kind}")
-        pair.kind = kind
-        pairs.append(pair)
-        await pair.start(**batching)
-        return pair
-
-    yield make
-    for pair in pairs:
-        if hasattr(pair, "session"):
-            await pair.stop()
+    async with pairs(tmp_path) as found:
+        yield found
 
 
 def body(kind: str, value: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.protocol_pair import ProtocolPair
+from tests.support.protocol_pair import pairs
 from tests.support.sidecar_process import Reply, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text()
@@ -24,19 +24,8 @@ EXAMPLES = {
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    pairs: list[ProtocolPair] = []
-
-    async def make(kind: str, **batching: Any) -> ProtocolPair:
-        pair = ProtocolPair(tmp_path, f"--protocol={kind}")
-        pair.kind = "openai" if kind == "none" else kind
-        pairs.append(pair)
-        await pair.start(**batching)
-        return pair
-
-    yield make
-    for pair in pairs:
-        if hasattr(pair, "session"):
-            await pair.stop()
+    async with pairs(tmp_path) as found:
+        yield found
 
 
 def body_of(text: str) -> bytes:
