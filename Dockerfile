@@ -62,9 +62,10 @@ RUN python3 -m venv --without-pip /opt/penstock \
     && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
 
 FROM tools AS sidecar-environment
-COPY requirements/sidecar.lock /requirements/
+COPY requirements/sidecar.lock requirements/tracing.lock /requirements/
 RUN python3 -m venv --without-pip /opt/penstock \
-    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --require-hashes -r /requirements/sidecar.lock \
+    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --require-hashes \
+      -r /requirements/sidecar.lock -r /requirements/tracing.lock \
     && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
 
 # This one has pip: images with a model in them start from it and install what the model needs.

@@ -125,18 +125,20 @@ class Admin:
 
     async def _show_queue(self, _: Request) -> Response:
         dispatcher = self._dispatcher
-        lines = dispatcher.lines if isinstance(dispatcher, Passing) else _lines(dispatcher)
-        return _json(
-            {
-                "queued": dispatcher.queued,
-                "ongoing": dispatcher.ongoing,
-                "oldestAgeMs": round(dispatcher.oldest_age * 1000),
-                "slots": dispatcher.slots,
-                "drain": self._drain.phase.value,
-                "lines": lines,
-                "fit": {class_label(path): fit for path, fit in most_telling(dispatcher.fits())},
-            }
-        )
+        document: dict[str, Any] = {
+            "queued": dispatcher.queued,
+            "ongoing": dispatcher.ongoing,
+            "oldestAgeMs": round(dispatcher.oldest_age * 1000),
+            "slots": dispatcher.slots,
+            "drain": self._drain.phase.value,
+            "lines": dispatcher.lines if isinstance(dispatcher, Passing) else _lines(dispatcher),
+            "fit": {class_label(path): fit for path, fit in most_telling(dispatcher.fits())},
+        }
+        beside = None if isinstance(dispatcher, Passing) else dispatcher.beside
+        if beside is not None:
+            # They are in the sums above, but in no line of a batch.
+            document["passing"] = {"queued": beside.queued, "ongoing": beside.ongoing}
+        return _json(document)
 
 
 def _lines(dispatcher: Dispatcher) -> list[dict[str, Any]]:

@@ -68,8 +68,9 @@ class Dispatcher:
         begin: begins to send without a task, where that is possible; see `runs.Runs`.
 
     `slots` batches may be with the model at once now; `alive` while it runs; `refusing` is what new requests
-    are told, if they are refused; `room` items may wait, `standing` is what whoever comes next would hear;
-    `keys` reads header fields under the policy in effect.
+    are told, if they are refused; `adapts` while what one batch took decides what the next one holds;
+    `room` items may wait, `standing` is what whoever comes next would hear; `keys` reads header fields under
+    the policy in effect.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Dispatcher:
         self._slow = 0.0
         self._usual = batching.max_batch_size
         self.slots = 1
+        self.adapts = False
         self.refusing: PenstockError | None = None
         self.counts = Counts()
         self.alive = False
@@ -136,6 +138,11 @@ class Dispatcher:
     def queue(self) -> Queue:
         """The queue, to look at."""
         return self._queue
+
+    @property
+    def beside(self) -> Beside | None:
+        """What is not batched."""
+        return self._beside
 
     @property
     def queued(self) -> int:
@@ -345,10 +352,11 @@ class Dispatcher:
         except Exception as error:
             log("answer failed", level="error", error=repr(error), request_id=work.request_id.decode())
 
-    def freed(self, turn: Turn) -> None:
+    def freed(self, turn: Turn | None) -> None:
         """See `runs.Flow`."""
         self.standing.clear()
-        self._forecast.end(turn, waiting=self._queue.items > 0)
+        if turn is not None:
+            self._forecast.end(turn, waiting=self._queue.items > 0)
         if not self._runs.busy:
             self._quiet.set()
         items = self._queue.items
@@ -412,6 +420,7 @@ class Dispatcher:
             self._auto.max_seconds = self._service
         self._door.batch, self._door.status = batching.max_batch_size, batching.overflow_status
         self._allow(self.slots if slots == "auto" else slots)
+        self.adapts = self._auto is not None or self._objective is not None
         self._usual = min(self._usual, batching.max_batch_size)
         wait = batching.batch_wait_timeout_ms / 1000
         self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes, wait=wait)
@@ -539,11 +548,13 @@ class Dispatcher:
             self.settle(work, admission.dropped(now - work.arrived, service))
         if not parts:
             return
+        batch = self._runs.start(parts, items, self._limits.size)
+        # NB: all that can be noted after the sending is: the model waits for it.
+        batch.turn = self._forecast.begin(now - TIMER_SLACK, cls, items, possible=size, waited=waited)
         if self._patience is not None:
             self._patience.cut(now, items)
-        turn = self._forecast.begin(now - TIMER_SLACK, cls, items, possible=size, waited=waited)
         self.counts.batches += 1
-        self.counts.batch_items += self._runs.start(parts, self._limits.size, turn)
+        self.counts.batch_items += items
         self._budget.batch(now)
         self.keys.forget(queue.lines)
 

@@ -475,8 +475,12 @@ class Passing:
                 told = call.request_id.decode()
                 log("answer broke off", level="warning", error=str(error), request_id=told)
                 self._ended(call, answer.status, failure(error, executed=True).reason)
-            else:
+            elif isinstance(error, ClientGone):
                 self._ended(call, 499, Reason.CLIENT_GONE)
+            else:
+                told = call.request_id.decode()
+                log("request failed", level="error", error=repr(error), request_id=told)
+                self._ended(call, answer.status, Reason.INTERNAL)
 
         self.open_streams += 1
         call.relay = relay = Relay(answer, ended)

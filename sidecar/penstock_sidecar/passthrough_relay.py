@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Self
 
-from penstock_wire.http import BodyReader, ClientGone, Tunnel, UpstreamAnswer, UpstreamError
+from penstock_wire.http import BodyReader, ClientGone, Tunnel, UpstreamAnswer
 
 Ended = Callable[[Exception | None], None]
 """Called once: None when all went through, else what ended it early."""
@@ -31,10 +31,10 @@ class Relay:
         return self
 
     async def __anext__(self) -> bytes:
-        """The next piece; raises UpstreamError, at which the front cuts the client's connection."""
+        """The next piece; raises what ended the exchange, at which the front cuts the client's connection."""
         try:
             piece = await self._reader.read()
-        except UpstreamError as error:
+        except Exception as error:  # the client's own, too, whose body may still be on the way
             self._end(error)
             raise
         if piece:

@@ -73,13 +73,15 @@ class Observer(Protocol):
 
 
 class Flow(Protocol):
-    """What a run needs of the dispatcher."""
+    """What a run needs of the dispatcher; what it has learned of one batch `adapts` the next, or does not."""
+
+    adapts: bool
 
     def settle(self, work: Work, outcome: Outcome) -> None:
         """Give a request its outcome, unless it has one."""
         ...
 
-    def freed(self, turn: Turn) -> None:
+    def freed(self, turn: Turn | None) -> None:
         """The slot fell free that a batch had in this turn."""
         ...
 
@@ -113,11 +115,11 @@ class Batch:
         parts: what it holds.
         items: their items.
         limit: what it could have held.
-        waits: seconds that the requests that begin here have waited.
         began: when it was cut.
-        turn: its slot's time with it.
 
-    `sent` is when it went to the model first; `give_up` ends that exchange where no `task` waits for it.
+    `sent` is when it went to the model first; `give_up` ends that exchange where no `task` waits for it. Of
+    the requests that begin here, `waits` has the seconds that they have waited. `turn` is its slot's time
+    with it, which the dispatcher notes.
     """
 
     __slots__ = (
@@ -135,18 +137,16 @@ class Batch:
         "waits",
     )
 
-    def __init__(
-        self, parts: list[Part], items: int, limit: int, waits: list[float], began: float, turn: Turn
-    ) -> None:
+    def __init__(self, parts: list[Part], items: int, limit: int, began: float) -> None:
         self.began = self.sent = began
-        self.turn = turn
+        self.turn: Turn | None = None
         self.parts = parts
         self.items = items
         self.limit = limit
-        self.waits = waits
+        self.waits: list[float] = []
         self.begun = False
         self.in_model = True
-        self.due = min([part.work.expires for part in parts])
+        self.due = _NEVER
         self.task: asyncio.Task[None] | None = None
         self.give_up: GiveUp | None = None
 
@@ -191,31 +191,34 @@ class Runs:
         self.busy = 0
         self.items = 0
 
-    def start(self, parts: list[Part], limit: int, turn: Turn) -> int:
-        """Send a batch of these parts, which could have held `limit` items; returns its items.
+    def start(self, parts: list[Part], items: int, limit: int) -> Batch:
+        """Send a batch of these parts.
 
         Args:
             parts: what it holds.
+            items: their items.
             limit: what it could have held.
-            turn: its slot's time with it.
         """
         now = self._clock()
-        items = 0
-        waits: list[float] = []
+        batch = Batch(parts, items, limit, now)
+        self._batches.add(batch)
+        self.busy += 1
+        self.items += items
+        sent = self._begin is not None and self._send_now(batch, self._begin)
+        # NB: only now: the model has waited for this batch since it answered the last one.
+        due, waits = _NEVER, batch.waits
         for part in parts:
-            items += part.size
             work = part.work
             work.executed = True
             if not part.start:
                 work.cut_at = now
                 waits.append(now - work.arrived)
-        batch = Batch(parts, items, limit, waits, now, turn)
-        self._batches.add(batch)
-        self.busy += 1
-        self.items += items
-        if self._begin is None or not self._send_now(batch, self._begin):
+            if work.expires < due:
+                due = work.expires
+        batch.due = due
+        if not sent:
             self._start_task(batch, self._run(batch))
-        return items
+        return batch
 
     def _start_task(self, batch: Batch, work: Coroutine[Any, Any, None]) -> None:
         batch.task = self._loop.create_task(work)
@@ -224,7 +227,7 @@ class Runs:
     def _send_now(self, batch: Batch, begin: Begin) -> bool:
         """Send a batch without a task; False where that takes one."""
         now = batch.began
-        # `due` is the earliest; the model has until the latest.
+        # The model has until the latest of their deadlines.
         timeout = max(MIN_RUN_SECONDS, max([part.work.expires for part in batch.parts]) - now)
         try:
             request = compose(batch.parts, self._protocol, timeout, 0)
@@ -448,9 +451,14 @@ class Runs:
             answers = distribute(parts, self._protocol, answer)
         except PenstockError as error:
             said = error
+        ok = bool(answers) and answer.status < 300
+        if ok and not attempt and not self._flow.adapts:
+            # NB: before the answers go out: where a whole batch waits, the model gets it first, with nothing
+            # before it that can be done after. A failure is told before: the rest of a request that has
+            # failed is not sent.
+            self._release(batch)
         if not attempt:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
-        ok = bool(answers) and answer.status < 300
         if ok:
             self._flow.learned(parts[0].work, items, seconds, again=attempt > 0)
         elif not attempt and (answer.status >= 500 or answer.status == TOO_MANY):
@@ -458,8 +466,6 @@ class Runs:
         if (not answers or answer.status in STATUSES) and self._flow.isolates() and len(parts) > 1:
             return said
         if ok and not attempt:
-            # NB: before the answers go out: where a whole batch waits, the model gets it first. A failure
-            # is told before: the rest of a request that has failed is not sent.
             self._release(batch)
         if answers:
             own = self._clock() - begun - seconds

@@ -2,9 +2,10 @@
 
 `python -m tests.support.protocol_models KIND [--port N]` prints `ready HOST:PORT`. KIND is `instances` (the
 sum of each item), `v2` (`y` is twice `x`), `openai` (an embedding is the text's length and number of words)
-or `envelope` (twice the body's `x`; `/stream` counts up to it). `GET /-/runs` tells what ran, and of which
+or `envelope` (twice the body's `x`; `/stream` counts up to it, `/parked` says its second lines when `POST
+/-/resume` has come, and with `?break` breaks off instead). `GET /-/runs` tells what ran, and of which
 items it was told that nobody waits for them; `POST /-/gate?open=0` keeps predictions waiting.
-`POST /-/script` with `{type, body}` makes that the answer to the next batch of several (`envelope`).
+`POST /-/script` with `{type, body, status}` makes that the answer to the next batch of several (`envelope`).
 `model_faults` has what a query spoils; `fault=short` is an answer with one item too few.
 """
 
@@ -27,6 +28,7 @@ held: list[str] = []
 gate = asyncio.Event()
 cancelled: list[str] = []
 finished: list[str] = []
+resumed = asyncio.Event()
 sent: list[Any] = []
 """The batches of `envelope`, as they came."""
 script: dict[str, str] = {}
@@ -113,9 +115,12 @@ async def envelope(request: web.Request) -> web.StreamResponse:
     if script and len(items) > 1:
         said = dict(script)
         script.clear()
-        return web.Response(text=said["body"], content_type=said["type"])
+        status = int(said.get("status", "200"))
+        return web.Response(status=status, text=said["body"], content_type=said["type"])
     if items[0]["path"].startswith("/stream"):
         return await stream(request, items)
+    if items[0]["path"].startswith("/parked"):
+        return await park(request, items)
     answers = []
     for item in items:
         x = item["body"]["x"]
@@ -159,6 +164,40 @@ async def stream(request: web.Request, items: list[dict[str, Any]]) -> web.Strea
     return answer
 
 
+SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "values": ({"data": {"step": 1}}, {"data": {"step": 2}}),
+    "text": ({"data": "one "}, {"data": "two"}),
+    "events": (
+        {"headers": {"content-type": "text/event-stream"}, "data": "data: 1\n\n"},
+        {"data": "data: 2\n\n"},
+    ),
+    "late": ({}, {"data": {"step": 2}}),
+}
+"""What `/parked` says before it is resumed, and then, to a body `{"say": one of these}`."""
+
+
+async def park(request: web.Request, items: list[dict[str, Any]]) -> web.StreamResponse:
+    answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    await answer.prepare(request)
+    both = [SAID[item["body"]["say"]] for item in items]
+    for index, (before, _) in enumerate(both):
+        if before:
+            await answer.write(json.dumps({"i": index, **before}).encode() + b"\n")
+    await resumed.wait()
+    if items[0]["path"].endswith("?break"):
+        assert request.transport is not None
+        request.transport.close()
+        return answer
+    for index, (_, after) in enumerate(both):
+        await answer.write(json.dumps({"i": index, **after, "end": True}).encode() + b"\n")
+    return answer
+
+
+async def resume(request: web.Request) -> web.StreamResponse:
+    resumed.set()
+    return web.json_response({})
+
+
 async def cancel(request: web.Request) -> web.StreamResponse:
     cancelled.extend((await request.json())["ids"])
     return web.json_response({})
@@ -199,6 +238,7 @@ async def main() -> None:
     app.router.add_get("/-/runs", look)
     app.router.add_post("/-/cancel", cancel)
     app.router.add_post("/-/gate", turn)
+    app.router.add_post("/-/resume", resume)
     app.router.add_post("/-/script", prepare)
     app.router.add_post("/{path:.*}", kinds[arguments.kind])
     runner = web.AppRunner(app)

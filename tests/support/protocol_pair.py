@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.sidecar_process import Pair, Program, Reply, until
+
+Told = TypeVar("Told")
 
 
 class ProtocolPair(Pair):
@@ -26,13 +28,28 @@ class ProtocolPair(Pair):
         return found
 
     async def batched(
-        self, items: int, plug: Coroutine[Any, Any, Reply], *asks: Coroutine[Any, Any, Reply]
+        self,
+        items: int,
+        plug: Coroutine[Any, Any, Reply],
+        *asks: Coroutine[Any, Any, Reply],
+        runs: Sequence[int] | None = None,
     ) -> list[Reply]:
         """The replies to requests that share a batch of so many items: `plug` has the slot till all wait.
 
-        Where there are as many requests as items, they wait in the order given.
+        Where there are as many requests as items, they wait in the order given. `runs` are the items of
+        what the model runs for them, where that is more than the batch.
         """
         before = len((await self.look())["runs"])
+        tasks = await self.together(items, plug, *asks)
+        replies = await asyncio.gather(*tasks)
+        await self.until_load(0)  # nothing of it is run again behind its answers
+        assert (await self.look())["runs"][before + 1 :] == list(runs or [items])
+        return replies
+
+    async def together(
+        self, items: int, plug: Coroutine[Any, Any, Reply], *asks: Coroutine[Any, Any, Told]
+    ) -> list[asyncio.Task[Told]]:
+        """Requests that share a batch, as for `batched`, on their way to the model."""
         await self.ask("/-/gate?open=0", base=self.model_url)
         first = asyncio.create_task(plug)
         await until(self.held)
@@ -44,9 +61,11 @@ class ProtocolPair(Pair):
         await self.until_state(queued=items)
         await self.ask("/-/gate?open=1", base=self.model_url)
         await first
-        replies = await asyncio.gather(*tasks)
-        assert (await self.look())["runs"][before + 1 :] == [items]
-        return replies
+        return tasks
+
+    async def resume(self) -> None:
+        """Let what is parked go on, and whatever comes there later."""
+        assert (await self.ask("/-/resume", base=self.model_url)).status == 200
 
     async def held(self) -> Any:
         """What the gate keeps waiting."""
@@ -55,17 +74,17 @@ class ProtocolPair(Pair):
 
 @contextlib.asynccontextmanager
 async def pairs(folder: Path) -> AsyncIterator[Callable[..., Awaitable[ProtocolPair]]]:
-    """What starts a pair of a protocol under a policy; all of them are stopped in the end.
+    """What starts a pair of a protocol, with flags, under a policy; all of them are stopped in the end.
 
     Args:
         folder: where their files go.
     """
     async with contextlib.AsyncExitStack() as stack:
 
-        async def start(protocol: str, **batching: Any) -> ProtocolPair:
+        async def start(protocol: str, *flags: str, **batching: Any) -> ProtocolPair:
             own = folder / protocol
             own.mkdir(exist_ok=True)
-            pair = ProtocolPair(own, f"--protocol={protocol}")
+            pair = ProtocolPair(own, f"--protocol={protocol}", *flags)
             pair.kind = "openai" if protocol == "none" else protocol
             stack.push_async_callback(_stop, pair)
             await pair.start(**batching)

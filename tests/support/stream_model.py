@@ -1,9 +1,10 @@
 """A model that streams, for tests, as a program: `python -m tests.support.stream_model [--port N]`.
 
 `GET /sse?n=3` sends an event each time it is told to go on (`POST /-/go`), `POST /sink` tells how many bytes
-it read, `GET /big?mb=100` sends as fast as it is taken, `GET /cut` breaks off, `GET /hang` never answers,
-`GET /ws` echoes WebSocket messages (`close:4001` closes with that code), `/show` tells what it was asked.
-`GET /-/seen` tells how many requests are ongoing, how many clients left early, and how much `/big` has sent.
+it read, `POST /echo` answers each piece as it comes, `GET /big?mb=100` sends as fast as it is taken,
+`GET /cut` breaks off, `GET /hang` never answers, `GET /ws` echoes WebSocket messages (`close:4001` closes
+with that code), `/show` tells what it was asked. `GET /-/seen` tells how many requests are ongoing, how many
+clients left early, and how much `/big` has sent.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Model:
         app.router.add_post("/-/go", self.go_on)
         app.router.add_get("/sse", self.sse, allow_head=False)
         app.router.add_post("/sink", self.sink)
+        app.router.add_post("/echo", self.echo)
         app.router.add_get("/big", self.big)
         app.router.add_get("/cut", self.cut)
         app.router.add_get("/hang", self.hang)
@@ -86,6 +88,14 @@ class Model:
         async for piece in request.content.iter_any():
             size += len(piece)
         return web.json_response({"bytes": size, "length": request.headers.get("content-length")})
+
+    async def echo(self, request: web.Request) -> web.StreamResponse:
+        """The body, piece by piece, from before its first one."""
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        async for piece in request.content.iter_any():
+            await answer.write(piece)
+        return answer
 
     async def big(self, request: web.Request) -> web.StreamResponse:
         """A large body of known length."""

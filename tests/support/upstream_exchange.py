@@ -49,9 +49,14 @@ def get(
 
 
 async def ask(
-    upstream: H1Upstream, peer: Scripted, request: Request | None = None, *, timeout: float = 30
+    upstream: H1Upstream,
+    peer: Scripted,
+    request: Request | None = None,
+    *,
+    timeout: float = 30,
+    idle: float | None = None,
 ) -> Answer:
-    return await upstream.open("127.0.0.1", peer.port, request or get(), timeout=timeout)
+    return await upstream.open("127.0.0.1", peer.port, request or get(), timeout=timeout, idle=idle)
 
 
 async def rest(answer: Answer) -> bytes:

@@ -8,6 +8,9 @@ States::
 The parser (llhttp) reads heads and chunks. A body of known length passes it by once the head is read: the
 pieces go on as they were received. One timer a connection looks at `_deadline`, which is infinite while
 nobody waits for the peer: a slow client is no slow upstream.
+
+A request's stream goes on beside an answer of 2xx that begins before its end, as of a model that answers
+piece by piece; any other status, and the answer's end, ends it (RFC 9112 section 9.5 allows that).
 """
 
 from __future__ import annotations
@@ -95,6 +98,7 @@ class Connection:
         self._status = 0
         self._over = False  # the answer is complete, but the bytes received with it are not read yet
         self._pump: asyncio.Task[None] | None = None  # sends the request's stream
+        self._asking = False  # somebody waits for the next piece of the answer
         self._fields: list[tuple[bytes, bytes]] = []
         self._in_head = True
         self._pieces: list[bytes] = []
@@ -140,6 +144,7 @@ class Connection:
         self._upgrade = request.upgrade
         self._head_only = request.method == "HEAD"
         self._to_the_end = False
+        self._asking = False
         self._dry_bytes = 0
         self._timeout = timeout
         self._expect_by(time.monotonic() + timeout)
@@ -170,7 +175,7 @@ class Connection:
                         raise UpstreamError(f"expected a body of {length} bytes, found more")
                     write(piece)
                 if self.writable is not None:
-                    self._expect_by(time.monotonic() + self._timeout)
+                    self._their_turn()
                     await self.writable
                     self._deadline = math.inf
             if left:
@@ -178,7 +183,7 @@ class Connection:
             if left is None:
                 write(b"0\r\n\r\n")
             self._pump = None
-            self._expect_by(time.monotonic() + self._timeout)
+            self._their_turn()
         except asyncio.CancelledError:
             if self._pump is not None:  # by nobody here
                 self._pump = None
@@ -187,6 +192,13 @@ class Connection:
         except Exception as error:
             self._pump = None
             self.fail(error)
+
+    def _their_turn(self) -> None:
+        """The request's stream has ended, or the peer takes no more of it: it is the peer that is late."""
+        if self._state == _HEAD:
+            self._expect_by(time.monotonic() + self._timeout)
+        elif self._asking:
+            self._expect_by(time.monotonic() + self._idle_timeout)
 
     def _stop_sending(self) -> None:
         """The body's rest is not wanted: what follows on this connection would be read as it."""
@@ -244,11 +256,14 @@ class Connection:
 
     def expect(self) -> None:
         """Somebody waits for the next piece of the answer."""
-        if self._state == _BODY:
+        self._asking = True
+        # NB: while the request's stream has nothing to send, the peer may have nothing to answer.
+        if self._state == _BODY and (self._pump is None or self.writable is not None):
             self._expect_by(time.monotonic() + self._idle_timeout)
 
     def relax(self) -> None:
         """Nobody waits for the peer."""
+        self._asking = False
         if self._state == _BODY:
             self._deadline = math.inf
 
@@ -419,7 +434,8 @@ class Connection:
         self._status = status
         self._dry_bytes = 0
         self._body_bytes = 0
-        self._stop_sending()
+        if status >= 300 or not self._streamed:
+            self._stop_sending()
         length: int | None = None
         chunked = False
         for name, value in self._fields:
@@ -477,6 +493,7 @@ class Connection:
         """The answer has come whole: give it to whoever waits."""
         self._over = True
         self._to_the_end = False
+        self._stop_sending()
         self._deadline = math.inf
         body, self._body = self._body, None
         if body is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.protocol_pair import pairs
-from tests.support.sidecar_process import Reply, until
+from tests.support.sidecar_process import Pair, Reply, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text()
 EXAMPLES = {
@@ -124,6 +124,24 @@ async def test_other_paths_of_openai_pass(start: Callable[..., Any]):
     assert reply.headers["content-type"] == "text/event-stream"
     assert reply.body.endswith(b"data: [DONE]\n\n")
     assert (await pair.look())["runs"] == []
+
+
+async def test_what_passes_beside_the_batches_is_shown_in_the_queue(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    """In the sums, and by itself: its line is none of the batches'."""
+    monkeypatch.setattr(Pair, "max_ongoing_requests", 1)
+    pair = await start("openai", maxBatchSize=1)
+    await pair.ask("/-/gate?open=0", base=pair.model_url)
+    asks = [("/v1/embeddings", {"model": "m", "input": str(number)}) for number in range(2)]
+    asks += [("/v1/chat/completions", {"model": "m"}) for _ in range(4)]
+    asked = [asyncio.create_task(pair.ask(path, json=body)) for path, body in asks]
+    await pair.until_state(queued=4, ongoing=2, passing={"queued": 3, "ongoing": 1})
+    (line,) = (await pair.admin_get("/queue")).document["lines"]
+    assert line["requests"] == 1
+    await pair.ask("/-/gate?open=1", base=pair.model_url)
+    assert [(await task).status for task in asked] == [200] * 6
+    await pair.until_state(queued=0, ongoing=0, passing={"queued": 0, "ongoing": 0})
 
 
 async def test_the_binary_example_in_a_batch(start: Callable[..., Any]):
@@ -264,6 +282,37 @@ async def test_a_batch_is_streamed_to_each_of_its_clients(start: Callable[..., A
     assert replies[2].reason == "model_failed"
     assert replies[2].document["detail"] == "below zero"
     await pair.until_load(0)
+
+
+ONE_FAILS = """{"i": 0, "error": {"status": 500}}
+{"i": 1, "data": {"step": 1}}
+{"i": 1, "error": {"status": 500}}
+"""
+
+
+async def test_a_stream_that_has_begun_is_never_run_again_where_batches_are(start: Callable[..., Any]):
+    """Not where it breaks off, and not where it says errors of what isolation would run again."""
+    pair = await start("envelope", onBatchError="Isolate")
+    await pair.resume()
+    plug, one, two = (pair.ask("/parked?break", json={"say": "values"}) for _ in range(3))
+    for reply in await pair.batched(2, plug, one, two):
+        beginning, error = reply.body.splitlines()
+        assert (reply.status, json.loads(beginning)) == (200, {"step": 1})
+        assert json.loads(error)["error"]["reason"] == "bad_answer"
+
+    plug, one, two = (pair.ask("/score", json={"x": x}) for x in (1, 2, 3))
+    script = {"type": "application/x-ndjson", "body": ONE_FAILS}
+    await pair.ask("/-/script", base=pair.model_url, json=script)
+    failed, begun = await pair.batched(2, plug, one, two)
+    assert (failed.status, failed.reason) == (500, "model_failed")
+    assert (begun.status, begun.body) == (200, b'{"step": 1}\n{"error":{"status": 500}}\n')
+
+    # It is on, and its budget was not used up.
+    plug, one, two = (pair.ask("/score", json={"x": x}) for x in (1, 2, 3))
+    script = {"type": "text/plain", "status": "500", "body": "no"}
+    await pair.ask("/-/script", base=pair.model_url, json=script)
+    isolated = await pair.batched(2, plug, one, two, runs=[2, 1, 1])
+    assert [reply.document for reply in isolated] == [{"twice": 4}, {"twice": 6}]
 
 
 async def test_one_that_leaves_a_streamed_batch_is_told_and_its_mate_goes_on(start: Callable[..., Any]):

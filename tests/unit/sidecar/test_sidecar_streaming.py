@@ -22,45 +22,17 @@ from penstock_wire.http import (
     UpstreamAnswer,
     UpstreamTimeout,
 )
+from tests.support.model_stream import ModelStream
 
 NDJSON = (b"content-type", b"application/x-ndjson")
 CANCEL = (b"x-penstock-cancel", b"1")
-
-
-class Answer:
-    """A model's answer, told piece by piece; b"" is its end."""
-
-    def __init__(self, *headers: tuple[bytes, bytes]) -> None:
-        self.status = 200
-        self.headers: Headers = (NDJSON, *headers)
-        self.length = None
-        self.tunnel = None
-        self.stream = self
-        self.pieces: asyncio.Queue[bytes | Exception] = asyncio.Queue()
-        self.aborted = False
-
-    def say(self, *documents: Any) -> None:
-        for document in documents:
-            self.pieces.put_nowait(json.dumps(document).encode() + b"\n")
-
-    async def read(self) -> bytes:
-        piece = await self.pieces.get()
-        if isinstance(piece, Exception):
-            raise piece
-        return piece
-
-    def whole(self) -> bytes | None:
-        return None
-
-    def abort(self) -> None:
-        self.aborted = True
 
 
 class Clients:
     """What the clients of a batch got."""
 
     def __init__(self, count: int, *headers: tuple[bytes, bytes]) -> None:
-        self.answer = Answer(*headers)
+        self.answer = ModelStream(NDJSON, *headers)
         self.outcomes: dict[int, Response | PenstockError] = {}
         self.ends: dict[int, Reason | None] = {}
         self.told: list[str] = []
@@ -100,7 +72,7 @@ class Clients:
 
 
 async def finish(clients: Clients) -> None:
-    clients.answer.pieces.put_nowait(b"")
+    clients.answer.end()
     await asyncio.wait_for(clients.task, 10)
     assert clients.answer.aborted
 

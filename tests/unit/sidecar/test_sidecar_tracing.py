@@ -22,12 +22,14 @@ from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.passthrough import Passing
 from penstock_sidecar.refusals import AT_ONCE
+from penstock_sidecar.streaming import StreamedSends
 from penstock_sidecar.tracing import Tracing
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.h1_front import H1Front
 from penstock_wire.headers import Headers, get
 from penstock_wire.http import ConnectFailed, Request, Response, Tunnel
 from penstock_wire.settings import Batching, Settings
+from tests.support.model_stream import ModelStream
 from tests.support.sidecar_process import until
 
 TRACE, PARENT = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
@@ -77,7 +79,7 @@ def test_opentelemetrys_own_variables_turn_it_on(environment: dict[str, str], ex
 class World:
     """A traced sidecar before a model made of a function."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: str) -> None:
         self.exporter = InMemorySpanExporter()
         self.tracing = Tracing(SimpleSpanProcessor(self.exporter), {"penstock.backend": "digits"})
         self.sent: list[Request] = []
@@ -93,22 +95,34 @@ class World:
         passing = Passing(open=never, settings=settings, tally=metrics, clock=time.monotonic)
         self.dispatcher = Dispatcher(
             send=self.send,
-            protocol=PROTOCOLS["instances"],
+            protocol=PROTOCOLS[protocol],
             batching=settings.batching,
             observer=metrics,
             clock=time.monotonic,
             beside=passing,
             trace=self.tracing.send,
+            streamed=None if protocol != "envelope" else self.streamed_sends(),
         )
         handler = SidecarHandler(
             dispatcher=self.dispatcher,
-            protocol=PROTOCOLS["instances"],
+            protocol=PROTOCOLS[protocol],
             passing=passing,
             tally=metrics,
             clock=time.monotonic,
         )
         self.service = self.tracing.service(handler.begin)
         self.front = H1Front()
+
+    def streamed_sends(self) -> StreamedSends:
+        """Sends whose every answer is `stream`."""
+        self.stream = ModelStream((b"content-type", b"application/x-ndjson"))
+
+        async def begin(request: Request, timeout: float, idle: float) -> ModelStream:
+            self.sent.append(request)
+            await self.go.wait()
+            return self.stream
+
+        return StreamedSends(open=begin, send=self.send, cut=lambda reason: None, clock=time.monotonic)
 
     async def start(self) -> World:
         self.task = asyncio.create_task(self.dispatcher.run())
@@ -156,8 +170,9 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = await World().start()
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """With `instances`, or what it is parametrised with."""
+    made = await World(getattr(request, "param", "instances")).start()
     yield made
     await made.stop()
 
@@ -258,6 +273,66 @@ async def test_errors_are_told_by_status_and_reason_alone(world: World):
     lost, failed = [span for span in spans if span.kind is SpanKind.CLIENT]
     assert (lost.attributes or {})["error.type"] == "ConnectFailed"
     assert (failed.attributes or {})["error.type"] == "500"
+
+
+async def test_each_run_of_an_isolated_batch_has_a_span_linked_with_its_requests(world: World):
+    world.go.clear()
+    first = asyncio.create_task(world.ask(0))
+    await until(lambda: asyncio.sleep(0, world.sent))
+    rest = []
+    for item in ("fail", "fine"):
+        rest.append(asyncio.create_task(world.ask(item, traceparent=SAMPLED)))
+        await until(lambda: asyncio.sleep(0, world.dispatcher.queued == len(rest)))
+    world.go.set()
+    assert await asyncio.gather(first, *rest) == [200, 500, 200]
+    spans = [span for span in await world.spans(7) if span.links]
+    runs = [span for span in spans if span.kind is SpanKind.CLIENT][1:]
+    told_of = [
+        ((span.attributes or {})["penstock.batch.requests"], (span.attributes or {}).get("error.type"))
+        for span in runs
+    ]
+    assert told_of == [(2, "500"), (1, "500"), (1, None)]
+    assert [told(request) for request in world.sent[1:]] == [
+        (span.context.trace_id, span.context.span_id, True) for span in runs
+    ]
+    batch, *again = runs
+    assert batch.parent is None
+    servers = [span for span in spans if span.kind is SpanKind.SERVER and span.context.trace_id == TRACE]
+    assert {link.context.span_id for link in batch.links} == {span.context.span_id for span in servers}
+    for server in servers:
+        # Its own run is a part of its caller's trace, and linked as the batch is that it was in before.
+        own = one(again, lambda span, server=server: span.links[0].context.span_id == server.context.span_id)
+        assert own.parent is not None
+        assert own.parent.span_id == server.context.span_id
+        assert own.context.trace_id == TRACE
+        assert [link.context.span_id for link in server.links] == [
+            batch.context.span_id,
+            own.context.span_id,
+        ]
+        assert (server.attributes or {})["http.response.status_code"] == (
+            500 if (own.attributes or {}).get("error.type") else 200
+        )
+
+
+@pytest.mark.parametrize("world", ["envelope"], indirect=True)
+async def test_the_span_of_a_streamed_batch_ends_with_its_stream(world: World):
+    """Those of its requests end with the heads of their answers."""
+    asked = asyncio.create_task(world.ask(1, traceparent=SAMPLED))
+    await until(lambda: asyncio.sleep(0, world.sent))
+    world.stream.say({"i": 0, "data": 1})
+    (server,) = await world.spans(1)
+    assert server.kind is SpanKind.SERVER
+    assert (server.attributes or {})["http.response.status_code"] == 200
+    world.stream.say({"i": 0, "end": True})
+    world.stream.end()
+    assert await asked == 200
+    _, batch = await world.spans(2)
+    assert batch.kind is SpanKind.CLIENT
+    assert (batch.attributes or {})["http.response.status_code"] == 200
+    assert batch.parent is not None
+    assert batch.parent.span_id == server.context.span_id
+    assert [link.context.span_id for link in server.links] == [batch.context.span_id]
+    assert told(world.sent[0]) == (TRACE, batch.context.span_id, True)
 
 
 async def test_a_client_that_left_ends_its_span(world: World):
