@@ -127,7 +127,14 @@ class EndpointState:
             self._let_go(backend)
 
     async def place(
-        self, *, size: int, arrived: float, deadline: float | None, backend: str | None, again: bool = False
+        self,
+        *,
+        size: int,
+        turn: int,
+        arrived: float,
+        deadline: float | None,
+        backend: str | None,
+        again: bool = False,
     ) -> Place:
         """Get the right to send: at once where a pod can be reached and nobody waits, else after a hold.
 
@@ -136,6 +143,7 @@ class EndpointState:
 
         Args:
             size: bytes of the body.
+            turn: the request's place by arrival among all.
             arrived: when the request arrived.
             deadline: the client's own deadline, which counts while it is held, too; None for none.
             backend: the backend that was drawn for it before, None to draw.
@@ -152,11 +160,13 @@ class EndpointState:
             gate = self._gates.get(backend)
             free = gate is None or gate.paused_until <= self._clock()
             if free and (
-                self._pods.reachable(backend)
+                self._pods.reaches(backend)
                 or (not again and not self.may_hold(arrived, size) and self._pods.available(backend))
             ):
                 return Place(backend=backend)
-        return await self._hold(size=size, arrived=arrived, deadline=deadline, backend=backend, again=again)
+        future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        waiter = Waiter(future=future, backend=backend, size=size, since=arrived, turn=turn)
+        return await self._hold(waiter, deadline=deadline, again=again)
 
     def connected(self, place: Place) -> None:
         """The request that had a place has a connection: a probe has found out what it was to."""
@@ -178,11 +188,11 @@ class EndpointState:
         if gate.probe is place:
             gate.probe = None
         if queue_full:
-            gate.refused(self._clock())
+            gate.refused(place, self._clock())
         elif answered:
-            gate.answered()
+            gate.answered(place)
         else:
-            gate.ended()
+            gate.ended(place)
         self._let_go(place.backend)
         # A gate in its pause stays: the refused request is about to come back to it.
         idle = not gate.out and not self.line.length(place.backend)
@@ -207,22 +217,18 @@ class EndpointState:
         fits = self.line.bytes + size <= MAX_HELD_BYTES
         return fits and self.line.count < self.settings.cold_start.max_pending
 
-    async def _hold(
-        self, *, size: int, arrived: float, deadline: float | None, backend: str | None, again: bool
-    ) -> Place:
+    async def _hold(self, waiter: Waiter, *, deadline: float | None, again: bool) -> Place:
         if self._holds_ended is not None:
             raise self._holds_ended
         cold = self.settings.cold_start
-        if not again and not self._has_room(size):
+        if not again and not self._has_room(waiter.size):
             raise PenstockError(
                 Reason.COLD_START_FULL,
                 f"{self.line.count} requests of endpoint {self.name} wait for a pod already, "
                 f"of at most {cold.max_pending} and {MAX_HELD_BYTES} bytes",
                 retry_after=COLD_RETRY_AFTER_SECONDS,
             )
-        loop = asyncio.get_running_loop()
-        waiter = Waiter(future=loop.create_future(), backend=backend, size=size, since=arrived)
-        patience = arrived + cold.timeout_ms / 1000
+        patience = waiter.since + cold.timeout_ms / 1000
         until = patience if deadline is None else min(patience, deadline)
         by_client = deadline is not None and deadline < patience
         if again and until <= self._clock():
@@ -231,7 +237,7 @@ class EndpointState:
         self.line.join(waiter)
         if first:
             self._on_held()
-        self._let_go(backend)
+        self._let_go(waiter.backend)
         place: Place | None = None
         try:
             async with asyncio.timeout_at(until):
@@ -272,7 +278,7 @@ class EndpointState:
         now = self._clock()
         gate = self._gates.setdefault(backend, Gate())
         reachable = self._pods.reachable(backend)
-        gate.see_pods(reachable, self._pods.borne(backend))
+        gate.see_pods(reachable)
         # Pods that appear or are reached and answers that come call again; a pause, or the time until a pod
         # is asked again, ends by itself.
         again_at: float | None
@@ -302,7 +308,7 @@ class EndpointState:
             self.line.leave(waiter)
             if not waiter.future.done():  # else its client leaves, or its time ends, in this turn of the loop
                 gate.passed()
-                place = Place(backend=backend, gate=gate)
+                place = Place(backend=backend, gate=gate, epoch=gate.epoch)
                 waiter.future.set_result(place)
                 return place
         return None

@@ -3,8 +3,10 @@
 Held requests of a backend leave in the order of their arrival, and newcomers queue up behind them. How many
 of them may be out at once begins small for each pod that can be reached and grows by one with each answer (so
 it doubles with each round), as a TCP sender finds out what a path bears: the first pod of a backend is not
-buried under all that piled up. A pod that still refuses for a full queue sends the request back to its place
-in the line, and the window shrinks to what is out.
+buried under all that piled up. A pod that goes and comes again widens the window once; where new ones take
+the place of all pods it begins anew, and what is still with those before them counts no more. A pod that
+still refuses for a full queue sends the request back to its place in the line, and the window shrinks to what
+is out.
 
 Requests are also held where pods are ready and none of them takes a connection. Then one at a time is let go
 to try it again (the probe); when it gets its connection, the others follow: as many at once as the pods had
@@ -18,6 +20,9 @@ import dataclasses
 import heapq
 import itertools
 
+from penstock_router.pods import Pod
+from penstock_router.slices import Address
+
 FIRST_WINDOW = 8
 """Held requests let go at once for each ready pod, before any answer."""
 PAUSE_SECONDS = 0.1
@@ -25,30 +30,45 @@ PAUSE_SECONDS = 0.1
 MAX_HELD_BYTES = 256 * 1024 * 1024
 """Bytes of bodies that one endpoint may hold."""
 
+MAX_SEEN = 10_000
+"""Addresses kept of pods that a window was widened for; beyond, those that are away now are forgotten."""
+
 
 class Gate:
     """How many requests that were held may be with a backend's pods at once."""
 
-    __slots__ = ("_pods", "out", "paused_until", "probe", "window")
+    __slots__ = ("_pods", "_seen", "epoch", "out", "paused_until", "probe", "window")
 
     def __init__(self) -> None:
+        self.epoch = 0
+        """How often new pods have taken the place of all; who went to the former ones counts no more."""
         self.window = 0
         self.out = 0
         self.paused_until = 0.0
         self.probe: Place | None = None
         """The place of the request that tries a backend of which no pod can be reached."""
-        self._pods = 0
+        self._pods: list[Pod] = []
+        self._seen: set[Address] = set()  # those that the window was widened for
 
-    def see_pods(self, count: int, borne: int = 0) -> None:
-        """Take the number of pods that can be reached; each new one widens the window.
+    def see_pods(self, pods: list[Pod]) -> None:
+        """Take the pods that can be reached; each that was not seen before widens the window.
 
         Args:
-            count: the pods.
-            borne: requests that they had at once, those of them that are not new.
+            pods: all of them.
         """
-        if count > self._pods:
-            self.window = max(self.window + FIRST_WINDOW * (count - self._pods), borne)
-        self._pods = count
+        if pods == self._pods:
+            return
+        self._pods = pods
+        fresh = [pod for pod in pods if pod.address not in self._seen]
+        if fresh and len(fresh) == len(pods) and self._seen:
+            # What the pods before these bore tells nothing; what is still with them is no load of these.
+            self.epoch += 1
+            self.out = self.window = 0
+        if len(self._seen) > MAX_SEEN:
+            self._seen.intersection_update([pod.address for pod in pods])
+        for pod in fresh:
+            self.window += max(FIRST_WINDOW, pod.borne)
+            self._seen.add(pod.address)
 
     def may_pass(self, now: float) -> bool:
         """Whether one more may go now."""
@@ -58,20 +78,23 @@ class Gate:
         """One went."""
         self.out += 1
 
-    def answered(self) -> None:
+    def answered(self, place: Place) -> None:
         """One came back with an answer."""
-        self.out -= 1
-        self.window += 1
+        if place.epoch == self.epoch:
+            self.out -= 1
+            self.window += 1
 
-    def ended(self) -> None:
+    def ended(self, place: Place) -> None:
         """One came back with none (failed, or its client left)."""
-        self.out -= 1
+        if place.epoch == self.epoch:
+            self.out -= 1
 
-    def refused(self, now: float) -> None:
+    def refused(self, place: Place, now: float) -> None:
         """One was refused for a full queue: what is still out is what the pods bear."""
-        self.out -= 1
-        self.window = max(1, self.out)
-        self.paused_until = now + PAUSE_SECONDS
+        if place.epoch == self.epoch:
+            self.out -= 1
+            self.window = max(1, self.out)
+            self.paused_until = now + PAUSE_SECONDS
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,10 +104,12 @@ class Place:
     Args:
         backend: whose pods may be asked.
         gate: the gate that the request came through; None for one that was not held.
+        epoch: the gate's when it did.
     """
 
     backend: str
     gate: Gate | None = None
+    epoch: int = 0
 
     @property
     def probes(self) -> bool:
@@ -101,27 +126,30 @@ class Waiter:
         backend: whose pods it waits for; None while the endpoint has no backend at all.
         size: bytes of its body.
         since: when it came, in seconds of the router's clock.
+        turn: its place by arrival among all requests. NB: `since` does not tell it, the clock of uvloop has
+            whole milliseconds.
     """
 
     future: asyncio.Future[Place]
     backend: str | None
     size: int
     since: float
+    turn: int
 
 
 class _Queue:
     """Those that wait for one backend, by arrival; who leaves is passed over when it would be the head."""
 
-    __slots__ = ("_heap", "_turns", "waiting")
+    __slots__ = ("_entries", "_heap", "waiting")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Waiter]] = []
-        self._turns = itertools.count()
+        self._heap: list[tuple[int, int, Waiter]] = []
+        self._entries = itertools.count()  # a request that comes back may find its former entry
         self.waiting: set[Waiter] = set()
 
     def add(self, waiter: Waiter) -> None:
         self.waiting.add(waiter)
-        heapq.heappush(self._heap, (waiter.since, next(self._turns), waiter))
+        heapq.heappush(self._heap, (waiter.turn, next(self._entries), waiter))
 
     def remove(self, waiter: Waiter) -> None:
         self.waiting.remove(waiter)
@@ -173,7 +201,7 @@ class Line:
     def waiters(self, backend: str | None) -> list[Waiter]:
         """Who waits for a backend, the first first."""
         queue = self._queues.get(backend)
-        return sorted(queue.waiting, key=lambda waiter: waiter.since) if queue is not None else []
+        return sorted(queue.waiting, key=lambda waiter: waiter.turn) if queue is not None else []
 
     def length(self, backend: str | None) -> int:
         """How many wait for a backend."""

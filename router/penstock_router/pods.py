@@ -161,14 +161,14 @@ class Pods:
         now = self._clock()
         return [pod for pod in self.ready(backend) if now >= pod.refusing_until]
 
-    def reachable(self, backend: str) -> int:
-        """How many of the available pods took the last connection that was tried."""
+    def reaches(self, backend: str) -> bool:
+        """Whether one of the available pods took the last connection that was tried."""
         now = self._clock()
-        return sum(1 for pod in self.ready(backend) if not pod.unreachable and now >= pod.refusing_until)
+        return any(not pod.unreachable and now >= pod.refusing_until for pod in self.ready(backend))
 
-    def borne(self, backend: str) -> int:
-        """How many requests those pods had at once that could not be reached for a while, and can be now."""
-        return sum(pod.borne for pod in self.ready(backend) if not pod.unreachable)
+    def reachable(self, backend: str) -> list[Pod]:
+        """Those of the available pods that took the last connection that was tried."""
+        return [pod for pod in self.available(backend) if not pod.unreachable]
 
     def why_unreachable(self, backend: str) -> str:
         """For people: why none of the available pods can be reached; empty where one can, or none is."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections.abc import Callable
 
 from penstock_router.edge import allows, inward, one_hop_less, outward, request_id, with_time
@@ -75,6 +76,7 @@ class Exchange:
         state: its endpoint.
         request: as it came, its target without the route.
         identity: its `x-request-id`.
+        turn: its place by arrival among all requests.
         arrived: when it came, in seconds of the router's clock.
         headers: the fields for a sidecar.
         client_deadline: the client's own deadline; None for none.
@@ -85,6 +87,7 @@ class Exchange:
     state: EndpointState
     request: Request
     identity: str
+    turn: int
     arrived: float
     headers: Headers
     client_deadline: float | None
@@ -131,6 +134,7 @@ class Proxy:
         self._metrics = metrics
         self._clock = clock
         self._pod = pod
+        self._turns = itertools.count()
 
     async def serve(self, state: EndpointState, request: Request) -> Response:
         """Answer a request of an endpoint.
@@ -146,6 +150,7 @@ class Proxy:
             state=state,
             request=request,
             identity=identity,
+            turn=next(self._turns),
             arrived=arrived,
             headers=inward(request.headers, identity=identity),
             client_deadline=None if client_ms is None else arrived + client_ms / 1000,
@@ -207,6 +212,7 @@ class Proxy:
         while True:
             place = await state.place(
                 size=len(exchange.request.body),
+                turn=exchange.turn,
                 arrived=exchange.arrived,
                 deadline=exchange.client_deadline,
                 backend=exchange.backend or None,

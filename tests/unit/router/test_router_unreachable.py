@@ -8,116 +8,12 @@ from collections import Counter
 
 import pytest
 
-from penstock_router.endpoints import EndpointState
-from penstock_router.metrics import Metrics
-from penstock_router.pods import Pods
-from penstock_router.proxy import Proxy
-from penstock_router.slices import Address
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.http import Request, Response
-from penstock_wire.router_settings import ColdStart, Endpoint, WeightedBackend
+from penstock_wire.http import Response
+from penstock_wire.router_settings import ColdStart
 from tests.support import fake_loop
-from tests.support.fake_network import Network, Way
-
-
-class World:
-    """A router's core before a network, on a fake loop; its pods are those of backend `b`.
-
-    Args:
-        hosts: of the pods.
-        seed: of all chance.
-        cold: bounds of the hold.
-        retries: of the endpoint.
-        seconds: how long a pod takes for a request.
-        timeout_ms: of the endpoint.
-    """
-
-    def __init__(
-        self,
-        *hosts: str,
-        seed: int = 1,
-        cold: ColdStart | None = None,
-        retries: int = 1,
-        seconds: float = 0.01,
-        timeout_ms: int = 30_000,
-    ) -> None:
-        self.loop = asyncio.get_running_loop()
-        chance = random.Random(seed)
-        self.network = Network(seconds=seconds)
-        self.pods = Pods(clock=self.loop.time, random_source=chance, changed=self._changed)
-        self.states: list[EndpointState] = []
-        self.state = self.endpoint("e", cold=cold, retries=retries, chance=chance, timeout_ms=timeout_ms)
-        self.metrics = Metrics(self.state.held_by_backend)
-        self.proxy = Proxy(
-            pods=self.pods, upstream=self.network, metrics=self.metrics, clock=self.loop.time, pod="r"
-        )
-        self.have(*hosts)
-
-    def endpoint(
-        self,
-        name: str,
-        *,
-        cold: ColdStart | None = None,
-        retries: int = 1,
-        chance: random.Random,
-        timeout_ms: int = 30_000,
-    ) -> EndpointState:
-        """An endpoint of backend `b`."""
-        settings = Endpoint(
-            name=name,
-            backends=(WeightedBackend(name="b"),),
-            cold_start=cold or ColdStart(),
-            retries=retries,
-            timeout_ms=timeout_ms,
-        )
-        self.states.append(
-            EndpointState(
-                settings,
-                pods=self.pods,
-                clock=self.loop.time,
-                random_source=chance,
-                on_held=lambda: None,
-            )
-        )
-        return self.states[-1]
-
-    def have(self, *hosts: str) -> None:
-        """These pods are ready."""
-        self.pods.set_slices({"b": tuple(Address(host=host, port=1) for host in hosts)})
-
-    def all_are(self, way: Way, *hosts: str) -> None:
-        """So do pods behave from now on."""
-        self.network.ways.update(dict.fromkeys(hosts, way))
-
-    def ask(
-        self, identity: str = "x", *, timeout_ms: int | None = None, state: EndpointState | None = None
-    ) -> asyncio.Task[Response]:
-        """A client's request."""
-        fields = [(b"x-request-id", identity.encode())]
-        if timeout_ms is not None:
-            fields.append((b"x-penstock-timeout-ms", str(timeout_ms).encode()))
-        request = Request(method="POST", target="/", headers=tuple(fields), body=b"{}")
-        return asyncio.create_task(self.proxy.serve(state or self.state, request))
-
-    def check_nothing_is_left(self) -> None:
-        """Nobody waits, and no place is out."""
-        assert [(state.line.count, state.line.bytes) for state in self.states] == [(0, 0)] * len(self.states)
-        assert not any(gate.out for state in self.states for gate in state._gates.values())
-        assert not any(pod.in_flight for pod in self.pods.ready("b"))
-
-    def retries(self) -> float:
-        """Further tries after a connection that could not be made."""
-        text = self.metrics.text().decode()
-        wanted = 'penstock_router_retries_total{reason="connect_failed"} '
-        return sum(float(line.removeprefix(wanted)) for line in text.splitlines() if line.startswith(wanted))
-
-    def _changed(self) -> None:
-        for state in getattr(self, "states", ()):
-            state.settle()
-
-
-def statuses(answers: list[Response]) -> Counter[int]:
-    return Counter(answer.status for answer in answers)
+from tests.support.fake_network import Way
+from tests.support.router_world import World, statuses
 
 
 @pytest.mark.parametrize("way", ["refuses", "ignores"])
@@ -374,7 +270,7 @@ def test_a_request_without_the_time_for_a_connection_says_nothing_of_the_pod() -
         world = World("a")
         world.all_are("ignores", "a")
         assert (await world.ask(timeout_ms=50)).status == 504
-        assert world.pods.reachable("b") == 1
+        assert len(world.pods.reachable("b")) == 1
         world.check_nothing_is_left()
 
     fake_loop.run(main())

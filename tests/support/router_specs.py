@@ -1,0 +1,78 @@
+"""What a namespace's router is rendered from, at random: its endpoints, and what the installation decides.
+
+All of it is valid, as `tests.support.pod_specs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.support.pod_specs import POSITIVE, RESOURCES, SMALL, Obj, some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """What a namespace's endpoints, and the installation, ask for.
+
+    Args:
+        endpoints: spec of each endpoint by its name, of `e` and `f` one or both.
+        ports: of each on the router.
+        config: members of a `RenderConfig`.
+    """
+
+    endpoints: dict[str, Obj]
+    ports: dict[str, int]
+    config: dict[str, Any]
+
+
+_ENDPOINT = some(
+    route=st.sampled_from(["", "/", "/v1/x"]),
+    methods=st.lists(st.sampled_from(["GET", "POST", "PUT"]), max_size=3, unique=True),
+    timeout=st.sampled_from(["1ms", "1m", "60s"]),
+    retries=SMALL,
+    coldStart=some(timeout=st.sampled_from(["0s", "5m"]), maxPending=SMALL),
+).map(lambda found: {"backend": "b", **found})
+
+_PEERS = st.lists(
+    st.sampled_from(
+        [
+            {"podSelector": {}},
+            {"podSelector": {"matchLabels": {"team": ""}}, "namespaceSelector": {}},
+            {"namespaceSelector": {"matchLabels": {}, "matchExpressions": []}},
+            {"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": []}]}},
+            {"podSelector": {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", ""]}]}},
+            {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16", "10.2.0.0/16"]}},
+            {"ipBlock": {"cidr": "2001:db8::/64", "except": []}},
+        ]
+    ),
+    max_size=3,
+).map(tuple)
+
+_INSTALLED = some(
+    router_image=st.sampled_from(["r:1", "r:2"]),
+    image_pull_policy=st.sampled_from(["", "Always", "Never"]),
+    authorities=st.sampled_from(["", "PEM\nPEM\n"]),
+    router_replicas=POSITIVE,
+    router_resources=RESOURCES,
+    network_policies=st.sampled_from([True, True, False]),
+    image_pull_secrets=st.sampled_from([(), ("one",), ("two", "one")]),
+    token_seconds=st.sampled_from([600, 3600]),
+)
+_CONFIG = st.tuples(_INSTALLED, st.fixed_dictionaries({"routers_from": _PEERS, "metrics_from": _PEERS})).map(
+    lambda parts: parts[0] | parts[1]
+)
+
+ROUTERS = st.builds(
+    lambda specs, ports, config: Router(
+        endpoints=specs, ports=dict(zip("ef", ports, strict=True)), config=config
+    ),
+    st.one_of(
+        st.fixed_dictionaries({"e": _ENDPOINT, "f": _ENDPOINT}),
+        st.dictionaries(st.sampled_from("ef"), _ENDPOINT, min_size=1, max_size=1),
+    ),
+    st.lists(st.integers(min_value=20000, max_value=29999), min_size=2, max_size=2, unique=True),
+    _CONFIG,
+)

@@ -1,0 +1,284 @@
+"""Who of those that are held goes first, and how many at once, to the request."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from penstock_router.holding import FIRST_WINDOW, Gate, Place
+from penstock_router.pods import Pod
+from penstock_router.slices import Address
+from tests.support import fake_loop
+from tests.support.fake_network import Way
+from tests.support.router_world import World, statuses
+
+
+def numbers(upto: int, *, since: int = 0) -> list[str]:
+    return [str(number) for number in range(since, upto)]
+
+
+def test_those_that_came_in_the_same_millisecond_keep_their_order_when_they_are_drawn_anew() -> None:
+    """The router's clock has whole milliseconds: it does not tell who came first."""
+
+    async def main() -> None:
+        world = World()
+        world.pods.set_slices({})  # no backend at all: they wait in nobody's line
+        asking = [world.ask(number) for number in numbers(200)]
+        await fake_loop.settle()
+        assert world.state.held_by_backend() == {"": 200}
+        world.have("a")
+        assert statuses(await asyncio.gather(*asking)) == {200: 200}
+        assert world.network.executed == numbers(200)
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def test_who_was_refused_comes_back_before_those_that_came_after_it_in_the_same_millisecond() -> None:
+    async def main() -> None:
+        world = World()
+        state, came = world.state, world.loop.time()
+
+        def place(turn: int, *, again: bool = False) -> asyncio.Task[Place]:
+            wanted = state.place(size=0, turn=turn, arrived=came, deadline=None, backend="b", again=again)
+            return asyncio.create_task(wanted)
+
+        asking = [place(turn) for turn in range(FIRST_WINDOW + 2)]
+        await fake_loop.settle()
+        world.have("a")
+        await fake_loop.settle()
+        assert [task.done() for task in asking] == [True] * FIRST_WINDOW + [False] * 2
+        state.give_back(asking[3].result(), answered=False, queue_full=True)
+        back = place(3, again=True)
+        await fake_loop.settle()
+        state.give_back(asking[0].result(), answered=False)  # room for one
+        await asyncio.sleep(1)
+        assert [task.done() for task in (back, *asking[FIRST_WINDOW:])] == [True, False, False]
+        state.remove()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    fake_loop.run(main())
+
+
+def test_a_first_pod_gets_a_first_window_and_two_more_with_each_answer() -> None:
+    """One in the answered one's stead, and one since the pod bears it."""
+
+    async def main() -> None:
+        world = World(seconds=1)
+        asking = [world.ask(number) for number in numbers(7 * FIRST_WINDOW)]
+        await fake_loop.settle()
+        world.have("a")
+        for rounds in (1, 1 + 2, 1 + 2 + 4):
+            await asyncio.sleep(0.5)
+            assert world.network.executed == numbers(rounds * FIRST_WINDOW)
+            await asyncio.sleep(0.5)
+        assert statuses(await asyncio.gather(*asking)) == {200: 7 * FIRST_WINDOW}
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def connections_fail(world: World, way: Way) -> None:
+    """Every second connection fails, thirty times."""
+    ways: list[Way] = [way, "up"]
+    coming = itertools.chain(ways * 30, itertools.repeat("up"))
+    world.network.on_connect = lambda: world.all_are(next(coming), "a")
+
+
+def its_slice_flaps(world: World, way: Way) -> None:
+    """The pod goes and comes, twice in a second."""
+
+    def flap(left: int) -> None:
+        world.have()
+        world.have("a")
+        if left:
+            world.loop.call_later(0.5, flap, left - 1)
+
+    world.loop.call_soon(flap, 20)
+
+
+@pytest.mark.parametrize(
+    ("flaps", "way"), [(connections_fail, "refuses"), (connections_fail, "ignores"), (its_slice_flaps, "up")]
+)
+def test_a_pod_that_goes_and_comes_gets_its_first_window_once(
+    flaps: Callable[[World, Way], None], way: Way
+) -> None:
+    """However often; who was let go in vain goes again before those behind it, and all are answered."""
+
+    async def main() -> None:
+        world = World(seconds=25)
+        asking = [world.ask(number) for number in numbers(80)]
+        await fake_loop.settle()
+        flaps(world, way)
+        world.have("a")
+        await asyncio.sleep(20)
+        assert sorted(world.network.executed, key=int) == numbers(FIRST_WINDOW), "before any answer"
+        world.network.on_connect = lambda: world.all_are("up", "a")
+        assert statuses(await asyncio.gather(*asking)) == {200: 80}
+        assert world.network.executed[FIRST_WINDOW:] == numbers(80, since=FIRST_WINDOW)
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def test_one_of_two_pods_that_goes_and_comes_gets_its_first_window_once() -> None:
+    async def main() -> None:
+        world = World(seconds=25)
+        asking = [world.ask(number) for number in numbers(80)]
+        await fake_loop.settle()
+        for _ in range(10):
+            world.have("a", "b")
+            await asyncio.sleep(1)
+            world.have("a")
+            await asyncio.sleep(1)
+        assert world.network.executed == numbers(2 * FIRST_WINDOW), "before any answer"
+        assert statuses(await asyncio.gather(*asking)) == {200: 80}
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def test_a_pod_that_follows_another_is_not_buried_under_what_that_one_bore() -> None:
+    async def main() -> None:
+        world = World(seconds=1)
+        asking = [world.ask(number) for number in numbers(200)]
+        await fake_loop.settle()
+        world.have("a")
+        await asyncio.sleep(2.5)
+        world.have()
+        await asyncio.sleep(2)
+        gone = len(world.network.executed)
+        assert gone == (1 + 2 + 4) * FIRST_WINDOW
+        world.have("next")
+        await asyncio.sleep(0.5)
+        assert len(world.network.executed) == gone + FIRST_WINDOW
+        assert statuses(await asyncio.gather(*asking)) == {200: 200}
+        assert world.network.executed == numbers(200)
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def test_a_pod_that_follows_another_does_not_wait_for_that_ones_answers() -> None:
+    """A pod that is replaced leaves its slice and answers what it has, for as long as that takes."""
+
+    async def main() -> None:
+        world = World(seconds=25)
+        asking = [world.ask(number) for number in numbers(40)]
+        await fake_loop.settle()
+        world.have("a")
+        await asyncio.sleep(1)
+        world.have()
+        await asyncio.sleep(1)
+        world.have("next")
+        await asyncio.sleep(1)
+        assert world.network.executed == numbers(2 * FIRST_WINDOW)
+        assert statuses(await asyncio.gather(*asking)) == {200: 40}
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def test_the_answers_of_a_pod_that_left_earn_nothing_for_the_one_that_follows() -> None:
+    """Nor do its failures: what was with it is no part of the new one's window."""
+
+    async def main() -> None:
+        world = World(seconds=10)
+        asking = [world.ask(number) for number in numbers(100)]
+        await fake_loop.settle()
+        world.have("a")
+        await asyncio.sleep(5)
+        world.have()
+        await asyncio.sleep(1)
+        world.have("next")
+        await asyncio.sleep(1)
+        assert len(world.network.executed) == 2 * FIRST_WINDOW
+        await asyncio.sleep(8.5)  # all of `a` have their answers, none of `next`
+        assert sum(task.done() for task in asking) == FIRST_WINDOW
+        assert len(world.network.executed) == 2 * FIRST_WINDOW
+        assert statuses(await asyncio.gather(*asking)) == {200: 100}
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def test_two_pods_that_come_and_go_in_turn_get_their_first_windows_once() -> None:
+    async def main() -> None:
+        world = World(seconds=25)
+        asking = [world.ask(number) for number in numbers(200)]
+        await fake_loop.settle()
+        for _ in range(10):
+            world.have("a")
+            await asyncio.sleep(1)
+            world.have("b")
+            await asyncio.sleep(1)
+        assert world.network.executed == numbers(2 * FIRST_WINDOW), "before any answer"
+        assert statuses(await asyncio.gather(*asking)) == {200: 200}
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def test_a_pod_of_two_endpoints_that_goes_and_comes_gets_the_first_window_of_each_once() -> None:
+    """What one endpoint has with it does not widen the other's window; a probe goes however full that is."""
+
+    async def main() -> None:
+        world = World(seconds=25)
+        other = world.endpoint("f", chance=random.Random(1))
+        asking = [world.ask(number, state=state) for number in numbers(80) for state in (world.state, other)]
+        await fake_loop.settle()
+        connections_fail(world, "refuses")
+        world.have("a")
+        await asyncio.sleep(20)
+        got = len(world.network.executed)
+        assert 2 * FIRST_WINDOW <= got <= 2 * (FIRST_WINDOW + 1), "before any answer"
+        assert statuses(await asyncio.gather(*asking)) == {200: 160}
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_however_a_pod_comes_and_goes_no_more_are_with_it_than_its_answers_have_earned(seed: int) -> None:
+    """Connections fail or are ignored by chance, its slice flaps; at the end all are answered."""
+    chance = random.Random(seed)
+
+    async def main() -> None:
+        world = World(seed=seed, seconds=3)
+        asking = [world.ask(number) for number in numbers(150)]
+        await fake_loop.settle()
+
+        def connects() -> None:
+            answered = sum(task.done() for task in asking)
+            assert len(world.network.executed) < FIRST_WINDOW + 2 * answered
+            ways: list[Way] = ["up", "up", "refuses", "ignores"]
+            world.all_are(chance.choice(ways), "a")
+
+        world.network.on_connect = connects
+        for _ in range(30):
+            world.have("a")
+            await asyncio.sleep(chance.random())
+            world.have()
+            await asyncio.sleep(chance.random())
+        world.have("a")
+        assert statuses(await asyncio.gather(*asking)) == {200: 150}
+        assert sorted(world.network.executed, key=int) == numbers(150)
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def test_pods_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come and go beside one that stays, a gate does not grow."""
+    monkeypatch.setattr("penstock_router.holding.MAX_SEEN", 5)
+    gate, stays = Gate(), Pod(Address(host="10.0.0.1", port=8000))
+    for number in range(50):
+        gate.see_pods([stays, Pod(Address(host=f"10.0.1.{number}", port=8000))])
+        assert len(gate._seen) <= 7
+    window = gate.window
+    gate.see_pods([stays])
+    assert gate.window == window
