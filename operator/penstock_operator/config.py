@@ -29,10 +29,25 @@ def _peers(text: str) -> str:
     return text
 
 
+def _tracing(text: str) -> str:
+    found = json.loads(text)
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError("expected a JSON object of strings")
+    for name in found:
+        if not re.match(_OTEL, name):
+            raise ValueError(f"expected names of OpenTelemetry's variables, OTEL_…, found {name!r}")
+    return text
+
+
+Variables = Annotated[str, AfterValidator(_tracing)]
+"""A JSON object: values of OpenTelemetry's environment variables by name."""
+
 Peers = Annotated[str, AfterValidator(_peers)]
 """A JSON list of NetworkPolicyPeers, as in networking.k8s.io/v1."""
 
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_OTEL = r"^OTEL_[A-Z0-9_]+\Z"
+_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 class Config(BaseModel):
@@ -105,6 +120,16 @@ class Config(BaseModel):
     metrics_from: Annotated[
         Peers, Field(description="NetworkPolicyPeers that may scrape metrics, a JSON list; none: nobody.")
     ] = "[]"
+    tracing_endpoint: Annotated[
+        str,
+        Field(
+            pattern=r"^(https?://[^\s]+)?$",
+            description="Where sidecars send spans by OTLP over HTTP, http[s]://HOST:PORT; empty: nowhere.",
+        ),
+    ] = ""
+    tracing_environment: Annotated[
+        Variables, Field(description="Further variables of OpenTelemetry for sidecars, a JSON object.")
+    ] = "{}"
     router_replicas: Annotated[int, Field(ge=1, le=100, description="Router pods in each namespace.")] = 2
     router_cluster_role: Annotated[
         str, Field(description="ClusterRole that lets routers read EndpointSlices.")
@@ -162,6 +187,11 @@ class Config(BaseModel):
         return self.report_to or f"https://{self.service}.{self.operator_namespace}.svc:{port}"
 
     @property
+    def _tracing(self) -> dict[str, str]:
+        told: dict[str, str] = json.loads(self.tracing_environment)
+        return told | ({_ENDPOINT: self.tracing_endpoint} if self.tracing_endpoint else {})
+
+    @property
     def identity(self) -> str:
         """What this process calls itself in the Lease and in Events."""
         return self.pod or socket.gethostname()
@@ -180,6 +210,7 @@ class Config(BaseModel):
             backends_from=tuple(json.loads(self.backends_from)),
             routers_from=tuple(json.loads(self.routers_from)),
             metrics_from=tuple(json.loads(self.metrics_from)),
+            tracing=self._tracing,
             image_pull_secrets=tuple(name for name in self.image_pull_secrets.split(",") if name),
         )
 

@@ -357,8 +357,9 @@ def version_of(obj: Obj) -> int:
 
 
 def _newer(obj: Obj, than: Obj) -> bool:
-    new, old = obj["metadata"], than["metadata"]
-    if new.get("uid") != old.get("uid"):
-        # A namesake; the watch tells of one after the other, and the dead are remembered.
-        return True
-    return version_of(obj) > version_of(than)
+    # NB: of namesakes, too: versions of one kind are of one sequence, and the deletion of the elder one may
+    # never have been told (a list after a cut watch has the younger one alone), so its death is not known
+    # when a late answer to a write still tells of it.
+    new, old = version_of(obj), version_of(than)
+    unknown = obj["metadata"].get("uid") != than["metadata"].get("uid") and not (new and old)
+    return unknown or new > old

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from penstock_operator.apply import Applier
@@ -14,8 +16,9 @@ from penstock_operator.reconcile.context import Context
 from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
 from penstock_operator.store import Key, Store
-from penstock_wire.report import EndpointReport, Items, RouterReport, SidecarReport, Totals
-from tests.support.hand_clock import HandClock
+from penstock_operator.workqueue import WorkQueue
+from penstock_wire.report import EndpointReport, Items, Reconfigure, RouterReport, SidecarReport, Totals
+from tests.support.hand_clock import HandClock, settle
 from tests.support.memory_cluster import MemoryCluster
 
 Obj = dict[str, Any]
@@ -68,6 +71,7 @@ class Harness:
         """Kinds whose watch is stalled: their events do not arrive."""
         self.cluster.watchers.append(self._event)
         self._seq = 0
+        self._silence: asyncio.Task[None] | None = None
 
     def _event(self, kind: str, obj: Obj) -> None:
         if not self.events or obj["kind"] in ("Event", "Lease") or obj["kind"] in self.unheard:
@@ -83,6 +87,8 @@ class Harness:
         """The process is gone: no events reach it any more."""
         self.events = False
         self.cluster.watchers.remove(self._event)
+        if self._silence is not None:
+            self._silence.cancel()
 
     async def run(self, limit: int = 2000) -> None:
         """Reconcile until both queues are empty; delayed keys stay delayed."""
@@ -93,22 +99,30 @@ class Harness:
             while len(queue):
                 limit -= 1
                 assert limit > 0, "a hot loop"
-                key = await queue.get()
-                try:
-                    again = await handle(key)
-                except Exception as error:
-                    self.errors.append((str(key), f"{type(error).__name__}: {error}"))
-                    queue.add_failed(key)
-                else:
-                    queue.forget(key)
-                    if again is not None:
-                        queue.add_after(key, again)
-                finally:
-                    queue.done(key)
+                await self.step(queue, handle)
+
+    async def step(self, queue: WorkQueue[Key], handle: Callable[[Key], Awaitable[float | None]]) -> None:
+        """Work on one key, as the manager's workers do: whatever goes wrong, it is tried again."""
+        key = await queue.get()
+        try:
+            again = await handle(key)
+        except Exception as error:
+            self.errors.append((str(key), f"{type(error).__name__}: {error}"))
+            queue.add_failed(key)
+        else:
+            queue.forget(key)
+            if again is not None:
+                queue.add_after(key, again)
+        finally:
+            queue.done(key)
 
     async def turn(self, seconds: float) -> None:
-        """Let time pass and do what falls due."""
+        """Let time pass and do what falls due; meanwhile the operator looks for pods that fell silent."""
+        if self._silence is None:
+            self._silence = asyncio.get_running_loop().create_task(self.manager.watch_silence())
+            await settle(1)
         self.clock.turn(seconds)
+        await settle(2)
         await self.run()
 
     async def restart(self) -> Harness:
@@ -179,14 +193,21 @@ class Harness:
         return str(self.cluster.find(kind, namespace, name)["metadata"]["uid"])
 
     def report(
-        self, backend: str, pod: str, *, version: int = 0, load: int = 0, namespace: str = "n"
+        self,
+        backend: str,
+        pod: str,
+        *,
+        version: int = 0,
+        load: int = 0,
+        reconfigure: Reconfigure | None = None,
+        namespace: str = "n",
     ) -> None:
         """A sidecar's report arrives."""
         self._seq += 1
         report = SidecarReport(
             pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
             settings_version=version,
-            items=Items(queued=load), totals=Totals(),
+            items=Items(queued=load), totals=Totals(), reconfigure=reconfigure,
         )  # fmt: skip
         news = self.ctx.reports.sidecar(namespace, backend, report)
         self.manager.reported(namespace, backend, notable=news.notable)

@@ -188,7 +188,8 @@ class Reports:
             latest: Mapping[str, tuple[float, SidecarReport]] | Mapping[str, tuple[float, RouterReport]],
         ) -> bool:
             ends = [at + self._fresh_for.get(report.uid, FRESH) for at, report in latest.values()]
-            return any(since < end <= now for end in ends)
+            # As `_fresh` has it: in the moment when its time ends, a report still speaks for its pod.
+            return any(since <= end < now for end in ends)
 
         backends = [key for key, window in self._windows.items() if fell(window.latest())]
         return backends + [(namespace, "") for namespace, known in self._routers.items() if fell(known)]

@@ -25,6 +25,7 @@ class RenderConfig:
         backends_from: NetworkPolicyPeers that may call backends, beside the routers of their namespace.
         routers_from: NetworkPolicyPeers that may call routers; none: everybody.
         metrics_from: NetworkPolicyPeers that may scrape the admin ports of both; none: nobody.
+        tracing: environment of each sidecar for OpenTelemetry, by name; none: it traces nothing.
         image_pull_secrets: names of the Secrets, in the namespace of each pod, that images are pulled with.
         token_audience: audience of the projected tokens.
         token_seconds: life of the projected tokens in seconds.
@@ -47,6 +48,7 @@ class RenderConfig:
     backends_from: tuple[dict[str, Any], ...] = ({"podSelector": {}},)
     routers_from: tuple[dict[str, Any], ...] = ()
     metrics_from: tuple[dict[str, Any], ...] = ()
+    tracing: dict[str, str] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()
     token_audience: str = "penstock-operator"  # noqa: S105 - an audience, not a token
     token_seconds: int = 3600

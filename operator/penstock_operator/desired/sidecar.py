@@ -55,6 +55,7 @@ def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str)
             *pods.identity_env(),
             {"name": "PENSTOCK_BACKEND", "value": backend.name},
             {"name": names.DRAIN_ENV, "value": drain_secret},
+            *({"name": name, "value": value} for name, value in sorted(config.tracing.items())),
         ],
         "ports": [
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},

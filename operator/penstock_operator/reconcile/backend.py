@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from penstock_operator.api import ModelBackend, ResourceError
 from penstock_operator.api.defaults import batching_spec, unreachable_batch
 from penstock_operator.apply import CHANGED, needs_write
+from penstock_operator.autoscaling import Recommendation
 from penstock_operator.cluster import Obj
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
@@ -128,6 +129,16 @@ def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.V
     return backend.status.settings_version or 0
 
 
+def _unsure(backend: ModelBackend, recommendation: Recommendation | None) -> bool:
+    """Whether the autoscaler has not looked yet, or not since the reports came of which the status tells."""
+    if backend.spec.autoscaling is None or backend.spec.suspend:
+        return False
+    if recommendation is None:
+        return True
+    known = any(one.type == "MetricsAvailable" and one.status == "True" for one in backend.status.conditions)
+    return known and not recommendation.metrics_available
+
+
 async def _write_status(
     ctx: Context,
     key: Key,
@@ -142,8 +153,13 @@ async def _write_status(
     stored = ctx.store.get(BACKEND, namespace, name)
     if stored is None:
         return None
+    scaled = ctx.scaled.get(key) or Scaled()
+    recommendation = scaled.written or scaled.recommendation
     wait = ctx.unheard(
-        stored, ctx.view.backend_pods(namespace, name), ctx.reports.of_backend(namespace, name)
+        stored,
+        ctx.view.backend_pods(namespace, name),
+        ctx.reports.of_backend(namespace, name),
+        unsure=_unsure(backend, recommendation),
     )
     if wait is not None:
         return wait
@@ -156,8 +172,6 @@ async def _write_status(
     if published is None and backend.status.load is not None:
         published = ctx.load_published[key] = now  # after a restart the old number stands for a while
     load = publish_load(backend.status.load, fresh, elapsed=None if published is None else now - published)
-    scaled = ctx.scaled.get(key) or Scaled()
-    recommendation = scaled.written or scaled.recommendation
     seen = BackendObserved(
         deployment=ctx.store.get(DEPLOYMENT, namespace, names.backend(name)),
         pods=ctx.view.backend_pods(namespace, name),

@@ -88,6 +88,7 @@ class Context:
         router_problems: by namespace, since a router has no object of its own to carry conditions.
         scaled: by backend.
         load_published: by backend, when its load was last put into its status.
+        saying: the statuses that are being written: what a watch tells of them is no news.
         started: when the first list was complete, monotonic seconds.
     """
 
@@ -109,13 +110,16 @@ class Context:
     router_problems: dict[str, Problems] = field(default_factory=dict)
     scaled: dict[Key, Scaled] = field(default_factory=dict)
     load_published: dict[Key, float] = field(default_factory=dict)
+    saying: dict[Key, Obj] = field(default_factory=dict)
     started: float = float("-inf")
 
     def now(self) -> str:
         """Wall time as conditions spell it."""
         return rfc3339(self.clock.now())
 
-    def unheard(self, stored: Obj, pods: Sequence[Obj], reports: Mapping[str, object]) -> float | None:
+    def unheard(
+        self, stored: Obj, pods: Sequence[Obj], reports: Mapping[str, object], *, unsure: bool = False
+    ) -> float | None:
         """Whether a status had better wait: we have just started, and ready pods had no time to report yet.
 
         Without this every restart of the operator would write "no reports" into each status and take it back.
@@ -124,6 +128,7 @@ class Context:
             stored: whose status; one that is behind the object's own generation does not wait.
             pods: the pods that are to report.
             reports: by pod.
+            unsure: something else that the status tells is not known again yet.
 
         Returns:
             Seconds after which to look again, None when there is nothing to wait for.
@@ -134,7 +139,7 @@ class Context:
         )
         if left <= 0 or not current:
             return None
-        silent = any(is_ready(pod) and pod["metadata"]["name"] not in reports for pod in pods)
+        silent = unsure or any(is_ready(pod) and pod["metadata"]["name"] not in reports for pod in pods)
         return left if silent else None
 
     async def settle(

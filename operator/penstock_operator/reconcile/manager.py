@@ -16,6 +16,7 @@ from penstock_operator.reconcile.context import Context
 from penstock_operator.reconcile.relisting import Found, relist_kind
 from penstock_operator.reconcile.scaling import Scaler
 from penstock_operator.reconcile.triggers import concerned
+from penstock_operator.reconcile.writing import same_status
 from penstock_operator.store import Change, Key, key_of, parent_changed
 from penstock_operator.workqueue import QueueObserver, WorkQueue, work
 
@@ -26,6 +27,7 @@ SILENCE_INTERVAL = 2.0
 """Seconds between two looks for pods that fell silent."""
 
 _FATAL = (LeaseLost,)
+_PARENTS = frozenset(kind.kind for kind in PARENTS)
 
 CHILD_SELECTOR = f"{MANAGED_BY}={MANAGED}"
 
@@ -139,12 +141,29 @@ class Manager:
         version = change.new or change.old
         if not change.happened or version is None:
             return
+        if self._told_otherwise(change):
+            self.queue.add(key_of(version))
         if version["kind"] == BACKEND.kind and change.new is not None:
             if parent_changed(change) and (version.get("spec") or {}).get("autoscaling"):
                 self.scale_queue.add(key_of(version))
         elif version["kind"] == POD.kind and change.new is None:
             metadata = version["metadata"]
             self.ctx.reports.forget_pod(metadata["namespace"], metadata["name"], metadata["uid"])
+
+    def _told_otherwise(self, change: Change) -> bool:
+        """Whether somebody else has written the status of a resource.
+
+        A write of an operator that was killed may land after its successor has looked: whoever wrote it, a
+        status that is not what we would say does not stay.
+        """
+        old, new = change.old, change.new
+        if old is None or new is None or new["kind"] not in _PARENTS or parent_changed(change):
+            return False
+        told = new.get("status") or {}
+        if same_status(told, old.get("status") or {}):
+            return False
+        saying = self.ctx.saying.get(key_of(new))
+        return saying is None or not same_status(told, saying)
 
     def _forget_namesake(self, change: Change) -> None:
         """Nothing that was learnt of a backend holds for the next one of its name."""
@@ -229,8 +248,9 @@ class Manager:
         looked = ctx.clock.time()
         while True:
             await ctx.clock.sleep(SILENCE_INTERVAL)
-            silent, looked = ctx.reports.silent(looked), ctx.clock.time()
-            for namespace, name in silent:
+            # NB: the time first: what ends between the two is named again, and not never.
+            since, looked = looked, ctx.clock.time()
+            for namespace, name in ctx.reports.silent(since):
                 self.reported(namespace, name, notable=True)
 
     # -- lists -------------------------------------------------------------------------------------------

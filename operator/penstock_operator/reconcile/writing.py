@@ -35,8 +35,17 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
         ClusterError: the apiserver refused.
         Outdated: it is gone, or another one of its name.
     """
-    if _unordered(status) == _unordered(stored.get("status") or {}):
+    if same_status(status, stored.get("status") or {}):
         return False
+    key = key_of(stored)
+    ctx.saying[key] = status
+    try:
+        return await _write(ctx, stored, status)
+    finally:
+        del ctx.saying[key]
+
+
+async def _write(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
     kind, metadata = kind_of(stored), stored["metadata"]
     body: Obj = {
         "apiVersion": kind.api_version,
@@ -55,6 +64,7 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
         raise  # it is still the same one: look again
     ctx.observer.wrote("status", kind.kind)
     # NB: the answer holds whatever a user changed meanwhile; the watch will have nothing new to tell of that.
+    ctx.saying[key_of(stored)] = answer.get("status") or {}
     ctx.changed(ctx.store.put(answer))
     underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
     for old, new in transitions(stored, status):
@@ -63,6 +73,16 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
         if worth_an_event(old, new, underway=underway):
             await _emit(ctx, stored, new, failing=_failing(new) and not underway)
     return True
+
+
+def same_status(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two statuses say the same.
+
+    Args:
+        one: a whole status.
+        other: another.
+    """
+    return bool(_unordered(one) == _unordered(other))
 
 
 def _unordered(value: Any) -> Any:

@@ -217,7 +217,8 @@ def _available(backend: ModelBackend, seen: BackendObserved) -> Condition:
 
 def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelStatus:
     here = pods.living(seen.pods)
-    loaded = pods.ready(here) or any(report.state == "ready" for report in seen.reports.values())
+    # NB: the last word of a pod that is gone is kept for a while; it says nothing of who is there.
+    loaded = pods.ready(here) or any(report.state == "ready" for report in _told(seen, here))
     failed = wrong is not None and wrong.reason not in ("Unschedulable", "PodsRefused")
     running = any(pod.get("status", {}).get("phase") == "Running" for pod in here)
     state: ModelState = "Pending"
@@ -228,6 +229,10 @@ def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelSta
     elif running:
         state = "Loading"
     return ModelStatus(state=state, last_failure=wrong.message[:4096] if wrong and failed else None)
+
+
+def _told(seen: BackendObserved, among: Sequence[Object]) -> list[SidecarReport]:
+    return [seen.reports[name] for name in map(pods.name, among) if name in seen.reports]
 
 
 def _sidecar(seen: BackendObserved) -> SidecarStatus | None:
@@ -243,7 +248,7 @@ def _model_loaded(seen: BackendObserved, model: ModelStatus, wrong: pods.Trouble
         return condition("ModelLoaded", "True", "Loaded")
     if wrong is not None:
         return condition("ModelLoaded", "False", wrong.reason, wrong.message)
-    told = next((report.message for report in seen.reports.values() if report.message), "")
+    told = next((report.message for report in _told(seen, pods.living(seen.pods)) if report.message), "")
     if model.state == "Loading":
         return condition("ModelLoaded", "False", "Loading", told or "the model does not answer readyPath yet")
     return condition("ModelLoaded", "False", "NoPod", "no pod runs")

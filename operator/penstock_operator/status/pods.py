@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,12 @@ _PULL = {
     "SignatureValidationFailed",
 }
 _CREATE = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError"}
+
+_BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
+"""What kubelet puts before a pull's error while it waits to try again (since Kubernetes 1.32)."""
+
+_EPHEMERAL_PORT = re.compile(r"(?<=\d|\]):\d+(?=->)")
+"""Our end of a connection in an error of Go's `net` package ("read udp 10.0.0.5:40902->10.0.0.10:53")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +102,15 @@ def _of_pod(pod: Object) -> Trouble | None:
     return None
 
 
+def _pull_error(text: str) -> str:
+    """A failed pull's cause in words that stay the same from try to try.
+
+    Kubelet alternates between the error and the error behind a prefix, up to the pod's end; a status that
+    repeated it would be written, and wake its watchers, at every turn.
+    """
+    return _EPHEMERAL_PORT.sub("", _BACK_OFF.sub("", text))
+
+
 def _containers(pod: Object) -> Iterator[Mapping[str, Any]]:
     status = pod.get("status", {})
     yield from status.get("initContainerStatuses") or ()
@@ -107,7 +123,8 @@ def _of_container(status: Mapping[str, Any]) -> Trouble | None:
     word, text = waiting.get("reason") or "", waiting.get("message") or ""
     if word in _PULL:
         return Trouble(
-            reason="ImagePullFailed", message=f"{who}: image {status.get('image')}: {text or word}"
+            reason="ImagePullFailed",
+            message=f"{who}: image {status.get('image')}: {_pull_error(text) or word}",
         )
     if word in _CREATE:
         return Trouble(reason="ContainerNotCreated", message=f"{who}: {word}: {text}")

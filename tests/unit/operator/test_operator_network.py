@@ -159,6 +159,38 @@ def test_the_configuration_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_tracing_is_environment_of_the_sidecars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint by its own value, all else by name; an endpoint that both name is the one of its own."""
+    assert configuration.parse([]).render.tracing == {}
+    monkeypatch.setenv("PENSTOCK_TRACING_ENDPOINT", "http://collector.o:4318")
+    more = '{"OTEL_TRACES_SAMPLER": "always_off", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://other"}'
+    found = configuration.parse(["--tracing-environment", more]).render
+    assert found.tracing == {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.o:4318",
+        "OTEL_TRACES_SAMPLER": "always_off",
+    }
+    wanted = ModelBackend.parse(
+        {"metadata": {"name": "b", "uid": "b"}, "spec": {"model": {"container": {"image": "i"}}}}
+    )
+    env = sidecar.container(wanted, config=found, drain_secret="s")["env"]
+    assert [one for one in env if one["name"].startswith("OTEL")] == [
+        {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector.o:4318"},
+        {"name": "OTEL_TRACES_SAMPLER", "value": "always_off"},
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"OTEL_A": 1}', '{"PATH": "/"}', '{"OTEL_A\\n": "1"}'])
+def test_variables_that_are_not_opentelemetrys_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--tracing-environment"):
+        configuration.parse(["--tracing-environment", text])
+
+
+@pytest.mark.parametrize("text", ["collector:4318", "grpc://collector:4317", "http://a b"])
+def test_an_endpoint_that_is_no_url_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--tracing-endpoint"):
+        configuration.parse(["--tracing-endpoint", text])
+
+
 def test_what_is_on_is_switched_off_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also against the environment, which is how the chart says it."""
     found = configuration.parse([])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from penstock_operator import status
-from penstock_operator.api import Condition, ModelBackend
+from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import LoadStatus, ScalingInputs
 from penstock_operator.autoscaling import Recommendation
-from penstock_operator.status import BackendObserved, conditions, refusal
+from penstock_operator.status import BackendObserved, refusal
 from penstock_wire.report import Reconfigure, SidecarReport, State
 from tests.support.observed import (
     BETWEEN,
@@ -54,53 +53,6 @@ WELL = BackendObserved(
     settings_version=3,
     used_by=["ModelEndpoint/e"],
 )
-
-
-# --- conditions -----------------------------------------------------------------------------------------
-
-
-def test_a_condition_that_stays_keeps_its_time() -> None:
-    """Only a change of status is a transition; reason, message and generation follow at once."""
-    old = [
-        Condition(type="A", status="True", reason="R", last_transition_time=NOW),
-        Condition(type="B", status="True", reason="R", last_transition_time=NOW),
-        Condition(type="Gone", status="True", reason="R", last_transition_time=NOW),
-    ]
-    new = [
-        conditions.condition("B", "False", "S", "why"),
-        conditions.condition("Ready", "True", "R"),
-        conditions.condition("A", "True", "T"),
-    ]
-    assert conditions.merge(old, new, generation=2, now=LATER) == [
-        {"type": "Ready", "status": "True", "reason": "R", "message": "",
-         "observedGeneration": 2, "lastTransitionTime": LATER},
-        {"type": "A", "status": "True", "reason": "T", "message": "",
-         "observedGeneration": 2, "lastTransitionTime": NOW},
-        {"type": "B", "status": "False", "reason": "S", "message": "why",
-         "observedGeneration": 2, "lastTransitionTime": LATER},
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [([], ""), (["b", "a"], "a, b"), (["c", "b", "a"], "a, b, c"), (list("fedcba"), "a, b, c and 3 more")],
-)
-def test_some_names(names: Sequence[str], told: str) -> None:
-    """Up to three names, and a count."""
-    assert conditions.some(names) == told
-
-
-def test_shares() -> None:
-    """Percentages of the sum; weights of nothing are nothing."""
-    assert conditions.shares([("one", 90), ("two", 10)]) == "one 90%, two 10%"
-    assert conditions.shares([("a", 1), ("b", 2)]) == "a 33.3%, b 66.7%"
-    assert conditions.shares([("a", 0)]) == "a 0%"
-    assert conditions.shares([]) == ""
-
-
-def test_a_long_message_is_cut() -> None:
-    """A model's last words may be a book; the status is not."""
-    assert len(conditions.condition("A", "True", "R", "x" * 10_000).message) == 2048
 
 
 def test_what_does_not_parse_says_so() -> None:
@@ -321,6 +273,17 @@ def test_pods_that_go_away_trouble_nobody() -> None:
     ("seen", "state", "reason", "told"),
     [
         (BackendObserved(), "Pending", "NoPod", "no pod runs"),
+        # The last word of a pod that went without another one: it was killed, or its node is gone.
+        (BackendObserved(reports={"p1": report()}), "Pending", "NoPod", "no pod runs"),
+        (
+            BackendObserved(
+                pods=[pod("p2", ready=False)],
+                reports={"p1": report("p1", state="loading", message="/ready answered 503")},
+            ),
+            "Loading",
+            "Loading",
+            "the model does not answer readyPath yet",
+        ),
         (
             BackendObserved(pods=[pod(ready=False)]),
             "Loading",

@@ -384,6 +384,19 @@ def test_pods_that_fall_silent_are_named_once() -> None:
     assert sorted(named) == [("n", ""), ("n", "m")]
 
 
+def test_whoever_is_named_silent_is() -> None:
+    """A look in the very moment when a report's time ends finds it there, and the next one finds silence."""
+    clock = HandClock()
+    reports = Reports(clock)
+    reports.sidecar("n", "m", SidecarReport(pod="m-1", uid="u", seq=1, state="ready"))
+    since = clock.time()
+    clock.turn(FRESH)
+    assert (reports.silent(since), list(reports.of_backend("n", "m"))) == ([], ["m-1"])
+    since = clock.time()
+    clock.turn(0.1)
+    assert (reports.silent(since), list(reports.of_backend("n", "m"))) == ([("n", "m")], [])
+
+
 def test_nonsense_versions_do_not_count() -> None:
     """A pod cannot drive the version to where integers end."""
     reports = Reports(HandClock())

@@ -167,3 +167,21 @@ async def test_a_new_load_is_published_at_most_every_fifteen_seconds() -> None:
         write for write in harness.cluster.writes if write[0] == "status" and write[1] == "ModelBackend"
     ]
     assert 1 <= len(statuses) <= 5
+
+
+async def test_a_pod_that_falls_silent_is_told_of_soon() -> None:
+    """No event tells of silence: the operator looks for it, also in the moment when a report's time ends."""
+    harness = await serving()
+    for _ in range(6):
+        assert harness.condition(BACKEND, "m", "SettingsApplied") == ("True", "Applied")
+        await harness.turn(2)
+    assert harness.condition(BACKEND, "m", "SettingsApplied") == ("Unknown", "NoReports")
+
+
+async def test_a_pod_that_dies_without_a_last_word_has_no_model() -> None:
+    """Its last report said ready a moment ago; with the pod gone, that says nothing of a model."""
+    harness = await serving()
+    assert harness.condition(BACKEND, "m", "ModelLoaded") == ("True", "Loaded")
+    harness.pods_ready("m-backend", 0)
+    await harness.run()
+    assert harness.condition(BACKEND, "m", "ModelLoaded") == ("False", "NoPod")

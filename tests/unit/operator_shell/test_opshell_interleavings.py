@@ -7,8 +7,6 @@ is peace, and what is in the cluster must equal what a new operator makes of the
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +18,6 @@ from penstock_operator.errors import ClusterError, Conflict, Rejected, Unavailab
 from penstock_operator.kinds import (
     BACKEND,
     CHILDREN,
-    CONFIG_MAP,
     DEPLOYMENT,
     ENDPOINT,
     PARENTS,
@@ -32,6 +29,7 @@ from penstock_operator.kinds import (
 )
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.operator_harness import Harness, backend, endpoint, policy, split
+from tests.support.operator_peace import REFUSED, kubelet, peace, shape
 
 Obj = dict[str, Any]
 ERRORS: tuple[ClusterError, ...] = (
@@ -40,88 +38,16 @@ ERRORS: tuple[ClusterError, ...] = (
     Conflict(409, "induced"),
     Rejected(403, "induced"),
 )
-BACKENDS, ENDPOINTS = ("a", "b"), ("e", "f")
+BACKENDS, ENDPOINTS, POLICIES = ("a", "b"), ("e", "f"), ("p", "q")
+# Windows that pass within the peace: what is compared is the number that the scaling comes to.
+SCALINGS: tuple[Obj, ...] = (
+    {"targetLoad": 4, "maxReplicas": 3, "stableWindow": "2s", "downscaleDelay": "0s"},
+    {"targetLoad": 4, "minReplicas": 2, "maxReplicas": 2, "stableWindow": "4s", "downscaleDelay": "4s"},
+)
 
 
 class Killed(BaseException):
     """The process is gone."""
-
-
-def documents(cluster: MemoryCluster) -> dict[str, Obj]:
-    """What every settings ConfigMap says, by its name."""
-    return {
-        name: json.loads(cluster.find(CONFIG_MAP, "n", name)["data"]["settings.json"])
-        for name in cluster.names(CONFIG_MAP, "n")
-    }
-
-
-async def kubelet(harness: Harness) -> None:
-    """Every Deployment gets the pods that it asks for; every pod reports the settings that there are."""
-    cluster = harness.cluster
-    deployments = cluster.names(DEPLOYMENT, "n")
-    for name in cluster.names(POD, "n"):
-        if not any(name.startswith(f"{one}-") for one in deployments):
-            cluster.remove(POD, "n", name)
-    pods = {
-        name: harness.pods_ready(name, cluster.find(DEPLOYMENT, "n", name)["spec"]["replicas"])
-        for name in deployments
-        if (DEPLOYMENT.kind, "n", name) in cluster.objects  # removing a pod collects what nobody owns
-    }
-    await harness.run()
-    told = documents(cluster)
-    for name, own in pods.items():
-        for pod in own:
-            if name == "penstock-router" and "penstock-router-settings" in told:
-                document = told["penstock-router-settings"]
-                names = [one["name"] for one in document["endpoints"]]
-                harness.router_report(pod, names, version=document["version"])
-            elif f"{name}-settings" in told:
-                harness.report(
-                    name.removesuffix("-backend"), pod, version=told[f"{name}-settings"]["version"]
-                )
-    await harness.run()
-
-
-async def peace(harness: Harness) -> None:
-    """Nothing fails any more: lists, looks, time, and pods that report."""
-    harness.cluster.fail = lambda *_: None
-    harness.cluster.collect_garbage()
-    await harness.manager.relist()
-    harness.manager.enqueue_all()
-    for _ in range(8):
-        await harness.turn(5)
-    for _ in range(4):
-        await kubelet(harness)
-        await harness.turn(1)
-
-
-def shape(cluster: MemoryCluster) -> dict[str, Any]:
-    """What is in the cluster, without what a history leaves: versions, times, uids, drawn secrets, ports."""
-    found: dict[str, Any] = {}
-    for key, live in sorted(cluster.objects.items()):
-        if key[0] in ("Event", "Pod"):
-            continue
-        body = {field: live[field] for field in ("spec", "data", "status", "roleRef") if field in live}
-        if "conditions" in body.get("status", {}):  # the apiserver keeps a keyed list in the order of arrival
-            ordered = sorted(live["status"]["conditions"], key=lambda one: str(one["type"]))
-            body["status"] = {**live["status"], "conditions": ordered}
-        body["labels"] = live["metadata"].get("labels")
-        body["owners"] = sorted(ref["name"] for ref in live["metadata"].get("ownerReferences") or ())
-        text = json.dumps(body, sort_keys=True)
-        for pattern, word in (
-            (r'\\?"version\\?": ?\d+', '"version"'),
-            (r"version \d+", "version"),
-            (r'"settingsVersion": \d+', '"settingsVersion"'),
-            (r'"observedGeneration": \d+', '"observedGeneration"'),
-            (r'"applied(Generation)?": \d+, ', ""),  # what was last taken up is remembered, by design
-            (r'"lastTransitionTime": "[^"]+"', '"lastTransitionTime"'),
-            (r'\\?"port\\?": ?2\d{4}', '"port"'),
-            (r'"targetPort": 2\d{4}', '"targetPort"'),
-            (r"[0-9a-f]{32,64}", "drawn"),
-        ):
-            text = re.sub(pattern, word, text)
-        found["/".join(key)] = text
-    return found
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -138,11 +64,28 @@ class Interleavings(RuleBasedStateMachine):
         name=st.sampled_from(BACKENDS),
         replicas=st.integers(0, 2),
         image=st.sampled_from(["model:1", "model:2"]),
-        ref=st.sampled_from([None, "p"]),
+        ref=st.sampled_from([None, *POLICIES]),
+        scaling=st.sampled_from([None, None, *SCALINGS]),
+        config=st.sampled_from([None, {"threshold": 1}, REFUSED]),
+        path=st.sampled_from([None, "/reconfigure"]),
         suspend=st.booleans(),
     )
-    def apply_backend(self, name: str, replicas: int, image: str, ref: str | None, suspend: bool) -> None:
-        wanted = backend(name, replicas=replicas, suspend=suspend, **({"batchPolicyRef": ref} if ref else {}))
+    def apply_backend(
+        self,
+        name: str,
+        replicas: int,
+        image: str,
+        ref: str | None,
+        scaling: Obj | None,
+        config: Obj | None,
+        path: str | None,
+        suspend: bool,
+    ) -> None:
+        wanted = backend(name, replicas=replicas, suspend=suspend)
+        wanted["spec"] |= {"batchPolicyRef": ref} if ref else {}
+        wanted["spec"] |= {"autoscaling": scaling} if scaling else {}
+        wanted["spec"] |= {"userConfig": config} if config else {}
+        wanted["spec"]["model"] |= {"reconfigurePath": path} if path else {}
         wanted["spec"]["model"]["container"]["image"] = image
         self.harness.apply(wanted)
 
@@ -154,9 +97,9 @@ class Interleavings(RuleBasedStateMachine):
     def apply_split(self, name: str, a: int, b: int) -> None:
         self.harness.apply(split(name, "e", a=a, b=b))
 
-    @rule(size=st.sampled_from([4, 8]))
-    def apply_policy(self, size: int) -> None:
-        self.harness.apply(policy(maxBatchSize=size))
+    @rule(name=st.sampled_from(POLICIES), size=st.sampled_from([4, 8]))
+    def apply_policy(self, name: str, size: int) -> None:
+        self.harness.apply(policy(name, maxBatchSize=size))
 
     @rule(which=st.integers(0, 99), collected=st.booleans())
     def delete(self, which: int, collected: bool) -> None:
@@ -188,9 +131,15 @@ class Interleavings(RuleBasedStateMachine):
 
     # -- the cluster -------------------------------------------------------------------------------------
 
-    @rule()
-    def pods_come_and_report(self) -> None:
-        self._run(kubelet(self.harness))
+    @rule(load=st.sampled_from([0, 0, 5, 40]))
+    def pods_come_and_report(self, load: int) -> None:
+        self._run(kubelet(self.harness, load))
+
+    @rule(which=st.integers(0, 99))
+    def a_pod_dies(self, which: int) -> None:
+        """Without a last word."""
+        if there := self.harness.cluster.names(POD, "n"):
+            self.harness.cluster.remove(POD, "n", there[which % len(there)])
 
     @rule(calls=st.integers(1, 6), error=st.sampled_from(ERRORS))
     def some_calls_fail(self, calls: int, error: ClusterError) -> None:
@@ -229,17 +178,10 @@ class Interleavings(RuleBasedStateMachine):
         self._run(self.harness.turn(seconds))
 
     async def _some(self, keys: int) -> None:
-        queue = self.harness.manager.queue
-        for _ in range(min(keys, len(queue))):
-            key = await queue.get()
-            try:
-                await self.harness.manager.reconcile(key)
-            except Exception:  # as the manager's workers do: whatever it was, the key is tried again
-                queue.add_failed(key)
-            else:
-                queue.forget(key)
-            finally:
-                queue.done(key)
+        manager = self.harness.manager
+        for queue, handle in ((manager.queue, manager.reconcile), (manager.scale_queue, manager.scale)):
+            for _ in range(min(keys, len(queue))):
+                await self.harness.step(queue, handle)
 
     def _killer(self, after: int) -> Callable[..., None]:
         left = [after]
@@ -269,6 +211,11 @@ class Interleavings(RuleBasedStateMachine):
         try:
             self.loop.run_until_complete(self._verdict())
         finally:
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self.loop.run_until_complete(asyncio.wait(left))
             self.loop.close()
 
     async def _verdict(self) -> None:
@@ -276,10 +223,7 @@ class Interleavings(RuleBasedStateMachine):
         used, cluster = self.harness, self.harness.cluster
         cluster.fail = lambda *_: None
         used.events = True
-        for name in BACKENDS:  # what a history may leave by design ends with this: suspension, old weights
-            if (BACKEND.kind, "n", name) not in cluster.objects:
-                used.apply(backend(name))
-            cluster.edit(BACKEND, "n", name, lambda live: live["spec"].update(suspend=False))
+        await self._end_what_lasts(used)
         await peace(used)
         cluster.writes.clear()
         used.manager.enqueue_all()
@@ -291,9 +235,34 @@ class Interleavings(RuleBasedStateMachine):
         assert not differ, "\n".join(f"{key}\n  {found.get(key)}\n  {wanted.get(key)}" for key in differ)
         again = await used.restart()
         await kubelet(again)
-        await again.turn(9)
+        for _ in range(5):  # the autoscaler looks meanwhile: every 2 s
+            await again.turn(2)
         assert cluster.writes == []
         assert [error for error in again.errors if "Error" in error[1]] == []
+
+    async def _end_what_lasts(self, used: Harness) -> None:
+        """What a history leaves by design ends here, or the state of a fresh run would be another one.
+
+        A suspended backend stays as it is. One without its policy keeps the last settings that it was told.
+        One that an endpoint was moved away from keeps its requests until a pod of the new one is ready.
+        """
+        cluster = used.cluster
+        for name in POLICIES:
+            if (POLICY.kind, "n", name) not in cluster.objects:
+                used.apply(policy(name))
+        idle = []
+        for name in BACKENDS:
+            if (BACKEND.kind, "n", name) not in cluster.objects:
+                used.apply(backend(name))
+            live = cluster.edit(BACKEND, "n", name, lambda live: live["spec"].update(suspend=False))
+            if live["spec"].get("replicas") == 0 and "autoscaling" not in live["spec"]:
+                idle.append(name)
+        if idle:
+            for name in idle:
+                cluster.edit(BACKEND, "n", name, lambda live: live["spec"].update(replicas=1))
+            await peace(used)
+            for name in idle:
+                cluster.edit(BACKEND, "n", name, lambda live: live["spec"].update(replicas=0))
 
     async def _fresh(self, used: MemoryCluster) -> dict[str, Any]:
         """What a new operator makes of the same resources, applied in the order of their making."""
@@ -305,6 +274,7 @@ class Interleavings(RuleBasedStateMachine):
             fresh.apply({**{k: live[k] for k in ("apiVersion", "kind", "spec")}, "metadata": own})
         await fresh.run()
         await peace(fresh)
+        fresh.stop()
         return shape(fresh.cluster)
 
 

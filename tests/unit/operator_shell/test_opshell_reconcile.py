@@ -6,6 +6,8 @@ import copy
 import json
 from typing import Any
 
+import pytest
+
 from penstock_operator.errors import Rejected
 from penstock_operator.kinds import (
     BACKEND,
@@ -77,10 +79,24 @@ async def test_a_second_run_writes_nothing() -> None:
     assert fresh.errors == []
 
 
-async def test_our_own_status_writes_wake_nobody() -> None:
-    """A run whose only write is a status ends there."""
+async def test_our_own_status_writes_wake_nobody_and_anybody_elses_is_put_right() -> None:
+    """Such as a killed predecessor's that lands late; a run whose only write is a status ends there."""
     harness = await serving()
+    queue = harness.manager.queue
+    before = harness.cluster.find(BACKEND, "n", "m")["status"]
     harness.cluster.edit(BACKEND, "n", "m", lambda live: live["status"].update(replicas=9))
+    assert len(queue) == 1
+    key = await queue.get()
+    await harness.manager.reconcile(key)
+    queue.done(key)
+    assert harness.cluster.find(BACKEND, "n", "m")["status"] == before
+    assert key not in [await queue.get() for _ in range(len(queue))]
+
+
+async def test_bookkeeping_of_the_apiserver_wakes_nobody() -> None:
+    """A version that differs in nothing that anybody reads, such as its managers."""
+    harness = await serving()
+    harness.cluster.edit(BACKEND, "n", "m", lambda live: live["metadata"].update(selfLink="/x"))
     assert len(harness.manager.queue) == 0
 
 
@@ -450,6 +466,29 @@ async def test_the_autoscaler_adopts_the_current_number_on_its_first_look() -> N
     harness.cluster.writes.clear()
     await harness.turn(2)
     assert [write for write in harness.cluster.writes if write[0] == "scale"] == []
+
+
+@pytest.mark.parametrize("pods", [0, 2])
+async def test_a_restart_writes_nothing_to_a_backend_that_scales_by_itself(pods: int) -> None:
+    """What the autoscaler said stands until it looked again, at reports of the pods that there are."""
+    harness = Harness()
+    harness.apply(backend(replicas=2, autoscaling={"minReplicas": 2, "targetLoad": 10}))
+    await harness.run()
+
+    async def second(operator: Harness) -> None:
+        for pod in operator.pods_ready("m-backend", pods) if pods else ():
+            operator.report("m", pod, version=settings(operator)["version"])
+        await operator.turn(1)
+
+    for _ in range(40):  # a load that is shown has been taken back by then
+        await second(harness)
+    metrics = harness.condition(BACKEND, "m", "MetricsAvailable")
+    assert metrics == (("True", "ReportsReceived") if pods else ("False", "NoReports"))
+    harness.cluster.writes.clear()
+    fresh = await harness.restart()
+    for _ in range(20):
+        await second(fresh)
+    assert fresh.cluster.writes == []
 
 
 async def test_another_scaler_is_told_and_not_fought() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -91,12 +92,13 @@ def test_an_object_whose_label_came_back_is_alive() -> None:
     assert store.put(obj(version=6)).happened
 
 
-def test_the_deletion_of_a_namesake_leaves_the_new_one() -> None:
-    """Deletions are by uid."""
+@pytest.mark.parametrize("word", [Store.remove, Store.put], ids=["deleted", "late-answer"])
+def test_what_is_told_of_an_elder_namesake_leaves_the_new_one(word: Callable[..., Change]) -> None:
+    """A watch that was cut lists the new one alone: nobody may have told that the old one was deleted."""
     store = Store()
     store.put(obj(version=1, uid="old"))
     store.put(obj(version=5, uid="new"))
-    assert not store.remove(obj(version=4, uid="old")).happened
+    assert not word(store, obj(version=4, uid="old")).happened
     found = store.get(DEPLOYMENT, "n", "d")
     assert found is not None
     assert found["metadata"]["uid"] == "new"
