@@ -10,28 +10,37 @@ import asyncio
 import copy
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from devcluster.api import Api
 from penstock_operator import apply
-from penstock_operator.api import ModelBackend
+from penstock_operator.api import ModelBackend, ModelEndpoint
 from penstock_operator.cluster import KubernetesCluster, Obj
 from penstock_operator.desired import backend as rendering
-from penstock_operator.desired import deployment, objects
+from penstock_operator.desired import deployment, names, objects, traffic
+from penstock_operator.desired import router as routing
 from penstock_operator.desired import settings as documents
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.keeping import Pods
 from penstock_operator.errors import Rejected
-from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, kind_of
-from tests.support.k8s import Namespace, container_backend
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, Kind, kind_of
+from tests.support.k8s import Namespace, container_backend, endpoint, wait_for
 from tests.support.pod_specs import SPECS
+from tests.support.router_specs import ROUTERS, Router
 
-EXAMPLES = 40
+BACKENDS = 40
+ROUTERS_OF_ONE_NAMESPACE = 12
+"""Examples: what a router is rendered from has fewer spellings than a pod, and its objects are more."""
+
 EDITS = 3
 """Edits of each object of an example."""
+
+Drawn = TypeVar("Drawn")
 
 CONFIG = RenderConfig(sidecar_image="s:1", router_image="r:1", authorities="PEM\n")
 Path = tuple[Any, ...]
@@ -41,7 +50,7 @@ _CONTROLLERS = "deployment.kubernetes.io/revision"
 
 
 def test_a_write_is_wanted_exactly_where_it_changes_something(namespace: Namespace) -> None:
-    """Of any backend, applied, edited, changed and applied again.
+    """Of any backend's objects, applied, edited, changed and applied again.
 
     - After an apply nothing is to be written, whatever the apiserver made of it.
     - After an edit by another, a write is wanted if and only if it changes the object; after it, none is.
@@ -49,22 +58,77 @@ def test_a_write_is_wanted_exactly_where_it_changes_something(namespace: Namespa
     """
     # Suspended: the operator in the cluster leaves its children alone.
     namespace.apply(container_backend("b", script="", replicas=0, suspend=True))
+    all_hold(namespace, BACKENDS, SPECS, World.of_backend)
+
+
+def test_the_same_holds_of_a_router_and_of_each_endpoints_service(namespace: Namespace) -> None:
+    """Of all that a namespace's endpoints imply, owned by one of them, by the other or by both."""
+    no_pods = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
+               "spec": {"hard": {"pods": "0"}}}  # fmt: skip
+    kept = {"finalizers": ["example.com/kept"]}
+    both = [one | {"metadata": one["metadata"] | kept} for one in (endpoint("e", "b"), endpoint("f", "b"))]
+    try:
+        namespace.apply(no_pods, container_backend("b", script="", replicas=0), *both)
+        leave_alone(namespace)
+        all_hold(namespace, ROUTERS_OF_ONE_NAMESPACE, ROUTERS, World.of_router)
+    finally:
+        for name in ("e", "f"):
+            namespace.patch("modelendpoint", name, {"metadata": {"finalizers": None}})
+
+
+def leave_alone(namespace: Namespace) -> None:
+    """Have the operator in the cluster leave what the endpoints imply: they are being deleted, and stay."""
+
+    def owners() -> set[str]:
+        router = namespace.get("deployment", names.ROUTER) or {"metadata": {}}
+        return {ref["name"] for ref in router["metadata"].get("ownerReferences") or ()}
+
+    def used() -> list[str]:
+        status = (namespace.get("modelbackend", "b") or {}).get("status") or {}
+        return list(status.get("usedBy") or ())
+
+    wait_for("the router of both", lambda: owners() == {"e", "f"} and len(used()) == 2)
+    # NB: one after the other. The Deployment is what a run writes last: then nothing is under way any more.
+    namespace.kubectl("delete", "modelendpoint", "f", "--wait=false")
+    wait_for("the router of one", lambda: owners() == {"e"})
+    namespace.kubectl("delete", "modelendpoint", "e", "--wait=false")
+    wait_for("the operator to know of no endpoint", lambda: not used())
+
+
+def all_hold(
+    namespace: Namespace,
+    examples: int,
+    drawn: st.SearchStrategy[Drawn],
+    rendered: Callable[[World, Drawn], Awaitable[list[Obj]]],
+) -> None:
+    """Draw examples and judge them.
+
+    Args:
+        namespace: where the objects are.
+        examples: how many.
+        drawn: what a user wants.
+        rendered: the objects that the operator makes of that.
+    """
     done: Counter[str] = Counter()
     with asyncio.Runner() as runner:
         world = runner.run(World.connect(namespace))
+
+        async def example(wanted: Drawn) -> None:
+            await world.example(await rendered(world, wanted), random.Random(done["examples"]), done)
+
         try:
 
             @settings(
-                max_examples=EXAMPLES,
+                max_examples=examples,
                 derandomize=True,
                 database=None,
                 phases=[Phase.generate],  # each try changes the cluster: there is nothing to shrink
                 suppress_health_check=list(HealthCheck),
             )
-            @given(SPECS)
-            def holds(spec: Obj) -> None:
+            @given(drawn)
+            def holds(wanted: Drawn) -> None:
                 done["examples"] += 1
-                runner.run(world.example(spec, random.Random(done["examples"]), done))
+                runner.run(example(wanted))
 
             holds()
         finally:
@@ -72,16 +136,16 @@ def test_a_write_is_wanted_exactly_where_it_changes_something(namespace: Namespa
     print(dict(done))
     assert not world.faults, "\n".join([f"{len(world.faults)} faults", *world.faults[:20]])
     # The edits were not all of one sort, nor refused.
-    assert min(done["written: drift"], done["left: None"], done["written: changed"]) > EXAMPLES, done
+    assert min(done["written: drift"], done["left: None"], done["written: changed"]) > examples // 2, done
 
 
 class World:
-    """One backend in the real cluster, as the operator and as its users see it.
+    """One namespace in the real cluster, as the operator and as its users see it.
 
     Args:
         cluster: the operator's client.
         api: the users'.
-        namespace: where the backend `b` is.
+        namespace: its name.
     """
 
     def __init__(self, cluster: KubernetesCluster, api: Api, namespace: str) -> None:
@@ -95,22 +159,21 @@ class World:
         """Log in.
 
         Args:
-            namespace: where the backend is.
+            namespace: which.
         """
         cluster = namespace.cluster
         found = await KubernetesCluster.connect(str(cluster.host_kubeconfig))
         return cls(found, cluster.api(), namespace.name)
 
-    async def example(self, spec: Obj, draw: random.Random, done: Counter[str]) -> None:
-        """A change of the spec, then edits of each of its objects.
+    async def example(self, wanted: list[Obj], draw: random.Random, done: Counter[str]) -> None:
+        """A change of what is wanted, then edits of each object.
 
         Args:
-            spec: what the user applies.
+            wanted: the objects as rendered.
             draw: of the edits.
             done: counts what happened.
         """
-        backend = self.parsed(spec)
-        for desired in await self.rendered(backend):
+        for desired in wanted:
             live = await self.cluster.apply(kind_of(desired), objects.stamped(desired))
             if apply.needs_write(desired, live) is not None:
                 self.faults.append(f"{desired['kind']}: wanted again after an apply: {missed(desired, live)}")
@@ -121,14 +184,12 @@ class World:
                 live = await self.edited(desired, draw, done) or live
                 self.restored(live)
 
-    def parsed(self, spec: Obj) -> ModelBackend:
-        """The resource as the apiserver takes it, with its defaults; it stays suspended in the cluster."""
-        path = BACKEND.path(self.namespace, "b")
-        status, answer = self.replaced(
-            path, lambda live: live | {"spec": spec | {"replicas": 0}}, query="dryRun=All"
-        )
+    def taken(self, kind: Kind, name: str, spec: Obj) -> Obj:
+        """A resource as the apiserver takes it, with its defaults; in the cluster it stays as it is."""
+        path = kind.path(self.namespace, name)
+        status, answer = self.replaced(path, lambda live: live | {"spec": spec}, query="dryRun=All")
         assert status == 200, (answer, spec)
-        return ModelBackend.parse(answer)
+        return answer
 
     def replaced(
         self, path: str, edit: Callable[[Obj], Obj], *, query: str = "fieldManager=somebody"
@@ -151,8 +212,9 @@ class World:
                 break
         return status, answer
 
-    async def rendered(self, backend: ModelBackend) -> list[Obj]:
-        """What the operator wants now."""
+    async def of_backend(self, spec: Obj) -> list[Obj]:
+        """What the operator wants of the backend `b`, were this its spec."""
+        backend = ModelBackend.parse(self.taken(BACKEND, "b", spec | {"replicas": 0}))
         held = {
             kind: await self.cluster.get(kind, self.namespace, name)
             for kind, name in ((CONFIG_MAP, "b-backend-settings"), (DEPLOYMENT, "b-backend"))
@@ -164,6 +226,26 @@ class World:
             backend, config=CONFIG, new_secret="secret", live=held[DEPLOYMENT]
         )  # fmt: skip
         return rendering.backend_objects(backend, document=document, pods=pods, config=CONFIG)
+
+    async def of_router(self, drawn: Router) -> list[Obj]:
+        """What the operator wants of these endpoints, were there no others, nor any deleted."""
+        endpoints = []
+        for name, spec in drawn.endpoints.items():
+            found = self.taken(ENDPOINT, name, spec)
+            del found["metadata"]["deletionTimestamp"]
+            endpoints.append(ModelEndpoint.parse(found))
+        told = traffic.router_endpoints(
+            tuple(endpoints), traffic.plan(endpoints, (), {"b": True}), drawn.ports
+        )
+        held = await self.cluster.get(CONFIG_MAP, self.namespace, names.ROUTER_SETTINGS)
+        document = documents.next_version(
+            documents.for_router(told), recorded=held, status_version=0, reported=0
+        ).document
+        config = replace(CONFIG, **drawn.config)
+        return [
+            *routing.router_objects(self.namespace, endpoints, config=config, document=document),
+            *(routing.endpoint_service(one, drawn.ports[one.name]) for one in endpoints),
+        ]
 
     def afresh(self, desired: Obj) -> Obj:
         """What the apiserver would make of an object that was not there before; it is not made."""

@@ -12,6 +12,7 @@ from tests.support.k8s import (
     ledger_backend,
     ledger_code,
     split,
+    wait_for,
 )
 
 GOOD = '{"instances": [{"id": 1}]}'
@@ -113,11 +114,12 @@ def test_a_model_that_crashes_is_told_with_its_exit_code_and_its_last_words(name
     assert "exited with code 37" in found["message"]
     assert found["message"].endswith("its last words: the weights are gone")
 
-    def model() -> dict[str, str]:
-        return dict((namespace.get("modelbackend", "b") or {})["status"]["model"])
+    def failed() -> dict[str, str] | None:
+        # NB: it is Loading again for a moment at each new start, and keeps the last failure meanwhile.
+        model: dict[str, str] = (namespace.get("modelbackend", "b") or {})["status"]["model"]
+        return model if model["state"] == "FailedToLoad" else None
 
-    told = model()
-    assert told["state"] == "FailedToLoad"
+    told = wait_for("the model to have failed", failed)
     assert "exited with code 37" in told["lastFailure"]
     assert told["lastFailure"].endswith("its last words: the weights are gone")
     assert namespace.condition("modelbackend", "b", "Ready")["status"] == "False"

@@ -47,6 +47,12 @@ MANY = (
     ),
     *("--set-json", 'images.pullSecrets=[{"name":"s"}]', "--set", "images.router=r.example/router@sha256:00"),
     *("--set", "operator.serviceAccountAnnotations.a=b", "--set", "protection.backendsInUse=true"),
+    *(
+        "--set",
+        "tracing.endpoint=http://c:4318",
+        "--set",
+        "tracing.environment.OTEL_TRACES_SAMPLER=always_on",
+    ),
     *("--set-json", 'metrics.from=[{"namespaceSelector":{"matchLabels":{"a":"b"}}}]'),
     *("--set-json", 'networkPolicies.routers.from=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]'),
     *("--set-json", "networkPolicies.backends.from=[]"),
@@ -86,6 +92,8 @@ def test_what_it_renders_is_taken_by_the_apiserver(penstock: Cluster, arguments:
         ("operator.replicas=0", "minimum: got 0, want 1"),
         ("operator.logLevel=loud", "value must be one of 'debug', 'info', 'warning', 'error'"),
         ("operator.watchNamespace=No_Name", "does not match pattern"),
+        ("tracing.endpoint=collector:4317", "does not match pattern"),
+        ("tracing.environment.PATH=/", "additional properties 'PATH' not allowed"),
         ("crds.keep=false", "additional properties 'keep' not allowed"),
     ],
 )

@@ -174,6 +174,8 @@ def test_a_pod_is_ready_only_after_its_warm_up(namespace: Namespace) -> None:
     assert seen[-1] == ["/warm?deep=1", "text/plain", "as it is: 1.0"]
 
 
+TEN = '{"instances": [10]}'
+
 ADDER = """
 import penstock
 
@@ -193,7 +195,7 @@ class Adder:
 
 
 def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Namespace) -> None:
-    """A python model is reconfigured in place; what it refuses is told in its words, the last one serves."""
+    """Both pods' models are reconfigured in place; what they refuse is told, the last one serves."""
     code = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -215,36 +217,46 @@ def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Names
             "model": {"python": python},
             "podTemplate": {"volumes": [{"name": "code", "configMap": {"name": "code"}}]},
             "userConfig": {"add": 1},
+            "replicas": 2,
         },
     }
     namespace.apply(code, backend)
     namespace.wait_ready("modelbackend", "adder")
-    url = service(namespace, "adder") + "/predict"
     before = settled(namespace, "adder")
+    pods = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in namespace.pods("adder")}
 
-    def answer() -> int:
-        status, _, text = namespace.curl(url, body='{"instances": [10]}')
-        assert status == 200, text
-        return int(json.loads(text)["predictions"][0])
+    def answers() -> set[int]:
+        """What each pod makes of 10."""
+        found = [namespace.curl(f"http://{ip}:8012/predict", body=TEN) for ip in pods.values()]
+        assert {status for status, _, _ in found} == {200}, found
+        return {int(json.loads(text)["predictions"][0]) for _, _, text in found}
 
-    assert answer() == 11
+    def taken() -> dict[str, bool]:
+        """Which pods' models have taken the last userConfig that they were given, by the status."""
+        status = (namespace.get("modelbackend", "adder") or {})["status"]
+        return {one["pod"]: one["ok"] for one in status.get("reconfigure") or ()}
+
+    assert answers() == {11}
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": 5}}})
-    wait_for("the new userConfig", lambda: answer() == 15, seconds=60)
+    wait_for("the new userConfig", lambda: answers() == {15}, seconds=60)
 
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": "much"}}})
-    found = namespace.wait_condition(
-        "modelbackend", "adder", "SettingsApplied", "False", reason="ReconfigureFailed", seconds=60
-    )
-    assert "add: expected a whole number, found 'much'" in found["message"]
-    (pod,) = namespace.pods("adder")
-    assert pod["metadata"]["name"] in found["message"]
-    (told,) = (namespace.get("modelbackend", "adder") or {})["status"]["reconfigure"]
-    assert (told["pod"], told["ok"]) == (pod["metadata"]["name"], False)
-    assert answer() == 15
+
+    def refused() -> str:
+        """What the condition says, once it names both pods."""
+        found = namespace.condition("modelbackend", "adder", "SettingsApplied")
+        both = found.get("reason") == "ReconfigureFailed" and all(pod in found["message"] for pod in pods)
+        return str(found["message"]) if both else ""
+
+    message = wait_for("both models' refusals to be told", refused, seconds=60)
+    assert "add: expected a whole number, found 'much'" in message
+    assert taken() == dict.fromkeys(pods, False)
+    assert answers() == {15}
 
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": 7}}})
     namespace.wait_condition("modelbackend", "adder", "SettingsApplied", seconds=60)
-    assert answer() == 17
+    wait_for("both models' assents to be told", lambda: taken() == dict.fromkeys(pods, True), seconds=60)
+    assert answers() == {17}
     assert settled(namespace, "adder") == before
     assert set(restarts(namespace, "adder")) == {0}
 

@@ -32,13 +32,16 @@ CONVERGED_WITHIN = 60.0
 QUIET = 6.0
 """Seconds without a write after which the operator counts as done, where nothing waits in its queue."""
 
-HOT = (10.0, 60)
+HOT = (10.0, 40)
 """More tries of one object's write than this in so many seconds are a hot loop. The first backoff is 0.1 s,
 and doubles: what always fails is tried some seven times in ten seconds; but each change of the resource and
 of each of its pods makes one at once. A loop without backoff makes hundreds."""
 
 PATIENCE = 40.0
 """Seconds after which every try that was put off has been made: the longest backoff is 30 s."""
+
+NO_IMAGE = "127.0.0.1:9/penstock/router:none"
+"""Nobody answers there: kubelet tries for ever, and tells it in words that alternate."""
 
 HASH = "penstock.dev/desired-hash"
 """The annotation of everything that was rendered."""
@@ -57,6 +60,7 @@ class Operator:
             *(sys.executable, "-m", "penstock_operator", f"--kubeconfig={kubeconfig}"),
             *(f"--namespace={NAMESPACE}", f"--operator-namespace={NAMESPACE}", "--pod=under-test"),
             *("--listen=127.0.0.1:0", "--report-to=http://127.0.0.1:9", "--log-level=info"),
+            f"--router-image={NO_IMAGE}",
         )
         self.log = log
         self.starts = 0
@@ -115,6 +119,16 @@ class Operator:
             await asyncio.sleep(0.5)
 
 
+def delete_namespace(cluster: Cluster) -> None:
+    """Delete the namespace with all that is in it; what keeps it is told where that takes minutes."""
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")
+    left = ("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "json")
+    deadline = time.monotonic() + 300
+    while found := cluster.kubectl(*left).stdout:
+        assert time.monotonic() < deadline, found
+        time.sleep(1)
+
+
 @pytest.fixture
 def alone(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with CRDs and without the chart's operator, which comes back afterwards."""
@@ -133,13 +147,15 @@ def alone(cluster: Cluster) -> Iterator[Cluster]:
             "name",
         )
         wait_for("no operator", lambda: not cluster.kubectl("get", *selector).stdout.strip())
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout=180)  # of a killed run
+    delete_namespace(cluster)  # of a killed run
     cluster.kubectl("create", "namespace", NAMESPACE)
     yield cluster
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=true", timeout=180)
-    if there:
-        cluster.kubectl("scale", *where, "--replicas=1")
-        cluster.kubectl("rollout", "status", *where, "--timeout=120s", timeout=150)
+    try:
+        delete_namespace(cluster)
+    finally:
+        if there:
+            cluster.kubectl("scale", *where, "--replicas=1")
+            cluster.kubectl("rollout", "status", *where, "--timeout=120s", timeout=150)
 
 
 @contextlib.asynccontextmanager
@@ -320,6 +336,7 @@ async def nothing_left_over(proxy: FaultProxy, told: str) -> None:
 
 async def a_fresh_run_writes_nothing(proxy: FaultProxy, operator: Operator, told: str) -> None:
     """Another process, which knows nothing, finds every child and every status as it would write it."""
+    before = await statuses(proxy)
     began, starts = time.monotonic(), operator.starts
     operator.kill()
     async with asyncio.timeout(CONVERGED_WITHIN):
@@ -327,4 +344,16 @@ async def a_fresh_run_writes_nothing(proxy: FaultProxy, operator: Operator, told
             await asyncio.sleep(0.1)
     await settled(proxy, operator, since=began, patience=0.0)
     again = [f"{one.method} {one.path} {one.outcome}" for one in real_writes(proxy, began)]
-    assert again == [], told
+    now = await statuses(proxy)
+    changed = {name: (before.get(name), status) for name, status in now.items() if status != before.get(name)}
+    assert again == [], f"{again}; statuses before and after: {changed}; {told}"
+
+
+async def statuses(proxy: FaultProxy) -> dict[str, Obj | None]:
+    """The status of each resource, by plural and name."""
+    plurals = ("modelbackends", "modelendpoints", "trafficsplits", "batchpolicies")
+    return {
+        f"{plural}/{one['metadata']['name']}": one.get("status")
+        for plural in plurals
+        for one in await live(proxy, f"{GROUP}/{plural}")
+    }

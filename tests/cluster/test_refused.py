@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import subprocess
 import sys
@@ -13,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from devcluster.cluster import Cluster
 from devcluster.network import FIRST
 from penstock_operator.control import pki
 from tests.support.k8s import INSTALLED_IN, Namespace, container_backend, endpoint, wait_for
 
 Obj = dict[str, Any]
+OPERATOR = f"system:serviceaccount:{INSTALLED_IN}:penstock-operator"
 SERVICES = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]}]
 PROBE = {
     "apiVersion": "v1",
@@ -27,20 +28,20 @@ PROBE = {
     "spec": {"ports": [{"port": 1}]},
 }
 
-DENIES = """
+WEBHOOK = """
 import http.server, json, ssl, sys
-class Denies(http.server.BaseHTTPRequestHandler):
+class Webhook(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        no = {"allowed": False, "status": {"message": sys.argv[3], "code": 403}}
-        answer = {**asked, "request": None, "response": {"uid": asked["request"]["uid"], **no}}
+        said = json.loads(sys.argv[3])
+        answer = {**asked, "request": None, "response": {"uid": asked["request"]["uid"], **said}}
         body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-server = http.server.ThreadingHTTPServer((sys.argv[1], 0), Denies)
+server = http.server.ThreadingHTTPServer((sys.argv[1], 0), Webhook)
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain(sys.argv[2])
 server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -108,49 +109,103 @@ def test_what_the_apiserver_refuses_is_told_in_its_words(
     assert namespace.condition("modelbackend", "b", flag) == {}
 
 
-@pytest.fixture
-def webhook(cluster: Cluster, tmp_path: Path) -> Iterator[Obj]:
-    """The `clientConfig` of an admission webhook on the first node that denies everything, with `WORDS`."""
+@contextlib.contextmanager
+def webhook(namespace: Namespace, kind: str, folder: Path, says: Obj, **more: Any) -> Iterator[None]:
+    """An admission webhook on the first node that is asked of the namespace's Services.
+
+    Args:
+        namespace: whose.
+        kind: of its configuration.
+        folder: for its certificate.
+        says: its response to everything.
+        more: of its configuration.
+    """
     now = time.time()
     authority = pki.make_authority(now=now, life=3600.0)
     issued = pki.issue(authority, names=(FIRST.address,), now=now, life=3600.0)
-    chain = tmp_path / "chain.pem"
+    chain = folder / "chain.pem"
     chain.write_bytes(issued.certificate + issued.key)
-    command = [*cluster.exec_prefix, sys.executable, "-c", DENIES, FIRST.address, str(chain), WORDS]
+    command = [*namespace.cluster.exec_prefix, sys.executable, "-c", WEBHOOK]
+    command += [FIRST.address, str(chain), json.dumps(says)]
+    mark = f"penstock-test-{namespace.name}"
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline())
             bundle = base64.b64encode(authority.certificate).decode()
-            yield {"url": f"https://{FIRST.address}:{port}/", "caBundle": bundle}
+            asked = {"name": "says.penstock.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                     "timeoutSeconds": 10, "failurePolicy": "Fail", "rules": SERVICES,
+                     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}},
+                     "clientConfig": {"url": f"https://{FIRST.address}:{port}/", "caBundle": bundle},
+                     **more}  # fmt: skip
+            namespace.apply(
+                {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+                 "metadata": {"name": mark}, "webhooks": [asked]}
+            )  # fmt: skip
+            yield
         finally:
-            process.kill()
+            process.kill()  # first: its end is waited for, whatever the deletion says
+            namespace.kubectl("delete", kind, mark, "--ignore-not-found")
 
 
-def test_what_a_webhook_denies_is_told_in_its_words(namespace: Namespace, webhook: Obj) -> None:
+def test_what_a_webhook_denies_is_told_in_its_words(namespace: Namespace, tmp_path: Path) -> None:
     """One that answers, and says no: WebhookDenied, with the webhook's name and reason, until it is gone."""
-    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}
-    mark = f"penstock-test-{namespace.name}"
-    denies = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
-              "metadata": {"name": mark},
-              "webhooks": [{"name": "denies.penstock.dev", "admissionReviewVersions": ["v1"],
-                            "sideEffects": "None", "timeoutSeconds": 10, "failurePolicy": "Fail",
-                            "namespaceSelector": here, "rules": SERVICES,
-                            "clientConfig": webhook}]}  # fmt: skip
-    try:
-        namespace.apply(denies)
+    no = {"allowed": False, "status": {"message": WORDS, "code": 403}}
+    with webhook(namespace, "ValidatingWebhookConfiguration", tmp_path, no):
         wait_for("the webhook to deny", lambda: WORDS in _refused(namespace), seconds=60)
         namespace.apply(container_backend("b", script="", replicas=0))
         told = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="WebhookDenied")
         assert told["message"] == (
-            f'Service b-backend: admission webhook "denies.penstock.dev" denied the request: {WORDS}'
+            f'Service b-backend: admission webhook "says.penstock.dev" denied the request: {WORDS}'
         )
         assert namespace.condition("modelbackend", "b", "Stalled")["reason"] == "WebhookDenied"
         assert namespace.get("deployment", "b-backend") is not None
-    finally:
-        namespace.kubectl("delete", denies["kind"], mark)
     namespace.wait_condition("modelbackend", "b", "Ready", "True", seconds=120)
     assert namespace.condition("modelbackend", "b", "Stalled") == {}
+
+
+def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
+    namespace: Namespace, tmp_path: Path
+) -> None:
+    """WriteConflict of a backend's, an endpoint's and the router's Service; it ends with what makes it.
+
+    Each write of the operator's (no other's) meets a webhook that gives the object an old version. The
+    apiserver finds what it finds where somebody was faster, tries five times, and answers 409.
+    """
+    namespace.apply(container_backend("b", script="", replicas=0), endpoint("e", "b"))
+    namespace.wait_condition("modelbackend", "b", "Ready", "True")
+    namespace.wait_condition("modelendpoint", "e", "RouterReady", "True", seconds=120)
+    operations = json.dumps([{"op": "replace", "path": "/metadata/resourceVersion", "value": "1"}])
+    older = {
+        "allowed": True,
+        "patchType": "JSONPatch",
+        "patch": base64.b64encode(operations.encode()).decode(),
+    }
+    theirs = f"request.userInfo.username == '{OPERATOR}'"
+    stands = ("annotate", "service", "b-backend", "a=b", "--dry-run=server", f"--as={OPERATOR}")
+    told = {
+        "b-backend": ("modelbackend", "b", "Ready"),
+        "e": ("modelendpoint", "e", "Accepted"),
+        "penstock-router": ("modelendpoint", "e", "RouterReady"),
+    }
+    with webhook(
+        namespace, "MutatingWebhookConfiguration", tmp_path, older,
+        rules=[{**SERVICES[0], "operations": ["UPDATE"]}],
+        matchConditions=[{"name": "theirs", "expression": theirs}],
+    ):  # fmt: skip
+        said = "the object has been modified; please apply your changes to the latest version and try again"
+        wait_for("the webhook", lambda: said in namespace.kubectl(*stands, check=False), seconds=60)
+        for service, where in told.items():
+            namespace.patch("service", service, {"spec": {"selector": {"somebody": "s"}}})
+            found = namespace.wait_condition(*where, "False", reason="WriteConflict")
+            words = f'Operation cannot be fulfilled on services "{service}": {said}'
+            assert found["message"] == f"Service {service}: {words}"
+            kind, name, _ = where
+            assert namespace.condition(kind, name, "Reconciling")["reason"] == "WriteConflict"
+            assert namespace.condition(kind, name, "Stalled").get("reason") != "WriteConflict"
+    for service, where in told.items():
+        namespace.wait_condition(*where, "True", seconds=120)
+        assert "somebody" not in (namespace.get("service", service) or {})["spec"]["selector"]
 
 
 def test_a_right_that_was_taken_away_is_told_in_the_apiservers_words(namespace: Namespace) -> None:
@@ -165,8 +220,7 @@ def test_a_right_that_was_taken_away_is_told_in_the_apiservers_words(namespace: 
         for rule in rules
     ]
     less.append({"apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch"]})
-    who = f"system:serviceaccount:{INSTALLED_IN}:penstock-operator"
-    may = ("auth", "can-i", "patch", "services", "-n", namespace.name, f"--as={who}")
+    may = ("auth", "can-i", "patch", "services", "-n", namespace.name, f"--as={OPERATOR}")
     try:
         cluster.kubectl("patch", *role, "--type=merge", "-p", json.dumps({"rules": less}))
         wait_for(
@@ -175,7 +229,7 @@ def test_a_right_that_was_taken_away_is_told_in_the_apiservers_words(namespace: 
         namespace.apply(container_backend("b", script="", replicas=0))
         told = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="Forbidden")
         assert told["message"].startswith(
-            f'Service b-backend: services "b-backend" is forbidden: User "{who}" cannot patch resource '
+            f'Service b-backend: services "b-backend" is forbidden: User "{OPERATOR}" cannot patch resource '
         )
         assert namespace.condition("modelbackend", "b", "Stalled")["reason"] == "Forbidden"
         assert namespace.get("deployment", "b-backend") is not None

@@ -15,10 +15,11 @@ from devcluster.cluster import Cluster
 from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, upgrade, wait_for
 
 OURS = 5.0
-"""Seconds of a change's way that the operator, and then a sidecar, may take: a fraction of one as a rule."""
+"""Seconds of a change's way that operator and sidecar may take together: a fraction of one as a rule."""
 
-KUBELETS = 95.0
-"""Seconds until kubelet shows a changed ConfigMap to a pod: a minute, half as much again, its work."""
+IN_ALL = 90.0 + 5.0
+"""Seconds until each sidecar obeys. 90 of them are the kubelet's: it looks at a pod's volumes once in its
+`syncFrequency`, a minute by default, drawn out by up to half at random. The rest is its work and ours."""
 
 SHOWN = "import os; print(os.lstat('/etc/penstock/settings/..data').st_mtime)"
 
@@ -114,8 +115,8 @@ def test_keys_rotate_without_a_restart_or_a_gap(
             return all((namespace.get("configmap", name) or {})["data"]["ca.crt"] == found for name in names)
 
         wait_for("the ConfigMaps to name the new authority alone", told, seconds=30)
-    # Every second, and under load as seldom as every 10 s.
-    assert max(gaps.values()) < 30, gaps
+    # One is due each second, on a busy operator each 10 s; a rotation adds less than a missed one.
+    assert max(gaps.values()) < 12, gaps
     assert pods(namespace) == before
     for pod in namespace.pods("b"):
         messages = [line["message"] for line in namespace.log(pod["metadata"]["name"], "penstock-sidecar")]
@@ -219,15 +220,16 @@ def test_settings_arrive_without_the_report_channel(
     # NB: kubelet looks at a pod's volumes every 60 to 90 s; a busy one later.
     wait_for("both sidecars to obey the new policy", in_effect, seconds=180, every=0.5)
     recorded = _recorded(namespace)
-    assert recorded - applied <= OURS, "the operator writes the ConfigMap"
     for name in addresses:
         shown = float(namespace.kubectl("exec", name, "-c", "penstock-sidecar", "--", "python", "-c", SHOWN))
         obeyed = _obeyed(namespace, name)
         print(
             f"{name}: in its volume after {shown - applied:.1f} s, in effect after {obeyed - applied:.1f} s"
         )
-        assert obeyed - shown <= OURS, "the sidecar follows its file"
-        assert shown - recorded <= KUBELETS
+        assert recorded - applied + obeyed - shown <= OURS, (
+            "the operator writes, the sidecar follows its file"
+        )
+        assert obeyed - applied <= IN_ALL
 
 
 def _recorded(namespace: Namespace) -> float:

@@ -23,6 +23,7 @@ from tests.support.k8s import (
     wait_for,
 )
 from tests.support.zero_loss import (
+    RATES,
     ROUTERS,
     calibrate,
     pod_on,
@@ -181,6 +182,7 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
     )
     two_nodes.load(OTHER_IMAGE)
     namespace.apply(policy())
+    rounds = int(request.config.getoption("--loss-rounds"))
     knobs: dict[str, Any] = {"batchPolicyRef": "p", "init_kwargs": {"delay_ms": 2.0}}
     url = serve(namespace, load, **knobs)
     wait_settled(namespace, 2, ROUTERS)
@@ -192,7 +194,7 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
         wait_settled(namespace, 2)
         print(f"ledger: {rate:.0f} requests/s from here on, through {', '.join(changes.parts())}")
         load.start(url, rate=rate)
-        for turn in range(int(request.config.getoption("--loss-rounds"))):
+        for turn in range(rounds):
             for name, change in changes.parts().items():
                 part = f"{name} ({turn + 1})" if turn else name
                 load.mark(part)
@@ -201,8 +203,12 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
                 wait_for("answers to keep up", lambda: load.mark(part)["open"] < rate, seconds=120)  # noqa: B023
         summary = load.stop()
         print(table(summary))
-    results = {"rate": rate, "calibration": tries, **totals(summary)}
-    record(request.config.getoption("--loss-results"), "changes", results)
+    record(
+        request.config.getoption("--loss-results"),
+        "changes",
+        asked={"rates": RATES, "rounds": rounds, "replicas": 2, "batching": policy()["spec"], **knobs},
+        found={"rate": rate, "calibration": tries, **totals(summary)},
+    )
     assert_nothing_lost(summary)
 
 

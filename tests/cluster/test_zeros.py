@@ -120,7 +120,8 @@ def without(live: Any, path: tuple[Any, ...]) -> Any:
 def test_a_false_that_somebody_takes_out_comes_back(namespace: Namespace, load: Load) -> None:
     """No API token for model pods, no privilege escalation: their absence would mean the opposite."""
     namespace.apply(ledger_code(), ledger_backend("b", collector=load.port))
-    namespace.wait_ready("modelbackend", "b")
+    # NB: long, since a whole run comes here from a lost node: a pod was seen to be made 89 s late then.
+    namespace.wait_ready("modelbackend", "b", seconds=240)
 
     def spec() -> dict[str, Any]:
         return dict((namespace.get("deployment", "b-backend") or {})["spec"]["template"]["spec"])

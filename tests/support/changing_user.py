@@ -163,8 +163,9 @@ def _backend(draw: random.Random) -> Obj:
     container = {"image": f"example.invalid/model:{draw.randrange(5)}"}
     if draw.random() < 0.5:
         container["env"] = [{"name": "LEVEL", "value": str(draw.randrange(3))}]  # type: ignore[assignment]
+    model: Obj = {"container": container}
     spec: Obj = {
-        "model": {"container": container},
+        "model": model,
         "replicas": draw.randrange(4),
         "podTemplate": {"nodeSelector": {"nowhere": "at-all"}},
     }
@@ -172,6 +173,17 @@ def _backend(draw: random.Random) -> Obj:
         spec["batchPolicyRef"] = draw.choice(POLICIES)
     elif draw.random() < 0.5:
         spec["batching"] = {"maxBatchSize": draw.randrange(1, 64)}
+    if draw.random() < 0.4:
+        spec["userConfig"] = {"threshold": draw.randrange(3)}
+        if draw.random() < 0.7:  # else there is nobody to give it to, which is told
+            model["reconfigurePath"] = "/reconfigure"
+    if draw.random() < 0.4:
+        least = draw.randrange(1, 3)
+        spec["autoscaling"] = {
+            "minReplicas": least,
+            "maxReplicas": least + draw.randrange(3),
+            "targetLoad": draw.randrange(1, 9),
+        }
     if draw.random() < 0.1:
         spec["suspend"] = True
     return spec

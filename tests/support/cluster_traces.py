@@ -43,13 +43,17 @@ def marks(cluster: Cluster) -> Marks:
     """Read the marks of a running cluster."""
     record = cluster.require_alive()
     pids = [record.pid, *(node.pid for _, node in nodes.running(cluster.state))]
-    folders = [Path(f"/proc/{pid}/ns") for pid in pids]
-    names = ("net", "mnt", "pid_for_children")
     return Marks(
         state=cluster.state,
-        namespaces=frozenset(str(folder.joinpath(name).readlink()) for folder in folders for name in names),
+        # NB: a process that has just begun may still have this machine's, as all else here has.
+        namespaces=frozenset().union(*map(_namespaces, pids)) - _namespaces("self"),
         instance=record.instance,
     )
+
+
+def _namespaces(process: int | str) -> frozenset[str]:
+    folder = Path(f"/proc/{process}/ns")
+    return frozenset(str(folder.joinpath(name).readlink()) for name in ("net", "mnt", "pid_for_children"))
 
 
 def traces(of: Marks) -> list[str]:

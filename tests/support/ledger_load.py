@@ -11,7 +11,8 @@ prints one JSON summary; then another run may be asked for. Ids go on over all r
     duplicated (ids executed more than once, and answers to nothing), unexecuted (answered 200, not recorded),
     errors [{at, sent, part, detail, body}] (`time.monotonic` of the end and of the sending; at most 5 000),
     backends {name: n}, pods {name: items executed}, batches, batch_items, labels, p50_ms, p99_ms,
-    late_p99_ms, late_max_ms, cpu_share, parts [{name, seconds, sent, not_ok, p50_ms, p99_ms, max_ms}]
+    late_p99_ms, late_max_ms, cpu_share,
+    parts [{name, seconds, sent, not_ok, most_open (requests at once), p50_ms, p99_ms, max_ms}]
 """
 
 from __future__ import annotations
@@ -210,10 +211,26 @@ class Run(OpenLoop):
                     "seconds": round(end - begin, 1),
                     "sent": len(mine),
                     "not_ok": sum(entry.outcome != "ok" for entry in mine),
+                    "most_open": most_open(self.ledger.entries, begin, end),
                     **_latencies(mine, 0.5, 0.99, 1.0),
                 }
             )
         return found
+
+
+def most_open(entries: list[Entry], begin: float, end: float) -> int:
+    """The most requests that were sent and not yet answered at one moment of a time, its ends included.
+
+    Args:
+        entries: all of a run that is over.
+        begin: of the time, by `time.monotonic`.
+        end: of the time.
+    """
+    there = [entry for entry in entries if entry.sent <= end and entry.ended >= begin]
+    # One that is sent as another ends counts beside it: a bound is never too low.
+    moments = sorted([(entry.sent, 0) for entry in there] + [(entry.ended, 1) for entry in there])
+    counts = itertools.accumulate(-1 if ended else 1 for at, ended in moments if at <= end)
+    return max(counts, default=0)
 
 
 def _latencies(entries: list[Entry], *shares: float) -> dict[str, float]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from bench.run import machine
 from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, wait_for
 
 BACKEND = "penstock.dev/backend=b"
@@ -119,19 +120,27 @@ def calibrate(load: Load, url: str) -> tuple[float, list[dict[str, Any]]]:
     return rate, found
 
 
-def record(path: str, name: str, found: dict[str, Any]) -> None:
+def record(path: str, name: str, *, asked: dict[str, Any], found: dict[str, Any]) -> None:
     """Write what a test found into the results, under its name, beside what others found.
 
     Args:
         path: the file; empty = nothing is written.
         name: of the test.
+        asked: what it ran with.
         found: figures.
     """
     if not path:
         return
     file = Path(path)
     results = json.loads(file.read_text()) if file.exists() else {}
-    results[name] = {"load_average": round(os.getloadavg()[0], 2), "cores": os.cpu_count(), **found}
+    described = machine()
+    results[name] = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "load_average": round(described.pop("load_average_before"), 2),  # the run's own work is in it
+        "machine": described,
+        "asked": asked,
+        **found,
+    }
     file.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
 

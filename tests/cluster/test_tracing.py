@@ -1,0 +1,99 @@
+"""Spans leave the sidecars for the collector that the chart names."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from penstock_operator.desired.pods import USER, container_security
+from tests.support.k8s import MODEL_IMAGE, Namespace, container_backend, endpoint, upgrade, wait_for
+
+MODELS = Path(__file__).parent / "models"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def collector() -> tuple[dict[str, Any], dict[str, Any]]:
+    """A Pod that takes spans, and its Service."""
+    labels = {"app": "collector"}
+    command = ["python", "-u", "-c", (MODELS / "collector.py").read_text()]
+    probe = {"tcpSocket": {"port": 4318}, "periodSeconds": 1}
+    container = {
+        "name": "collector",
+        "image": MODEL_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": command,
+        "readinessProbe": probe,
+        "securityContext": container_security(user=USER),
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "collector", "labels": labels},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "collector"},
+        "spec": {"selector": labels, "ports": [{"port": 4318}]},
+    }
+    return pod, service
+
+
+@pytest.fixture
+def traced(namespace: Namespace) -> Iterator[Namespace]:
+    """A namespace with a collector that the release names; then all is as before."""
+    namespace.apply(*collector())
+    namespace.kubectl("wait", "--for=condition=Ready", "pod/collector", "--timeout=60s")
+    values = (
+        *("--set", f"tracing.endpoint=http://collector.{namespace.name}.svc:4318"),
+        *("--set-string", "tracing.environment.OTEL_BSP_SCHEDULE_DELAY=200"),
+    )
+    try:
+        upgrade(namespace.cluster, *values)
+        yield namespace
+    finally:
+        upgrade(namespace.cluster)
+
+
+def spans(namespace: Namespace) -> list[tuple[dict[str, str], Any]]:
+    """All spans that have come, each with the attributes of its process."""
+    found = []
+    for line in namespace.kubectl("logs", "collector").splitlines():
+        try:
+            told = ExportTraceServiceRequest.FromString(base64.b64decode(line, validate=True))
+        except binascii.Error:
+            continue  # the line is being written
+        for resource in told.resource_spans:
+            attributes = {one.key: one.value.string_value for one in resource.resource.attributes}
+            found += [(attributes, span) for scope in resource.scope_spans for span in scope.spans]
+    return found
+
+
+def test_a_request_and_its_batch_are_traced_where_the_chart_names_a_collector(traced: Namespace) -> None:
+    """The caller's trace goes through the router, and says which pod of which backend it was."""
+    script = (MODELS / "slow.py").read_text()
+    traced.apply(container_backend("b", script=script), endpoint("b", "b"))
+    traced.wait_ready("modelbackend", "b")
+    traced.wait_ready("modelendpoint", "b")
+    status, _, text = traced.curl(
+        traced.url("b"), body='{"instances": [1]}', headers=(f"traceparent: 00-{TRACE}-00f067aa0ba902b7-01",)
+    )
+    assert status == 200, text
+
+    def ours() -> dict[str, dict[str, str]] | None:
+        mine = {span.name: process for process, span in spans(traced) if span.trace_id.hex() == TRACE}
+        return mine if len(mine) == 2 else None
+
+    found = wait_for("the spans of the request and its batch", ours, seconds=30)
+    assert found.keys() == {"POST", "batch"}
+    (pod,) = traced.pods("b")
+    for process in found.values():
+        assert process["service.instance.id"] == pod["metadata"]["name"]
+        assert process["penstock.backend"] == "b"

@@ -1,0 +1,42 @@
+"""`batchWaitTimeout` is held against runs without it, next to each other in one process."""
+
+import json
+
+from bench import report, table, waits
+from bench.figures import Figures
+from bench.targets import targets
+
+
+def test_each_wait_stands_beside_a_run_without_one_as_often_first_as_second() -> None:
+    found = list(waits.pairs((1, 5, 20), 4))
+    assert all(0 in pair and max(pair) > 0 for pair in found)
+    for milliseconds in (1, 5, 20):
+        assert found.count((0, milliseconds)) == found.count((milliseconds, 0)) == 2
+
+
+def test_the_ratio_of_neighbours_decides_not_that_of_the_medians() -> None:
+    """Pairs are what is held against the bound; results without pairs still have the ratio of medians."""
+    results = json.loads(table.RESULTS.read_text())
+    name = "batchWaitTimeout 1 ms against 0, 16 connections"
+    figures = Figures()
+    figures.add("wait/0/16/rate", 1000, "items/s")
+    figures.add("wait/1/16/rate", 900, "items/s")
+    results["figures"] = figures.document()
+    assert {one.name: one.found for one in targets(results)}[name] == 0.9
+    for ratio in (0.98, 1.0, 1.1):
+        figures.add("wait/1/16/against_0", ratio, "times")
+    results["figures"] = figures.document()
+    assert {one.name: one.found for one in targets(results)}[name] == 1.0
+    assert "| 1 ms | 16 | 1.00 (0.98 to 1.10) | 3 |" in report.page(results)
+
+
+def test_the_page_shows_what_a_peer_costs_and_dashes_for_what_was_not_measured() -> None:
+    results = json.loads(table.RESULTS.read_text())
+    figures = Figures()
+    figures.add("latency/mosec/one/added_p50", 2.4, "ms")
+    figures.add("throughput/mosec/64/cpu", 30.3, "µs/request")
+    figures.add("memory/mosec/loaded/rss", 132, "MB")
+    results["figures"] = figures.document()
+    lines = report.page(results).splitlines()
+    assert "| Mosec | 2.40 | - | - | 30.3 | - | - | 132 | - |" in lines
+    assert not any(line.startswith("| Ray Serve | ") for line in lines)
