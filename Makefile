@@ -21,7 +21,7 @@ $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	@touch $@
 
 lock: # Write requirements/*.lock anew from pyproject.toml
-	@for extra in operator router sidecar sdk compile dev; do \
+	@for extra in operator router sidecar tracing sdk compile dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --no-emit-package penstock --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -49,6 +49,48 @@ class Server:
         return f"http://127.0.0.1:{self.port}{self.path}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sidecar(Server):
+    """Our sidecar, whose settings can be changed as it runs.
+
+    Args:
+        settings: its file.
+        admin: the port that tells what is in effect.
+    """
+
+    settings: Path
+    admin: int
+
+    def change(self, batching: Mapping[str, Any], *, seconds: float = 10) -> None:
+        """Put other settings in effect and wait until they are.
+
+        Args:
+            batching: the fields of `batching`, all that are not as by default.
+            seconds: how long it may take.
+
+        Raises:
+            DidNotStartError: They were not in effect in time.
+        """
+        told = json.loads(self.settings.read_text())
+        new = self.settings.with_suffix(".new")
+        new.write_text(json.dumps({**told, "batching": dict(batching)}))
+        new.replace(self.settings)
+        os.kill(self.pid, signal.SIGHUP)
+        deadline = time.monotonic() + seconds
+        found: dict[str, Any] = {}
+        while time.monotonic() < deadline:
+            connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=5)
+            try:
+                connection.request("GET", "/settings")
+                found = json.loads(connection.getresponse().read())["batching"]
+            finally:
+                connection.close()
+            if all(found.get(name) == value for name, value in batching.items()):
+                return
+            time.sleep(0.02)
+        raise DidNotStartError(f"expected batching {dict(batching)} in effect, found {found}")
+
+
 def free_port() -> int:
     """A port that nobody uses now."""
     with socket.socket() as probe:
@@ -108,14 +150,52 @@ def _end(process: subprocess.Popen[bytes], grace: float) -> None:
 
 def _session(leader: int) -> list[int]:
     """The processes of the session that we started under this id, zombies aside."""
-    found = []
+    return [pid for pid, (_, session) in _processes().items() if session == leader]
+
+
+def _processes() -> dict[int, tuple[int, int]]:
+    """Parent and session of each process, zombies aside."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError, IndexError):
                 fields = (entry / "stat").read_text().rsplit(") ", 1)[1].split()
-                if int(fields[3]) == leader and fields[0] != "Z":
-                    found.append(int(entry.name))
+                if fields[0] != "Z":
+                    found[int(entry.name)] = int(fields[1]), int(fields[3])
     return found
+
+
+def members(leader: int, processes: Mapping[int, tuple[int, int]]) -> set[int]:
+    """A process that we started as a session's leader, with all of its session and all their descendants.
+
+    Args:
+        leader: its id.
+        processes: parent and session by id.
+    """
+    found = {pid for pid, (_, session) in processes.items() if session == leader} | {leader}
+    while more := {pid for pid, (parent, _) in processes.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def asked(server: Server, *, seconds: float = 5) -> str:
+    """Ask for one prediction; returns why its answer is not right, "" where it is.
+
+    Args:
+        server: who is asked.
+        seconds: how long it may be silent.
+    """
+    form = bodies.FORMS[server.form]
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=seconds)
+    try:
+        connection.request("POST", server.path, form.body(7), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        body = answer.read()
+    except (OSError, http.client.HTTPException) as failed:
+        return type(failed).__name__
+    finally:
+        connection.close()
+    return "" if answer.status == 200 and form.holds(body, 7) else f"{answer.status} {body[:200]!r}"
 
 
 def await_answer(server: Server, process: subprocess.Popen[bytes], log: Path, *, seconds: float) -> None:
@@ -124,25 +204,15 @@ def await_answer(server: Server, process: subprocess.Popen[bytes], log: Path, *,
     Raises:
         DidNotStartError: It ended, or did not in time.
     """
-    form = bodies.FORMS[server.form]
     deadline = time.monotonic() + seconds
     last = "no connection"
     while time.monotonic() < deadline:
         if process.poll() is not None:
             last = f"it ended with code {process.returncode}"
             break
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
-        try:
-            connection.request("POST", server.path, form.body(7), {"content-type": "application/json"})
-            answer = connection.getresponse()
-            body = answer.read()
-            if answer.status == 200 and form.holds(body, 7):
-                return
-            last = f"{answer.status} {body[:200]!r}"
-        except (OSError, http.client.HTTPException) as failed:
-            last = f"{type(failed).__name__}"
-        finally:
-            connection.close()
+        last = asked(server)
+        if not last:
+            return
         time.sleep(0.1)
     tail = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
     raise DidNotStartError(f"no right answer within {seconds:g} s: {last}; it printed: {tail[-500:]}")
@@ -178,7 +248,7 @@ def sidecar(
     batching: Mapping[str, Any],
     protocol: str = "instances",
     max_ongoing: int = 100,
-) -> Iterator[Server]:
+) -> Iterator[Sidecar]:
     """Our sidecar before a model.
 
     Args:
@@ -200,7 +270,7 @@ def sidecar(
             *(f"--settings={settings}", f"--protocol={protocol}", "--propagation-delay=0s"),
         ]
         with running(command, core=core, env=_without_ours()) as (process, log):
-            server = Server(port=port, pid=process.pid)
+            server = Sidecar(port=port, pid=process.pid, settings=settings, admin=admin)
             if protocol == "instances":
                 await_answer(server, process, log, seconds=20)
             else:
@@ -228,6 +298,37 @@ def cpu_seconds(pid: int) -> float:
     """CPU time of a process so far, its threads together, user and kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_by_process(leader: int) -> dict[int, float]:
+    """CPU time so far of a server that we started and of each process that it started, in seconds."""
+    found = {}
+    for pid in members(leader, _processes()):
+        with contextlib.suppress(OSError, IndexError):  # one that has just ended
+            found[pid] = cpu_seconds(pid)
+    return found
+
+
+def cpu_since(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """CPU time between two looks, in seconds; of a process that ended meanwhile, nothing is known."""
+    return sum(used - before.get(pid, 0.0) for pid, used in after.items())
+
+
+def memory_mb(leader: int) -> tuple[float, float]:
+    """Memory of a server with each process that it started, in MB (10^6 bytes).
+
+    Returns:
+        Resident, where pages that several share count in each; and with such pages parted among them.
+    """
+    resident = proportional = 0
+    for pid in members(leader, _processes()):
+        with contextlib.suppress(OSError):  # one that has just ended
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Rss:"):
+                    resident += int(line.split()[1])
+                elif line.startswith("Pss:"):
+                    proportional += int(line.split()[1])
+    return resident * 1024 / 1e6, proportional * 1024 / 1e6
 
 
 def rss_mb(pid: int) -> float:

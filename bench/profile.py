@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from bench import loads, processes
-from bench.parts import MAX_BATCH, QUICK_A, QUICK_B, WIDE
+from bench.frame import MAX_BATCH, QUICK_A, QUICK_B, WIDE
 
 
 def main() -> None:

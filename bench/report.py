@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.figures import median
-from bench.parts import CONNECTIONS
+from bench.frame import CONNECTIONS, WAITS_MS
 from bench.peers.catalogue import PEERS
 from bench.targets import targets
 
@@ -67,6 +67,41 @@ def goodput_table(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"| {label} | " + " | ".join(cells) + " |"
 
 
+def cost_table(document: Mapping[str, Any]) -> Iterator[str]:
+    """What each adds at one connection, and its CPU and memory."""
+    columns = {
+        "latency/{}/one/added_p50": 2,
+        "latency/{}/one/added_p99": 2,
+        "throughput/{}/16/cpu": 1,
+        "throughput/{}/64/cpu": 1,
+        "throughput/{}/256/cpu": 1,
+        "idle/{}/-/cpu": 2,
+        "memory/{}/loaded/rss": 0,
+        "memory/{}/loaded/pss": 0,
+    }
+    yield (
+        "| | added at one connection, ms: p50 | p99 | CPU a request, µs, at 16 | at 64 | at 256 | "
+        "idle, % of a core | memory after load, MB | shared pages parted |"
+    )
+    yield "| -- |" + " -- |" * len(columns)
+    for subject, label in LABELS.items():
+        cells = [number(median(document, key.format(subject)), digits) for key, digits in columns.items()]
+        if set(cells) != {"-"} and subject != "model":
+            yield f"| {label} | " + " | ".join(cells) + " |"
+
+
+def wait_table(document: Mapping[str, Any]) -> Iterator[str]:
+    """Throughput with a wait, against a run without one just before or after."""
+    yield "| batchWaitTimeout | connections | of the rate without, median (min to max) | pairs |"
+    yield "| -- | -- | -- | -- |"
+    for milliseconds in WAITS_MS[1:]:
+        for connections in (16, 64):
+            found = document["figures"].get(f"wait/{milliseconds}/{connections}/against_0")
+            if found:
+                spread = f"{number(found['median'])} ({number(found['min'])} to {number(found['max'])})"
+                yield f"| {milliseconds} ms | {connections} | {spread} | {found['n']} |"
+
+
 def target_table(document: Mapping[str, Any]) -> Iterator[str]:
     """Each target and whether it was reached."""
     yield "| target | bound | found | |"
@@ -106,6 +141,19 @@ def page(document: Mapping[str, Any]) -> str:
         "## Goodput",
         "",
         *goodput_table(document),
+        "",
+        "## Latency, CPU and memory",
+        "",
+        (
+            "A sidecar's CPU and memory are its own; a server's are of all its processes, with the model in "
+            "them. What peers show at 1 and 16 connections, idle, in memory and as goodput is of one round."
+        ),
+        "",
+        *cost_table(document),
+        "",
+        "## Waiting for fuller batches",
+        "",
+        *wait_table(document),
         "",
         "## Targets",
         "",

@@ -2,7 +2,7 @@
 
 Writes `bench/results/sidecar.json` (every figure: unit, n, median, spread, samples),
 `bench/results/README.md` and the pictures of `docs/pictures/`. A run with an error or a wrong answer is
-void and told as such. `--quick` takes less than five minutes and writes beside them, not over them.
+void and told as such. `--quick` is one round without the longest parts and writes beside them, not over them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any
 
 from bench import foreign, product, report, table, venvs
 from bench.figures import Figures
-from bench.parts import (
+from bench.frame import (
     CAPACITY,
     MAX_BATCH,
     MIDDLE_A,
     MIDDLE_B,
     OBJECTIVE_MS,
-    PARTS,
     QUICK_A,
     QUICK_B,
     SLOW_A,
     SLOW_B,
     Bench,
 )
+from bench.parts import PARTS
 from bench.peers.catalogue import PEERS
 from bench.processes import DidNotStartError
 

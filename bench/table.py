@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import median
-from bench.parts import LOADS
+from bench.frame import LOADS
 from bench.peers.catalogue import PEERS
 from bench.report import number
 
