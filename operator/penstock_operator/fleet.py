@@ -134,7 +134,7 @@ def most_telling(reports: Mapping[str, SidecarReport]) -> Fit | None:
 
 
 def _terms(scaled: Scaled | None) -> tuple[tuple[str, int], ...]:
-    done = (scaled.written or scaled.recommendation) if scaled is not None else None
+    done = scaled.recommendation if scaled is not None else None
     if done is None:
         return ()
     return (

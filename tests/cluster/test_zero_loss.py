@@ -241,7 +241,7 @@ def test_replicas_follow_the_load_up_and_down_and_nothing_is_lost(namespace: Nam
 
     wait_for("the newest change first in status.scaling", lambda: scalings()[0]["to"] == 1, seconds=30)
     scaling = scalings()
-    assert max(one["to"] for one in scaling) == 3
+    assert max(one["to"] for one in scaling) == 3, scaling
     assert all(one["reason"] and one["inputs"] for one in scaling)
 
 

@@ -154,7 +154,7 @@ async def _write_status(
     if stored is None:
         return None
     scaled = ctx.scaled.get(key) or Scaled()
-    recommendation = scaled.written or scaled.recommendation
+    recommendation, untold = scaled.recommendation, tuple(scaled.untold)
     wait = ctx.unheard(
         stored,
         ctx.view.backend_pods(namespace, name),
@@ -184,15 +184,15 @@ async def _write_status(
         used_by=ctx.view.plan(namespace).used_by.get(name, ()),
         load=load,
         recommendation=recommendation if backend.spec.autoscaling is not None else None,
-        scaled=scaled.written is not None,
+        scaled=untold,
         foreign_scaler=scaled.foreign,
         batching_note=unreachable_batch(spec),
         upgrade_pending=pods.upgrade_pending,
         held=held,
     )
     written = await write_status(ctx, stored, backend_status(backend, seen, now=ctx.now()))
-    if scaled.written is seen.recommendation:
-        scaled.written = None
+    # NB: what the autoscaler has changed while this was being written stays for the next status.
+    scaled.untold = [entry for entry in scaled.untold if entry not in untold]
     if load != backend.status.load or published is None:
         ctx.load_published[key] = now
     if written and reference:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock_operator.api.backendstatus import ScalingEntry
 from penstock_operator.apply import Applier, WriteObserver
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.clock import Clock, rfc3339
@@ -54,13 +55,13 @@ class Scaled:
 
     Args:
         recommendation: its last one.
-        written: one that was written through ``/scale`` and is not in the status yet.
+        untold: changes written through ``/scale`` that no status tells of yet, the oldest first.
         foreign: another manager that writes ``/scale``.
         refused: why the apiserver did not take the last write through ``/scale``, if so.
     """
 
     recommendation: Recommendation | None = None
-    written: Recommendation | None = None
+    untold: list[ScalingEntry] = field(default_factory=list)
     foreign: str | None = None
     refused: Refusal | None = None
 

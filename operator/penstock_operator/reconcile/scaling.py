@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock_operator.api import ModelBackend
+from penstock_operator.api.backendstatus import ScalingEntry
 from penstock_operator.api.base import ResourceError
 from penstock_operator.autoscaling import ScalerState, recommend, target_of
 from penstock_operator.cluster import SCALE_MANAGER, Obj
@@ -10,7 +11,7 @@ from penstock_operator.control.reports import KEEP
 from penstock_operator.errors import Rejected
 from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.context import Context, Scaled, is_ready
-from penstock_operator.status import refusal
+from penstock_operator.status import HISTORY, refusal
 from penstock_operator.status.pods import living
 from penstock_operator.store import Key
 
@@ -61,7 +62,10 @@ class Scaler:
         target = target_of(backend) if backend is not None and not backend.deleting else None
         if stored is None or backend is None or target is None:
             self.forget(key)
-            if ctx.scaled.pop(key, None) is not None:
+            last = ctx.scaled.pop(key, None)
+            if last is not None:
+                if stored is not None and last.untold:
+                    ctx.scaled[key] = Scaled(untold=last.untold)
                 ctx.enqueue(key, 0.0)
             return None
         now = ctx.clock.time()
@@ -98,7 +102,11 @@ class Scaler:
             scaled.refused = None
             ctx.observer.wrote("scale", BACKEND.kind)
             if recommendation.replicas != current:
-                scaled.written = recommendation
+                change = ScalingEntry(
+                    time=ctx.now(), from_=current, to=recommendation.replicas,
+                    reason=recommendation.message, inputs=recommendation.inputs,
+                )  # fmt: skip
+                scaled.untold = [*scaled.untold, change][-HISTORY:]
                 ctx.log(
                     "scaled", key=str(key), current=current, replicas=recommendation.replicas,
                     verdict=recommendation.verdict, text=recommendation.message,

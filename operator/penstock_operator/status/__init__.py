@@ -4,7 +4,7 @@ Read `conditions` (how they merge), `pods` (what kubelet says of containers), `r
 says of writes), then the kinds: `backend`, `endpoint` (with `RouterObserved`), `split`, `policy`.
 """
 
-from penstock_operator.status.backend import BackendObserved, backend_status, publish_load
+from penstock_operator.status.backend import HISTORY, BackendObserved, backend_status, publish_load
 from penstock_operator.status.conditions import condition, merge, parse_failed
 from penstock_operator.status.endpoint import EndpointObserved, RouterObserved, endpoint_status
 from penstock_operator.status.policy import PolicyUse, policy_status
@@ -12,6 +12,7 @@ from penstock_operator.status.refusals import Refusal, refusal
 from penstock_operator.status.split import split_status
 
 __all__ = [
+    "HISTORY",
     "BackendObserved",
     "EndpointObserved",
     "PolicyUse",

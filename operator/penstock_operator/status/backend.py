@@ -26,7 +26,8 @@ from penstock_wire.report import SidecarReport
 
 ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
 
-_HISTORY = 10
+HISTORY = 10
+"""Entries that a status keeps of what was changed, and of which pods refused."""
 _SAID = 1024
 """Characters of a model's message that a status keeps."""
 _SHOW_LOAD_EVERY_S = 15.0
@@ -49,7 +50,7 @@ class BackendObserved:
         used_by: as `traffic.TrafficPlan.used_by`.
         load: the load to publish (see `publish_load`).
         recommendation: the autoscaler's last one; None where there is no autoscaling.
-        scaled: whether that recommendation was just written through `/scale`: it enters `status.scaling`.
+        scaled: what was changed through `/scale` and may not be in `status.scaling` yet, the oldest first.
         foreign_scaler: another manager that writes `/scale` beside the autoscaler.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
         upgrade_pending: as `keeping.Pods.upgrade_pending`.
@@ -67,7 +68,7 @@ class BackendObserved:
     used_by: Sequence[str] = ()
     load: LoadStatus | None = None
     recommendation: Recommendation | None = None
-    scaled: bool = False
+    scaled: Sequence[ScalingEntry] = ()
     foreign_scaler: str | None = None
     batching_note: str | None = None
     upgrade_pending: bool = False
@@ -108,7 +109,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         model=model,
         sidecar=_sidecar(seen),
         reconfigure=_reconfigured(seen) or None,
-        scaling=_history(backend, seen, now),
+        scaling=_history(backend, seen),
         used_by=tuple(seen.used_by),
         settings_version=seen.settings_version or None,
     ).document() | {"conditions": conditions.merge(old.conditions, found, generation=generation, now=now)}
@@ -281,7 +282,7 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
     return condition(kind, "True", "Applied", count)
 
 
-def _reconfigured(seen: BackendObserved, *, at_most: int | None = _HISTORY) -> tuple[ReconfigureStatus, ...]:
+def _reconfigured(seen: BackendObserved, *, at_most: int | None = HISTORY) -> tuple[ReconfigureStatus, ...]:
     """How the models of living pods took the userConfig: who refused it first, then by name."""
     found = [
         ReconfigureStatus(
@@ -319,13 +320,6 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     return [active, condition("MetricsAvailable", "False", recommended.verdict, recommended.message)]
 
 
-def _history(backend: ModelBackend, seen: BackendObserved, now: str) -> tuple[ScalingEntry, ...]:
-    old, done = backend.status.scaling, seen.recommendation
-    if not seen.scaled or done is None or done.replicas == done.current:
-        return old
-    entry = ScalingEntry(
-        time=now, from_=done.current, to=done.replicas, reason=done.message, inputs=done.inputs
-    )
-    if old and old[0].model_copy(update={"time": now}) == entry:
-        return old
-    return (entry, *old)[:_HISTORY]
+def _history(backend: ModelBackend, seen: BackendObserved) -> tuple[ScalingEntry, ...]:
+    old = backend.status.scaling  # NB: holds some of them where the answer to the last write was lost
+    return (*reversed([entry for entry in seen.scaled if entry not in old]), *old)[:HISTORY]

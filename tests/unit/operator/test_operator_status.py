@@ -9,7 +9,7 @@ import pytest
 
 from penstock_operator import status
 from penstock_operator.api import ModelBackend
-from penstock_operator.api.backendstatus import LoadStatus, ScalingInputs
+from penstock_operator.api.backendstatus import LoadStatus, ScalingEntry, ScalingInputs
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.status import BackendObserved, refusal
 from penstock_wire.report import Reconfigure, SidecarReport, State
@@ -436,12 +436,17 @@ def test_scaling_conditions(
     assert found.get("MetricsAvailable") == metrics
 
 
+def change(step: int) -> ScalingEntry:
+    why = recommendation()
+    return ScalingEntry(time=NOW, from_=step, to=step + 1, reason=why.message, inputs=why.inputs)
+
+
 def test_scaling_history() -> None:
     """Newest first, at most ten, one entry for one change; its inputs are integers."""
     scaled = backend(autoscaling={"targetLoad": 10})
-    for step in range(12):
-        done = replace(recommendation(replicas=2 + step), current=1 + step)
-        found = status.backend_status(scaled, replace(WELL, recommendation=done, scaled=True), now=NOW)
+    for step in range(1, 13, 2):
+        both = (change(step), change(step + 1))
+        found = status.backend_status(scaled, replace(WELL, scaled=both), now=LATER)
         scaled = scaled.model_copy(update={"status": type(scaled.status).model_validate(found)})
     assert [entry["to"] for entry in found["scaling"]] == list(range(13, 3, -1))
     assert found["scaling"][0] == {
@@ -451,11 +456,11 @@ def test_scaling_history() -> None:
         "reason": "load 35 / targetLoad 10 = 4",
         "inputs": {"load": 35, "targetLoad": 10, "wanted": 4, "readyPods": 1, "silentPods": 0},
     }
-    assert found["desiredReplicas"] == 13
-    again = status.backend_status(scaled, replace(WELL, recommendation=done, scaled=True), now=LATER)
-    assert again["scaling"] == found["scaling"]
-    quiet = status.backend_status(scaled, replace(WELL, recommendation=done), now=LATER)
-    assert quiet["scaling"] == found["scaling"]
+    for told in (both, ()):  # the answer to the last write was lost; nothing was changed
+        seen = replace(WELL, scaled=told, recommendation=recommendation(replicas=7))
+        again = status.backend_status(scaled, seen, now=LATER)
+        assert again["scaling"] == found["scaling"]
+        assert again["desiredReplicas"] == 7
 
 
 def test_ready_while_it_scales_itself_up() -> None:

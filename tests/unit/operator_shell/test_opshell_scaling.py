@@ -1,0 +1,108 @@
+"""What `status.scaling` tells: every change that was written through `/scale`, once, in its order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock_operator.errors import Unavailable
+from penstock_operator.kinds import BACKEND
+from tests.support.hand_clock import settle
+from tests.support.operator_harness import Harness, backend, backend_key
+
+SCALING = {"targetLoad": 10, "maxReplicas": 9, "stableWindow": "6s", "downscaleDelay": "1s"}
+
+
+class Gate:
+    """Holds the calls of one method of the cluster in memory until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, harness: Harness, name: str) -> None:
+        self._opened = asyncio.Event()
+        self.entered = asyncio.Event()
+        self._call: Callable[..., Awaitable[Any]] = getattr(harness.cluster, name)
+        monkeypatch.setattr(harness.cluster, name, self._held)
+
+    async def _held(self, *args: Any, **keywords: Any) -> Any:
+        self.entered.set()
+        await self._opened.wait()
+        return await self._call(*args, **keywords)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+async def reporting(load: int = 5) -> Harness:
+    """An autoscaled backend with one pod whose reports are some seconds old."""
+    harness = Harness()
+    harness.apply(backend(autoscaling=SCALING))
+    await harness.run()
+    harness.pods_ready("m-backend", 1)
+    for _ in range(10):
+        await second(harness, load)
+    assert told(harness) == []
+    return harness
+
+
+async def second(harness: Harness, load: int) -> None:
+    harness.report("m", "m-backend-0", version=1, load=load)
+    await harness.turn(1)
+
+
+def told(harness: Harness) -> list[tuple[int, int]]:
+    """From and to, the newest first."""
+    status = harness.cluster.find(BACKEND, "n", "m")["status"]
+    return [(entry["from"], entry["to"]) for entry in status.get("scaling") or ()]
+
+
+def replicas(harness: Harness) -> int:
+    return int(harness.cluster.find(BACKEND, "n", "m")["spec"].get("replicas", 1))
+
+
+async def test_a_change_made_while_a_status_is_on_its_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That status was drawn up before `/scale` had answered: it knows the number, and tells of no change."""
+    harness = await reporting()
+    for _ in range(6):  # reports alone: the autoscaler's next look finds more load
+        harness.report("m", "m-backend-0", version=1, load=40)
+        harness.clock.turn(1)
+        await settle(1)
+    scale, status = (Gate(monkeypatch, harness, name) for name in ("apply_scale", "apply_status"))
+    looking = asyncio.create_task(harness.manager.scale(backend_key()))
+    await scale.entered.wait()
+    writing = asyncio.create_task(harness.manager.reconcile(backend_key()))
+    await status.entered.wait()
+    scale.open()
+    await looking
+    status.open()
+    await writing
+    await harness.run()
+    assert replicas(harness) > 1
+    assert told(harness) == [(1, replicas(harness))]
+
+
+async def test_changes_before_a_status_could_be_written_are_all_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The apiserver takes the number and refuses statuses for a while, in which autoscaling is taken away."""
+    harness = await reporting()
+    steps = [replicas(harness)]
+
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise Unavailable(500, "no statuses today")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(harness.cluster, "apply_status", refused)
+        for more in range(60):
+            await second(harness, 20 + more)
+            if replicas(harness) != steps[-1]:
+                steps.append(replicas(harness))
+        harness.apply(backend(replicas=steps[-1]))
+        await harness.turn(2)
+    assert len(steps) > 3
+    assert told(harness) == []
+    await harness.turn(40)  # a key that failed long waits up to 30 s
+    assert told(harness) == list(itertools.pairwise(steps))[::-1]
+    times = [entry["time"] for entry in harness.cluster.find(BACKEND, "n", "m")["status"]["scaling"]]
+    assert len(set(times)) == len(times)
+    assert times == sorted(times, reverse=True)
