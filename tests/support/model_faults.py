@@ -43,7 +43,8 @@ async def spoil(request: web.Request, handler: Any) -> web.StreamResponse:
     elif fault == "nohttp":
         transport.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
     elif fault == "drip":
-        await drip(transport, whole)
+        # It says that it ends: a request that is sent behind an answer that does not may be lost.
+        await drip(transport, whole.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
     elif fault == "stall":
         await drip(transport, HEAD % 10**9 + fields + b"\r\n" + bytes(10**6))
     else:
