@@ -59,6 +59,7 @@ MODULES: dict[str, Sequence[str]] = {
         "curve",
         "dispatch",
         "door",
+        "draft",
         "exchange",
         "forecast",
         "handler",

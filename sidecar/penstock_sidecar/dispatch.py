@@ -114,6 +114,7 @@ class Dispatcher:
         self._scheduled = False
         self._reads_on = False
         self._paused = False
+        self._drawn = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         # What a batch takes at most, of the classes that ran lately, and how many items it has at most.
@@ -507,6 +508,10 @@ class Dispatcher:
         again = self._fill(now)
         if self._free() > 0:
             self._forecast.rest()
+        elif not self._drawn and self._queue.items >= self._usual:
+            self._drawn = True  # once a batch, whatever becomes of it
+            if self._runs.drafts:
+                self._runs.prepare(self._queue.draw_up(self._usual, self._limits.bytes))
         again = _earlier(again, self._expire(now))
         again = _earlier(again, self._runs.expire(now))
         self._check_idle()
@@ -538,8 +543,9 @@ class Dispatcher:
             self.settle(head, admission.expired(now - head.arrived))
             return
         self.standing.clear()
+        self._drawn = False
         dropped: list[Work] = []
-        before, waited = queue.items, queue.lines[key].items
+        before, waited, draft = queue.items, queue.lines[key].items, queue.draft
         parts = queue.cut(key, limits, lambda items: now + (curve.predict(now, cls, items) or 0.0), dropped)
         items = before - queue.items
         for work in dropped:
@@ -548,7 +554,8 @@ class Dispatcher:
             self.settle(work, admission.dropped(now - work.arrived, service))
         if not parts:
             return
-        batch = self._runs.start(parts, items, self._limits.size)
+        drawn = draft if draft is not None and parts is draft.parts else None
+        batch = self._runs.start(parts, items, self._limits.size, drawn)
         # NB: all that can be noted after the sending is: the model waits for it.
         batch.turn = self._forecast.begin(now - TIMER_SLACK, cls, items, possible=size, waited=waited)
         if self._patience is not None:

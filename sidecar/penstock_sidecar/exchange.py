@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock_sidecar.keys import attempt_field, batch_fields, lone_fields
+from penstock_sidecar.draft import Draft
+from penstock_sidecar.keys import attempt_field, batch_fields, lone_fields, time_left
 from penstock_sidecar.work import Outcome, Part
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.envelope import ENVELOPE_PROTOCOL
@@ -58,15 +59,46 @@ def compose(parts: Sequence[Part], protocol: BatchProtocol, timeout: float, atte
         headers = lone_fields(first.request, first.request_id, timeout)
         body = first.request.body
     else:
-        message = protocol.join([part.items for part in parts], key.parameters)
-        described = message.headers
-        if not described and not any(name == b"content-type" for name, _ in key.fields):
-            described = _JSON
-        headers = batch_fields([part.work for part in parts], described, timeout)
-        body = message.body
+        headers, body = _joined(parts, protocol)
+        headers = (*headers, time_left(timeout))
     if attempt:
         headers = (*headers, attempt_field(attempt))
     return Request(key.method, key.target, headers, body)
+
+
+def _joined(parts: Sequence[Part], protocol: BatchProtocol) -> tuple[Headers, bytes]:
+    key = parts[0].work.key
+    message = protocol.join([part.items for part in parts], key.parameters)
+    described = message.headers
+    if not described and not any(name == b"content-type" for name, _ in key.fields):
+        described = _JSON
+    return batch_fields([part.work for part in parts], described), message.body
+
+
+def prepare(draft: Draft, protocol: BatchProtocol) -> None:
+    """Make what a draft sends; where that fails, it is left to `compose`, and to who tells of it.
+
+    Args:
+        draft: of at least two requests.
+        protocol: joins the items.
+    """
+    try:
+        draft.headers, draft.body = _joined(draft.parts, protocol)
+    except Exception:
+        draft.headers = None
+
+
+def compose_draft(draft: Draft, timeout: float) -> Request | None:
+    """As `compose`, from what was made before; None where nothing was.
+
+    Args:
+        draft: what the batch holds.
+        timeout: seconds to the latest deadline.
+    """
+    if draft.headers is None:
+        return None
+    key = draft.line.key
+    return Request(key.method, key.target, (*draft.headers, time_left(timeout)), draft.body)
 
 
 def distribute(parts: Sequence[Part], protocol: BatchProtocol, answer: Response) -> Sequence[Outcome]:

@@ -187,31 +187,31 @@ def lone_fields(request: Request, request_id: bytes, timeout: float) -> Headers:
         for field in request.headers
         if field[0] != REQUEST_ID and (not field[0].startswith(PREFIX) or field[0] == METHOD)
     ]
-    return (*kept, *_ours(request_id, timeout))
+    return (*kept, (REQUEST_ID, request_id), time_left(timeout))
 
 
-def batch_fields(works: Sequence[Work], described: Headers, timeout: float) -> Headers:
-    """What a batch of several requests (or parts of requests) sends to the model.
+def batch_fields(works: Sequence[Work], described: Headers) -> Headers:
+    """What a batch of several requests (or parts of requests) sends to the model, but for the time left.
 
     Args:
         works: the requests, in the order of their items; all of one key.
         described: the fields that describe the body; they stand for those of the requests.
-        timeout: seconds that remain to the latest deadline.
     """
     fields = works[0].key.fields
     if described:
         names = {name for name, _ in described}
         fields = (*[field for field in fields if field[0] not in names], *described)
-    return (*fields, *_equal(works), *_ours(_request_ids(works), timeout))
+    return (*fields, *_equal(works), (REQUEST_ID, _request_ids(works)))
+
+
+def time_left(timeout: float) -> tuple[bytes, bytes]:
+    """What tells a model the seconds that remain to the latest deadline."""
+    return (TIMEOUT_MS, b"%d" % max(1, timeout * 1000))
 
 
 def attempt_field(attempt: int) -> tuple[bytes, bytes]:
     """What marks a request as a further run of items that were with the model before."""
     return (ATTEMPT, b"%d" % attempt)
-
-
-def _ours(request_id: bytes, timeout: float) -> Headers:
-    return ((REQUEST_ID, request_id), (TIMEOUT_MS, b"%d" % max(1, timeout * 1000)))
 
 
 def _equal(works: Sequence[Work]) -> Headers:

@@ -70,6 +70,11 @@ class Line:
         return works if len(self.lanes) == 1 else sorted(works, key=lambda work: work.arrived)
 
     @property
+    def plain(self) -> bool:
+        """Whether its requests may share batches, and none has a level or a share."""
+        return not self.lone and len(self.lanes) == 1 and bool(self.common)
+
+    @property
     def deadline(self) -> float:
         """The earliest deadline."""
         return min([due for lane in self.lanes.values() if (due := lane.due()) is not None])

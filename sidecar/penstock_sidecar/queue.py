@@ -19,6 +19,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from penstock_sidecar.crowd import BYTES, ITEMS, LEVELS, Crowd
+from penstock_sidecar.draft import Draft, draw
 from penstock_sidecar.lines import Group, Lane, Line, group_rank
 from penstock_sidecar.ranking import Ranking
 from penstock_sidecar.shares import Flow, Flows
@@ -88,6 +89,8 @@ class Queue:
         self._held: Ranking[Line] = Ranking(self._due)
         self._limits = Limits(size=1, bytes=1)
         self._gap = self._waited = 0.0
+        self.draft: Draft | None = None
+        """What the next batch of a line holds, where it was drawn up; see `draw_up`."""
         self.items = 0
         self.bytes = 0
         self.requests = 0
@@ -132,6 +135,7 @@ class Queue:
         """Take a request out of its line, with the items not cut yet; no-op where it is in none."""
         if work.queued:
             lane: Lane = work.lane
+            self.draft = None
             self._part(lane, work)
             self._count(lane, 1, work.size - work.taken, work.bytes_left)
 
@@ -220,6 +224,15 @@ class Queue:
             The parts; none only where all of the line was dropped and other lines wait.
         """
         line = self._lines[key]
+        draft = self.draft
+        if draft is not None and draft.line is line:
+            self.draft = None
+            if (
+                draft.items == limits.size
+                and draft.bytes <= limits.bytes
+                and (finish is None or draft.due >= finish(limits.size))
+            ):
+                return self._take(draft)
         parts: list[Part] = []
         room, space = limits.size, limits.bytes
         doom = None if finish is None else finish(min(room, line.items))
@@ -272,6 +285,29 @@ class Queue:
             self._part(lane, work)
             done += 1
         return done, items, size
+
+    def draw_up(self, size: int, space: int) -> Draft | None:
+        """Draw up what `cut` would return of the line whose turn it is, where that is plain; see `draft`.
+
+        Args:
+            size: items that the batch may hold.
+            space: bytes that they may have.
+        """
+        lane = None if self._crowd is not None else self._next()
+        if lane is not None and lane.line.items >= size and lane.line.plain:
+            self.draft = draw(lane, size, space)
+        return self.draft
+
+    def _take(self, draft: Draft) -> list[Part]:
+        """Cut what was drawn up."""
+        lane: Lane = draft.parts[0].work.lane
+        draft.take()
+        lane.drop(len(draft.parts))
+        if not lane:
+            self._empty(lane)
+        self._flows.served(lane.group.flow, draft.items)
+        self._count(lane, len(draft.parts), draft.items, draft.bytes)
+        return draft.parts
 
     def rekey(self, change: Callable[[Work], None], *, crowded: bool = False) -> None:
         """Sort all queued requests anew.
@@ -383,8 +419,11 @@ class Queue:
         return lane
 
     def _rise(self, lane: Lane, deadline: float) -> None:
-        """A lane has another first request, or a first one at all."""
+        """A lane has another first request, or one out of order, or a first one at all."""
         group, line = lane.group, lane.line
+        draft = self.draft
+        if draft is not None and draft.line is line:
+            self.draft = None
         if len(lane) == 1:
             group.filled += 1
             group.flow = self._flows.enter(lane.share)

@@ -14,7 +14,8 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from penstock_sidecar.exchange import compose, distribute, failure, from_model, rejoin
+from penstock_sidecar.draft import Draft
+from penstock_sidecar.exchange import compose, compose_draft, distribute, failure, from_model, prepare, rejoin
 from penstock_sidecar.forecast import Turn
 from penstock_sidecar.isolation import STATUSES, Halving
 from penstock_sidecar.streaming import Streamed, StreamedSends
@@ -191,20 +192,31 @@ class Runs:
         self.busy = 0
         self.items = 0
 
-    def start(self, parts: list[Part], items: int, limit: int) -> Batch:
+    @property
+    def drafts(self) -> bool:
+        """Whether batches are sent without a task, and so worth drawing up before."""
+        return self._begin is not None
+
+    def prepare(self, draft: Draft | None) -> None:
+        """Make what the batch sends that may be cut next, if one was drawn up."""
+        if draft is not None:
+            prepare(draft, self._protocol)
+
+    def start(self, parts: list[Part], items: int, limit: int, draft: Draft | None = None) -> Batch:
         """Send a batch of these parts.
 
         Args:
             parts: what it holds.
             items: their items.
             limit: what it could have held.
+            draft: as it was drawn up, where it was.
         """
         now = self._clock()
         batch = Batch(parts, items, limit, now)
         self._batches.add(batch)
         self.busy += 1
         self.items += items
-        sent = self._begin is not None and self._send_now(batch, self._begin)
+        sent = self._begin is not None and self._send_now(batch, self._begin, draft)
         # NB: only now: the model has waited for this batch since it answered the last one.
         due, waits = _NEVER, batch.waits
         for part in parts:
@@ -224,15 +236,18 @@ class Runs:
         batch.task = self._loop.create_task(work)
         batch.task.add_done_callback(lambda _: self._ended(batch))
 
-    def _send_now(self, batch: Batch, begin: Begin) -> bool:
+    def _send_now(self, batch: Batch, begin: Begin, draft: Draft | None) -> bool:
         """Send a batch without a task; False where that takes one."""
         now = batch.began
         # The model has until the latest of their deadlines.
-        timeout = max(MIN_RUN_SECONDS, max([part.work.expires for part in batch.parts]) - now)
-        try:
-            request = compose(batch.parts, self._protocol, timeout, 0)
-        except Exception:
-            return False  # nothing was sent; what it is comes up again in the task, which tells it
+        latest = max([part.work.expires for part in batch.parts]) if draft is None else draft.expires
+        timeout = max(MIN_RUN_SECONDS, latest - now)
+        request = None if draft is None else compose_draft(draft, timeout)
+        if request is None:
+            try:
+                request = compose(batch.parts, self._protocol, timeout, 0)
+            except Exception:
+                return False  # nothing was sent; what it is comes up again in the task, which tells it
         batch.sent = self._clock()
         try:
             give_up = begin(request, timeout, functools.partial(self._came, batch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from penstock_sidecar.work import Work
 
@@ -82,6 +83,16 @@ class Timeline:
                 heapq.heapify(heap)
             elif not self._odd:
                 heap.clear()
+
+    def in_order(self) -> Iterator[Work]:
+        """Requests by time; none where some came out of order."""
+        return iter(() if self._odd else self._fifo)
+
+    def drop(self, count: int) -> None:
+        """Take out so many that `in_order` has first."""
+        fifo = self._fifo
+        for _ in range(count):
+            fifo.popitem(last=False)
 
     def oldest(self) -> float:
         """When the request arrived that is in longest.

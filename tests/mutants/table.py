@@ -32,6 +32,7 @@ _DISPATCH = f"{_UNIT}/sidecar/test_sidecar_dispatch.py"
 _ANSWERS = f"{_UNIT}/sidecar/test_sidecar_dispatch_answers.py"
 _DEADLINES = f"{_UNIT}/sidecar/test_sidecar_dispatch_deadlines.py"
 _QUEUE = f"{_UNIT}/sidecar/test_sidecar_queue.py"
+_DRAFT = f"{_UNIT}/sidecar/test_sidecar_draft.py"
 _CURVE = f"{_UNIT}/sidecar/test_sidecar_curve.py"
 _ENDS = f"{_UNIT}/sidecar/test_sidecar_dispatch_ends.py"
 _MACHINE = f"{_UNIT}/sidecar/test_sidecar_machine.py"
@@ -158,6 +159,14 @@ MUTANTS = (
         old="self._queue.leave(work)\n        self._check_idle()",
         new="pass\n        self._check_idle()",
         tests=(_MACHINE, f"{_ENDS}::TestLeaving"),
+    ),
+    Mutant(
+        name="who left stays in the batch that was drawn up",
+        breaks=CANCEL,
+        package=SIDECAR,
+        old="self.draft = None\n            self._part(lane, work)",
+        new="self._part(lane, work)",
+        tests=(f"{_DRAFT}::test_what_happens_meanwhile_counts",),
     ),
     Mutant(
         name="one that leaves takes the others' turns along",
