@@ -77,14 +77,14 @@ async def serving() -> AsyncIterator[Server]:
 
 
 async def head(reader: asyncio.StreamReader) -> bytes:
-    return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
 
 
 async def body(reader: asyncio.StreamReader) -> bytes:
     """The body of an answer with a length."""
     found = await head(reader)
     length = int(found.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-    return await asyncio.wait_for(reader.readexactly(length), 10)
+    return await asyncio.wait_for(reader.readexactly(length), 60)
 
 
 def post(target: str, data: bytes, *fields: bytes) -> bytes:

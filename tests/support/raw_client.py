@@ -17,7 +17,7 @@ async def until_closed(address: tuple[str, int], sent: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*address)
     writer.write(sent)
     try:
-        return await asyncio.wait_for(reader.read(), 10)
+        return await asyncio.wait_for(reader.read(), 60)
     except TimeoutError:
         pytest.fail("expected the server to close the connection")
     finally:

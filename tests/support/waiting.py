@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-SECONDS = 30.0
+SECONDS = 120.0
+"""Reached where what is waited for never comes, and nowhere else."""
 
 
 async def until(look: Callable[[], bool]) -> None:

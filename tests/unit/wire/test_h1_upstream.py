@@ -21,6 +21,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from tests.support.still_time import StillTime
 from tests.support.stream_peer import Scripted, Wire, scripted
 from tests.support.waiting import until
 
@@ -95,12 +96,21 @@ async def test_a_request_goes_out_as_it_is_and_a_good_connection_is_used_again(
     ],
 )
 async def test_a_broken_exchange_fails_and_its_connection_is_never_used_again(
-    upstream: H1Upstream, peer: Peer, answer: bytes | None, error: type[UpstreamError]
+    upstream: H1Upstream,
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: bytes | None,
+    error: type[UpstreamError],
 ) -> None:
     """Cut, garbage, two framings, a switch of protocols, silence: the right error; the next one is good."""
+    time_ = StillTime(monkeypatch)
     peer.answers = [answer, OK]
+    asked = asyncio.create_task(send(upstream, peer))
+    if answer is None:
+        await peer.hanging.wait()
+        time_.passes(31)
     with pytest.raises(error):
-        await send(upstream, peer, timeout=0.3 if answer is None else 30)
+        await asked
     assert (await send(upstream, peer)).body == b"ok"
     assert peer.connections == 2
 
@@ -253,7 +263,7 @@ class Told:
         self.came.set()
 
     async def answer(self) -> Response | UpstreamError:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.came.wait()
         (answer,) = self.answers
         return answer
@@ -266,14 +276,14 @@ class TestWithoutATask:
 
     async def test_only_where_a_connection_is_idle(self, upstream: H1Upstream, peer: Peer):
         told = Told()
-        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, told) is None
+        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, told) is None
         assert (peer.requests, told.answers) == ([], [])
 
     async def test_the_answer_is_called_back(self, upstream: H1Upstream, peer: Peer):
         peer.answers = [OK, OK]
         await send(upstream, peer)
         told = Told()
-        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, told) is not None
+        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, told) is not None
         assert told.answers == []
         answer = await told.answer()
         assert isinstance(answer, Response)
@@ -289,9 +299,9 @@ class TestWithoutATask:
         begun: list[object] = []
 
         def again(answer: Response | UpstreamError) -> None:
-            begun.append(upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, last))
+            begun.append(upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, last))
 
-        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, again)
+        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, again)
         assert isinstance(await last.answer(), Response)
         assert None not in begun
         assert (peer.connections, len(peer.requests)) == (1, 3)
@@ -311,7 +321,8 @@ class TestWithoutATask:
         peer.answers = [OK, answer, OK]
         await send(upstream, peer)
         told = Told()
-        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, 0.05, told) is not None
+        seconds = 0.05 if expected is UpstreamTimeout else 30
+        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, seconds, told) is not None
         assert type(await told.answer()) is expected
         assert (await send(upstream, peer)).body == b"ok"
         assert peer.connections == 2
@@ -321,7 +332,7 @@ class TestWithoutATask:
         peer.answers = [OK, b"HTTP/1.1 200 OK\r\n\r\nall of it" + Peer.CLOSE]
         await send(upstream, peer)
         told = Told()
-        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, told)
+        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, told)
         answer = await told.answer()
         assert isinstance(answer, Response)
         assert answer.body == b"all of it"
@@ -332,7 +343,7 @@ class TestWithoutATask:
         peer.answers = [OK, None, OK]
         await send(upstream, peer)
         told = Told()
-        give_up = upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, told)
+        give_up = upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, told)
         assert give_up is not None
         await peer.hanging.wait()
         give_up()
@@ -348,9 +359,9 @@ class TestWithoutATask:
         peer.answers = [OK, OK, OK]
         await send(upstream, peer)
         first, second = Told(), Told()
-        give_up = upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, first)
+        give_up = upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, first)
         await first.answer()
-        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 5, second)
+        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, second)
         assert give_up is not None
         give_up()
         assert isinstance(await second.answer(), Response)
@@ -360,8 +371,8 @@ class TestWithoutATask:
         await send(upstream, peer)
         bad = Request(method="POST", target="/a b", headers=(), body=b"")
         with pytest.raises(UpstreamError):
-            upstream.begin("127.0.0.1", peer.port, bad, 5, Told())
+            upstream.begin("127.0.0.1", peer.port, bad, 30, Told())
         with pytest.raises(UpstreamError):
-            await upstream.send("127.0.0.1", peer.port, bad, timeout=5)
+            await upstream.send("127.0.0.1", peer.port, bad, timeout=30)
         await send(upstream, peer)
         assert peer.connections == 1

@@ -39,7 +39,7 @@ async def test_an_answer_that_begins_early_lets_the_body_go_on(upstream: H1Upstr
     assert answer.status == 200
     for gate, piece in ((first, b"one"), (second, b"two")):
         gate.set()
-        assert await asyncio.wait_for(answer.stream.read(), 10) == piece
+        assert await asyncio.wait_for(answer.stream.read(), 60) == piece
     assert await rest(answer) == b""
     await check_pool(upstream, peer, 1)
 

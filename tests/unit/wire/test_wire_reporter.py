@@ -32,7 +32,7 @@ class Operator:
 
     async def after(self, count: int) -> list[Request]:
         async with self.came:
-            await asyncio.wait_for(self.came.wait_for(lambda: len(self.reports) >= count), 10)
+            await asyncio.wait_for(self.came.wait_for(lambda: len(self.reports) >= count), 60)
         return self.reports
 
 
