@@ -7,6 +7,8 @@ import json
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.support.ports import free_port
+
 
 def endpoint_slice(name: str, backend: str, port: int, *endpoints: dict[str, Any]) -> dict[str, Any]:
     """A slice of a backend's Service."""
@@ -36,6 +38,8 @@ class FakeApiServer:
         """Watches from a version below this are told 410."""
         self.lists = 0
         self.watches = 0
+        self.watched: list[float] = []
+        """When each watch was asked for, before it was answered: the loop's time."""
         self.requests: list[tuple[str, dict[str, str], dict[str, str]]] = []
         self.refuse_watches: int | None = None
         """A status to refuse watches with."""
@@ -48,7 +52,7 @@ class FakeApiServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.url = ""
-        self._port = 0
+        self._port = free_port()
 
     async def start(self) -> FakeApiServer:
         """Listen (again on the same port after `stop`)."""
@@ -76,8 +80,9 @@ class FakeApiServer:
         """Create or replace slices."""
         for slice_ in slices:
             name = slice_["metadata"]["name"]
-            await self._happen("MODIFIED" if name in self.objects else "ADDED", slice_)
-            self.objects[name] = slice_
+            kind = "MODIFIED" if name in self.objects else "ADDED"
+            self.objects[name] = slice_  # NB: first, or a list between the two has the version without it
+            await self._happen(kind, slice_)
 
     async def delete(self, name: str) -> None:
         """Delete a slice."""
@@ -142,6 +147,7 @@ class FakeApiServer:
 
     async def _watch(self, writer: asyncio.StreamWriter, version: int) -> bool:
         self.watches += 1
+        self.watched.append(asyncio.get_running_loop().time())
         gone = {"code": 410, "reason": "Expired", "message": "too old resource version"}
         if self.refuse_watches is not None:
             self._plain(writer, self.refuse_watches, {"code": self.refuse_watches, "reason": "Forbidden"})

@@ -16,9 +16,10 @@ from typing import Any
 import aiohttp
 
 from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.waiting import SECONDS
 
 
-async def until(check: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
+async def until(check: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
     """Wait for a condition, with a deadline."""
     end = time.monotonic() + seconds
     while not check():
@@ -49,7 +50,7 @@ class Process:
             )
         )  # fmt: skip
         assert started.process.stdout is not None
-        first = (await asyncio.wait_for(started.process.stdout.readline(), 40)).decode()
+        first = (await asyncio.wait_for(started.process.stdout.readline(), SECONDS)).decode()
         match = re.match(r"ready data=(\S+) admin=(\S+)", first)
         assert match is not None, first
         started.address = f"http://{match[1]}"
@@ -73,6 +74,6 @@ class Process:
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         if self.process.returncode is None:
             self.process.send_signal(number)
-        code = await asyncio.wait_for(self.process.wait(), 20)
+        code = await asyncio.wait_for(self.process.wait(), SECONDS)
         await self._reader
         return code

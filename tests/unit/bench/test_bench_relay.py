@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.processes import free_port
 from bench.relay import relay
+from tests.support.ports import free_port
 
 
 async def test_bytes_pass_both_ways_and_both_connections_end_together():

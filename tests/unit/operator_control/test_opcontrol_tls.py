@@ -26,6 +26,8 @@ from penstock_wire.trust import Trust, client_context
 from tests.support.control_server import DOCUMENT, Harness, token
 from tests.support.hand_clock import HandClock
 from tests.support.memory_cluster import MemoryCluster
+from tests.support.ports import free_port
+from tests.support.waiting import SECONDS
 
 NAMES = ("127.0.0.1", "penstock-operator.penstock-system.svc")
 OVERLAP = 600.0
@@ -58,15 +60,17 @@ class Operator:
             lifetimes=lifetimes or Lifetimes(overlap=OVERLAP), clock=self.clock, changed=self._changed,
             log=lambda message, **fields: self.log.append((message, fields)),
         )  # fmt: skip
-        self.port = 0
+        self.port = free_port()
 
     def _changed(self, authorities: bytes) -> None:
         self.told.append(authorities)
         self.harness.server.tell_authorities(authorities)
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int | None = None) -> None:
         await self.certificates.ensure()
-        _, self.port = await self.harness.server.start_reports("127.0.0.1", port, self.certificates.context)
+        _, self.port = await self.harness.server.start_reports(
+            "127.0.0.1", port or self.port, self.certificates.context
+        )
 
     def taken(self) -> int:
         return len(self.harness.heard)
@@ -101,7 +105,7 @@ class Pod:
 
 
 async def until(check: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + SECONDS
     while not check():
         assert time.monotonic() < end, f"never came true: {what}"
         await asyncio.sleep(0.01)

@@ -29,6 +29,7 @@ from penstock_operator.kinds import (
 from tests.support.operator_harness import backend, endpoint, policy
 from tests.support.operator_process import Process, until
 from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.waiting import SECONDS
 
 KINDS = len(PARENTS) + len(WATCHED_CHILDREN)
 """Watches of one operator."""
@@ -119,7 +120,7 @@ async def operators(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[Call
 
 async def quiet(process: Process) -> None:
     """Wait until every key that was added has been worked on."""
-    end = time.monotonic() + 40
+    end = time.monotonic() + SECONDS
     while True:
         _, text = await process.get("/metrics")
         pattern = r'^workqueue_(adds_total|work_duration_seconds_count)\{name="reconcile"} (\S+)$'
@@ -220,7 +221,7 @@ async def test_a_lost_lease_ends_the_process(server: TinyApiserver, operators: A
         "penstock-operator",
         lambda live: live["spec"].update(holderIdentity="other"),
     )
-    code = await asyncio.wait_for(process.process.wait(), 20)
+    code = await asyncio.wait_for(process.process.wait(), SECONDS)
     assert code == 1
     await process.end()
     assert "LeaseLost: the Lease penstock-system/penstock-operator is held by other" in str(process.lines)
@@ -270,6 +271,6 @@ async def test_nonsense_flags_are_refused_by_name(flags: list[str], told: str) -
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "penstock_operator", *flags, stderr=asyncio.subprocess.PIPE
     )
-    _, text = await asyncio.wait_for(process.communicate(), 40)
+    _, text = await asyncio.wait_for(process.communicate(), SECONDS)
     assert process.returncode == 2
     assert told in text.decode()

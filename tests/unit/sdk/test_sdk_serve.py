@@ -16,6 +16,7 @@ import pytest
 
 from penstock_wire.http import Request, Response, UpstreamError
 from tests.support.aiohttp_http import AiohttpUpstream
+from tests.support.ports import free_port
 
 MODULE = """
 import pathlib, threading, time
@@ -156,10 +157,7 @@ async def test_while_the_class_loads_the_server_answers_503_and_then_200(
     start: Start, tmp_path: Path
 ) -> None:
     """The port is open from the start, so a caller can tell loading from absent."""
-    free = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
-    port = free.sockets[0].getsockname()[1]
-    free.close()
-    await free.wait_closed()
+    port = free_port()
     gate = tmp_path / "gate"
     served = await start("models:Double", "--init-kwargs", json.dumps({"gate": str(gate)}), port=port)
     assert await served.line() == "loading"

@@ -1,0 +1,26 @@
+"""Ports of 127.0.0.1 that whoever is told of one finds free, whenever that is."""
+
+from __future__ import annotations
+
+import collections
+import socket
+
+MOST = 64
+"""Ports that are kept at once: more than a test asks for."""
+
+_kept: collections.deque[socket.socket] = collections.deque()
+
+
+def free_port() -> int:
+    """A port on which nobody listens, and that the kernel gives to nobody else meanwhile.
+
+    It is bound and not listened on: a connection to it is refused, and who binds it by its number may, as all
+    servers here do with SO_REUSEADDR, also one after another.
+    """
+    if len(_kept) >= MOST:
+        _kept.popleft().close()
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _kept.append(kept)
+    return int(kept.getsockname()[1])
