@@ -154,10 +154,14 @@ class Process:
     async def _end(self) -> None:
         # Clients that keep connections are sent away answer by answer, so that few are idle at the end.
         self._front.close_keepalive(idle=False)
-        await asyncio.sleep(self._arguments.propagation_delay)
+        await self._propagate()
         grace = self._arguments.drain_timeout
         asyncio.get_running_loop().call_later(max(0, grace - HOLD_ANSWER_SECONDS), self._router.end_holds)
         await self._front.close(grace)
+
+    async def _propagate(self) -> None:
+        """Wait until whoever sends here has learned that this router ends."""
+        await asyncio.sleep(self._arguments.propagation_delay)
 
     def _signal(self) -> None:
         if self._stop.is_set():

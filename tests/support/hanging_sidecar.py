@@ -1,6 +1,7 @@
 """A sidecar whose event loop can be blocked: `python -m tests.support.hanging_sidecar`, with its flags.
 
-SIGUSR1 blocks it for `HANG_SECONDS`, which is longer than a turn may last here; it says so on stderr first.
+SIGUSR1 blocks it for `HANG_SECONDS`, which is longer than a turn may last here, and until SIGUSR2 has come;
+it says so on stderr first.
 """
 
 from __future__ import annotations
@@ -16,13 +17,25 @@ HANG_SECONDS = 3.0
 LONGEST_TURN = 1.5
 
 
+released = False
+
+
 def hang(*_: object) -> None:
     """Do nothing, and let nobody else."""
     print("hanging", file=sys.stderr, flush=True)
     time.sleep(HANG_SECONDS)
+    while not released:  # signals are handled in between
+        time.sleep(0.01)
+
+
+def release(*_: object) -> None:
+    """It may go on."""
+    global released
+    released = True
 
 
 if __name__ == "__main__":
     app.LONGEST_TURN = LONGEST_TURN
     signal.signal(signal.SIGUSR1, hang)
+    signal.signal(signal.SIGUSR2, release)
     sys.exit(sidecar.main())

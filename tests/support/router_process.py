@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,17 +13,12 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from tests.support.waiting import SECONDS
+
 T = TypeVar("T")
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-async def until(look: Callable[[], T], *, what: str = "the condition", seconds: float = 20) -> T:
+async def until(look: Callable[[], T], *, what: str = "the condition", seconds: float = SECONDS) -> T:
     """Wait until `look` returns something true, and return it."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not (found := look()):
@@ -51,6 +45,9 @@ class RouterProcess:
         flags: more flags.
         env: more environment.
     """
+
+    program = "penstock_router"
+    """The module that runs; set before `launch`."""
 
     def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
         self.path = folder / "router.json"
@@ -88,7 +85,7 @@ class RouterProcess:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "penstock_router",
+            self.program,
             "--listen=127.0.0.1:0",
             "--admin=127.0.0.1:0",
             f"--settings={self.path}",
@@ -111,7 +108,7 @@ class RouterProcess:
         """Wait for the ready line."""
         assert self._process is not None
         assert self._process.stdout is not None
-        line = (await asyncio.wait_for(self._process.stdout.readline(), 30)).decode()
+        line = (await asyncio.wait_for(self._process.stdout.readline(), SECONDS)).decode()
         assert line.startswith("ready "), (line, self.log)
         fields = dict(part.split("=", 1) for part in line.split()[1:])
         self.data, self.admin = f"http://{fields['data']}", f"http://{fields['admin']}"
@@ -124,7 +121,7 @@ class RouterProcess:
     async def ended(self) -> int:
         """Wait for its end; returns the exit code."""
         assert self._process is not None
-        return await asyncio.wait_for(self._process.wait(), 60)
+        return await asyncio.wait_for(self._process.wait(), SECONDS)
 
     async def stop(self) -> None:
         """End it, however it is."""
@@ -154,7 +151,7 @@ class RouterProcess:
 
     async def until_routes(self, look: Callable[[list[dict[str, Any]]], bool]) -> None:
         """Wait until the list of routes is as wanted."""
-        deadline = asyncio.get_running_loop().time() + 20
+        deadline = asyncio.get_running_loop().time() + SECONDS
         while not look(found := await self.routes()):
             assert asyncio.get_running_loop().time() < deadline, (found, self.log[-5:])
             await asyncio.sleep(0.02)

@@ -14,12 +14,17 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from tests.support.ports import free_port
+from tests.support.waiting import SECONDS
 
-async def until(look: Callable[[], Awaitable[Any]], *, seconds: float = 20) -> Any:
-    """Wait until `look` returns something true, and return it."""
+
+async def until(
+    look: Callable[[], Awaitable[Any]], *, seconds: float = SECONDS, told: Callable[[], object] = lambda: ""
+) -> Any:
+    """Wait until `look` returns something true, and return it; `told` is said where it never does."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not (found := await look()):
-        assert asyncio.get_running_loop().time() < deadline, f"did not come within {seconds} s"
+        assert asyncio.get_running_loop().time() < deadline, f"did not come within {seconds} s {told()}"
         await asyncio.sleep(0.02)
     return found
 
@@ -53,13 +58,13 @@ class Program:
         )
         self._reader = asyncio.create_task(self._read())
         assert self.process.stdout is not None
-        line = (await asyncio.wait_for(self.process.stdout.readline(), 30)).decode()
+        line = (await asyncio.wait_for(self.process.stdout.readline(), SECONDS)).decode()
         assert line.startswith("ready "), (line, self.log)
         return line.removeprefix("ready ").strip()
 
     async def ended(self) -> int:
         """Wait for its end; returns the exit code."""
-        return await asyncio.wait_for(self.process.wait(), 60)
+        return await asyncio.wait_for(self.process.wait(), SECONDS)
 
     async def stop(self) -> None:
         """End it, however it is."""
@@ -153,7 +158,8 @@ class Pair:
 
     async def start_model(self) -> None:
         """Start the model, again at the same address if it ran before."""
-        port = self.model_url.rpartition(":")[2] or "0"
+        # NB: kept, or somebody else may have it between one model and the next.
+        port = self.model_url.rpartition(":")[2] or free_port()
         self.model = Program(self.model_program, f"--port={port}", *self._model_flags)
         self.model_url = f"http://{await self.model.start()}"
 
@@ -204,29 +210,44 @@ class Pair:
 
     async def until_ready(self, *, ready: bool = True) -> None:
         """Wait for readiness, or for its loss."""
+        said = b""
 
         async def look() -> bool:
-            return ((await self.admin_get("/readyz")).status == 200) == ready
+            nonlocal said
+            found = await self.admin_get("/readyz")
+            said = found.body
+            return (found.status == 200) == ready
 
-        await until(look)
+        await until(look, told=lambda: (said, self.sidecar.log[-5:]))
 
     async def until_state(self, **expected: Any) -> None:
-        """Wait until `/queue` shows these values."""
-
-        async def look() -> bool:
-            found = (await self.admin_get("/queue")).document
-            return all(found[name] == value for name, value in expected.items())
-
-        await until(look)
+        """Wait until `/queue` shows these values. NB: the model may not have what is ongoing yet."""
+        await self._until_queue(lambda found: all(found[name] == expected[name] for name in expected))
 
     async def until_load(self, items: int) -> None:
         """Wait until so many items are queued or ongoing."""
+        await self._until_queue(lambda found: bool(found["queued"] + found["ongoing"] == items))
+
+    async def _until_queue(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        shown: dict[str, Any] = {}
 
         async def look() -> bool:
-            found = (await self.admin_get("/queue")).document
-            return bool(found["queued"] + found["ongoing"] == items)
+            nonlocal shown
+            shown = (await self.admin_get("/queue")).document
+            return wanted(shown)
 
-        await until(look)
+        await until(look, told=lambda: (shown, self.sidecar.log[-5:]))
+
+    async def until_run(self, count: int) -> None:
+        """Wait until the model has read so many batches."""
+        ran = 0
+
+        async def look() -> bool:
+            nonlocal ran
+            ran = len(await self.runs())
+            return ran == count
+
+        await until(look, told=lambda: f"the model has read {ran}")
 
     async def runs(self) -> list[dict[str, Any]]:
         """What the model ran."""

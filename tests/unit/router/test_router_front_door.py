@@ -7,7 +7,8 @@ import json
 from collections import Counter
 from typing import Any
 
-from tests.support.router_process import backend, endpoint, free_port, until
+from tests.support.ports import free_port
+from tests.support.router_process import backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, hang
 
 

@@ -15,13 +15,15 @@ from penstock_router.pods import Pods
 from penstock_router.slices import Address
 from penstock_wire.router_settings import Endpoint, WeightedBackend
 from tests.support import fake_loop
-from tests.support.router_process import RouterProcess, backend, endpoint, free_port, until
+from tests.support.ports import free_port
+from tests.support.router_process import RouterProcess, backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, echo, refuse
+from tests.support.waiting import SECONDS
 
 
 async def held(process: RouterProcess, *counts: int) -> int:
     """Wait until so many requests are held, or one of several numbers of them."""
-    deadline = asyncio.get_running_loop().time() + 20
+    deadline = asyncio.get_running_loop().time() + SECONDS
     while True:
         found = re.findall(r"penstock_router_held_requests\{.*?\} ([0-9.]+)", await process.metrics())
         if (count := int(sum(map(float, found)))) in counts:
@@ -153,8 +155,8 @@ async def test_a_pod_that_takes_no_connection_in_time_costs_nobody_an_answer(
 ) -> None:
     """Its line of new connections is full: they are neither made nor refused, until it takes them again."""
     with contextlib.ExitStack() as opened:
-        full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        port = full.getsockname()[1]
+        port = free_port()
+        full = opened.enter_context(socket.create_server(("127.0.0.1", port), backlog=0))
         for _ in range(3):
             other = opened.enter_context(socket.socket())
             other.setblocking(False)
@@ -193,16 +195,16 @@ async def test_held_requests_move_to_the_backend_that_a_new_split_names(upstream
 
 async def test_the_endpoints_time_begins_when_a_request_leaves_the_hold(upstream: Any, router: Any) -> None:
     server = await upstream()
-    process = await router().start(endpoint("e", backend("b"), timeoutMs=2000))
+    process = await router().start(endpoint("e", backend("b"), timeoutMs=5000))
     asking = asyncio.create_task(process.ask())
     timed = asyncio.create_task(process.ask(headers={"x-penstock-timeout-ms": "30000"}))
     await held(process, 2)
     # This one's end says that all were held for longer than the endpoint's time.
-    assert (await process.ask(headers={"x-penstock-timeout-ms": "2100"})).status == 504
-    process.settle(endpoint("e", backend("b", server.target), timeoutMs=2000))
+    assert (await process.ask(headers={"x-penstock-timeout-ms": "5100"})).status == 504
+    process.settle(endpoint("e", backend("b", server.target), timeoutMs=5000))
     assert {reply.status for reply in await asyncio.gather(asking, timed)} == {200}
     assert len(server.seen) == 2
-    assert all(0 < int(seen.header("x-penstock-timeout-ms") or 0) <= 2000 for seen in server.seen)
+    assert all(0 < int(seen.header("x-penstock-timeout-ms") or 0) <= 5000 for seen in server.seen)
 
 
 async def test_a_draining_only_pod_holds_requests_until_another_appears(upstream: Any, router: Any) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import json
 from typing import Any
 
-from tests.support.router_process import RouterProcess, backend, endpoint, free_port, until
+from tests.support.ports import free_port
+from tests.support.router_process import RouterProcess, backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, UpstreamServer
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.router_process import backend, endpoint, free_port, until
+from tests.support.ports import free_port
+from tests.support.router_process import backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, UpstreamServer, cut, echo, hang, refuse
 
 
@@ -56,7 +57,7 @@ async def test_a_pod_that_cannot_be_reached_is_passed_over(upstream: Any, router
     ("behave", "timeout_ms", "status", "reason"),
     [
         (cut, 60_000, 502, "model_unreachable"),
-        (hang, 2000, 504, "deadline"),
+        (hang, 5000, 504, "deadline"),
         (garbage, 60_000, 502, "bad_answer"),
     ],
 )

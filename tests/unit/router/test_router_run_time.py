@@ -8,9 +8,12 @@ import socket
 from typing import Any
 
 import aiohttp
+import pytest
 
-from tests.support.router_process import RouterProcess, backend, endpoint, free_port, until
+from tests.support.ports import free_port
+from tests.support.router_process import RouterProcess, backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen
+from tests.support.waiting import SECONDS
 
 
 class Slow:
@@ -30,14 +33,14 @@ def own(port: int) -> str:
 
 async def refused(port: int) -> None:
     """Wait until nobody listens on a port."""
-    deadline = asyncio.get_running_loop().time() + 20
+    deadline = asyncio.get_running_loop().time() + SECONDS
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except (ConnectionRefusedError, ConnectionResetError):  # reset: met in the moment of closing
             return
         writer.close()
-        assert asyncio.get_running_loop().time() < deadline
+        assert asyncio.get_running_loop().time() < deadline, f"port {port} is still listened on"
         await asyncio.sleep(0.01)
 
 
@@ -107,10 +110,8 @@ async def test_a_port_that_is_taken_fails_its_endpoint_alone_and_is_tried_again(
     upstream: Any, router: Any
 ) -> None:
     server = await upstream()
-    with socket.socket() as squatter:
-        squatter.bind(("127.0.0.1", 0))
-        squatter.listen()
-        taken, free = squatter.getsockname()[1], free_port()
+    taken, free = free_port(), free_port()
+    with socket.create_server(("127.0.0.1", taken)):
         process = await router().start(
             endpoint("bad", backend("b", server.target), port=taken),
             endpoint("good", backend("b", server.target), port=free),
@@ -146,11 +147,14 @@ async def test_a_front_door_that_cannot_be_bound_ends_the_process(router: Any) -
     await until(lambda: any("cannot listen" in line for line in process.log))
 
 
-async def test_sigterm_finishes_what_is_under_way_and_loses_nothing(upstream: Any, router: Any) -> None:
+async def test_sigterm_finishes_what_is_under_way_and_loses_nothing(
+    upstream: Any, router: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Clients with kept connections, requests under way and newcomers within the propagation delay."""
     slow = Slow()
     server, held_back = await upstream(), await upstream(slow)
-    process = await router("--propagation-delay=4s").start(
+    monkeypatch.setattr(RouterProcess, "program", "tests.support.patient_router")
+    process = await router("--propagation-delay=600s").start(
         endpoint("e", backend("b", server.target)), endpoint("slow", backend("s", held_back.target))
     )
     under_way = [asyncio.create_task(process.ask("/slow")) for _ in range(10)]
@@ -173,6 +177,7 @@ async def test_sigterm_finishes_what_is_under_way_and_loses_nothing(upstream: An
     stopping.set()  # the routers of the Service without this one are known by now
     await asyncio.gather(*clients)
     assert set(statuses) == {200}
+    process.signal(signal.SIGUSR1)
     await refused(int(process.data.rpartition(":")[2]))
     slow.go.set()
     assert {reply.status for reply in await asyncio.gather(*under_way)} == {200}

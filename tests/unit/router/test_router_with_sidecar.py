@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.router_process import backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, UpstreamServer
+from tests.support.waiting import SECONDS
 
 Sidecar = tuple[asyncio.subprocess.Process, str]
 
@@ -35,13 +36,15 @@ async def sidecar(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Sidec
     """Start sidecars in front of models."""
     started: list[asyncio.subprocess.Process] = []
 
-    async def make(model: UpstreamServer, *flags: str, **batching: int) -> Sidecar:
+    async def make(
+        model: UpstreamServer, *flags: str, program: str = "penstock_sidecar", **batching: int
+    ) -> Sidecar:
         settings = tmp_path / f"sidecar-{len(started)}.json"
         settings.write_text(json.dumps({"v": 1, "backend": "b", "batching": batching}))
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "penstock_sidecar",
+            program,
             "--listen=127.0.0.1:0",
             "--admin=127.0.0.1:0",
             f"--model=http://{model.target}",
@@ -53,7 +56,7 @@ async def sidecar(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Sidec
         )
         started.append(process)
         assert process.stdout is not None
-        line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
+        line = (await asyncio.wait_for(process.stdout.readline(), SECONDS)).decode()
         return process, dict(part.split("=", 1) for part in line.split()[1:])["data"]
 
     yield make
@@ -111,7 +114,8 @@ async def test_a_full_queue_is_told_with_its_status(upstream: Any, router: Any, 
 
 async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any, sidecar: Any) -> None:
     models = [await upstream(predict) for _ in range(2)]
-    first, target = await sidecar(models[0], "--propagation-delay=5s")
+    patient = "tests.support.patient_sidecar"
+    first, target = await sidecar(models[0], "--propagation-delay=600s", program=patient)
     _, other = await sidecar(models[1])
     process = await router().start(endpoint("e", backend("b", target, other), retries=1))
     statuses: list[int] = []
@@ -126,7 +130,9 @@ async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any
     first.send_signal(signal.SIGTERM)
     # The slices of a cluster would say so now; here the settings do.
     process.settle(endpoint("e", backend("b", other), retries=1))
-    await asyncio.wait_for(first.wait(), 60)
+    await process.until_routes(lambda routes: routes[0]["backends"][0]["readyPods"] == 1)
+    first.send_signal(signal.SIGUSR1)
+    await asyncio.wait_for(first.wait(), SECONDS)
     count = len(statuses)
     await until(lambda: len(statuses) > count + 100)
     stop.set()

@@ -40,6 +40,7 @@ async def ask(pair: Pair, path: str) -> list[asyncio.Task[Reply]]:
     """So many that run, and then so many that wait."""
     running = [asyncio.create_task(pair.predict(number, path=path)) for number in range(EACH)]
     await pair.until_state(ongoing=EACH)
+    await pair.until_run(EACH)
     waiting = [asyncio.create_task(pair.predict(number, path=path)) for number in range(EACH, 2 * EACH)]
     await pair.until_state(ongoing=EACH, queued=EACH)
     return running + waiting

@@ -70,7 +70,7 @@ async def test_spans_of_requests_and_their_batch_reach_the_collector(
         assert [got(await task) for task in (slow, *rest)] == [[n] for n in range(5)]
         pair.signal()
         assert await pair.sidecar.ended() == 0
-        assert len(seen.spans) == 7
+        assert len(seen.spans) == 7, [span.name for span in seen.spans]
         assert {resource["service.name"] for resource in seen.resources} == {"penstock-sidecar"}
         assert {resource["service.instance.id"] for resource in seen.resources} == {"digits-0"}
         lone, batch = sorted(
@@ -105,6 +105,9 @@ async def test_without_tracing_nothing_of_opentelemetry_is_loaded(tmp_path: Path
     await pair.start()
     try:
         assert got(await pair.predict(1)) == [1]
+        pair.signal()
+        assert await pair.sidecar.ended() == 0
+        await pair.sidecar.stop()  # by now all that it said has been read
         imported = [line for line in pair.sidecar.log if line.startswith("import time:")]
         assert any("penstock_sidecar.tracing" in line for line in imported)
         assert [line for line in imported if "opentelemetry" in line] == []
