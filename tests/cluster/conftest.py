@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+import secrets
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from devcluster import images
 from devcluster.cluster import Cluster
-from tests.support.k8s import INSTALLED_IN, ROOT, Load, Namespace, upgrade, wait_for
+from tests.support.circumstances import circumstances
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import INSTALLED_IN, ROOT, Load, Namespace
+from tests.support.release import leading_pod, upgrade
 
 NAME = "penstock-test"
 DIGITS_IMAGE = "localhost/penstock-examples/digits:dev"
-_ports = itertools.count(9900)
+_RUN = secrets.token_hex(2)
+"""Of this run, in the names of its namespaces: an earlier one on the same cluster may have left some."""
+_SECONDS = 900
+"""Of a test and its fixtures, at most. Beyond it the whole run ends: no bound of anything promised."""
 _numbers = itertools.count(1)
 
 
@@ -30,6 +37,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/cluster/" in item.nodeid:
             item.add_marker(pytest.mark.cluster)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(_SECONDS))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure tells what the cluster was like, while what the test made is still there."""
+    report = yield
+    if report.failed and "cluster" in getattr(item, "fixturenames", ()):
+        made = getattr(item, "funcargs", {}).get("namespace")
+        name = made.name if isinstance(made, Namespace) else None
+        report.sections += circumstances(Cluster(NAME), name)
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -76,27 +98,27 @@ def second_node(penstock: Cluster) -> Iterator[Cluster]:
 def namespace(penstock: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace of the test's own, restricted Pod Security enforced; deleted after it."""
     slug = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
-    name = f"t{next(_numbers)}-{slug[:40].strip('-')}"
+    name = f"t{next(_numbers)}-{_RUN}-{slug[:40].strip('-')}"
     penstock.kubectl("create", "namespace", name)
     for mode in ("enforce", "warn"):
         penstock.kubectl("label", "namespace", name, f"pod-security.kubernetes.io/{mode}=restricted")
-    yield Namespace(penstock, name)
+    found = Namespace(penstock, name)
+    # A pod that a test makes itself is refused before this is there, which the controllers make.
+    wait_for("the namespace's own ServiceAccount", lambda: found.get("serviceaccount", "default"))
+    yield found
     penstock.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 @pytest.fixture
 def load(namespace: Namespace) -> Iterator[Load]:
-    """Ledger load with a collector port of its own."""
-    with Load(namespace, port=next(_ports)) as found:
+    """Ledger load with a collector of its own."""
+    with Load(namespace) as found:
         yield found
 
 
 @pytest.fixture
 def operator(penstock: Cluster) -> Namespace:
-    """The namespace that the operator runs in."""
+    """The namespace that the operator runs in; one of its pods leads."""
     system = Namespace(penstock, INSTALLED_IN)
-    wait_for(
-        "the operator",
-        lambda: (system.get("deployment", "penstock-operator") or {}).get("status", {}).get("readyReplicas"),
-    )
+    leading_pod(system)
     return system

@@ -29,8 +29,10 @@ from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.keeping import Pods
 from penstock_operator.errors import Rejected
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, Kind, kind_of
-from tests.support.k8s import Namespace, container_backend, endpoint, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import INSTALLED_IN, Namespace, container_backend, endpoint
 from tests.support.pod_specs import SPECS
+from tests.support.release import operator_idle
 from tests.support.router_specs import ROUTERS, Router
 
 BACKENDS = 40
@@ -58,6 +60,7 @@ def test_a_write_is_wanted_exactly_where_it_changes_something(namespace: Namespa
     """
     # Suspended: the operator in the cluster leaves its children alone.
     namespace.apply(container_backend("b", script="", replicas=0, suspend=True))
+    namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="Suspended")
     all_hold(namespace, BACKENDS, SPECS, World.of_backend)
 
 
@@ -93,6 +96,8 @@ def leave_alone(namespace: Namespace) -> None:
     wait_for("the router of one", lambda: owners() == {"e"})
     namespace.kubectl("delete", "modelendpoint", "e", "--wait=false")
     wait_for("the operator to know of no endpoint", lambda: not used())
+    system = Namespace(namespace.cluster, INSTALLED_IN)
+    wait_for("nothing to be under way", lambda: operator_idle(system))
 
 
 def all_hold(

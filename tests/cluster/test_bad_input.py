@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+from tests.support.cluster_waits import wait_for
+from tests.support.gated_model import Gate, gated
 from tests.support.k8s import (
     Load,
     Namespace,
+    condition_of,
     container_backend,
     endpoint,
     ledger_backend,
     ledger_code,
     split,
-    wait_for,
 )
 
 GOOD = '{"instances": [{"id": 1}]}'
-
-
-GARBAGE = """
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def do_GET(self): self.answer(b"ok")
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.answer(b'{"predictions": [1, 2, 3, 4, 5]}')
-    def answer(self, body):
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-ThreadingHTTPServer(("0.0.0.0", 8080), Handler).serve_forever()
-"""
 
 
 def test_requests_that_cannot_be_read_are_refused_and_neighbours_are_served(
@@ -72,18 +59,25 @@ def test_a_model_that_answers_garbage_gives_502_alone(namespace: Namespace, load
     """A wrong number of predictions is 502 `bad_answer` for its callers; another backend is untouched."""
     namespace.apply(
         ledger_code(),
-        container_backend("garbage", script=GARBAGE),
+        container_backend("garbage", script=gated("[1, 2, 3, 4, 5]"), batching={"defaultTimeout": "120s"}),
         ledger_backend("good", collector=load.port),
-        endpoint("garbage", "garbage"),
+        endpoint("garbage", "garbage", timeout="120s"),
         endpoint("good", "good"),
     )
     for name in ("garbage", "good"):
         namespace.wait_ready("modelbackend", name)
         namespace.wait_ready("modelendpoint", name)
     # Batches of one pass byte for byte: the checks concern what was put together from several.
-    status, _, text = namespace.curl(namespace.url("garbage"), body='{"instances": [1]}')
+    gate, url = Gate(namespace, "garbage"), namespace.url("garbage")
+    gate.open()
+    status, _, text = namespace.curl(url, body='{"instances": [1]}')
     assert status == 200, text
-    answers = namespace.ask(namespace.url("garbage"), [{"id": n} for n in range(64)])
+    # While the model holds the first, all others come together.
+    gate.shut()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        asked = pool.submit(namespace.ask, url, [{"id": n} for n in range(64)])
+        gate.open_with(64)
+        answers = asked.result()
     assert {status for status, _, _ in answers} <= {200, 502}
     problems = [body for status, _, body in answers if status == 502]
     assert problems
@@ -94,35 +88,34 @@ def test_a_model_that_answers_garbage_gives_502_alone(namespace: Namespace, load
 def test_a_model_whose_image_is_not_there_is_told(namespace: Namespace) -> None:
     """ModelLoaded=False with the reason and the image; `status.model` says the same."""
     namespace.apply(container_backend("b", script="pass", image="localhost/penstock/no-such-image:dev"))
-    found = namespace.wait_condition(
-        "modelbackend", "b", "ModelLoaded", "False", reason="ImagePullFailed", seconds=90
-    )
-    assert "localhost/penstock/no-such-image:dev" in found["message"]
-    model = (namespace.get("modelbackend", "b") or {})["status"]["model"]
+    found = namespace.wait_object("modelbackend", "b", "ModelLoaded", "False", reason="ImagePullFailed")
+    assert "localhost/penstock/no-such-image:dev" in condition_of(found, "ModelLoaded")["message"]
+    model = found["status"]["model"]
     assert model["state"] == "FailedToLoad"
     assert "localhost/penstock/no-such-image:dev" in model["lastFailure"]
-    assert namespace.condition("modelbackend", "b", "Ready")["status"] == "False"
+    assert condition_of(found, "Ready")["status"] == "False"
 
 
 def test_a_model_that_crashes_is_told_with_its_exit_code_and_its_last_words(namespace: Namespace) -> None:
     """In ModelLoaded and in `status.model`, which keeps them until the backend is well again."""
     script = "import sys; print('the weights are gone', file=sys.stderr); sys.exit(37)"
     namespace.apply(container_backend("b", script=script))
-    found = namespace.wait_condition(
-        "modelbackend", "b", "ModelLoaded", "False", reason="ContainerCrashed", seconds=90
-    )
-    assert "exited with code 37" in found["message"]
-    assert found["message"].endswith("its last words: the weights are gone")
+    last_words = "its last words: the weights are gone"
 
-    def failed() -> dict[str, str] | None:
-        # NB: it is Loading again for a moment at each new start, and keeps the last failure meanwhile.
-        model: dict[str, str] = (namespace.get("modelbackend", "b") or {})["status"]["model"]
-        return model if model["state"] == "FailedToLoad" else None
+    def told() -> dict[str, Any] | None:
+        # NB: it is Loading again for a moment at each new start, and keeps the last failure meanwhile; and
+        # kubelet reads a container's last words from a log that may be written after its end.
+        found = namespace.get("modelbackend", "b") or {}
+        loaded, model = condition_of(found, "ModelLoaded"), (found.get("status") or {}).get("model") or {}
+        failed = loaded.get("reason") == "ContainerCrashed" and model.get("state") == "FailedToLoad"
+        return found if failed and loaded["message"].endswith(last_words) else None
 
-    told = wait_for("the model to have failed", failed)
-    assert "exited with code 37" in told["lastFailure"]
-    assert told["lastFailure"].endswith("its last words: the weights are gone")
-    assert namespace.condition("modelbackend", "b", "Ready")["status"] == "False"
+    found = wait_for("the crash to be told with its last words", told)
+    assert condition_of(found, "ModelLoaded")["status"] == "False"
+    assert "exited with code 37" in condition_of(found, "ModelLoaded")["message"]
+    assert "exited with code 37" in found["status"]["model"]["lastFailure"]
+    assert found["status"]["model"]["lastFailure"].endswith(last_words)
+    assert condition_of(found, "Ready")["status"] == "False"
 
 
 def test_what_is_missing_is_told_and_heals(namespace: Namespace, load: Load) -> None:

@@ -5,53 +5,13 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from tests.support.k8s import Namespace, container_backend, endpoint, split, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.gated_model import Gate, gated
+from tests.support.k8s import Namespace, container_backend, endpoint, is_going, split
 
 HELD = 12
 
-GATED = """
-import http.server, json, threading
-gate, lock, held = threading.Event(), threading.Lock(), 0
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def do_GET(self):
-        if self.path == "/open": gate.set()
-        if self.path == "/shut": gate.clear()
-        self.answer(str(held).encode())
-    def do_POST(self):
-        global held
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        with lock: held += 1
-        gate.wait()
-        with lock: held -= 1
-        self.answer(json.dumps({"predictions": asked["instances"]}).encode())
-    def answer(self, body):
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-http.server.ThreadingHTTPServer(("0.0.0.0", 8080), Handler).serve_forever()
-"""
-"""A model that answers while its gate is open, and says how many requests it holds."""
-
 Answers = Future[list[tuple[int, str, Any]]]
-
-
-class Gate:
-    """The gates of some backends' models."""
-
-    def __init__(self, namespace: Namespace, *backends: str) -> None:
-        self.namespace = namespace
-        # NB: by address: a pod that is being deleted is asked, too.
-        self.addresses = [pod["status"]["podIP"] for name in backends for pod in namespace.pods(name)]
-
-    def ask(self, path: str) -> list[str]:
-        """What each model says to a path."""
-        return [self.namespace.curl(f"http://{address}:8080{path}")[2] for address in self.addresses]
-
-    def held(self) -> int:
-        """Requests that the models hold now."""
-        return sum(map(int, self.ask("/held")))
 
 
 def test_whatever_is_deleted_first_what_was_admitted_is_answered(namespace: Namespace) -> None:
@@ -59,11 +19,11 @@ def test_whatever_is_deleted_first_what_was_admitted_is_answered(namespace: Name
 
     Requests that a model holds as the deletion is carried out are answered 200 by that model afterwards.
     """
-    wide = {"maxBatchSize": 1, "maxConcurrentBatches": HELD, "defaultTimeout": "120s"}
-    slow = {"timeout": "120s", "propagationDelay": "1s"}
+    wide = {"maxBatchSize": 1, "maxConcurrentBatches": HELD, "defaultTimeout": "300s"}
+    slow = {"timeout": "300s", "propagationDelay": "1s"}
     for name in ("a", "b"):
-        namespace.apply(container_backend(name, script=GATED, batching=wide, drain=slow))
-    namespace.apply(endpoint("e", "b", timeout="120s"), split("s", "e", {"a": 1, "b": 1}))
+        namespace.apply(container_backend(name, script=gated(), batching=wide, drain=slow))
+    namespace.apply(endpoint("e", "b", timeout="300s"), split("s", "e", {"a": 1, "b": 1}))
     for resource in ("modelbackend/a", "modelbackend/b", "modelendpoint/e", "trafficsplit/s"):
         namespace.wait_ready(*resource.split("/"))
     url = namespace.url("e")
@@ -74,7 +34,7 @@ def test_whatever_is_deleted_first_what_was_admitted_is_answered(namespace: Name
 
         def admitted(*backends: str) -> Answers:
             for name in backends:
-                gates[name].ask("/shut")
+                gates[name].shut()
             answers = pool.submit(namespace.ask, url, items)
             wait_for("the models to hold all", lambda: sum(gates[name].held() for name in backends) == HELD)
             return answers
@@ -82,8 +42,8 @@ def test_whatever_is_deleted_first_what_was_admitted_is_answered(namespace: Name
         def answered(answers: Answers, *backends: str) -> None:
             assert not answers.done()
             for name in backends:
-                gates[name].ask("/open")
-            found = answers.result(timeout=90)
+                gates[name].open()
+            found = answers.result()
             assert [status for status, _, _ in found] == [200] * HELD, found
             assert {backend for _, backend, _ in found} == set(backends)
             assert [body["predictions"] for _, _, body in found] == [[item] for item in items]
@@ -104,14 +64,14 @@ def test_whatever_is_deleted_first_what_was_admitted_is_answered(namespace: Name
         wait_for("its pods to be told to end", lambda: not namespace.pods("b"))
         answered(answers, "b")
 
-        namespace.apply(endpoint("e", "a", timeout="120s"))
+        namespace.apply(endpoint("e", "a", timeout="300s"))
         namespace.wait_ready("modelendpoint", "e")
         answers = admitted("a")
         namespace.kubectl("delete", "modelendpoint", "e")
         wait_for("the routers to be told to end", lambda: not _routers(namespace, living=True))
         wait_for("nobody to use the backend", lambda: _used_by(namespace, "a") == [])
         answered(answers, "a")
-        wait_for("the routers to have ended", lambda: not _routers(namespace, living=False), seconds=90)
+        wait_for("the routers to have ended", lambda: not _routers(namespace, living=False))
     namespace.wait_ready("modelbackend", "a")
 
 
@@ -129,5 +89,5 @@ def _routers(namespace: Namespace, *, living: bool) -> list[str]:
     return [
         pod["metadata"]["name"]
         for pod in namespace.list("pods", "app.kubernetes.io/name=penstock-router")
-        if not (living and "deletionTimestamp" in pod["metadata"])
+        if not (living and is_going(pod))
     ]

@@ -22,7 +22,7 @@ from devcluster.errors import DevclusterError
 from devcluster.paths import REPOSITORY
 from devcluster.processes import children, clients
 from tests.support.cluster_traces import Marks, machine_state, marks, traces
-from tests.support.k8s import wait_for
+from tests.support.cluster_waits import wait_for
 
 _POD = """
 apiVersion: v1
@@ -105,7 +105,7 @@ def test_a_cluster_runs_pods_and_goes_without_a_trace(one: Cluster, before: dict
     mark = marks(one)
     one.kubectl("label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
     one.kubectl("apply", "-f", "-", input=_POD)
-    one.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+    one.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=110s")
 
     fetch = "import urllib.request as u; print(u.urlopen('http://web.default.svc.cluster.local').read())"
     by_search_path = fetch.replace(".svc.cluster.local", "")
@@ -119,9 +119,9 @@ def test_a_cluster_runs_pods_and_goes_without_a_trace(one: Cluster, before: dict
     )
     assert ran.stdout.strip() == "b'65532\\n'"
     with one.forward("svc/web", port="http") as port:
-        assert urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).read() == b"65532\n"
+        assert urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60).read() == b"65532\n"
     with one.forward("pod/web") as port:
-        assert urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).read() == b"65532\n"
+        assert urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60).read() == b"65532\n"
     wait_for("the pod's log", lambda: "GET / HTTP" in one.kubectl("logs", "web", "-c", "web").stdout)
     config = json.loads(one.host_kubeconfig.read_text())
     assert config["clusters"][0]["cluster"]["server"].startswith("https://127.0.0.1:")
@@ -131,7 +131,7 @@ def test_a_cluster_runs_pods_and_goes_without_a_trace(one: Cluster, before: dict
     with subprocess.Popen([*one.exec_prefix, "sleep", "600"]) as client:
         wait_for("the client to be recorded", lambda: client.pid in clients(one.state.clients))
         one.down()
-        assert client.wait(10) == -signal.SIGKILL
+        assert client.wait(60) == -signal.SIGKILL
     assert traces(mark) == []
     assert machine_state() == before
 
@@ -221,7 +221,7 @@ def test_a_component_that_ends_is_started_again(one: Cluster) -> None:
     (init,) = children(one.require_alive().pid)
     numbers = {int(_status_field(pid, "NSpid")[-1]): pid for pid in children(init)}
     os.kill(numbers[inner], signal.SIGKILL)
-    wait_for("the restart", lambda: one.status().components["controller-manager"]["restarts"] == 1)
+    wait_for("the restart", lambda: one.status().components["controller-manager"]["restarts"] >= 1)
     wait_for("the running state", lambda: one.status().components["controller-manager"]["running"])
     assert "--- ended with status -9" in one.state.logs.joinpath("controller-manager.log").read_text()
 

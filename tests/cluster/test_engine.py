@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.support.k8s import (
-    MODEL_IMAGE,
-    Namespace,
-    container_backend,
-    endpoint,
-    wait_for,
-)
+from tests.support.cluster_waits import wait_for
+from tests.support.gated_model import Gate
+from tests.support.k8s import MODEL_IMAGE, Namespace, container_backend, endpoint
 
 SCRIPTS = Path(__file__).parent / "models"
 
 
-def script(name: str) -> str:
-    """The text of a model program."""
-    return (SCRIPTS / f"{name}.py").read_text()
+def script(name: str, seconds: float = 0.2) -> str:
+    """The text of a model program.
+
+    Args:
+        name: of its file.
+        seconds: that `slow` takes for a batch.
+    """
+    return (SCRIPTS / f"{name}.py").read_text().replace("time.sleep(0.2)", f"time.sleep({seconds})")
 
 
 def restarts(namespace: Namespace, backend: str) -> list[int]:
@@ -57,14 +59,17 @@ print(json.dumps(collections.Counter(asyncio.run(main()))))
 
 
 def test_a_policys_objective_slots_and_priorities_take_effect_without_a_restart(namespace: Namespace) -> None:
-    """An objective that the queue cannot keep refuses what it refused not before; no pod is replaced."""
+    """An objective that the queue cannot keep refuses what it refused not before; no pod is replaced.
+
+    Sixteen requests, half a second each, are eight seconds of work: most cannot be answered within two.
+    """
     policy: dict[str, Any] = {
         "apiVersion": "penstock.dev/v1alpha1",
         "kind": "BatchPolicy",
         "metadata": {"name": "p"},
         "spec": {"maxBatchSize": 1, "maxQueuedItems": 100},
     }
-    namespace.apply(policy, container_backend("slow", script=script("slow"), batchPolicyRef="p"))
+    namespace.apply(policy, container_backend("slow", script=script("slow", 0.5), batchPolicyRef="p"))
     namespace.wait_ready("modelbackend", "slow")
     url = service(namespace, "slow") + "/predict"
     (pod,) = namespace.pods("slow")
@@ -72,7 +77,7 @@ def test_a_policys_objective_slots_and_priorities_take_effect_without_a_restart(
     assert json.loads(namespace.run_python(OVERLOAD, input=url)) == {"200": 16}
 
     policy["spec"] |= {
-        "latencyObjective": "400ms",
+        "latencyObjective": "2s",
         "maxConcurrentBatches": "auto",
         "priority": {"levels": 3, "default": 2},
         "fairness": {"header": "X-Tenant"},
@@ -83,16 +88,14 @@ def test_a_policys_objective_slots_and_priorities_take_effect_without_a_restart(
     def effective() -> dict[str, Any] | None:
         text = namespace.curl(f"http://{pod['status']['podIP']}:8013/settings")[2]
         found: dict[str, Any] = json.loads(text)["batching"]
-        return found if found["latencyObjectiveMs"] == 400 else None
+        return found if found["latencyObjectiveMs"] == 2000 else None
 
-    told = wait_for("the sidecar to obey the new policy", effective, seconds=30, every=0.1)
+    told = wait_for("the sidecar to obey the new policy", effective, every=0.1)
     assert told["maxConcurrentBatches"] == "auto"
     assert told["priority"] == {"levels": 3, "default": 2, "header": "x-penstock-priority"}
     assert (told["fairness"], told["onBatchError"]) == ({"header": "x-tenant"}, "Fail")
     answers = json.loads(namespace.run_python(OVERLOAD, input=url))
-    assert answers["deadline"] > 0, answers
-    assert answers["200"] > 0, answers
-    assert set(answers) == {"200", "deadline"}
+    assert set(answers) == {"200", "deadline"}, answers
     namespace.wait_condition("batchpolicy", "p", "Ready")
     namespace.wait_condition("modelbackend", "slow", "SettingsApplied")
     assert settled(namespace, "slow") == before
@@ -162,13 +165,13 @@ def test_a_pod_is_ready_only_after_its_warm_up(namespace: Namespace) -> None:
         told = namespace.condition("modelbackend", "cold", "ModelLoaded")
         return told.get("status") == "False" and "warm-up request 2 of 2" in told["message"]
 
-    wait_for("the warm-up to be told", waits, seconds=60)
+    wait_for("the warm-up to be told", waits)
     (pod,) = namespace.pods("cold")
     model = f"http://{pod['status']['podIP']}:8080"
     conditions = {one["type"]: one["status"] for one in pod["status"]["conditions"]}
     assert conditions["Ready"] == "False"
     assert namespace.curl(f"{model}/allow")[0] == 200
-    namespace.wait_ready("modelbackend", "cold", seconds=60)
+    namespace.wait_ready("modelbackend", "cold")
     seen = json.loads(namespace.curl(f"{model}/seen")[2])
     assert seen[0] == ["/predict", "application/json", '{"instances":[1,2]}']
     assert seen[-1] == ["/warm?deep=1", "text/plain", "as it is: 1.0"]
@@ -238,7 +241,7 @@ def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Names
 
     assert answers() == {11}
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": 5}}})
-    wait_for("the new userConfig", lambda: answers() == {15}, seconds=60)
+    wait_for("the new userConfig", lambda: answers() == {15})
 
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": "much"}}})
 
@@ -248,14 +251,14 @@ def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Names
         both = found.get("reason") == "ReconfigureFailed" and all(pod in found["message"] for pod in pods)
         return str(found["message"]) if both else ""
 
-    message = wait_for("both models' refusals to be told", refused, seconds=60)
+    message = wait_for("both models' refusals to be told", refused)
     assert "add: expected a whole number, found 'much'" in message
     assert taken() == dict.fromkeys(pods, False)
     assert answers() == {15}
 
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": 7}}})
-    namespace.wait_condition("modelbackend", "adder", "SettingsApplied", seconds=60)
-    wait_for("both models' assents to be told", lambda: taken() == dict.fromkeys(pods, True), seconds=60)
+    namespace.wait_condition("modelbackend", "adder", "SettingsApplied")
+    wait_for("both models' assents to be told", lambda: taken() == dict.fromkeys(pods, True))
     assert answers() == {17}
     assert settled(namespace, "adder") == before
     assert set(restarts(namespace, "adder")) == {0}
@@ -277,11 +280,20 @@ print(json.dumps(asyncio.run(main())))
 
 
 def test_tensors_are_batched_with_protocol_v2(namespace: Namespace) -> None:
-    """Each caller gets its own rows, exactly, and the model saw batches."""
-    namespace.apply(container_backend("v2", script=script("tensors"), model={"protocol": "v2"}))
+    """Each caller gets its own rows, exactly, and the model saw batches.
+
+    It holds the first until all are there.
+    """
+    batching = {"defaultTimeout": "120s"}
+    namespace.apply(
+        container_backend("v2", script=script("tensors"), model={"protocol": "v2"}, batching=batching)
+    )
     namespace.wait_ready("modelbackend", "v2")
     url = service(namespace, "v2") + "/v2/models/sum/infer"
-    answers = json.loads(namespace.run_python(TENSORS, input=url))
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        asked = pool.submit(namespace.run_python, TENSORS, input=url, seconds=400)
+        Gate(namespace, "v2").open_with(64)
+        answers = json.loads(asked.result())
     sizes = []
     for n, (status, body) in enumerate(answers):
         assert status == 200, body

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, upgrade, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code
+from tests.support.release import upgrade
 
 
 def selected(namespace: Namespace, selector: dict[str, Any]) -> set[str]:
@@ -23,7 +25,7 @@ def of_deployment(namespace: Namespace, name: str) -> set[str]:
     return {
         pod["metadata"]["name"]
         for pod in namespace.list("pods")
-        for owner in pod["metadata"]["ownerReferences"]
+        for owner in pod["metadata"].get("ownerReferences") or ()
         if owner["name"].rpartition("-")[0] == name
     }
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from tests.support.k8s import Namespace, container_backend, endpoint, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import Namespace, condition_of, container_backend, endpoint
 
 SERVES = """
 import http.server
@@ -51,12 +52,13 @@ def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> Non
     def scaler() -> set[str] | None:
         return managers(shown(namespace, "modelbackend", "b")).get(("penstock-autoscaler", "scale"))
 
-    assert wait_for("the autoscaler to be an owner", scaler, seconds=90) == {"f:spec"}
+    assert wait_for("the autoscaler to be an owner", scaler) == {"f:spec"}
     del backend["spec"]["replicas"]
     backend["spec"]["drain"] = {"propagationDelay": "7s"}
     apply_as_git(namespace, backend)
     assert (namespace.get("modelbackend", "b") or {})["spec"]["replicas"] == 2
-    wait_for("the operator to have looked at that", lambda: "7s" in _sidecar(namespace), seconds=60)
+    wait_for("the operator to have looked at that", lambda: "7s" in _sidecar(namespace))
+    wait_for("and to have told of it", lambda: _told_generation(namespace))
     live = shown(namespace, "modelbackend", "b")
     assert live["spec"]["replicas"] == 2
     owners = managers(live)
@@ -82,11 +84,9 @@ def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> Non
         assert {name for name, _ in managers(shown(namespace, kind, name))} == {"penstock"}, kind
 
     namespace.kubectl("scale", "modelbackend", "b", "--replicas=3")
-    told = namespace.wait_condition(
-        "modelbackend", "b", "ScalingActive", "False", reason="ForeignScaler", seconds=60
-    )
-    assert "kubectl" in told["message"]
-    assert (namespace.get("modelbackend", "b") or {})["spec"]["replicas"] == 3
+    told = namespace.wait_object("modelbackend", "b", "ScalingActive", "False", reason="ForeignScaler")
+    assert "kubectl" in condition_of(told, "ScalingActive")["message"]
+    assert told["spec"]["replicas"] == 3
 
 
 def test_a_preview_of_a_live_cluster_tells_what_would_be_written(
@@ -94,8 +94,8 @@ def test_a_preview_of_a_live_cluster_tells_what_would_be_written(
 ) -> None:
     """Nothing while all is as wanted; with another router image that Deployment alone; nothing is written."""
     namespace.apply(container_backend("b", script=SERVES, replicas=0), endpoint("e", "b"))
-    wait_for("a router", lambda: namespace.get("deployment", "penstock-router"), seconds=60)
-    wait_for("nothing to be left to write", lambda: preview(operator, namespace) == {}, seconds=60)
+    wait_for("a router", lambda: namespace.get("deployment", "penstock-router"))
+    wait_for("nothing to be left to write", lambda: preview(operator, namespace) == {})
 
     before = namespace.get("deployment", "penstock-router")
     wanted = preview(operator, namespace, "--router-image=example.com/router:next")
@@ -134,7 +134,15 @@ def preview(operator: Namespace, namespace: Namespace, *flags: str) -> dict[tupl
 
 
 def _sidecar(namespace: Namespace) -> list[str]:
-    """The sidecar's arguments in the backend's Deployment."""
-    deployment = namespace.get("deployment", "b-backend") or {}
+    """The sidecar's arguments in the backend's Deployment; none before that is there."""
+    deployment = namespace.get("deployment", "b-backend")
+    if deployment is None:
+        return []
     found: list[str] = deployment["spec"]["template"]["spec"]["initContainers"][0]["args"]
     return found
+
+
+def _told_generation(namespace: Namespace) -> bool:
+    """Whether the backend's status is of its generation."""
+    live = namespace.get("modelbackend", "b") or {"metadata": {"generation": 0}}
+    return bool((live.get("status") or {}).get("observedGeneration") == live["metadata"]["generation"])

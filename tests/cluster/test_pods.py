@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from devcluster.cluster import Cluster
+from tests.support.cluster_waits import wait_for
 from tests.support.k8s import (
     MODEL_IMAGE,
     Load,
     Namespace,
+    condition_of,
     container_backend,
     ledger_backend,
     ledger_code,
-    wait_for,
 )
 
 RESOURCE = "example.com/accelerator"
@@ -71,12 +72,12 @@ def test_a_model_that_needs_the_only_accelerator_rolls_in_place(namespace: Names
     assert pod["spec"]["containers"][0]["resources"]["requests"][RESOURCE] == "1"
 
     namespace.patch("modelbackend", "b", {"spec": {"podTemplate": {"annotations": {"changed": "yes"}}}})
-    told = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="Unschedulable")
-    assert RESOURCE in told["message"]
-    assert namespace.condition("modelbackend", "b", "Available")["status"] == "True"
+    told = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="Unschedulable")
+    assert RESOURCE in condition_of(told, "Ready")["message"]
+    assert condition_of(told, "Available")["status"] == "True"
 
     namespace.patch("modelbackend", "b", {"spec": {"rollout": {"maxSurge": 0, "maxUnavailable": 1}}})
-    namespace.wait_ready("modelbackend", "b", seconds=120)
+    namespace.wait_ready("modelbackend", "b", seconds=240)
     wait_for("another pod in its place", lambda: pod["metadata"]["uid"] not in uids(namespace))
 
 
@@ -87,12 +88,12 @@ def test_a_suspended_backend_is_left_as_it_is_until_it_is_resumed(namespace: Nam
     before, deployment = uids(namespace), namespace.get("deployment", "b-backend") or {}
     change = {"suspend": True, "podTemplate": {"annotations": {"changed": "yes"}}}
     namespace.patch("modelbackend", "b", {"spec": change})
-    namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="Suspended", seconds=60)
+    namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="Suspended")
     after = namespace.get("deployment", "b-backend") or {}
     assert after["metadata"]["generation"] == deployment["metadata"]["generation"]
     assert uids(namespace) == before
     namespace.patch("modelbackend", "b", {"spec": {"suspend": False}})
-    wait_for("another pod", lambda: uids(namespace) and not uids(namespace) & before, seconds=120)
+    wait_for("another pod", lambda: uids(namespace) and not uids(namespace) & before, seconds=240)
     namespace.wait_ready("modelbackend", "b")
 
 

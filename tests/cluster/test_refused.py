@@ -16,7 +16,8 @@ import pytest
 
 from devcluster.network import FIRST
 from penstock_operator.control import pki
-from tests.support.k8s import INSTALLED_IN, Namespace, container_backend, endpoint, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import INSTALLED_IN, Namespace, condition_of, container_backend, endpoint
 
 Obj = dict[str, Any]
 OPERATOR = f"system:serviceaccount:{INSTALLED_IN}:penstock-operator"
@@ -60,12 +61,13 @@ def test_a_new_object_has_observed_nothing(namespace: Namespace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason", "flag"),
-    [("quota", "QuotaExceeded", "Stalled"), ("policy", "PolicyDenied", "Stalled"),
-     ("webhook", "WebhookFailed", "Reconciling")],
+    ("name", "words", "reason", "flag"),
+    [("quota", "exceeded quota", "QuotaExceeded", "Stalled"),
+     ("policy", "no services in tests", "PolicyDenied", "Stalled"),
+     ("webhook", "failed calling webhook", "WebhookFailed", "Reconciling")],
 )  # fmt: skip
 def test_what_the_apiserver_refuses_is_told_in_its_words(
-    namespace: Namespace, name: str, reason: str, flag: str
+    namespace: Namespace, name: str, words: str, reason: str, flag: str
 ) -> None:
     """A quota, an admission policy, a webhook that does not answer: the reason, and its end."""
     here = {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}
@@ -96,17 +98,17 @@ def test_what_the_apiserver_refuses_is_told_in_its_words(
     }[name]  # fmt: skip
     try:
         namespace.apply(*obstacles)
-        wait_for("the obstacle to stand", lambda: _refused(namespace), seconds=60)
+        # A quota refuses in other words until it is counted.
+        wait_for("the obstacle to stand", lambda: words in _refused(namespace))
         namespace.apply(container_backend("b", script="", replicas=0))
-        told = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason=reason)
-        assert told["message"].startswith("Service b-backend: ")
-        assert namespace.condition("modelbackend", "b", flag)["status"] == "True"
+        told = namespace.wait_object("modelbackend", "b", "Ready", "False", reason=reason)
+        assert condition_of(told, "Ready")["message"].startswith("Service b-backend: ")
+        assert condition_of(told, flag)["status"] == "True"
         assert namespace.get("deployment", "b-backend") is not None
     finally:
         for one in reversed(obstacles):
             namespace.kubectl("delete", one["kind"], one["metadata"]["name"])
-    namespace.wait_condition("modelbackend", "b", "Ready", "True", seconds=120)
-    assert namespace.condition("modelbackend", "b", flag) == {}
+    assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), flag) == {}
 
 
 @contextlib.contextmanager
@@ -152,16 +154,15 @@ def test_what_a_webhook_denies_is_told_in_its_words(namespace: Namespace, tmp_pa
     """One that answers, and says no: WebhookDenied, with the webhook's name and reason, until it is gone."""
     no = {"allowed": False, "status": {"message": WORDS, "code": 403}}
     with webhook(namespace, "ValidatingWebhookConfiguration", tmp_path, no):
-        wait_for("the webhook to deny", lambda: WORDS in _refused(namespace), seconds=60)
+        wait_for("the webhook to deny", lambda: WORDS in _refused(namespace))
         namespace.apply(container_backend("b", script="", replicas=0))
-        told = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="WebhookDenied")
-        assert told["message"] == (
+        told = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="WebhookDenied")
+        assert condition_of(told, "Ready")["message"] == (
             f'Service b-backend: admission webhook "says.penstock.dev" denied the request: {WORDS}'
         )
-        assert namespace.condition("modelbackend", "b", "Stalled")["reason"] == "WebhookDenied"
+        assert condition_of(told, "Stalled")["reason"] == "WebhookDenied"
         assert namespace.get("deployment", "b-backend") is not None
-    namespace.wait_condition("modelbackend", "b", "Ready", "True", seconds=120)
-    assert namespace.condition("modelbackend", "b", "Stalled") == {}
+    assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), "Stalled") == {}
 
 
 def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
@@ -174,7 +175,7 @@ def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
     """
     namespace.apply(container_backend("b", script="", replicas=0), endpoint("e", "b"))
     namespace.wait_condition("modelbackend", "b", "Ready", "True")
-    namespace.wait_condition("modelendpoint", "e", "RouterReady", "True", seconds=120)
+    namespace.wait_condition("modelendpoint", "e", "RouterReady", "True")
     operations = json.dumps([{"op": "replace", "path": "/metadata/resourceVersion", "value": "1"}])
     older = {
         "allowed": True,
@@ -194,17 +195,16 @@ def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
         matchConditions=[{"name": "theirs", "expression": theirs}],
     ):  # fmt: skip
         said = "the object has been modified; please apply your changes to the latest version and try again"
-        wait_for("the webhook", lambda: said in namespace.kubectl(*stands, check=False), seconds=60)
+        wait_for("the webhook", lambda: said in namespace.kubectl(*stands, check=False))
         for service, where in told.items():
             namespace.patch("service", service, {"spec": {"selector": {"somebody": "s"}}})
-            found = namespace.wait_condition(*where, "False", reason="WriteConflict")
+            found = namespace.wait_object(*where, "False", reason="WriteConflict")
             words = f'Operation cannot be fulfilled on services "{service}": {said}'
-            assert found["message"] == f"Service {service}: {words}"
-            kind, name, _ = where
-            assert namespace.condition(kind, name, "Reconciling")["reason"] == "WriteConflict"
-            assert namespace.condition(kind, name, "Stalled").get("reason") != "WriteConflict"
+            assert condition_of(found, where[2])["message"] == f"Service {service}: {words}"
+            assert condition_of(found, "Reconciling")["reason"] == "WriteConflict"
+            assert condition_of(found, "Stalled").get("reason") != "WriteConflict"
     for service, where in told.items():
-        namespace.wait_condition(*where, "True", seconds=120)
+        namespace.wait_condition(*where, "True")
         assert "somebody" not in (namespace.get("service", service) or {})["spec"]["selector"]
 
 
@@ -223,20 +223,17 @@ def test_a_right_that_was_taken_away_is_told_in_the_apiservers_words(namespace: 
     may = ("auth", "can-i", "patch", "services", "-n", namespace.name, f"--as={OPERATOR}")
     try:
         cluster.kubectl("patch", *role, "--type=merge", "-p", json.dumps({"rules": less}))
-        wait_for(
-            "the right to be gone", lambda: "no" in cluster.kubectl(*may, check=False).stdout, seconds=60
-        )
+        wait_for("the right to be gone", lambda: "no" in cluster.kubectl(*may, check=False).stdout)
         namespace.apply(container_backend("b", script="", replicas=0))
-        told = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="Forbidden")
-        assert told["message"].startswith(
+        told = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="Forbidden")
+        assert condition_of(told, "Ready")["message"].startswith(
             f'Service b-backend: services "b-backend" is forbidden: User "{OPERATOR}" cannot patch resource '
         )
-        assert namespace.condition("modelbackend", "b", "Stalled")["reason"] == "Forbidden"
+        assert condition_of(told, "Stalled")["reason"] == "Forbidden"
         assert namespace.get("deployment", "b-backend") is not None
     finally:
         cluster.kubectl("patch", *role, "--type=merge", "-p", json.dumps({"rules": rules}))
-    namespace.wait_condition("modelbackend", "b", "Ready", "True", seconds=120)
-    assert namespace.condition("modelbackend", "b", "Stalled") == {}
+    assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), "Stalled") == {}
 
 
 def _refused(namespace: Namespace) -> str:

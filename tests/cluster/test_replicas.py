@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code
 
 
 def test_kubectl_scale_works_on_the_backend(namespace: Namespace, load: Load) -> None:
@@ -13,13 +14,12 @@ def test_kubectl_scale_works_on_the_backend(namespace: Namespace, load: Load) ->
     wait_for(
         "two replicas in status",
         lambda: namespace.get("modelbackend", "b")["status"].get("readyReplicas") == 2,
-        seconds=60,
     )
     scale = namespace.kubectl("get", "modelbackend", "b", "--subresource=scale", "-o", "jsonpath={.status}")
     assert '"replicas":2' in scale
     assert "penstock.dev/backend=b" in scale
     namespace.kubectl("scale", "modelbackend", "b", "--replicas=0")
-    wait_for("no pods", lambda: not namespace.list("pods", "penstock.dev/backend=b"), seconds=90)
+    wait_for("no pods", lambda: not namespace.list("pods", "penstock.dev/backend=b"), seconds=240)
 
 
 def test_an_hpa_raises_the_backend_to_its_minimum(namespace: Namespace, load: Load) -> None:
@@ -54,6 +54,6 @@ def test_an_hpa_raises_the_backend_to_its_minimum(namespace: Namespace, load: Lo
     wait_for(
         "two ready replicas",
         lambda: namespace.get("modelbackend", "b")["status"].get("readyReplicas") == 2,
-        seconds=120,
+        seconds=240,
     )
     assert namespace.get("deployment", "b-backend")["spec"]["replicas"] == 2

@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from penstock_wire.report import SidecarReport, encode
-from tests.support.k8s import INSTALLED_IN, Namespace, container_backend, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import INSTALLED_IN, Namespace, container_backend
 
 URL = f"https://penstock-operator.{INSTALLED_IN}.svc:8016/reports/"
 AUDIENCE = "penstock-operator"
@@ -142,11 +143,13 @@ def test_only_the_pod_itself_may_report(namespace: Namespace, operator: Namespac
     namespace.kubectl("delete", "pod", other["metadata"]["name"], "--grace-period=1")
     late = {"seen": (sidecar, shown, report(other)), "not seen": (sidecar, kept, report(other))}
     began = time.monotonic()
+    nobody = {"401 bad_token", "403 unknown_pod"}
+    not_yet = {"403 wrong_peer", "429 too_many_tokens", "503 no_review"}
 
     def refused() -> dict[str, str] | None:
         told = from_own_pod(late)
-        return told if "403 wrong_peer" not in told.values() else None
+        assert set(told.values()) <= nobody | not_yet, told
+        return told if set(told.values()) <= nobody else None
 
-    told = wait_for("the deleted pod's tokens to be nobody's", refused, seconds=60)
-    assert set(told.values()) <= {"401 bad_token", "403 unknown_pod"}
+    told = wait_for("the deleted pod's tokens to be nobody's", refused)
     print(f"{told} {time.monotonic() - began:.1f} s after the pod was deleted")

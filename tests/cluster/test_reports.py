@@ -12,7 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from devcluster.cluster import Cluster
-from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, upgrade, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code
+from tests.support.release import leading_pod, operator_metrics, upgrade
+from tests.support.stalls import Stalls
 
 OURS = 5.0
 """Seconds of a change's way that operator and sidecar may take together: a fraction of one as a rule."""
@@ -22,6 +25,9 @@ IN_ALL = 90.0 + 5.0
 `syncFrequency`, a minute by default, drawn out by up to half at random. The rest is its work and ours."""
 
 SHOWN = "import os; print(os.lstat('/etc/penstock/settings/..data').st_mtime)"
+
+TOLD = ("report failed", "reports are taken again")
+"""What a sidecar says as reports end and begin to be taken: the last of them is how it stands."""
 
 SECRET = "penstock-operator-tls"
 OVERLAP = 12
@@ -51,18 +57,11 @@ def pods(namespace: Namespace) -> dict[str, list[int]]:
 
 def taken(operator: Namespace) -> dict[str, float]:
     """Reports that the leader took over TLS, by kind; and those in plain text."""
-    (pod,) = [
-        pod
-        for pod in operator.list("pods", "app.kubernetes.io/name=penstock-operator")
-        if "deletionTimestamp" not in pod["metadata"]
-    ]
-    _, _, text = operator.curl(f"http://{pod['status']['podIP']}:8015/metrics")
-    found = {}
-    for line in text.splitlines():
-        if line.startswith(("penstock_operator_reports_total{", "penstock_operator_plain_reports_total{")):
-            name, value = line.rsplit(" ", 1)
-            found[name.removeprefix("penstock_operator_")] = float(value)
-    return found
+    return {
+        series.removeprefix("penstock_operator_"): value
+        for series, value in operator_metrics(operator).items()
+        if series.startswith(("penstock_operator_reports_total{", "penstock_operator_plain_reports_total{"))
+    }
 
 
 def authorities(operator: Namespace) -> str:
@@ -84,48 +83,84 @@ def test_keys_rotate_without_a_restart_or_a_gap(
     namespace.wait_ready("modelbackend", "b")
     namespace.wait_ready("modelendpoint", "e")
     before = pods(namespace)
-    wait_for("reports of both kinds", lambda: {SIDECAR, ROUTER} <= taken(operator).keys(), seconds=20)
-    assert not [name for name in taken(operator) if name.startswith("plain") and taken(operator)[name]]
+    wait_for("reports of both kinds", lambda: {SIDECAR, ROUTER} <= taken(operator).keys())
+    assert not [name for name, value in taken(operator).items() if name.startswith("plain") and value]
 
-    last, gaps, at = taken(operator), {SIDECAR: 0.0, ROUTER: 0.0}, time.monotonic()
-    moved = dict.fromkeys(gaps, at)
+    silence = Silence(operator)
     for ask in (
         ("annotate", "secret", SECRET, f"penstock.dev/rotate={time.time()}", "--overwrite"),
         ("delete", "secret", SECRET),
     ):
         first, seen = authorities(operator), set[int]()
         operator.kubectl(*ask)
-        deadline = time.monotonic() + 90
-        while True:
-            now, found = taken(operator), authorities(operator)
-            for kind in gaps:
-                if now[kind] > last[kind]:
-                    moved[kind] = time.monotonic()
-                gaps[kind] = max(gaps[kind], time.monotonic() - moved[kind])
-            last = now
+
+        def rotated(first: str = first, seen: set[int] = seen) -> str:
+            silence.look()
+            found = authorities(operator)
             seen.add(found.count("BEGIN CERTIFICATE"))
-            if found.count("BEGIN CERTIFICATE") == 1 and found != first:
-                break
-            assert time.monotonic() < deadline, (seen, found)
-            time.sleep(0.5)
+            return found if found.count("BEGIN CERTIFICATE") == 1 and found != first else ""
+
+        found = wait_for("the new authority to be trusted alone", rotated, seconds=240, every=0.5)
         assert seen >= {1, 2}, "old and new were trusted together"
 
         def told(found: str = found) -> bool:
             names = ("b-backend-settings", "penstock-router-settings")
             return all((namespace.get("configmap", name) or {})["data"]["ca.crt"] == found for name in names)
 
-        wait_for("the ConfigMaps to name the new authority alone", told, seconds=30)
-    # One is due each second, on a busy operator each 10 s; a rotation adds less than a missed one.
-    assert max(gaps.values()) < 12, gaps
+        wait_for("the ConfigMaps to name the new authority alone", told, seconds=240)
+
+    def messages(pod: str) -> list[str]:
+        return [line["message"] for line in namespace.log(pod, "penstock-sidecar")]
+
+    for name in [pod["metadata"]["name"] for pod in namespace.pods("b")]:
+        # Twice both, and then the new one alone.
+        wait_for(
+            f"{name} to have been told of all", lambda it=name: messages(it).count("authorities told") >= 4
+        )
+        assert "the operator's certificate is not trusted" not in messages(name)
+    assert max(silence.longest.values()) < silence.allowed, silence.told()
     assert pods(namespace) == before
-    for pod in namespace.pods("b"):
-        messages = [line["message"] for line in namespace.log(pod["metadata"]["name"], "penstock-sidecar")]
-        assert "the operator's certificate is not trusted" not in messages
-        assert messages.count("authorities told") >= 4
     # The pods that begin now trust what is shown now.
     namespace.patch("modelbackend", "b", {"spec": {"replicas": 3}})
-    wait_for("a third pod", lambda: len(namespace.pods("b")) == 3, seconds=60)
+    wait_for("a third pod", lambda: len(namespace.pods("b")) == 3)
     namespace.wait_ready("modelbackend", "b")
+
+
+class Silence:
+    """How long no report of a kind was taken, as looks at the operator prove it: never more than there was.
+
+    Args:
+        operator: whose metrics tell.
+    """
+
+    def __init__(self, operator: Namespace) -> None:
+        self.longest = {SIDECAR: 0.0, ROUTER: 0.0}
+        self.interval = 0.0
+        """The longest that pods were told to wait between two reports."""
+        self._operator = operator
+        self._since: dict[str, tuple[float, float]] = {}
+
+    @property
+    def allowed(self) -> float:
+        """After how long a pod counts as silent."""
+        return max(10.0, 2.5 * self.interval)
+
+    def look(self) -> None:
+        """Look once more."""
+        asked = time.monotonic()
+        found = operator_metrics(self._operator)
+        self.interval = max(self.interval, found["penstock_operator_report_interval_seconds"])
+        for kind in self.longest:
+            count = found.get(f"penstock_operator_{kind}", 0.0)
+            known, since = self._since.get(kind, (-1.0, 0.0))
+            if count != known:
+                self._since[kind] = (count, time.monotonic())
+            else:
+                self.longest[kind] = max(self.longest[kind], asked - since)
+
+    def told(self) -> str:
+        """In words."""
+        return f"silent for {self.longest}, {self.allowed} s allowed: told to report each {self.interval} s"
 
 
 def test_a_new_leader_hears_and_tells_every_pod_within_seconds(
@@ -144,26 +179,31 @@ def test_a_new_leader_hears_and_tells_every_pod_within_seconds(
     )  # fmt: skip
     namespace.wait_ready("modelbackend", "b")
     addresses = [pod["status"]["podIP"] for pod in namespace.pods("b")]
-    (old,) = operator.list("pods", "app.kubernetes.io/name=penstock-operator")
+    old = leading_pod(operator)
     operator.kubectl("delete", "pod", old["metadata"]["name"], "--wait=false")
     policy["spec"]["maxBatchSize"] = 19
     namespace.apply(policy)
     began = time.monotonic()
 
     def leads() -> bool:
-        slice_ = operator.get("endpointslice", "penstock-operator") or {}
-        return bool(slice_["endpoints"][0]["addresses"][0] != old["status"]["podIP"])
+        found = operator.get("endpointslice", "penstock-operator") or {}
+        addresses = {address for one in found.get("endpoints") or () for address in one["addresses"]}
+        return bool(addresses - {old["status"]["podIP"]})
 
-    wait_for("another leader", leads, seconds=60)
+    wait_for("another leader", leads)
     led = time.monotonic() - began
 
     def in_effect() -> bool:
         return all('"maxBatchSize":19' in namespace.curl(f"http://{ip}:8013/settings")[2] for ip in addresses)
 
-    wait_for("both sidecars to obey the new policy", in_effect, seconds=60, every=0.2)
+    with Stalls() as stalls:
+        wait_for("both sidecars to obey the new policy", in_effect, every=0.2)
     told = time.monotonic() - began
-    print(f"another leader after {led:.1f} s, settings in effect after {told:.1f} s")
-    assert told - led <= 30.0, (led, told)
+    said = (
+        f"another leader after {led:.1f} s, settings in effect after {told:.1f} s, {stalls.lost:.1f} s lost"
+    )
+    print(said)
+    assert told - led <= 30.0 + stalls.lost, said
 
 
 @pytest.fixture
@@ -203,33 +243,38 @@ def test_settings_arrive_without_the_report_channel(
     request.getfixturevalue("cut")
 
     def silent() -> bool:
-        return all(
-            any(line["message"] == "report failed" for line in namespace.log(name, "penstock-sidecar"))
+        last = [
+            [line["message"] for line in namespace.log(name, "penstock-sidecar") if line["message"] in TOLD][
+                -1:
+            ]
             for name in addresses
-        )
+        ]
+        return all(one == ["report failed"] for one in last)
 
-    wait_for("every sidecar to say that it cannot report", silent, seconds=30)
+    wait_for("every sidecar to say that it cannot report", silent)
     policy["spec"]["maxBatchSize"] = 17
-    namespace.apply(policy)
-    applied = time.time()
 
     def in_effect() -> bool:
         found = [namespace.curl(f"http://{ip}:8013/settings")[2] for ip in addresses.values()]
         return all('"maxBatchSize":17' in text for text in found)
 
     # NB: kubelet looks at a pod's volumes every 60 to 90 s; a busy one later.
-    wait_for("both sidecars to obey the new policy", in_effect, seconds=180, every=0.5)
+    with Stalls() as stalls:
+        namespace.apply(policy)
+        applied = time.time()
+        wait_for("both sidecars to obey the new policy", in_effect, seconds=300, every=0.5)
     recorded = _recorded(namespace)
     for name in addresses:
         shown = float(namespace.kubectl("exec", name, "-c", "penstock-sidecar", "--", "python", "-c", SHOWN))
         obeyed = _obeyed(namespace, name)
-        print(
-            f"{name}: in its volume after {shown - applied:.1f} s, in effect after {obeyed - applied:.1f} s"
+        said = (
+            f"{name}: recorded after {recorded - applied:.1f} s, in its volume after "
+            f"{shown - applied:.1f} s, in effect after {obeyed - applied:.1f} s; {stalls.lost:.1f} s lost"
         )
-        assert recorded - applied + obeyed - shown <= OURS, (
-            "the operator writes, the sidecar follows its file"
-        )
-        assert obeyed - applied <= IN_ALL
+        print(said)
+        # The operator writes, the sidecar follows its file.
+        assert recorded - applied + obeyed - shown <= OURS + stalls.lost, said
+        assert obeyed - applied <= IN_ALL + stalls.lost, said
 
 
 def _recorded(namespace: Namespace) -> float:

@@ -28,7 +28,7 @@ def test_every_digit_is_answered_as_the_model_answers_in_process(namespace: Name
     namespace.apply(*documents)
     backends = [one["metadata"]["name"] for one in documents if one["kind"] == "ModelBackend"]
     for name in backends:
-        namespace.wait_ready("modelbackend", name, seconds=120)
+        namespace.wait_ready("modelbackend", name, seconds=240)
     namespace.wait_ready("modelendpoint", "digits")
 
     code = (ROOT / "examples/digits/in_process.py").read_text()
@@ -64,10 +64,11 @@ def test_every_digit_is_answered_as_the_model_answers_in_process(namespace: Name
 
 def test_each_backend_has_its_share_within_two_requests_a_router(namespace: Namespace, load: Load) -> None:
     """Of 10 000 requests, a 90/10 split gives 9 000 and 1 000, each within ±2 a router."""
+    room = {"maxQueuedItems": 10_000}  # for all of them: it is the shares that are counted, not the pace
     namespace.apply(
         ledger_code(),
-        ledger_backend("stable", collector=load.port),
-        ledger_backend("candidate", collector=load.port),
+        ledger_backend("stable", collector=load.port, batching=room),
+        ledger_backend("candidate", collector=load.port, batching=room),
         endpoint("split", "stable"),
         split("split", "split", {"stable": 90, "candidate": 10}),
     )
@@ -77,7 +78,7 @@ def test_each_backend_has_its_share_within_two_requests_a_router(namespace: Name
     namespace.wait_ready("modelendpoint", "split")
     namespace.wait_ready("trafficsplit", "split")
     load.start(namespace.url("split"), rate=400, count=count)
-    summary = load.finish(seconds=180)
+    summary = load.finish(seconds=300)
 
     assert_nothing_lost(summary)
     router_pods = namespace.list("pods", "app.kubernetes.io/name=penstock-router")

@@ -12,7 +12,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from penstock_operator.desired.pods import USER, container_security
-from tests.support.k8s import MODEL_IMAGE, Namespace, container_backend, endpoint, upgrade, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import MODEL_IMAGE, Namespace, container_backend, endpoint
+from tests.support.release import upgrade
 
 MODELS = Path(__file__).parent / "models"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -50,7 +52,7 @@ def collector() -> tuple[dict[str, Any], dict[str, Any]]:
 def traced(namespace: Namespace) -> Iterator[Namespace]:
     """A namespace with a collector that the release names; then all is as before."""
     namespace.apply(*collector())
-    namespace.kubectl("wait", "--for=condition=Ready", "pod/collector", "--timeout=60s")
+    namespace.kubectl("wait", "--for=condition=Ready", "pod/collector", "--timeout=110s")
     values = (
         *("--set", f"tracing.endpoint=http://collector.{namespace.name}.svc:4318"),
         *("--set-string", "tracing.environment.OTEL_BSP_SCHEDULE_DELAY=200"),
@@ -91,7 +93,7 @@ def test_a_request_and_its_batch_are_traced_where_the_chart_names_a_collector(tr
         mine = {span.name: process for process, span in spans(traced) if span.trace_id.hex() == TRACE}
         return mine if len(mine) == 2 else None
 
-    found = wait_for("the spans of the request and its batch", ours, seconds=30)
+    found = wait_for("the spans of the request and its batch", ours)
     assert found.keys() == {"POST", "batch"}
     (pod,) = traced.pods("b")
     for process in found.values():

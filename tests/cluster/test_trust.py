@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.k8s import (
-    Load,
-    Namespace,
-    container_backend,
-    ledger_backend,
-    ledger_code,
-    versions,
-    wait_for,
-)
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import Load, Namespace, container_backend, ledger_backend, ledger_code, versions
+from tests.support.release import leading_pod, operator_idle, wait_in_force
+from tests.support.stalls import Stalls
 
 STANDBY_ACTS_S = 15.0
 """From the old leader's last renewal to the new one's first write, by the Lease and the apiserver: what a
@@ -39,57 +37,94 @@ def test_wait_for_ready_is_never_satisfied_by_what_was_before(namespace: Namespa
         assert "timed out" in done.stderr
 
 
+@pytest.fixture
+def standby(operator: Namespace) -> Iterator[Namespace]:
+    """The operator's namespace with a second pod, and kubelet patient with one that stands still."""
+    live = operator.get("deployment", "penstock-operator") or {}
+
+    def set_to(replicas: int, failures: int) -> None:
+        probe = {"name": "operator", "livenessProbe": {"failureThreshold": failures}}
+        spec = {"replicas": replicas, "template": {"spec": {"containers": [probe]}}}
+        operator.kubectl("patch", "deployment", "penstock-operator", "-p", json.dumps({"spec": spec}))
+        wait_in_force(operator.cluster)
+
+    (container,) = live["spec"]["template"]["spec"]["containers"]
+    set_to(2, 60)
+    yield operator
+    set_to(live["spec"]["replicas"], container["livenessProbe"]["failureThreshold"])
+
+
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_standby_acts_within_seconds(
-    namespace: Namespace, operator: Namespace, blow: signal.Signals
+    namespace: Namespace, standby: Namespace, blow: signal.Signals
 ) -> None:
     """The leader dies without a word, or stands still: the other leads within 15 s, and writes.
 
     One that stood still and wakes has lost the Lease: it ends, and what was changed meanwhile stays as it is.
     """
-    before = (operator.get("deployment", "penstock-operator") or {})["spec"]["replicas"]
-    operator.kubectl("scale", "deployment", "penstock-operator", "--replicas=2")
-    number = 0
+    operator, name = standby, leading_pod(standby)["metadata"]["name"]
+    namespace.apply(container_backend("a", script="", replicas=0))
+    wait_for("the leader to act", lambda: namespace.get("service", "a-backend"))
+    number = _process_of(operator, name)
     try:
-        wait_for("a standby", lambda: len(_ready_pods(operator)) == 2, seconds=90)
-        wait_for("a leader among them", lambda: _leader(operator) in _ready_pods(operator), seconds=30)
-        name = _leader(operator)
-        namespace.apply(container_backend("a", script="", replicas=0))
-        wait_for("the leader to act", lambda: namespace.get("service", "a-backend"), seconds=60)
-        number = _process_of(operator, name)
-        os.kill(number, blow)
-        last = _lease_time(operator, "renewTime")
-        if blow == signal.SIGKILL:  # and no second life in the same pod, which would be faster still
-            operator.kubectl("delete", "pod", name, "--grace-period=0", "--force")
-        namespace.apply(container_backend("b", script="", replicas=0))
-        service = wait_for("the standby to act", lambda: namespace.get("service", "b-backend"), seconds=60)
-        assert _leader(operator) != name
-        leads = (_lease_time(operator, "acquireTime") - last).total_seconds()
-        acts = (_time(service["metadata"]["creationTimestamp"]) - last).total_seconds()
-        assert acts <= STANDBY_ACTS_S, f"{acts:.1f} s, led after {leads:.1f} s"
-        print(f"{blow.name}: led {leads:.1f} s after the last renewal, acted after {acts:.1f} s")
+        with Stalls() as stalls:
+            # NB: who is to be killed stands still first, so that its pod goes before kubelet can start it
+            # again, which would be faster still. That it has stopped is all that another sees of its end.
+            os.kill(number, signal.SIGSTOP)
+            namespace.apply(container_backend("b", script="", replicas=0))
+            last = _last_renewal(operator, name)
+            if blow == signal.SIGKILL:
+                flags = ("--grace-period=0", "--force", "--wait=false")
+                operator.kubectl("delete", "pod", name, *flags)
+                with contextlib.suppress(ProcessLookupError):  # kubelet was as fast
+                    os.kill(number, signal.SIGKILL)
+            service = wait_for("the standby to act", lambda: namespace.get("service", "b-backend"))
+        holder, acquired = _lease(operator)["holderIdentity"], _time(_lease(operator)["acquireTime"])
+        assert holder != name
+        asked = _time((namespace.get("modelbackend", "b") or {})["metadata"]["creationTimestamp"])
+        acts = _time(service["metadata"]["creationTimestamp"])
+        # Who asks when the other leads already is answered from then on.
+        since = last if asked <= acquired else asked
+        led_s, acts_s = (acquired - last).total_seconds(), (acts - since).total_seconds()
+        said = f"{blow.name}: led {led_s:.1f} s after the last renewal, acted after {acts_s:.1f} s; "
+        said += f"the machine lost {stalls.lost:.1f} s"
+        print(said)
+        assert max(led_s, acts_s) <= STANDBY_ACTS_S + stalls.lost, said
         if blow == signal.SIGSTOP:
             # What it knows is old, and what it will hear first when it wakes is not the last word.
             for size in (3, 5, 7):
                 namespace.patch("modelbackend", "a", {"spec": {"batching": {"maxBatchSize": size}}})
-                wait_for("the new leader to say so", lambda told=size: _told(namespace, told), seconds=30)
-            before_it_wakes = _quiet(namespace)
+                wait_for("the new leader to say so", lambda told=size: _told(namespace, told))
+            before_it_wakes = _quiet(namespace, operator)
             os.kill(number, signal.SIGCONT)
-            log = wait_for("it to end", lambda: _ended_log(operator, name), seconds=60)
-            assert _leader(operator) != name
+            log = wait_for("it to end", lambda: _ended_log(operator, name))
+            assert _lease(operator)["holderIdentity"] != name
             assert versions(namespace) == before_it_wakes
-            assert "operator ends" in log
-            assert "LeaseLost" in log
+            assert "operator ends" in log, log[-3000:]
+            assert "LeaseLost" in log, log[-3000:]
     finally:
-        if blow == signal.SIGSTOP and number and Path(f"/proc/{number}").exists():
+        with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGCONT)
-        operator.kubectl("scale", "deployment", "penstock-operator", f"--replicas={before}")
-        wait_for("the replicas as before", lambda: len(_ready_pods(operator)) == before, seconds=90)
 
 
-def _lease_time(operator: Namespace, field: str) -> datetime.datetime:
-    lease = operator.get("lease", "penstock-operator") or {}
-    return _time(lease["spec"][field])
+def _lease(operator: Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = (operator.get("lease", "penstock-operator") or {})["spec"]
+    return found
+
+
+def _last_renewal(operator: Namespace, holder: str) -> datetime.datetime:
+    """When a holder that has stopped renewed last: one renewal may still have been on its way."""
+    seen: list[str] = []
+
+    def stands() -> bool:
+        found = _lease(operator)
+        if found["holderIdentity"] != holder:
+            return True
+        seen.append(found["renewTime"])
+        return len(seen) > 1 and seen[-1] == seen[-2]
+
+    wait_for("the Lease to stand still", stands, every=0.5)
+    return _time(seen[-1])
 
 
 def _time(text: str) -> datetime.datetime:
@@ -102,15 +137,15 @@ def _told(namespace: Namespace, size: int) -> bool:
     return f'"maxBatchSize":{size}' in record["data"]["settings.json"]
 
 
-def _quiet(namespace: Namespace) -> dict[str, str]:
+def _quiet(namespace: Namespace, operator: Namespace) -> dict[str, str]:
     """The versions of all objects once nobody writes any more."""
     seen: list[dict[str, str]] = []
 
     def quiet() -> bool:
         seen.append(versions(namespace))
-        return len(seen) > 6 and all(one == seen[-1] for one in seen[-6:])
+        return operator_idle(operator) and len(seen) > 2 and seen[-1] == seen[-2] == seen[-3]
 
-    wait_for("quiet", quiet, seconds=60, every=0.5)
+    wait_for("quiet", quiet, every=0.5)
     return seen[-1]
 
 
@@ -137,21 +172,3 @@ def _ended_log(operator: Namespace, pod: str) -> str:
 def _restarts(operator: Namespace, pod: str) -> int:
     statuses = ((operator.get("pod", pod) or {}).get("status") or {}).get("containerStatuses") or []
     return sum(one["restartCount"] for one in statuses)
-
-
-def _ready_pods(operator: Namespace) -> list[str]:
-    return [
-        pod["metadata"]["name"]
-        for pod in operator.list("pods", "app.kubernetes.io/name=penstock-operator")
-        if not pod["metadata"].get("deletionTimestamp")
-        and {"type": "Ready", "status": "True"}.items() <= _ready_condition(pod).items()
-    ]
-
-
-def _ready_condition(pod: dict[str, Any]) -> dict[str, Any]:
-    conditions = pod["status"].get("conditions") or []
-    return next((one for one in conditions if one["type"] == "Ready"), {})
-
-
-def _leader(operator: Namespace) -> str:
-    return str((operator.get("lease", "penstock-operator") or {}).get("spec", {}).get("holderIdentity") or "")

@@ -9,6 +9,7 @@ import pytest
 
 from devcluster import images
 from devcluster.cluster import Cluster
+from tests.support.cluster_waits import wait_for
 from tests.support.k8s import (
     ROOT,
     Load,
@@ -17,9 +18,8 @@ from tests.support.k8s import (
     endpoint,
     ledger_backend,
     ledger_code,
-    upgrade,
-    wait_for,
 )
+from tests.support.release import upgrade
 
 SIDECAR, OTHER = "localhost/penstock/sidecar:dev", "localhost/penstock/sidecar:other"
 OPERATOR, LATER = "localhost/penstock/operator:dev", "localhost/penstock/operator:later"
@@ -76,8 +76,8 @@ def test_an_upgrade_of_the_operator_restarts_no_model(
     sidecar = block(namespace)
     load.start(namespace.url("b"), rate=50)
     upgrade(namespace.cluster, *later)
-    wait_for("the status to tell that an upgrade waits", lambda: told(namespace).get("upgradePending"))
-    assert told(namespace) == {"image": SIDECAR, "upgradePending": True}
+    waits = {"image": SIDECAR, "upgradePending": True}
+    wait_for("the status to tell that an upgrade waits", lambda: told(namespace) == waits)
     namespace.patch("modelbackend", "b", {"spec": {"batching": {"maxBatchSize": 3}}})
     namespace.wait_ready("modelbackend", "b")
     assert pod_uids(namespace) == before
@@ -86,7 +86,7 @@ def test_an_upgrade_of_the_operator_restarts_no_model(
     assert block(namespace) == sidecar
 
     namespace.patch("modelbackend", "b", {"spec": {"drain": {"propagationDelay": "6s"}}})
-    wait_for("the new sidecar in all pods", lambda: sidecars(namespace) == {OTHER}, seconds=150)
+    wait_for("the new sidecar in all pods", lambda: sidecars(namespace) == {OTHER}, seconds=300)
     wait_for("the status to say so", lambda: told(namespace) == {"image": OTHER})
     rendered = block(namespace)
     assert rendered["startupProbe"]["failureThreshold"] == 61
@@ -113,12 +113,12 @@ def test_upgrade_now_brings_the_sidecar_and_an_edit_does_not(
         found: list[str] = template["initContainers"][0]["args"]
         return found
 
-    wait_for("the edit to be taken back", lambda: "--nonsense" not in arguments(), seconds=15)
+    wait_for("the edit to be taken back", lambda: "--nonsense" not in arguments())
     namespace.wait_ready("modelbackend", "b")
     assert told(namespace) == {"image": SIDECAR, "upgradePending": True}
 
     namespace.patch("modelbackend", "b", {"spec": {"sidecar": {"upgrade": "Now"}}})
-    wait_for("the new sidecar", lambda: sidecars(namespace) == {OTHER}, seconds=120)
+    wait_for("the new sidecar", lambda: sidecars(namespace) == {OTHER}, seconds=300)
     namespace.wait_ready("modelbackend", "b")
     assert told(namespace) == {"image": OTHER}
 

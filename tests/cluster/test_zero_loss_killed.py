@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from devcluster.cluster import Cluster
-from tests.support.k8s import Load, Namespace, endpoint, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import Load, Namespace, endpoint
 from tests.support.zero_loss import (
     ROUTERS,
     pod_on,
@@ -23,10 +24,10 @@ from tests.support.zero_loss import (
 )
 
 RATE = 100.0
-QUEUE, BATCH = 128, 16
+QUEUE, BATCH = 10_000, 16
 KNOBS: dict[str, Any] = {
     "replicas": 2,
-    "batching": {"maxBatchSize": BATCH, "maxQueuedItems": QUEUE},
+    "batching": {"maxBatchSize": BATCH, "maxQueuedItems": QUEUE},  # room for all: what is refused is not lost
     "init_kwargs": {"delay_ms": 60.0},
 }
 """A model that is never idle at this rate, so that each pod has requests at any moment at which it may end;
@@ -130,7 +131,7 @@ def test_kill_9_in_a_pod_loses_at_most_what_it_held(
     pod = ready_pods(namespace)[0]
 
     def mended() -> None:
-        wait_for("the restart", lambda: restarts(namespace, pod, container) >= 1, seconds=90)
+        wait_for("the restart", lambda: restarts(namespace, pod, container) >= 1)
         wait_settled(namespace, 2)
 
     killing = Killing(
@@ -152,9 +153,11 @@ def test_a_lost_node_loses_at_most_what_its_pod_held(
     """Nobody says that it is gone: the router notes the silence and tells all at once; the rest goes on."""
     # The router is on the first node: a client of a lost one is as lost as its own network makes it.
     second_node.kubectl("cordon", "node1")
-    namespace.apply(endpoint("b", "b"))
-    wait_settled(namespace, 1, ROUTERS)
-    second_node.kubectl("uncordon", "node1")
+    try:
+        namespace.apply(endpoint("b", "b"))
+        wait_settled(namespace, 1, ROUTERS)
+    finally:
+        second_node.kubectl("uncordon", "node1")
     url = serve(namespace, load, **KNOBS)
     pod_on(namespace, "node1")
     pod_on(namespace, "node0")

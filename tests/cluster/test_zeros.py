@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from penstock_operator.apply import contained
-from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code, wait_for
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code
 
 PROBE = {"httpGet": {"path": "/", "port": 8080}, "initialDelaySeconds": 0}
 POD_SPEC: dict[str, Any] = {
@@ -148,4 +149,4 @@ def test_a_false_that_somebody_takes_out_comes_back(namespace: Namespace, load: 
     for kind, path in taken_out:
         patch = json.dumps([{"op": "remove", "path": path}])
         namespace.kubectl("patch", kind, "b-backend", "--type=json", "-p", patch)
-        wait_for(f"{path} of the {kind} again", whole, seconds=60)
+        wait_for(f"{path} of the {kind} again", whole)

@@ -67,10 +67,11 @@ def traces(of: Marks) -> list[str]:
         try:
             links = {str(link.readlink()) for link in process.joinpath("ns").iterdir()}
             environment = process.joinpath("environ").read_bytes().split(b"\0")
+            command = process.joinpath("comm").read_text().strip()
         except OSError:
             continue  # it ended while we looked
         if links & of.namespaces or carried in environment:
-            found.append(f"process {process.name} {process.joinpath('comm').read_text().strip()}")
+            found.append(f"process {process.name} {command}")
     return found
 
 

@@ -7,22 +7,23 @@ import re
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import yaml
 
 from devcluster.cluster import Cluster
 from devcluster.network import FIRST
+from tests.support.cluster_waits import PATIENCE, Unanswered, failure, heard, wait_for
 
-T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 CHART = str(ROOT / "helm/penstock")
 VALUES = ("-f", str(ROOT / "devcluster/values.yaml"))
 RELEASE, INSTALLED_IN = "penstock", "penstock-system"
 MODEL_IMAGE = "localhost/penstock/python-model:dev"
+
+_NO_CONNECTION = (7, 28, 52, 56)
+"""What curl says where it got no connection, or no answer on it."""
 
 ASK = """
 import asyncio, json, sys
@@ -40,34 +41,16 @@ print(json.dumps(asyncio.run(main())))
 """
 
 
-def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = 60, every: float = 0.25) -> T:
-    """Wait until `look` returns something true and return it.
-
-    Raises:
-        AssertionError: it did not within `seconds`; the message has the last thing seen.
-    """
-    deadline = time.monotonic() + seconds
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds} s for {what}; last seen: {found!r}")
-        time.sleep(every)
+def is_going(obj: dict[str, Any]) -> bool:
+    """Whether an object is being deleted."""
+    return "deletionTimestamp" in obj["metadata"]
 
 
-def upgrade(cluster: Cluster, *arguments: str, chart: str = CHART) -> None:
-    """Install or upgrade the release that all tests share and wait until its Deployment is ready.
-
-    Args:
-        cluster: where.
-        arguments: of helm, such as values.
-        chart: folder of the chart.
-    """
-    cluster.helm(
-        *("upgrade", "--install", RELEASE, chart, "-n", INSTALLED_IN, "--create-namespace", *VALUES),
-        *(*arguments, "--wait", "--timeout", "120s"),
-    )
+def condition_of(obj: dict[str, Any], type: str) -> dict[str, Any]:
+    """A condition of an object, or {} where it has none of that type."""
+    conditions = (obj.get("status") or {}).get("conditions") or []
+    found: dict[str, Any] = next((one for one in conditions if one["type"] == type), {})
+    return found
 
 
 class Namespace:
@@ -79,10 +62,16 @@ class Namespace:
 
     def kubectl(self, *arguments: str, input: str | None = None, check: bool = True) -> str:
         """Run kubectl in the namespace and return what it printed."""
+        said = self._kubectl(*arguments, input=input, check=check)
+        heard(f"kubectl {' '.join(arguments)}", said)
+        return said
+
+    def _kubectl(self, *arguments: str, input: str | None = None, check: bool = True) -> str:
         done = self.cluster.kubectl("-n", self.name, *arguments, input=input, check=False)
+        said = str(done.stdout if done.returncode == 0 else done.stderr or done.stdout)
         if check and done.returncode != 0:
-            raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}")
-        return str(done.stdout if done.returncode == 0 else done.stderr)
+            raise failure(f"kubectl {' '.join(arguments)}: {said}")
+        return said
 
     def apply(self, *documents: dict[str, Any]) -> None:
         """Apply objects as a user does."""
@@ -91,16 +80,21 @@ class Namespace:
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """An object, or None."""
         done = self.cluster.kubectl("-n", self.name, "get", kind, name, "-o", "json", check=False)
+        asked = f"{kind}/{name} of {self.name}"
         if done.returncode != 0:
-            assert "NotFound" in done.stderr, done.stderr
+            if "NotFound" not in done.stderr:
+                raise failure(f"{asked}: {done.stderr}")
+            heard(asked, None)
             return None
         found: dict[str, Any] = json.loads(done.stdout)
+        heard(asked, found)
         return found
 
     def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
         """Objects of a kind, by label selector."""
         arguments = ["get", kind, "-o", "json"] + (["-l", selector] if selector else [])
-        items: list[dict[str, Any]] = json.loads(self.kubectl(*arguments))["items"]
+        items: list[dict[str, Any]] = json.loads(self._kubectl(*arguments))["items"]
+        heard(f"{kind} {selector} of {self.name}", items)
         return items
 
     def patch(self, kind: str, name: str, patch: dict[str, Any]) -> None:
@@ -113,14 +107,32 @@ class Namespace:
 
     def condition(self, kind: str, name: str, type: str) -> dict[str, Any]:
         """A condition, or {} where the object or the condition is not there."""
-        conditions = ((self.get(kind, name) or {}).get("status") or {}).get("conditions") or []
-        found: dict[str, Any] = next((one for one in conditions if one["type"] == type), {})
-        return found
+        return condition_of(self.get(kind, name) or {}, type)
 
     def wait_condition(
-        self, kind: str, name: str, type: str, status: str = "True", *, reason: str = "", seconds: float = 90
+        self,
+        kind: str,
+        name: str,
+        type: str,
+        status: str = "True",
+        *,
+        reason: str = "",
+        seconds: float = PATIENCE,
     ) -> dict[str, Any]:
         """Wait for a condition of the object's own generation and return it."""
+        return condition_of(self.wait_object(kind, name, type, status, reason=reason, seconds=seconds), type)
+
+    def wait_object(
+        self,
+        kind: str,
+        name: str,
+        type: str,
+        status: str = "True",
+        *,
+        reason: str = "",
+        seconds: float = PATIENCE,
+    ) -> dict[str, Any]:
+        """Wait for a condition of the object's own generation and return the object of that look."""
         seen: dict[str, Any] = {}
 
         def look() -> dict[str, Any] | None:
@@ -134,7 +146,7 @@ class Namespace:
                     and (not reason or one["reason"] == reason)
                     and one.get("observedGeneration") == found["metadata"]["generation"]
                 ):
-                    return dict(one)
+                    return found
             return None
 
         try:
@@ -143,14 +155,14 @@ class Namespace:
             pods = self.kubectl("get", "pods", "-o", "wide", check=False)
             raise AssertionError(f"{error}; status {json.dumps(seen.get('conditions'))}\n{pods}") from None
 
-    def wait_ready(self, kind: str, name: str, *, seconds: float = 90) -> None:
+    def wait_ready(self, kind: str, name: str, *, seconds: float = PATIENCE) -> None:
         """Wait until an object is Ready."""
         self.wait_condition(kind, name, "Ready", seconds=seconds)
 
     def pods(self, backend: str) -> list[dict[str, Any]]:
         """A backend's pods that are not being deleted."""
         found = self.list("pods", f"penstock.dev/backend={backend}")
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return [pod for pod in found if not is_going(pod)]
 
     def log(self, pod: str, container: str) -> list[dict[str, str]]:
         """What one of our processes has logged, line by line."""
@@ -162,30 +174,38 @@ class Namespace:
         service = wait_for(f"service {endpoint}", lambda: self.get("service", endpoint))
         address = service["spec"]["clusterIP"]
         probe = [*self.cluster.exec_prefix, "bash", "-c", f"exec 3<>/dev/tcp/{address}/80"]
-        wait_for(
-            f"a connection to service {endpoint}",
-            lambda: subprocess.run(probe, capture_output=True, timeout=30, check=False).returncode == 0,
-            seconds=20,
-        )
+
+        def connects() -> bool:
+            # NB: what nothing leads to is silent rather than refused.
+            done = subprocess.run(probe, capture_output=True, text=True, timeout=10, check=False)
+            heard(" ".join(probe[-2:]), done.stderr)
+            return done.returncode == 0
+
+        wait_for(f"a connection to service {endpoint}", connects)
         return f"http://{address}{path}"
 
     def curl(
         self, url: str, *, body: str | None = None, headers: tuple[str, ...] = ()
     ) -> tuple[int, dict[str, str], str]:
         """One request from inside the cluster's network: status, headers (lower-case names), body."""
-        command = [*self.cluster.exec_prefix, "curl", "-sS", "-i", "--max-time", "60", url]
+        # NB: a large body is sent once it is asked for, however long that takes.
+        times = ("--max-time", "60", "--expect100-timeout", "30")
+        command = [*self.cluster.exec_prefix, "curl", "-sS", "-i", *times, url]
         for header in headers:
             command += ["-H", header]
         if body is not None:
             command += ["-H", "content-type: application/json", "--data-binary", "@-"]
         sent = None if body is None else body.encode()
         done = subprocess.run(command, input=sent, capture_output=True, timeout=90, check=False)
-        assert done.returncode == 0, done.stderr.decode()
+        if done.returncode in _NO_CONNECTION:
+            raise Unanswered(f"{url}: {done.stderr.decode()}")
+        assert done.returncode == 0, f"{url}: {done.stderr.decode()}"
         # NB: bytes, not text: a text stream would turn the CRLF of the head into LF.
         text = re.sub(r"\AHTTP/1.1 100[^\r]*\r\n\r\n", "", done.stdout.decode())
         head, _, rest = text.partition("\r\n\r\n")
         first, *fields = head.split("\r\n")
         names = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+        heard(url, f"{first.split()[1]} {rest}")
         return int(first.split()[1]), names, rest
 
     def run_python(self, code: str, *, input: str = "", seconds: float = 120) -> str:
@@ -203,7 +223,8 @@ class Namespace:
 
     def ask(self, url: str, items: list[Any]) -> list[tuple[int, str, Any]]:
         """Send each item alone, 64 at a time: (status, backend, answer) of each, in order."""
-        return [tuple(one) for one in json.loads(self.run_python(ASK, input=json.dumps([url, items])))]
+        said = self.run_python(ASK, input=json.dumps([url, items]), seconds=400)
+        return [tuple(one) for one in json.loads(said)]
 
 
 WRITTEN_KINDS = (
@@ -221,30 +242,22 @@ def versions(namespace: Namespace) -> dict[str, str]:
     }
 
 
-def operator_metric(operator: Namespace, name: str) -> float:
-    """Sum of a metric of the operator over its labels; 0 before its first sample."""
-    (pod,) = operator.list("pods", "app.kubernetes.io/name=penstock-operator")
-    status, _, text = operator.curl(f"http://{pod['status']['podIP']}:8015/metrics")
-    assert status == 200
-    lines = [line for line in text.splitlines() if line.startswith(name) and not line.startswith("#")]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-
 class Load:
-    """Ledger load; a context manager that ends it. Models connect to its collector when they load."""
+    """Ledger load; a context manager that ends it. Models connect to its `port` when they load."""
 
-    def __init__(self, namespace: Namespace, *, port: int) -> None:
-        self.port = port
+    def __init__(self, namespace: Namespace) -> None:
         command = [*namespace.cluster.exec_prefix, sys.executable, "-m", "tests.support.ledger_load"]
         self._process = subprocess.Popen(
-            [*command, "--listen", str(port)],
+            [*command, "--listen", "0"],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         assert self._process.stdout is not None
-        assert self._process.stdout.readline().strip() == "collecting"
+        word, _, port = self._process.stdout.readline().strip().partition(" ")
+        assert word == "collecting", f"the load did not begin, exit code {self._process.poll()}"
+        self.port = int(port)
 
     def start(self, url: str, *, rate: float, count: int = 0) -> None:
         """Begin to send, `rate` requests a second, `count` in all or (0) until stopped."""
@@ -257,12 +270,12 @@ class Load:
             How many requests are `answered` so far, and `open` now.
         """
         self._write(json.dumps({"mark": part}))
-        return self._read(seconds=60)
+        return self._read(seconds=PATIENCE)
 
     def stop(self) -> dict[str, Any]:
         """Stop to send, wait for every answer and return the summary; another run may be started."""
         self._write("stop")
-        return self.finish(seconds=120)
+        return self.finish(seconds=240)
 
     def finish(self, *, seconds: float) -> dict[str, Any]:
         """Wait until all of `count` requests are answered and return the summary."""
@@ -274,7 +287,8 @@ class Load:
         ended.start()
         line = self._process.stdout.readline()
         ended.cancel()
-        assert line, f"the load said nothing within {seconds} s"
+        code = None if line else self._process.wait()
+        assert line, f"the load said nothing within {seconds:g} s, exit code {code}"
         found: dict[str, Any] = json.loads(line)
         return found
 

@@ -1,9 +1,10 @@
 """Open-loop load with a ledger: every request has an id, every execution is recorded.
 
 Run it inside the cluster's network namespace: `python -m tests.support.ledger_load --listen PORT`. It
-collects the records of `ledger_model` on PORT (models connect when they load), prints `collecting`, and sends
-once told `{"url": …, "rate": requests a second, "count": requests in all or 0}` on standard input. A line
-`{"mark": NAME}` begins a part of the run under that name; the answer to it is `{"answered": n, "open": n}`.
+collects the records of `ledger_model` on PORT (0: any; models connect when they load), prints `collecting
+PORT`, and sends once told `{"url": …, "rate": requests a second, "count": requests in all or 0}` on standard
+input. A line `{"mark": NAME}` begins a part of the run under that name; the answer to it is `{"answered": n,
+"open": n}`.
 After `count` requests, or at any other line (or the end) of its input, it waits for the answers under way and
 prints one JSON summary; then another run may be asked for. Ids go on over all runs.
 
@@ -39,7 +40,8 @@ from bench.timer import precise, urgent
 MOST_ERRORS = 5_000
 TIMEOUT_SECONDS = 60.0
 CONNECTIONS = 32
-RECORDED_WITHIN = 10.0
+RECORDED_WITHIN = 60.0
+"""Seconds that the record of an answer may take: its model sent it first, but over another connection."""
 QUIET_SECONDS = 0.3
 """No record for so long after a run: there are no more."""
 
@@ -245,7 +247,7 @@ async def serve(listen: int) -> None:
     server = await asyncio.start_server(executed.collect, "0.0.0.0", listen)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    print("collecting", flush=True)
+    print(f"collecting {server.sockets[0].getsockname()[1]}", flush=True)
     number = 1
     while line := await lines.readline():
         run = Run(json.loads(line), executed, number)

@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from bench.run import machine
-from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, wait_for
+from tests.support.cluster_waits import heard, wait_for
+from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code
 
 BACKEND = "penstock.dev/backend=b"
 ROUTERS = "app.kubernetes.io/name=penstock-router"
@@ -26,9 +27,19 @@ IDLE_SHARE = 0.5
 nothing left kubelets miss their probes, so that pods that are well are taken out."""
 
 
-def serve(namespace: Namespace, load: Load, **spec: object) -> str:
-    """A ledger backend `b` behind an endpoint `b`, both Ready; the endpoint's URL."""
-    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port, **spec), endpoint("b", "b"))
+def serve(namespace: Namespace, load: Load, *, waits: dict[str, Any] | None = None, **spec: object) -> str:
+    """A ledger backend `b` behind an endpoint `b`, both Ready; the endpoint's URL.
+
+    Args:
+        namespace: where.
+        load: whose collector the models tell.
+        waits: the endpoint's `coldStart`; None for the defaults.
+        spec: of the backend, as `ledger_backend` takes it.
+    """
+    more = {} if waits is None else {"coldStart": waits}
+    namespace.apply(
+        ledger_code(), ledger_backend("b", collector=load.port, **spec), endpoint("b", "b", **more)
+    )
     namespace.wait_ready("modelbackend", "b")
     namespace.wait_ready("modelendpoint", "b")
     return namespace.url("b")
@@ -60,9 +71,10 @@ def wait_settled(namespace: Namespace, count: int, selector: str = BACKEND) -> N
 
     def settled() -> bool:
         found = pods_of(namespace, selector)
+        heard(f"pods {selector}", found)
         return len(found) == count and all(map(is_ready, found))
 
-    wait_for(f"{count} ready pods and no other", settled, seconds=150)
+    wait_for(f"{count} ready pods and no other", settled, seconds=300)
 
 
 def pod_on(namespace: Namespace, node: str) -> str:
@@ -77,7 +89,7 @@ def pod_on(namespace: Namespace, node: str) -> str:
         others = [name for name in cluster.nodes() if name != node]
         cluster.kubectl("cordon", *others)
         try:
-            namespace.kubectl("delete", "pod", ready_pods(namespace)[0], "--wait=true", "--timeout=90s")
+            namespace.kubectl("delete", "pod", ready_pods(namespace)[0], "--wait=true", "--timeout=110s")
             wait_settled(namespace, count)
         finally:  # or no test after this one has a node
             cluster.kubectl("uncordon", *others)

@@ -1,12 +1,15 @@
-"""A model of the Open Inference Protocol: the sum of each row, and how many rows came together."""
+"""A model of the Open Inference Protocol: the sum of each row, and how many rows came together.
+
+It answers only once /open was asked.
+"""
 
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 one_at_a_time = threading.Lock()
+gate = threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -15,7 +18,9 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Ready."""
+        """Ready; /open."""
+        if self.path == "/open":
+            gate.set()
         self.answer({"ready": True})
 
     def do_POST(self) -> None:
@@ -26,7 +31,7 @@ class Handler(BaseHTTPRequestHandler):
         flat = x["data"]
         sums = [sum(flat[row * width : (row + 1) * width]) for row in range(rows)]
         with one_at_a_time:
-            time.sleep(0.02)
+            gate.wait()
         self.answer(
             {
                 "model_name": "sum",

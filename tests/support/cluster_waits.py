@@ -1,0 +1,103 @@
+"""Waiting for what a cluster comes to, and telling what it answered where that was waited for in vain."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+PATIENCE = 120.0
+"""Seconds that a wait takes at most. No claim: what is promised within a time is measured by itself, and a
+machine with much else to do is no failure of ours."""
+
+NO_ANSWER = re.compile(
+    "connection refused|connection reset|i/o timeout|tls handshake timeout|etcdserver: |unable to connect|"
+    "request timed out|client connection lost|unexpected eof|currently unable to handle",
+    re.IGNORECASE,
+)
+"""What kubectl says where the apiserver gave no answer."""
+
+
+class Unanswered(AssertionError):
+    """Who was asked gave no answer. A wait asks again, and tells it where it ends in vain; else a failure."""
+
+
+_heard: deque[tuple[str, Any]] = deque(maxlen=12)
+"""What was asked, and the answer, since the look began that a wait takes now."""
+
+
+def heard(asked: str, answer: Any) -> None:
+    """Have an answer told by the wait whose look it was given to, where that ends in vain.
+
+    Args:
+        asked: what was asked.
+        answer: an object as the apiserver has it, several, or a text.
+    """
+    _heard.append((asked, answer))
+
+
+def shown(answer: Any, most: int = 1500) -> str:
+    """An answer in short, for the message of a failure.
+
+    Args:
+        answer: an object as the apiserver has it, several, or a text.
+        most: characters.
+    """
+    if isinstance(answer, list):
+        text = f"{len(answer)}: " + "; ".join(shown(one, most // max(1, len(answer))) for one in answer)
+    elif isinstance(answer, dict) and "metadata" in answer:
+        names = ("name", "generation", "deletionTimestamp")
+        kept = {name: answer["metadata"][name] for name in names if name in answer["metadata"]}
+        text = json.dumps(
+            kept | {name: answer[name] for name in ("status", "data", "spec") if name in answer}
+        )
+    else:
+        text = str(answer)
+    return text if len(text) <= most else f"{text[:most]} …"
+
+
+def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = PATIENCE, every: float = 0.25) -> T:
+    """Wait until `look` returns something true and return it.
+
+    The last look begins after the deadline: a machine that stood still meanwhile has had its chance.
+
+    Args:
+        what: is waited for.
+        look: a look at it; where nobody answers it, it is taken again.
+        seconds: at most.
+        every: seconds between two looks.
+
+    Raises:
+        AssertionError: it did not within `seconds`; the message has the last thing seen, and the answers that
+            the cluster gave to the last look.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        last = time.monotonic() > deadline
+        _heard.clear()
+        found: Any
+        try:
+            found = look()
+        except (Unanswered, ConnectionError, TimeoutError, subprocess.TimeoutExpired) as error:
+            found = None
+            _heard.append(("no answer", error))
+        if found:
+            return cast("T", found)
+        if last:
+            answers = "".join(f"\n  {asked}: {shown(answer)}" for asked, answer in _heard)
+            raise AssertionError(f"waited {seconds:g} s for {what}; last seen: {found!r}{answers[:8000]}")
+        time.sleep(every)
+
+
+def failure(text: str) -> AssertionError:
+    """The error for what kubectl said: another where it had no answer.
+
+    Args:
+        text: of the error.
+    """
+    return Unanswered(text) if NO_ANSWER.search(text) else AssertionError(text)
