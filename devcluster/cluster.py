@@ -190,7 +190,7 @@ class Cluster:
 
     def api(self) -> Api:
         """Return the API, reached through the forwarder on loopback."""
-        return Api(self.state.pki, "127.0.0.1", self.require_alive().api_port, timeout=10.0)
+        return Api(self.state.pki, "127.0.0.1", self.require_alive().api_port, timeout=60.0)
 
     def _network_prefix(self) -> list[str]:
         record = self.require_alive()

@@ -11,7 +11,7 @@ import pytest
 
 from devcluster import images
 from devcluster.cluster import Cluster
-from tests.support.circumstances import circumstances
+from tests.support.circumstances import circumstances, components
 from tests.support.cluster_waits import wait_for
 from tests.support.k8s import INSTALLED_IN, ROOT, Load, Namespace
 from tests.support.release import leading_pod, upgrade
@@ -21,7 +21,7 @@ DIGITS_IMAGE = "localhost/penstock-examples/digits:dev"
 _RUN = secrets.token_hex(2)
 """Of this run, in the names of its namespaces: an earlier one on the same cluster may have left some."""
 _SECONDS = 900
-"""Of a test and its fixtures, at most. Beyond it the whole run ends: no bound of anything promised."""
+"""Of a test, at most. Beyond it the whole run ends: no bound of anything promised."""
 _numbers = itertools.count(1)
 
 
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "tests/cluster/" in item.nodeid:
             item.add_marker(pytest.mark.cluster)
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(_SECONDS))
+                item.add_marker(pytest.mark.timeout(_SECONDS, func_only=True))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -51,6 +51,9 @@ def pytest_runtest_makereport(
         made = getattr(item, "funcargs", {}).get("namespace")
         name = made.name if isinstance(made, Namespace) else None
         report.sections += circumstances(Cluster(NAME), name)
+    if report.failed:
+        own = [one for one in getattr(item, "funcargs", {}).values() if isinstance(one, Cluster)]
+        report.sections += [(f"cluster {one.name}", components(one)) for one in own if one.name != NAME]
     return report
 
 
@@ -106,7 +109,8 @@ def namespace(penstock: Cluster, request: pytest.FixtureRequest) -> Iterator[Nam
     # A pod that a test makes itself is refused before this is there, which the controllers make.
     wait_for("the namespace's own ServiceAccount", lambda: found.get("serviceaccount", "default"))
     yield found
-    penstock.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+    delete = ("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+    wait_for("the namespace to be told to go", lambda: [found.kubectl(*delete)])
 
 
 @pytest.fixture

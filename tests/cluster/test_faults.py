@@ -28,7 +28,7 @@ from tests.support.circumstances import tail
 from tests.support.cluster_waits import wait_for
 from tests.support.fault_proxy import FaultProxy, Obj, Write
 from tests.support.k8s import ROOT
-from tests.support.release import OPERATOR_PODS, wait_in_force
+from tests.support.release import OPERATOR_PODS, TAKE_BACK, upgrade
 
 NAMESPACE = "faults"
 CONVERGED_WITHIN = 60.0
@@ -152,8 +152,7 @@ def alone(cluster: Cluster) -> Iterator[Cluster]:
         delete_namespace(cluster)
     finally:
         if there:
-            cluster.kubectl("scale", *where, "--replicas=1")
-            wait_in_force(cluster)
+            upgrade(cluster, TAKE_BACK)
 
 
 @contextlib.asynccontextmanager

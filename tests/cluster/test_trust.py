@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.cluster_waits import wait_for
 from tests.support.k8s import Load, Namespace, container_backend, ledger_backend, ledger_code, versions
-from tests.support.release import leading_pod, operator_idle, wait_in_force
+from tests.support.release import TAKE_BACK, leading_pod, operator_idle, upgrade, wait_in_force
 from tests.support.stalls import Stalls
 
 STANDBY_ACTS_S = 15.0
@@ -40,7 +40,6 @@ def test_wait_for_ready_is_never_satisfied_by_what_was_before(namespace: Namespa
 @pytest.fixture
 def standby(operator: Namespace) -> Iterator[Namespace]:
     """The operator's namespace with a second pod, and kubelet patient with one that stands still."""
-    live = operator.get("deployment", "penstock-operator") or {}
 
     def set_to(replicas: int, failures: int) -> None:
         probe = {"name": "operator", "livenessProbe": {"failureThreshold": failures}}
@@ -48,10 +47,10 @@ def standby(operator: Namespace) -> Iterator[Namespace]:
         operator.kubectl("patch", "deployment", "penstock-operator", "-p", json.dumps({"spec": spec}))
         wait_in_force(operator.cluster)
 
-    (container,) = live["spec"]["template"]["spec"]["containers"]
     set_to(2, 60)
     yield operator
-    set_to(live["spec"]["replicas"], container["livenessProbe"]["failureThreshold"])
+    set_to(1, 3)
+    upgrade(operator.cluster, TAKE_BACK)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

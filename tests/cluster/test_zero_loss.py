@@ -174,7 +174,7 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
-    """One ledger over all of it, at the rate that this machine bears: 1 000 a second, never below 200."""
+    """One ledger over all of it, at the rate that this machine bears: 1 000 a second where it is idle."""
     images.build(
         dockerfile=ROOT / "tests/support/other_image/Dockerfile",
         tag=OTHER_IMAGE,

@@ -25,7 +25,7 @@ def circumstances(cluster: Cluster, namespace: str | None) -> list[tuple[str, st
         cluster: where the test ran, which may be gone.
         namespace: of the test, if it had one.
     """
-    found = [("the machine", _machine()), ("the operator", _operator(cluster))]
+    found = [("the machine", _machine()), ("the operator", _operator(cluster, namespace))]
     if namespace is not None:
         found += [
             (f"pods of {namespace}", _said(cluster, "-n", namespace, "get", "pods", "-o", "wide")),
@@ -34,6 +34,17 @@ def circumstances(cluster: Cluster, namespace: str | None) -> list[tuple[str, st
             (f"logs of {namespace}", _logs(cluster, namespace)),
         ]
     return [(title, text if len(text) <= MOST else f"… {text[-MOST:]}") for title, text in found]
+
+
+def components(cluster: Cluster) -> str:
+    """What a cluster's own programs are like, and the end of each one's log.
+
+    Args:
+        cluster: which; it may be gone.
+    """
+    logs = sorted(cluster.state.logs.glob("*.log")) if cluster.state.logs.exists() else []
+    told = [str(cluster.status()), *(f"-- {log.name}\n{tail(log, 8)[-1200:]}" for log in logs)]
+    return "\n".join(told)[-MOST:]
 
 
 def tail(path: Path, lines: int = 60) -> str:
@@ -65,8 +76,13 @@ def _machine() -> str:
     return "".join(told)
 
 
-def _operator(cluster: Cluster) -> str:
-    """Its pods, who leads, and the end of each one's log, the process before a restart included."""
+def _operator(cluster: Cluster, namespace: str | None) -> str:
+    """Its pods, who leads, and the end of each one's log, the process before a restart included.
+
+    Args:
+        cluster: where.
+        namespace: lines about objects of others are left out; None: all are told.
+    """
     where, selected = ("-n", INSTALLED_IN), ("-l", OPERATOR_PODS)
     told = [
         _said(cluster, *where, "get", "pods", "-o", "wide"),
@@ -75,7 +91,9 @@ def _operator(cluster: Cluster) -> str:
     for name in _said(cluster, *where, "get", "pods", *selected, "-o", "name").split():
         before = _said(cluster, *where, "logs", name, "--previous", "--tail=15")
         told += [f"-- {name}, before its restart", before[-3000:]] if before[:1] == "{" else []
-        told += [f"-- {name}", _said(cluster, *where, "logs", name, "--tail=50")[-8000:]]
+        lines = _said(cluster, *where, "logs", name, "--tail=1000").splitlines()
+        kept = [line for line in lines if not namespace or namespace in line or '"key"' not in line]
+        told += [f"-- {name}", "\n".join(kept[-50:])[-8000:]]
     return "\n".join(told)
 
 

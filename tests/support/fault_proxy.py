@@ -44,6 +44,8 @@ WATCHES = {"cut": 5, "gone": 2, "stalled": 3, "ended": 2}
 """Ways in which a watch goes wrong, and how often: cut in mid-line, told 410, silent for a while, ended."""
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_BUSY = frozenset({429, 500, 503, 504})
+_BUSY_TRIES = 20
 _STALL = 20.0
 _WATCH_LIFE = 12.0
 _UNKEPT = frozenset({"connection", "host", "content-length", "transfer-encoding", "accept-encoding"})
@@ -139,7 +141,7 @@ class FaultProxy:
     async def direct(
         self, method: str, path: str, body: Any = None, *, form: str = "application/json"
     ) -> tuple[int, Obj]:
-        """A call that meets no fault: what users do and tests look at.
+        """A call that meets no fault: what users do and tests look at. A busy apiserver is asked again.
 
         Args:
             method: of HTTP.
@@ -149,14 +151,18 @@ class FaultProxy:
         """
         assert self._session is not None
         data = None if body is None else json.dumps(body)
-        url = URL(self._server + path, encoded=True)
-        async with self._session.request(method, url, data=data, headers={"content-type": form}) as answer:
-            text = await answer.text()
-            try:
-                found: Obj = json.loads(text)
-            except ValueError:
-                found = {"message": text}
-            return answer.status, found
+        url, headers = URL(self._server + path, encoded=True), {"content-type": form}
+        for last in (False,) * _BUSY_TRIES + (True,):
+            async with self._session.request(method, url, data=data, headers=headers) as answer:
+                status, text = answer.status, await answer.text()
+            if last or status not in _BUSY:
+                break
+            await asyncio.sleep(0.5)
+        try:
+            found: Obj = json.loads(text)
+        except ValueError:
+            found = {"message": text}
+        return status, found
 
     # -- serving -----------------------------------------------------------------------------------------
 

@@ -11,6 +11,10 @@ from tests.support.k8s import CHART, INSTALLED_IN, RELEASE, VALUES, Namespace, i
 OPERATOR_PODS = "app.kubernetes.io/name=penstock-operator"
 
 
+TAKE_BACK = "--force-conflicts"
+"""Of helm: what was changed by hand is the release's again, as its manager."""
+
+
 def upgrade(cluster: Cluster, *arguments: str, chart: str = CHART) -> None:
     """Install or upgrade the release that all tests share, and wait until it is in force.
 
