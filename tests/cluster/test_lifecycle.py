@@ -63,9 +63,6 @@ class Look:
         self.pods: dict[str, object] = {}
         self._namespace = namespace
         self._operator = operator
-        leading_pod(operator)
-        acquired = (operator.get("lease", "penstock-operator") or {})["spec"]["acquireTime"]
-        self._leads_since = datetime.datetime.fromisoformat(acquired).timestamp()
         wait_for("all reports to be taken, and nothing to be left to do", self._settled, every=0.5)
 
     def _settled(self) -> bool:
@@ -90,7 +87,8 @@ class Look:
         )
         same = before == (self.versions, self.events, self.pods)
         # What a new leader puts off until it has heard the pods is done by then.
-        led = time.time() - self._leads_since
+        acquired = (self._operator.get("lease", "penstock-operator") or {})["spec"]["acquireTime"]
+        led = time.time() - datetime.datetime.fromisoformat(acquired).timestamp()
         return led > SETTLED and operator_idle(self._operator) and heard == [1.0] and well and same
 
 

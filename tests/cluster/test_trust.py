@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.cluster_waits import wait_for
 from tests.support.k8s import Load, Namespace, container_backend, ledger_backend, ledger_code, versions
-from tests.support.release import TAKE_BACK, leading_pod, operator_idle, upgrade, wait_in_force
+from tests.support.release import leading_pod, operator_idle, upgrade
 from tests.support.stalls import Stalls
 
 STANDBY_ACTS_S = 15.0
@@ -41,16 +41,16 @@ def test_wait_for_ready_is_never_satisfied_by_what_was_before(namespace: Namespa
 def standby(operator: Namespace) -> Iterator[Namespace]:
     """The operator's namespace with a second pod, and kubelet patient with one that stands still."""
 
-    def set_to(replicas: int, failures: int) -> None:
+    def fails_after(failures: int) -> None:
         probe = {"name": "operator", "livenessProbe": {"failureThreshold": failures}}
-        spec = {"replicas": replicas, "template": {"spec": {"containers": [probe]}}}
-        operator.kubectl("patch", "deployment", "penstock-operator", "-p", json.dumps({"spec": spec}))
-        wait_in_force(operator.cluster)
+        patch = {"spec": {"template": {"spec": {"containers": [probe]}}}}
+        operator.kubectl("patch", "deployment", "penstock-operator", "-p", json.dumps(patch))
 
-    set_to(2, 60)
+    fails_after(60)
+    upgrade(operator.cluster, "--set", "operator.replicas=2")
     yield operator
-    set_to(1, 3)
-    upgrade(operator.cluster, TAKE_BACK)
+    fails_after(3)
+    upgrade(operator.cluster)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
