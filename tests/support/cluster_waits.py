@@ -53,9 +53,8 @@ def shown(answer: Any, most: int = 1500) -> str:
     elif isinstance(answer, dict) and "metadata" in answer:
         names = ("name", "generation", "deletionTimestamp")
         kept = {name: answer["metadata"][name] for name in names if name in answer["metadata"]}
-        text = json.dumps(
-            kept | {name: answer[name] for name in ("status", "data", "spec") if name in answer}
-        )
+        told = ("status", "spec") if answer.get("kind") == "Secret" else ("status", "data", "spec")
+        text = json.dumps(kept | {name: answer[name] for name in told if name in answer})
     else:
         text = str(answer)
     return text if len(text) <= most else f"{text[:most]} …"
