@@ -139,9 +139,11 @@ def delete_namespace(cluster: Cluster) -> None:
 def alone(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with CRDs and without the chart's operator, which comes back afterwards."""
     where = ("-n", INSTALLED_IN, "deployment/penstock-operator")
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
     there = cluster.kubectl("get", *where, check=False).returncode == 0
-    if there:
+    if not there:
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    else:
+        upgrade(cluster)  # with its CRDs, which stay the release's
         cluster.kubectl("scale", *where, "--replicas=0")
         selector = ("-n", INSTALLED_IN, "pods", "-l", OPERATOR_PODS, "-o", "name")
         wait_for("no operator", lambda: not cluster.kubectl("get", *selector).stdout.strip())
