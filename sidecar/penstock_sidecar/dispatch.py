@@ -508,13 +508,14 @@ class Dispatcher:
         again = self._fill(now)
         if self._free() > 0:
             self._forecast.rest()
-        elif not self._drawn and self._queue.items >= self._usual:
-            self._drawn = True  # once a batch, whatever becomes of it
-            if self._runs.drafts:
-                self._runs.prepare(self._queue.draw_up(self._usual, self._limits.bytes))
         again = _earlier(again, self._expire(now))
         again = _earlier(again, self._runs.expire(now))
         self._check_idle()
+        if not self._drawn and self._queue.items >= self._usual and self._free() <= 0:
+            self._drawn = True  # once a batch, whatever becomes of it
+            # NB: with an objective the size changes with each batch: what is drawn up is seldom what is cut.
+            if self._runs.drafts and self._objective is None:
+                self._runs.prepare(self._queue.draw_up(self._usual, self._limits.bytes))
         return again
 
     def _fill(self, now: float) -> float | None:

@@ -72,7 +72,8 @@ class Line:
     @property
     def plain(self) -> bool:
         """Whether its requests may share batches, and none has a level or a share."""
-        return not self.lone and len(self.lanes) == 1 and bool(self.common)
+        # NB: not `bool(self.common)`, which mypyc takes for `is not None`: a lane may be there, and empty.
+        return not self.lone and len(self.lanes) == 1 and (1, b"") in self.lanes
 
     @property
     def deadline(self) -> float:

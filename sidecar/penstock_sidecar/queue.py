@@ -294,8 +294,9 @@ class Queue:
             space: bytes that they may have.
         """
         lane = None if self._crowd is not None else self._next()
-        if lane is not None and lane.line.items >= size and lane.line.plain:
-            self.draft = draw(lane, size, space)
+        if lane is None or lane.line.items < size or not lane.line.plain:
+            return None
+        self.draft = draw(lane, size, space)
         return self.draft
 
     def _take(self, draft: Draft) -> list[Part]:

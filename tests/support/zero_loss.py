@@ -15,8 +15,8 @@ from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_
 
 BACKEND = "penstock.dev/backend=b"
 ROUTERS = "app.kubernetes.io/name=penstock-router"
-RATES = (1000.0, 700.0, 500.0, 350.0, 200.0, 100.0, 50.0)
-"""Requests a second that are tried; the last is taken without more ado, on a machine with nothing left."""
+RATES = (1000.0, 700.0, 500.0, 350.0, 200.0)
+"""Requests a second that are tried; the last is taken without more ado."""
 TRIED_SECONDS = 3
 LATE_MS = 20.0
 """How late the generator may be with one request in a hundred."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import ScalingEntry
 from penstock_operator.api.base import ResourceError
-from penstock_operator.autoscaling import ScalerState, recommend, target_of
+from penstock_operator.autoscaling import Recommendation, ScalerState, recommend, target_of
 from penstock_operator.cluster import SCALE_MANAGER, Obj
 from penstock_operator.control.reports import KEEP
-from penstock_operator.errors import Rejected
+from penstock_operator.errors import ClusterError, Rejected
 from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.context import Context, Scaled, is_ready
 from penstock_operator.status import HISTORY, refusal
@@ -23,6 +25,18 @@ YIELD = 300.0
 from when this process first saw it."""
 
 
+@dataclass(slots=True)
+class _Asked:
+    """A change that was asked for, until the store has moved on from what it was made of.
+
+    `answered` once the apiserver has said that it is made, and it is to be told. The same, asked again as the
+    store is behind, is the same change.
+    """
+
+    change: ScalingEntry
+    answered: bool = False
+
+
 class Scaler:
     """Scales every backend that asks for it.
 
@@ -34,6 +48,7 @@ class Scaler:
         self._ctx = ctx
         self._states: dict[Key, ScalerState] = {}
         self._foreign: dict[Key, tuple[tuple[str, int], float]] = {}
+        self._asked: dict[Key, _Asked] = {}
 
     def forget(self, key: Key) -> None:
         """Drop what is remembered of a backend: it is gone, and a namesake starts afresh.
@@ -43,6 +58,7 @@ class Scaler:
         """
         self._states.pop(key, None)
         self._foreign.pop(key, None)
+        self._asked.pop(key, None)
 
     async def look(self, key: Key) -> float | None:
         """Scale one backend if its load asks for it.
@@ -85,32 +101,29 @@ class Scaler:
         )
         self._states[key] = state
         scaled = ctx.scaled.setdefault(key, Scaled())
+        self._seen(key, scaled, stored, current)
         before = (scaled.recommendation, scaled.foreign)
         scaled.recommendation = recommendation
         scaled.foreign = self._yields_to(key, stored, current)
         if scaled.foreign is None and (recommendation.replicas != current or not owns_replicas(stored)):
             # The first write of the current value makes us a co-owner: who then takes `replicas` out of what
             # he applies does not throw the backend back to the default.
+            asked = self._ask(key, recommendation, current)
             try:
                 await ctx.cluster.apply_scale(
                     BACKEND, key.namespace, key.name, recommendation.replicas, uid=backend.metadata.uid
                 )
-            except Rejected as error:
-                scaled.refused = refusal(f"the scale of {key}", error.status, error.message)
-                ctx.enqueue(key, 0.0)
+            except ClusterError as error:
+                if asked is not None and not asked.answered and 400 <= error.status < 500:
+                    del self._asked[key]  # it was not made; else nobody knows until it is seen
+                if isinstance(error, Rejected):
+                    scaled.refused = refusal(f"the scale of {key}", error.status, error.message)
+                    ctx.enqueue(key, 0.0)
                 raise
             scaled.refused = None
             ctx.observer.wrote("scale", BACKEND.kind)
-            if recommendation.replicas != current:
-                change = ScalingEntry(
-                    time=ctx.now(), from_=current, to=recommendation.replicas,
-                    reason=recommendation.message, inputs=recommendation.inputs,
-                )  # fmt: skip
-                scaled.untold = [*scaled.untold, change][-HISTORY:]
-                ctx.log(
-                    "scaled", key=str(key), current=current, replicas=recommendation.replicas,
-                    verdict=recommendation.verdict, text=recommendation.message,
-                )  # fmt: skip
+            if asked is not None:
+                self._made(key, scaled, asked)
             # NB: the answer is a Scale; the store must know the new value before the next look at it.
             fresh = await ctx.cluster.get(BACKEND, key.namespace, key.name)
             if fresh is not None:
@@ -119,6 +132,38 @@ class Scaler:
         elif before[0] is None or _face(before) != _face((recommendation, scaled.foreign)):
             ctx.enqueue(key, 0.0)
         return INTERVAL
+
+    def _ask(self, key: Key, recommendation: Recommendation, current: int) -> _Asked | None:
+        """Note the change that is asked for now, if it is one."""
+        if recommendation.replicas == current:
+            return None
+        asked = self._asked.get(key)
+        if asked is None or (asked.change.from_, asked.change.to) != (current, recommendation.replicas):
+            asked = self._asked[key] = _Asked(
+                ScalingEntry(
+                    time=self._ctx.now(), from_=current, to=recommendation.replicas,
+                    reason=recommendation.message, inputs=recommendation.inputs,
+                )
+            )  # fmt: skip
+        return asked
+
+    def _seen(self, key: Key, scaled: Scaled, stored: Obj, current: int) -> None:
+        """What was asked for may be made though its answer was lost: the store has another number now."""
+        asked = self._asked.get(key)
+        if asked is not None and current != asked.change.from_:
+            if current == asked.change.to and owns_replicas(stored):
+                self._made(key, scaled, asked)
+            del self._asked[key]
+
+    def _made(self, key: Key, scaled: Scaled, asked: _Asked) -> None:
+        """A change is made: it is to be told, once."""
+        if asked.answered:
+            return
+        asked.answered = True
+        change = asked.change
+        scaled.untold = [*scaled.untold, change][-HISTORY:]
+        self._ctx.log("scaled", key=str(key), current=change.from_, replicas=change.to, text=change.reason)
+        self._ctx.enqueue(key, 0.0)
 
     def _yields_to(self, key: Key, stored: Obj, current: int) -> str | None:
         """Who else wrote ``/scale`` so lately that his number stands."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.errors import Unavailable
+from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.kinds import BACKEND
 from tests.support.hand_clock import settle
 from tests.support.operator_harness import Harness, backend, backend_key
@@ -106,3 +106,76 @@ async def test_changes_before_a_status_could_be_written_are_all_told(monkeypatch
     times = [entry["time"] for entry in harness.cluster.find(BACKEND, "n", "m")["status"]["scaling"]]
     assert len(set(times)) == len(times)
     assert times == sorted(times, reverse=True)
+
+
+async def test_a_change_whose_answer_was_lost_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made, and the watch brings it; nobody else would say why."""
+    harness = await reporting()
+    made, lost = harness.cluster.apply_scale, 0
+
+    async def unanswered(*args: Any, **keywords: Any) -> Any:
+        nonlocal lost
+        await made(*args, **keywords)
+        if args[3] > 1 and not lost:
+            lost += 1
+            raise Unavailable(0, "the connection was lost")
+
+    monkeypatch.setattr(harness.cluster, "apply_scale", unanswered)
+    for _ in range(8):
+        await second(harness, 40)
+    assert lost == 1
+    assert told(harness) == [(1, replicas(harness))]
+
+
+async def test_a_change_that_the_store_does_not_know_yet_is_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watch is behind and looks fail: the same number is written again, which changes nothing."""
+    harness = await reporting()
+    look, scale, failed, written = harness.cluster.get, harness.cluster.apply_scale, 0, 0
+
+    async def failing(*args: Any) -> Any:
+        nonlocal failed
+        failed += 1
+        if failed <= 3:
+            raise Unavailable(503, "busy")
+        return await look(*args)
+
+    async def counted(*args: Any, **keywords: Any) -> Any:
+        nonlocal written
+        written += args[3] == 4
+        return await scale(*args, **keywords)
+
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise Unavailable(503, "busy")
+
+    harness.unheard.add(BACKEND.kind)
+    status = harness.cluster.apply_status  # whose answer would bring the number, too
+    monkeypatch.setattr(harness.cluster, "apply_status", refused)
+    monkeypatch.setattr(harness.cluster, "get", failing)
+    monkeypatch.setattr(harness.cluster, "apply_scale", counted)
+    for _ in range(12):
+        await second(harness, 40)
+    assert written > 1
+    monkeypatch.setattr(harness.cluster, "apply_status", status)
+    await harness.turn(40)
+    assert told(harness) == [(1, 4)]
+
+
+async def test_a_change_that_was_refused_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else makes it: it is his."""
+    harness = await reporting()
+
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise Rejected(403, "no more than one today")
+
+    with monkeypatch.context() as policy:
+        policy.setattr(harness.cluster, "apply_scale", refused)
+        for _ in range(8):
+            await second(harness, 40)
+        harness.apply(backend(autoscaling=SCALING, replicas=4))
+        await second(harness, 40)
+    for _ in range(4):
+        await second(harness, 40)
+    assert replicas(harness) == 4
+    assert told(harness) == []

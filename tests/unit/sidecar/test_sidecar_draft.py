@@ -176,6 +176,20 @@ def test_the_rest_of_a_large_request_is_not_drawn_up() -> None:
     assert rest == [(0, 3, 2, False), *[(number, 0, 1, True) for number in range(1, 6)]]
 
 
+def test_a_line_whose_plain_requests_have_left_is_not_drawn_up() -> None:
+    """Those with a level rise as they wait, which a draft would not let them do."""
+    queue = Queue()
+    first = ask(0)
+    for work in (first, *[ask(number, level=2) for number in range(1, 5)]):
+        queue.add(work)
+    queue.leave(first)
+    assert queue.draw_up(2, 100) is None
+    limits = Limits(size=2, bytes=100)
+    for now, expected in ((1.0, [1, 2]), (AGEING + 1.0, [3, 4])):
+        assert queue.choose(now, limits).key is KEYS[0]
+        assert [number for number, *_ in held(queue.cut(KEYS[0], limits))] == expected
+
+
 def test_what_is_large_is_not_copied_beforehand() -> None:
     """A draft that somebody's leaving makes useless would have cost more than it saves."""
     queue = Queue()
