@@ -124,7 +124,7 @@ MUTANTS = (
         package=SIDECAR,
         old="return 0 if self._paused else self.slots - self._runs.busy",
         new="return self.slots - self._runs.busy",
-        tests=(_MACHINE,),
+        tests=(f"{_DEADLINES}::test_a_pause_sends_nothing_and_quiet_means_that_no_batch_is_with_the_model",),
     ),
     # -- unlike requests never share a batch
     Mutant(

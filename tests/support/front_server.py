@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from penstock_wire.h1_front import H1Front
 from penstock_wire.http import BodyReader, ClientGone, Exchange, Request, Response
 from tests.support.raw_client import until_closed
+from tests.support.waiting import SECONDS
 
 OK = b"HTTP/1.1 200 OK\r\n"
 Work = Callable[[Exchange], Awaitable[None]]
@@ -77,14 +78,14 @@ async def serving() -> AsyncIterator[Server]:
 
 
 async def head(reader: asyncio.StreamReader) -> bytes:
-    return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+    return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)
 
 
 async def body(reader: asyncio.StreamReader) -> bytes:
     """The body of an answer with a length."""
     found = await head(reader)
     length = int(found.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-    return await asyncio.wait_for(reader.readexactly(length), 60)
+    return await asyncio.wait_for(reader.readexactly(length), SECONDS)
 
 
 def post(target: str, data: bytes, *fields: bytes) -> bytes:

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from tests.support.waiting import SECONDS
+
 
 async def until_closed(address: tuple[str, int], sent: bytes) -> bytes:
     """Send bytes; returns all that comes back until the server closes, which a test fails without.
@@ -17,7 +19,7 @@ async def until_closed(address: tuple[str, int], sent: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*address)
     writer.write(sent)
     try:
-        return await asyncio.wait_for(reader.read(), 60)
+        return await asyncio.wait_for(reader.read(), SECONDS)
     except TimeoutError:
         pytest.fail("expected the server to close the connection")
     finally:

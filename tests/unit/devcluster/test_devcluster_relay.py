@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from devcluster import relay
+from tests.support.waiting import SECONDS
 
 
 @contextlib.asynccontextmanager
@@ -39,7 +40,7 @@ async def test_bytes_pass_both_ways_until_both_have_ended() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"question")
         writer.write_eof()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             assert await reader.read() == b"question" + answer
             writer.close()
             await writer.wait_closed()
@@ -52,7 +53,7 @@ async def test_a_target_that_refuses_is_a_lost_connection() -> None:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         async with _relayed(unused.getsockname()[1]) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(SECONDS):
                 with pytest.raises(ConnectionResetError):
                     await reader.readexactly(1)
             writer.close()
@@ -66,6 +67,6 @@ async def test_the_end_of_a_process_is_seen() -> None:
     ended = relay.watch_process(process.pid)
     assert not ended.done()
     process.kill()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         await ended
         await process.wait()

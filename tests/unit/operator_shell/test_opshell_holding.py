@@ -18,6 +18,7 @@ from penstock_operator.kinds import CONFIG_MAP, LEASE
 from penstock_operator.lease import Elector, LeaseTimes
 from tests.support.hand_clock import HandClock
 from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.waiting import SECONDS
 
 TIMES = LeaseTimes(duration=90, renew_within=60, retry=0.01, again=0.01)
 
@@ -43,7 +44,7 @@ class Renewals(TinyApiserver):
         """Wait, the whole thread of the caller, for so many renewals more."""
         with self.news:
             wanted = self.count + number
-            assert self.news.wait_for(lambda: self.count >= wanted, 60)
+            assert self.news.wait_for(lambda: self.count >= wanted, SECONDS)
 
     async def there(self, work: Coroutine[Any, Any, Any]) -> Any:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

@@ -17,6 +17,7 @@ import pytest
 from penstock_wire.http import Request, Response, UpstreamError
 from tests.support.aiohttp_http import AiohttpUpstream
 from tests.support.ports import free_port
+from tests.support.waiting import SECONDS
 
 MODULE = """
 import pathlib, threading, time
@@ -72,7 +73,7 @@ class Served:
 
     async def line(self) -> str:
         assert self.process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             return (await self.process.stdout.readline()).decode().strip()
 
     async def ready(self) -> None:
@@ -91,7 +92,7 @@ class Served:
 
     async def end(self) -> tuple[int, str]:
         """The exit code and standard error, once it has ended."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             _, errors = await self.process.communicate()
         assert self.process.returncode is not None
         return self.process.returncode, errors.decode()

@@ -23,6 +23,7 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from tests.support.model_stream import ModelStream
+from tests.support.waiting import SECONDS
 
 NDJSON = (b"content-type", b"application/x-ndjson")
 CANCEL = (b"x-penstock-cancel", b"1")
@@ -73,7 +74,7 @@ class Clients:
 
 async def finish(clients: Clients) -> None:
     clients.answer.end()
-    await asyncio.wait_for(clients.task, 60)
+    await asyncio.wait_for(clients.task, SECONDS)
     assert clients.answer.aborted
 
 
@@ -126,7 +127,7 @@ async def test_a_stream_that_ends_early_is_no_complete_answer(lost: bool):
     clients = Clients(3)
     clients.answer.say({"i": 0, "data": 1}, {"i": 1, "data": "x"})
     clients.answer.pieces.put_nowait(ConnectionLost("lost") if lost else b"")
-    await asyncio.wait_for(clients.task, 60)
+    await asyncio.wait_for(clients.task, SECONDS)
     assert json.loads((await clients.text(0)).splitlines()[1])["error"]["reason"] == "bad_answer"
     with pytest.raises(PenstockError):
         await clients.text(1)
@@ -219,7 +220,7 @@ async def test_a_stream_that_says_nothing_of_anybody_ends_at_the_deadline():
     clients.answer.pieces.put_nowait(b"\n")
     await clients.settle()
     clients.streams.expire()
-    await asyncio.wait_for(clients.task, 60)
+    await asyncio.wait_for(clients.task, SECONDS)
     assert clients.answer.aborted
     assert clients.outcomes == {}
 

@@ -14,7 +14,7 @@ from penstock_wire import h1_front_limits
 from penstock_wire.h1_front import H1Front
 from penstock_wire.http import Request, Response
 from tests.support.raw_client import until_closed
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 Handler = Callable[[Request], Awaitable[Response]]
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -57,13 +57,13 @@ async def server() -> AsyncIterator[Server]:
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[bytes, bytes], bytes]:
     """Read one answer with a content-length."""
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)
     first, *lines = head[:-4].split(b"\r\n")
     fields = dict(line.split(b": ", 1) for line in lines)
     return (
         int(first.split()[1]),
         fields,
-        await asyncio.wait_for(reader.readexactly(int(fields.get(b"content-length", b"0"))), 60),
+        await asyncio.wait_for(reader.readexactly(int(fields.get(b"content-length", b"0"))), SECONDS),
     )
 
 
@@ -109,7 +109,7 @@ async def test_keep_alive_is_the_versions_and_the_clients_choice(
         writer.write(sent)
         assert (await answer(reader))[0] == 200
     else:
-        assert await asyncio.wait_for(reader.read(), 60) == b""
+        assert await asyncio.wait_for(reader.read(), SECONDS) == b""
     writer.close()
 
 
@@ -155,7 +155,7 @@ async def test_a_client_that_expects_it_is_told_to_go_on(server: Server) -> None
     """RFC 9110 section 10.1.1."""
     reader, writer = await server.connect()
     writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\nexpect: 100-continue\r\n\r\n")
-    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS) == b"HTTP/1.1 100 Continue\r\n\r\n"
     writer.write(b"x")
     assert (await answer(reader))[2] == b"/|x"
     assert not any(name == b"expect" for name, _ in server.seen[0].headers)
@@ -280,9 +280,9 @@ async def test_a_client_that_leaves_cancels_its_handler(server: Server) -> None:
     server.handler = forever
     _, writer = await server.connect()
     writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-    await asyncio.wait_for(started.wait(), 60)
+    await asyncio.wait_for(started.wait(), SECONDS)
     writer.transport.abort()
-    await asyncio.wait_for(ended.wait(), 60)
+    await asyncio.wait_for(ended.wait(), SECONDS)
 
 
 async def test_whoever_drips_or_idles_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +315,7 @@ async def test_a_reader_that_takes_nothing_is_cut_and_others_are_served(
     server.handler = large
     reader, writer = await server.connect()
     writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-    await asyncio.wait_for(reader.readexactly(17), 60)
+    await asyncio.wait_for(reader.readexactly(17), SECONDS)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     await until(lambda: not server.front.connections)
     server.handler = server.echo
@@ -341,11 +341,11 @@ async def test_closing_ends_idle_connections_now_and_busy_ones_with_their_answer
     writer.write(b"GET /busy HTTP/1.1\r\nhost: a\r\n\r\n")
     await until(lambda: len(server.seen) >= 2)
     server.front.close_keepalive()
-    assert await asyncio.wait_for(idle_reader.read(), 60) == b""
+    assert await asyncio.wait_for(idle_reader.read(), SECONDS) == b""
     gate.set()
     status, fields, body = await answer(reader)
     assert (status, fields[b"connection"], body) == (200, b"close", b"/busy|")
-    assert await asyncio.wait_for(reader.read(), 60) == b""
+    assert await asyncio.wait_for(reader.read(), SECONDS) == b""
     writer.close()
     idle_writer.close()
 
@@ -357,7 +357,7 @@ async def test_many_idle_connections_are_held_and_one_too_many_is_closed(server:
     await until(lambda: len(server.front.connections) >= 300)
     reader, writer = await server.connect()
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-        await asyncio.wait_for(reader.readexactly(1), 60)
+        await asyncio.wait_for(reader.readexactly(1), SECONDS)
     writer.close()
     held[0][1].write(b"GET /held HTTP/1.1\r\nhost: a\r\n\r\n")
     assert (await answer(held[0][0]))[2] == b"/held|"
@@ -373,7 +373,7 @@ async def test_who_is_refused_while_sending_still_reads_why(server: Server) -> N
         writer.write(b"x" * 100_000)
         await writer.drain()
     assert (await answer(reader))[0] == 413
-    assert await asyncio.wait_for(reader.read(), 60) == b""
+    assert await asyncio.wait_for(reader.read(), SECONDS) == b""
     writer.close()
 
 

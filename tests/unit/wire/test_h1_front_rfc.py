@@ -237,7 +237,7 @@ async def test_a_client_that_half_closes_has_left(server: Server) -> None:
         if seen:
             await until(lambda: len(server.seen) == 1)
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 60) == b""
+        assert await asyncio.wait_for(reader.read(), SECONDS) == b""
         writer.close()
         assert len(server.seen) == seen
     assert server.gone == 1

@@ -13,7 +13,7 @@ from penstock_wire import h1_front_limits as limits
 from penstock_wire.h1_front_streams import Inbound
 from penstock_wire.http import Exchange, Response
 from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 
 @pytest_asyncio.fixture
@@ -229,7 +229,7 @@ async def test_an_answer_before_a_long_rest_closes_and_is_read(server: Server, f
     for _ in range(20):
         writer.write(b"ffff\r\n" + b"x" * 0xFFFF + b"\r\n")
         await writer.drain()
-    found = await asyncio.wait_for(reader.read(), 60)
+    found = await asyncio.wait_for(reader.read(), SECONDS)
     assert found.startswith(OK)
     assert b"connection: close" in found
     assert found.endswith(b"early")
@@ -346,7 +346,7 @@ async def test_a_stream_that_fails_is_never_taken_for_the_whole(
     reader, writer = await server.connect()
     writer.write(b"GET / HTTP/%b\r\nhost: a\r\n\r\n" % version)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-        await asyncio.wait_for(reader.readexactly(10_000), 60)
+        await asyncio.wait_for(reader.readexactly(10_000), SECONDS)
     writer.close()
     assert b"secret" not in bytes(reader._buffer)  # type: ignore[attr-defined]
 
@@ -375,7 +375,7 @@ async def test_a_stream_waits_for_its_reader_and_hears_of_its_end(server: Server
     server.work = answering(lambda: Response(200, stream=stream))
     reader, writer = await server.connect()
     writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-    await asyncio.wait_for(reader.readexactly(100), 60)
+    await asyncio.wait_for(reader.readexactly(100), SECONDS)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     (connection,) = server.front.connections
     await until(lambda: connection._writable is not None and not connection._writable.done())
@@ -391,7 +391,7 @@ async def test_a_stream_whose_reader_takes_nothing_is_cut(server: Server, quick:
     server.work = answering(lambda: Response(200, stream=stream))
     reader, writer = await server.connect()
     writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-    await asyncio.wait_for(reader.readexactly(100), 60)
+    await asyncio.wait_for(reader.readexactly(100), SECONDS)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     await until(lambda: stream.closed)
     writer.close()
@@ -402,7 +402,7 @@ async def test_a_reader_that_takes_a_little_is_no_stuck_one(server: Server) -> N
     server.work = answering(lambda: Response(200, (), b"x" * 40_000_000))
     reader, writer = await server.connect()
     writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-    await asyncio.wait_for(reader.readexactly(100), 60)
+    await asyncio.wait_for(reader.readexactly(100), SECONDS)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     (connection,) = server.front.connections
     await until(lambda: connection._paused)
@@ -433,7 +433,7 @@ async def test_an_echo_streams_both_ways_at_once(server: Server) -> None:
         assert b"connection: close" not in await head(reader)
         for piece in (b"1\r\na\r\n", b"2\r\nbc\r\n", b"0\r\n\r\n"):
             writer.write(piece)
-            assert await asyncio.wait_for(reader.readexactly(len(piece)), 60) == piece
+            assert await asyncio.wait_for(reader.readexactly(len(piece)), SECONDS) == piece
     writer.close()
 
 

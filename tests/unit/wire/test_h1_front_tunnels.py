@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from penstock_wire.http import ClientGone, Exchange, Response, Tunnel
 from tests.support.front_server import Server, body, head, post, serving
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 UPGRADE = b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: x\r\n\r\n"
 SWITCH = ((b"connection", b"upgrade"), (b"upgrade", b"x"))
@@ -56,9 +56,9 @@ async def test_a_tunnel_carries_bytes_both_ways_from_the_first_behind_the_head(
     (tunnel,) = switching.tunnels
     found = b""
     while found != b"early GET / late":
-        found += await asyncio.wait_for(tunnel.read(), 60)
+        found += await asyncio.wait_for(tunnel.read(), SECONDS)
     await tunnel.write(b"answer")
-    assert await asyncio.wait_for(reader.readexactly(6), 60) == b"answer"
+    assert await asyncio.wait_for(reader.readexactly(6), SECONDS) == b"answer"
     writer.close()
 
 
@@ -71,11 +71,11 @@ async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
     (tunnel,) = switching.tunnels
     writer.write(b"last")
     writer.write_eof()
-    assert await asyncio.wait_for(tunnel.read(), 60) == b"last"
-    assert await asyncio.wait_for(tunnel.read(), 60) == b""
+    assert await asyncio.wait_for(tunnel.read(), SECONDS) == b"last"
+    assert await asyncio.wait_for(tunnel.read(), SECONDS) == b""
     await tunnel.write(b"still here")
     tunnel.end()
-    assert await asyncio.wait_for(reader.read(), 60) == b"still here"
+    assert await asyncio.wait_for(reader.read(), SECONDS) == b"still here"
     await until(lambda: not server.front.connections)
     writer.close()
 
@@ -84,11 +84,11 @@ async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
     await head(reader)
     tunnel = switching.tunnels[1]
     tunnel.end()
-    assert await asyncio.wait_for(reader.read(), 60) == b""
+    assert await asyncio.wait_for(reader.read(), SECONDS) == b""
     writer.write(b"to the end")
-    assert await asyncio.wait_for(tunnel.read(), 60) == b"to the end"
+    assert await asyncio.wait_for(tunnel.read(), SECONDS) == b"to the end"
     writer.write_eof()
-    assert await asyncio.wait_for(tunnel.read(), 60) == b""
+    assert await asyncio.wait_for(tunnel.read(), SECONDS) == b""
     await until(lambda: not server.front.connections)
     writer.close()
 
@@ -105,13 +105,13 @@ async def test_a_tunnel_has_back_pressure_both_ways(server: Server) -> None:
     await until(lambda: bool(connection._holders))
     got = 0
     while got < 20_000_000:
-        got += len(await asyncio.wait_for(tunnel.read(), 60))
+        got += len(await asyncio.wait_for(tunnel.read(), SECONDS))
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     sending = asyncio.create_task(tunnel.write(b"y" * 20_000_000))
     await until(lambda: connection._writable is not None)
     assert not sending.done()
     reader._transport.resume_reading()  # type: ignore[attr-defined]
-    assert len(await asyncio.wait_for(reader.readexactly(20_000_000), 60)) == 20_000_000
+    assert len(await asyncio.wait_for(reader.readexactly(20_000_000), SECONDS)) == 20_000_000
     await sending
     writer.close()
 
@@ -128,7 +128,7 @@ async def test_a_tunnel_whose_client_resets_raises(server: Server) -> None:
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
     writer.transport.abort()
     with pytest.raises(ClientGone):
-        await asyncio.wait_for(reading, 60)
+        await asyncio.wait_for(reading, SECONDS)
     with pytest.raises(ClientGone):
         await tunnel.write(b"x")
     tunnel.abort()

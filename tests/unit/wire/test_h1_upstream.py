@@ -23,7 +23,7 @@ from penstock_wire.http import (
 )
 from tests.support.still_time import StillTime
 from tests.support.stream_peer import Scripted, Wire, scripted
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -263,7 +263,7 @@ class Told:
         self.came.set()
 
     async def answer(self) -> Response | UpstreamError:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             await self.came.wait()
         (answer,) = self.answers
         return answer

@@ -10,6 +10,7 @@ from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.http import ClientGone, UpstreamTimeout
 from tests.support.stream_peer import Scripted, Wire
 from tests.support.upstream_exchange import CHUNKED, OK, Given, ask, check_pool, get, good, rest
+from tests.support.waiting import SECONDS
 
 
 async def echo(wire: Wire) -> None:
@@ -39,7 +40,7 @@ async def test_an_answer_that_begins_early_lets_the_body_go_on(upstream: H1Upstr
     assert answer.status == 200
     for gate, piece in ((first, b"one"), (second, b"two")):
         gate.set()
-        assert await asyncio.wait_for(answer.stream.read(), 60) == piece
+        assert await asyncio.wait_for(answer.stream.read(), SECONDS) == piece
     assert await rest(answer) == b""
     await check_pool(upstream, peer, 1)
 
@@ -49,7 +50,7 @@ async def test_more_goes_either_way_than_both_sides_hold(upstream: H1Upstream, p
     pieces = [bytes([number]) * 500_000 for number in range(40)]
     peer.scripts = [echo]
     answer = await ask(upstream, peer, get("POST", stream=Given(*pieces)))
-    assert await asyncio.wait_for(rest(answer), 60) == b"".join(pieces)
+    assert await asyncio.wait_for(rest(answer), SECONDS) == b"".join(pieces)
     await check_pool(upstream, peer, 1)
 
 

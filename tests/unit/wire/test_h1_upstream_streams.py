@@ -21,7 +21,7 @@ from penstock_wire.http import (
 from tests.support.still_time import StillTime
 from tests.support.stream_peer import Scripted, Wire
 from tests.support.upstream_exchange import CHUNKED, LONG, OK, Given, ask, check_pool, get, good, rest
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 
 class TestBodiesIn:
@@ -378,16 +378,16 @@ class TestBroken:
                 await answer.stream.read()
 
         task = asyncio.create_task(use())
-        await asyncio.wait_for(asked.wait(), 60)
+        await asyncio.wait_for(asked.wait(), SECONDS)
         if when != "aborted":
             if when == "read":
-                await asyncio.wait_for(waits.wait(), 60)
+                await asyncio.wait_for(waits.wait(), SECONDS)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             if when == "read":
                 await upstream.close()
-        await asyncio.wait_for(seen.wait(), 60)
+        await asyncio.wait_for(seen.wait(), SECONDS)
         await check_pool(upstream, peer, 2)
 
     async def test_letting_go_after_the_end_harms_nobody(self, upstream: H1Upstream, peer: Scripted) -> None:
@@ -488,7 +488,7 @@ class TestBodiesOut:
         peer.scripts = [play, good]
         with pytest.raises(error):
             await ask(upstream, peer, get("POST", stream=Given(*pieces), length=length))
-        await asyncio.wait_for(ended.wait(), 60)
+        await asyncio.wait_for(ended.wait(), SECONDS)
         assert not got[0].endswith(b"0\r\n\r\n")
         await check_pool(upstream, peer, 2)
 

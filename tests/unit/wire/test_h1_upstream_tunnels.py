@@ -16,7 +16,7 @@ from penstock_wire.http import (
 )
 from tests.support.stream_peer import Scripted, Wire
 from tests.support.upstream_exchange import ask, check_pool, get, good, rest
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 
 class TestTunnels:
@@ -72,7 +72,7 @@ class TestTunnels:
         assert await tunnel.read() == b""
         await tunnel.write(b"still here")
         tunnel.end()
-        assert await asyncio.wait_for(got, 60) == b"still here"
+        assert await asyncio.wait_for(got, SECONDS) == b"still here"
 
     async def test_another_status_is_an_answer_like_any_other(
         self, upstream: H1Upstream, peer: Scripted
@@ -120,7 +120,7 @@ class TestTunnels:
         tunnel = (await self.open(upstream, peer)).tunnel
         assert tunnel is not None
         tunnel.abort()
-        await asyncio.wait_for(gone.wait(), 60)
+        await asyncio.wait_for(gone.wait(), SECONDS)
 
     async def test_writing_waits_while_the_peer_takes_nothing(
         self, upstream: H1Upstream, peer: Scripted

@@ -22,7 +22,7 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from tests.support.aiohttp_http import AiohttpFront, AiohttpUpstream
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -98,17 +98,17 @@ class Client:
 
     async def answer(self) -> tuple[bytes, bytes]:
         """Head and body of the next answer."""
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 60)
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), SECONDS)
         length = next(
             int(line.split(b":")[1])
             for line in head.split(b"\r\n")
             if line.lower().startswith(b"content-length")
         )
-        return head, await asyncio.wait_for(self.reader.readexactly(length), 60)
+        return head, await asyncio.wait_for(self.reader.readexactly(length), SECONDS)
 
     async def rest(self) -> bytes:
         """Everything until the server closes."""
-        return await asyncio.wait_for(self.reader.read(), 60)
+        return await asyncio.wait_for(self.reader.read(), SECONDS)
 
     async def close(self) -> None:
         self.writer.close()
@@ -215,7 +215,7 @@ class TestFront:
         listener = await front.listen("127.0.0.1", 0, echo)
         client = await Client.to(listener.address)
         client.send(b"POST /p HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n")
-        interim = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), 60)
+        interim = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), SECONDS)
         assert interim.startswith(b"HTTP/1.1 100 ")
         client.send(b"abc")
         assert (await client.answer())[1] == b"/p|abc"

@@ -13,6 +13,7 @@ from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
 from penstock_wire.reporter import Reporter
 from tests.support.aiohttp_http import AiohttpFront
+from tests.support.waiting import SECONDS
 
 
 class Operator:
@@ -32,7 +33,7 @@ class Operator:
 
     async def after(self, count: int) -> list[Request]:
         async with self.came:
-            await asyncio.wait_for(self.came.wait_for(lambda: len(self.reports) >= count), 60)
+            await asyncio.wait_for(self.came.wait_for(lambda: len(self.reports) >= count), SECONDS)
         return self.reports
 
 
