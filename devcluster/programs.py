@@ -272,17 +272,17 @@ def build(component: Component, into: Path) -> None:
     lines: list[str] = []
     what = f"building {component.name} {component.version} ({', '.join(component.binaries)}; first time about"
     with step(f"{what} {component.about})", progress=lambda: f"{len(lines)} packages"):
-        process = run_tethered(
+        with run_tethered(
             [*command, "tool"],
             env=environment,
             cwd=component.pins[0].parent,
             output=subprocess.PIPE,
-        )
-        assert process.stdout is not None  # noqa: S101 - for the type checker
-        reader = threading.Thread(target=lines.extend, args=(process.stdout,))
-        reader.start()
-        code = process.wait()
-        reader.join()
+        ) as process:
+            assert process.stdout is not None  # noqa: S101 - for the type checker
+            reader = threading.Thread(target=lines.extend, args=(process.stdout,))
+            reader.start()
+            code = process.wait()
+            reader.join()
         if code:
             raise DevclusterError(f"building {component.name} failed:\n{''.join(lines[-30:])}")
     for name, built in component.binaries.items():

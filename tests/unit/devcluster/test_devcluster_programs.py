@@ -1,11 +1,14 @@
 """What is built is what the checked-in pins say."""
 
 import re
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from devcluster import programs
+from devcluster.errors import DevclusterError
 from devcluster.programs import COMPONENTS, Component
 
 _KUBERNETES = COMPONENTS["kubernetes"]
@@ -59,3 +62,35 @@ def test_programs_are_looked_for_in_the_cache(tmp_path: Path, monkeypatch: pytes
     assert etcd.is_relative_to(tmp_path)
     etcd.parent.mkdir(parents=True)
     assert COMPONENTS["etcd"] not in programs.missing()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_build_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """A test that is the first to need a program would fail for a file that is not closed."""
+    pins, into, go = tmp_path / "pins/x", tmp_path / "into", tmp_path / "go"
+    pins.mkdir(parents=True)
+    into.mkdir()
+    pins.joinpath("go.mod").write_text("require example.org/x v1.2.3\n")
+    pins.joinpath("go.sum").write_text("")
+    go.write_text(f'#!/bin/sh\necho example.org/x\ntouch "$GOBIN/x"\nexit {code}\n')
+    go.chmod(0o755)
+    started: list[subprocess.Popen[str]] = []
+
+    def untethered(
+        command: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, output: int
+    ) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(command, env=env, cwd=cwd, stdout=output, text=True)
+        started.append(process)
+        return process
+
+    monkeypatch.setattr(programs, "PINS", pins.parent)
+    monkeypatch.setattr(programs, "run_tethered", untethered)
+    monkeypatch.setattr(programs.machine, "require_go", lambda: go)
+    component = Component(name="x", module="example.org/x", binaries={"x": "x"}, about="a moment")
+    if code:
+        with pytest.raises(DevclusterError, match=r"example\.org/x"):
+            programs.build(component, into)
+    else:
+        programs.build(component, into)
+        assert into.joinpath("x").exists()
+    assert [process.stdout is not None and process.stdout.closed for process in started] == [True]
