@@ -18,6 +18,7 @@ from penstock_sidecar.dispatch import Dispatcher
 from penstock_sidecar.drain import Drain, refusal
 from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.handler import SidecarHandler
+from penstock_sidecar.listening import Listening
 from penstock_sidecar.metrics import Metrics, most_telling
 from penstock_sidecar.model import Model
 from penstock_sidecar.passthrough import NONE, STREAM_BYTES, Passing
@@ -62,12 +63,15 @@ class Sidecar:
         self._data = H1Front()
         self._admin = H1Front(max_body_bytes=64 * 1024)
         self._upstream = H1Upstream()
+        self._listening = Listening(*config.model)
         self._model = Model(
             host=config.model[0],
             port=config.model[1],
+            listening=self._listening,
             ready_path=config.ready_path,
             upstream=self._upstream,
             busy=lambda: self._dispatcher.ongoing > 0 or self._readiness.busy,
+            unprepared=lambda: self._readiness.unprepared,
             changed=self._model_changed,
         )
         self._upstream.on_idle_lost = self._model.lost
@@ -82,7 +86,7 @@ class Sidecar:
         self._metrics.show(self._dispatcher, fits=self._dispatcher.fits, streams=self._open_streams)
         self._reconfigure = Reconfigure(
             config.reconfigure_path,
-            send=self._model.send,
+            send=self._model.prepare,
             flow=self._dispatcher,
             changed=self._report_now,
             settled=config.report_to is None,
@@ -90,7 +94,7 @@ class Sidecar:
         self._readiness = Readiness(
             reconfigure=self._reconfigure,
             warmup=Warmup(
-                config.warmup, timeout=config.warmup_timeout, send=self._model.send, clock=time.monotonic
+                config.warmup, timeout=config.warmup_timeout, send=self._model.prepare, clock=time.monotonic
             ),
             changed=self._readiness_changed,
         )
@@ -266,6 +270,7 @@ class Sidecar:
         await self._data.close(0.0)
         await self._admin.close(0.0)
         await self._upstream.close()
+        self._listening.close()
         if self._tracing is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
 

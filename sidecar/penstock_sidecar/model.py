@@ -2,8 +2,14 @@
 
 Ready means that its ready path answers 2xx or 3xx (as for a kubelet's probe) and that connections are
 taken. A refused connection is believed at once, a bad answer when it came three times. A probe that times
-out counts only while nothing is with the model: one that computes on its only thread answers no probe and
-is well. A request that had no time to connect says nothing: the time was its own.
+out, connecting or later, counts only while nothing is with the model: one that computes on its only thread
+answers no probe and is well. A request that had no time to connect says nothing: the time was its own; nor
+does a connection that could not be made for want of a file or a port of our own.
+
+A process that was started anew has not been given its userConfig, nor warmed up: nothing may be sent to it
+before. A refused connection tells of it where one was tried meanwhile. Where none was (the sidecar itself
+stood still, or the model is back at once), another socket does that listens at the model's port: it is looked
+for when an idle connection has ended, behind each probe, and on each new connection before anything is sent.
 
 A request whose connection is lost puts the model in doubt: nothing more is sent until a probe that was sent
 after that was answered or refused. A process that was killed takes connections for a moment more, and
@@ -13,9 +19,11 @@ whatever is sent to it then is lost.
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 from collections.abc import Callable
 
+from penstock_sidecar.listening import Listening
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
@@ -44,6 +52,16 @@ killed takes connections for a moment more, and may be back before the next prob
 TELL_SECONDS = 10.0
 """A model that stays not ready is told at most this often, however its errors vary."""
 
+_STARTED_ANEW = "the model was started anew"
+_OURS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.EINTR}
+)
+"""Why a connection cannot be made whatever the model does."""
+
+
+class _Unprepared(ConnectFailed):
+    """Nothing was sent: the process that listens has not been prepared, or is not the one that was meant."""
+
 
 class Model:
     """The model as one upstream.
@@ -51,13 +69,15 @@ class Model:
     Args:
         host: its address.
         port: its port.
+        listening: what listens there.
         ready_path: path of its readiness.
         upstream: sends.
         busy: whether something is with the model.
+        unprepared: why it may not be sent to although it may be ready, "" where it may.
         changed: called when `ready` or `gone` changed.
 
-    `ready` says whether to send here, `gone` whether the last connection was refused: the process is not
-    there.
+    `ready` says whether to send here, `gone` whether the process that was there is not: a connection was
+    refused, or another process listens, which has answered no probe yet.
     """
 
     def __init__(
@@ -65,16 +85,20 @@ class Model:
         *,
         host: str,
         port: int,
+        listening: Listening,
         ready_path: str,
         upstream: Upstream,
         busy: Callable[[], bool],
+        unprepared: Callable[[], str],
         changed: Callable[[], None],
     ) -> None:
         self._host = host
         self._port = port
+        self._listening = listening
         self._probe = Request(method="GET", target=ready_path, headers=(), body=b"")
         self._upstream = upstream
         self._busy = busy
+        self._unprepared = unprepared
         self._changed = changed
         self._look = asyncio.Event()
         self._failures = 0
@@ -85,23 +109,39 @@ class Model:
         self._losses = 0
         self._cut_probes = 0
         self._told = -TELL_SECONDS
+        self._blindness_told = False
+        self._life = 0
         self.ready = False
         self.gone = False
         self.message = f"GET {ready_path} has not been answered yet"
 
     async def send(self, request: Request, timeout: float) -> Response:
-        """Send a request (raises UpstreamError); a refused connection makes the model not ready at once."""
+        """Send a request (raises UpstreamError); a refused connection makes the model not ready at once.
+
+        One that has not been prepared is sent nothing: ConnectFailed, as if it were not there.
+        """
+        return await self._send(request, timeout, self._check_prepared)
+
+    async def prepare(self, request: Request, timeout: float) -> Response:
+        """As `send`, for what prepares the model: it goes to the process that is there now, or fails."""
+        return await self._send(request, timeout, functools.partial(self._check_same, self._life))
+
+    async def _send(self, request: Request, timeout: float, check: Callable[[], None]) -> Response:
         if not self._sure.is_set():
             timeout = await self._wait_until_sure(timeout)
         try:
-            return await self._upstream.send(self._host, self._port, request, timeout=timeout)
+            check()
+            connected = functools.partial(self._connected, check)
+            return await self._upstream.send(
+                self._host, self._port, request, timeout=timeout, connected=connected
+            )
         except UpstreamError as error:
             self._went_wrong(error)
             raise
 
     def begin(self, request: Request, timeout: float, done: Done) -> GiveUp | None:
         """As `send` without a task, on a connection that is there (see `Upstream.begin`)."""
-        if not self._sure.is_set():
+        if not self._sure.is_set() or self._unprepared():
             return None
         return self._upstream.begin(
             self._host, self._port, request, timeout, functools.partial(self._ended, done)
@@ -113,8 +153,10 @@ class Model:
         done(answer)
 
     def _went_wrong(self, error: UpstreamError) -> None:
-        if isinstance(error, ConnectFailed) and not isinstance(error, ConnectTimeout):
-            self._set(ready=False, gone=True, message=str(error))
+        if isinstance(error, _Unprepared):
+            return
+        if _refused(error):
+            self._refuses(str(error))
             return
         if isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable):
             self._doubts = 0
@@ -138,18 +180,37 @@ class Model:
         if not self._sure.is_set():
             timeout = await self._wait_until_sure(timeout)
         try:
-            return await self._upstream.open(self._host, self._port, request, timeout=timeout, idle=idle)
+            self._check_prepared()
+            connected = functools.partial(self._connected, self._check_prepared)
+            return await self._upstream.open(
+                self._host, self._port, request, timeout=timeout, idle=idle, connected=connected
+            )
         except UpstreamError as error:
             self._went_wrong(error)
             raise
 
     def lost(self, address: tuple[str, int]) -> None:
-        """An idle connection was ended by the server there: look at once whether that is the model's end.
-
-        NB: one that is started anew in less than a probe's period would pass for the old one otherwise.
-        """
+        """An idle connection was ended by the server there: look at once whether that is the model's end."""
         if address == (self._host, self._port):
             self._look.set()
+            if self._listening.replaced():
+                self._replaced()
+
+    def _connected(self, check: Callable[[], None]) -> None:
+        # NB: a connection that was kept ends with its process; only a new one can be another's.
+        if self._listening.replaced():
+            self._replaced()
+        check()
+
+    def _check_prepared(self) -> None:
+        """Raise ConnectFailed where the model has not been prepared."""
+        if why := self._unprepared():
+            raise _Unprepared(f"the model is not ready to be sent to: {why}")
+
+    def _check_same(self, life: int) -> None:
+        """Raise ConnectFailed where the process of that life has ended."""
+        if life != self._life:
+            raise _Unprepared(_STARTED_ANEW)
 
     def watch_closely(self, close: bool) -> None:  # noqa: FBT001 - a switch
         """Probe at the shorter period: a drain waits for the model to go and come back."""
@@ -178,12 +239,17 @@ class Model:
         path, losses = self._probe.target, self._losses
         try:
             answer = await self._upstream.send(self._host, self._port, self._probe, timeout=PROBE_SECONDS)
+        except (UpstreamTimeout, ConnectTimeout) as error:
+            if isinstance(error, ConnectTimeout) and not self._listening.known:
+                self._refuses(str(error))  # whether the next one is another, nobody will tell
+            elif not self._busy():
+                self._failed(f"GET {path} was not answered within {PROBE_SECONDS:.0f} s")
         except ConnectFailed as error:
             self._cut_probes = 0
-            self._set(ready=False, gone=True, message=str(error))
-        except UpstreamTimeout:
-            if not self._busy():
-                self._failed(f"GET {path} was not answered within {PROBE_SECONDS:.0f} s")
+            if _refused(error):
+                self._refuses(str(error))
+            else:
+                self._failed(str(error))
         except UpstreamError as error:
             if isinstance(error, ConnectionLost) and self._cut_probes < MORE_LOOKS:
                 self._cut_probes += 1
@@ -195,18 +261,39 @@ class Model:
                 return
         else:
             self._cut_probes = 0
+            if self._listening.look():  # which of the two has answered, nobody knows
+                self._replaced()
+                return
             if 200 <= answer.status < 400:
                 self._failures = 0
+                self._tell_blindness()
                 self._set(ready=True, message="")
             else:
                 self._failed(f"GET {path}: expected status 200 to 399, found {answer.status}")
         if losses == self._losses:
             self._sure.set()
 
+    def _tell_blindness(self) -> None:
+        if not self._listening.known and not self._blindness_told:
+            self._blindness_told = True
+            log("restarts of the model are known by refused connections alone", level="warning")
+
     def _failed(self, message: str) -> None:
         self._failures += 1
         if self._failures >= FAILURES or not self.ready:
             self._set(ready=False, message=message)
+
+    def _refuses(self, message: str) -> None:
+        """Nobody is there."""
+        self._listening.forget()
+        self._life += 1
+        self._set(ready=False, gone=True, message=message)
+
+    def _replaced(self) -> None:
+        """Another is there."""
+        self._look.set()
+        self._life += 1
+        self._set(ready=False, gone=True, message=_STARTED_ANEW)
 
     def _set(self, *, ready: bool, message: str, gone: bool = False) -> None:
         turned = ready != self.ready
@@ -220,3 +307,11 @@ class Model:
         if changed:
             self._failures = 0
             self._changed()
+
+
+def _refused(error: UpstreamError) -> bool:
+    """Whether the model itself took no connection."""
+    if not isinstance(error, ConnectFailed) or isinstance(error, ConnectTimeout):
+        return False
+    cause = error.__cause__
+    return not (isinstance(cause, OSError) and cause.errno in _OURS)

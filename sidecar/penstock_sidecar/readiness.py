@@ -42,6 +42,13 @@ class Readiness:
             return ""
         return self._reconfigure.message if self._reconfigure.needed else self._warmup.message
 
+    @property
+    def unprepared(self) -> str:
+        """Why a model that takes connections may be sent nothing yet, "" where it may."""
+        if self.ready or not (self._reconfigure.needed or self._warmup):
+            return ""
+        return self.message
+
     def model_changed(self, *, ready: bool, gone: bool) -> None:
         """Note how the model is.
 

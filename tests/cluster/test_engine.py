@@ -180,6 +180,7 @@ def test_a_pod_is_ready_only_after_its_warm_up(namespace: Namespace) -> None:
 TEN = '{"instances": [10]}'
 
 ADDER = """
+import os
 import penstock
 
 class Adder:
@@ -193,12 +194,37 @@ class Adder:
 
     @penstock.batched
     def predict(self, items):
+        if "end" in items:
+            os._exit(1)
         return [item + self.amount for item in items]
+"""
+
+ANSWERS_OVER_A_RESTART = """
+import asyncio, collections, json, sys
+import aiohttp
+url = sys.stdin.read()
+async def main():
+    seen = collections.Counter()
+    async with aiohttp.ClientSession() as session:
+        async def ask(item):
+            async with session.post(url, json={"instances": [item]}) as answer:
+                body = await answer.json(content_type=None)
+                return body["predictions"][0] if answer.status == 200 else body["reason"]
+        seen[await ask("end")] += 1
+        while (said := await ask(10)) == "model_unreachable":
+            seen[said] += 1
+        for _ in range(500):
+            seen[await ask(10)] += 1
+    return [said, sorted(map(str, seen))]
+print(json.dumps(asyncio.run(main())))
 """
 
 
 def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Namespace) -> None:
-    """Both pods' models are reconfigured in place; what they refuse is told, the last one serves."""
+    """Both pods' models are reconfigured in place; what they refuse is told, the last one serves.
+
+    One that is started anew answers nobody before it has it.
+    """
     code = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -262,6 +288,13 @@ def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Names
     assert answers() == {17}
     assert settled(namespace, "adder") == before
     assert set(restarts(namespace, "adder")) == {0}
+
+    unseen = "known by refused connections alone"
+    for pod, ip in pods.items():  # a process started anew would make 10 of it, until it is configured
+        seen = json.loads(namespace.run_python(ANSWERS_OVER_A_RESTART, input=f"http://{ip}:8012/predict"))
+        assert seen == [17, ["17", "model_unreachable"]]
+        assert unseen not in namespace.kubectl("logs", pod, "-c", "penstock-sidecar")
+    wait_for("the restarts to be counted", lambda: sorted(restarts(namespace, "adder")) == [0, 0, 1, 1])
 
 
 TENSORS = """

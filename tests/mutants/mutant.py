@@ -15,6 +15,7 @@ BROKEN = "a broken connection is never used again"
 GUARDS = "one slow start locks no healthy model out"
 ONCE = "each request is answered exactly once"
 HONEST = "what is said of a request is true"
+PREPARED = "nothing is sent to a model that was not prepared"
 OVERLOAD = "refusing the many keeps nobody from being served"
 
 CORE = (OWN_ANSWER, SIZE, ALIKE, CANCEL, EXPIRED, BROKEN, GUARDS)

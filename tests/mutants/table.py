@@ -18,6 +18,7 @@ from tests.mutants.mutant import (
     ONCE,
     OVERLOAD,
     OWN_ANSWER,
+    PREPARED,
     SIDECAR,
     SIZE,
     WIRE,
@@ -41,6 +42,7 @@ _AUTO = f"{_UNIT}/sidecar/test_sidecar_dispatch_auto.py"
 _CROWD = f"{_UNIT}/sidecar/test_sidecar_crowd.py"
 _FULL = f"{_UNIT}/sidecar/test_sidecar_dispatch_full.py"
 _REFUSALS = f"{_UNIT}/sidecar/test_sidecar_refusals.py"
+_MODEL = f"{_UNIT}/sidecar/test_sidecar_model.py"
 _LIFECYCLE = f"{_UNIT}/sidecar/test_sidecar_process_lifecycle.py"
 _FRONT = f"{_UNIT}/wire/test_h1_front.py"
 _KNOWN = f"{_UNIT}/wire/test_h1_front_known.py"
@@ -466,6 +468,35 @@ MUTANTS = (
         old="self._is_full(1, free)",
         new="self._is_full(1, 0)",
         tests=(f"{_REFUSALS}::test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile",),
+    ),
+    # -- nothing is sent to a model that was not prepared
+    Mutant(
+        name="a request that was connecting goes to whatever process has taken the connection",
+        breaks=PREPARED,
+        package=SIDECAR,
+        old="        check()\n\n    def _check_prepared",
+        new="\n    def _check_prepared",
+        tests=(
+            f"{_MODEL}::test_a_request_on_its_way_to_a_process_that_was_replaced_does_not_reach_the_next_unprepared",
+        ),
+    ),
+    Mutant(
+        name="a process that took another's place is taken for that one where nobody was refused",
+        breaks=PREPARED,
+        package=SIDECAR,
+        old="return bool(before) and before.isdisjoint(now)",
+        new="return False",
+        tests=(f"{_UNIT}/sidecar/test_sidecar_listening.py",),
+    ),
+    Mutant(
+        name="what comes while the model is being prepared is sent to it",
+        breaks=PREPARED,
+        package=SIDECAR,
+        old="            return None\n        return self._upstream.begin(",
+        new="            pass\n        return self._upstream.begin(",
+        tests=(
+            f"{_MODEL}::test_a_request_on_its_way_to_a_process_that_was_replaced_does_not_reach_the_next_unprepared",
+        ),
     ),
     *PROTOCOL_MUTANTS,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -285,6 +286,8 @@ class AiohttpUpstream:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
+            tracing = aiohttp.TraceConfig()
+            tracing.on_connection_create_end.append(_connected)
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
                     limit=0, limit_per_host=self._limit, keepalive_timeout=self._idle_seconds
@@ -297,6 +300,7 @@ class AiohttpUpstream:
                 # that is safe is for our callers to say.
                 middlewares=(),
                 trust_env=False,
+                trace_configs=[tracing],
             )
             self._session._retry_connection = False
         return self._session
@@ -305,7 +309,15 @@ class AiohttpUpstream:
         """See `Upstream.begin`: nothing goes without a task here."""
         return None
 
-    async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
+    async def send(
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        *,
+        timeout: float,
+        connected: Callable[[], object] | None = None,
+    ) -> Response:
         """See `Upstream.send`."""
         # NB: the query stays in `path`: parsed, an empty one would lose its question mark.
         url = URL.build(scheme="http", host=host, port=port, path=request.target, encoded=True)
@@ -319,6 +331,7 @@ class AiohttpUpstream:
                     data=request.body or None,
                     allow_redirects=False,
                     timeout=self._timeout,
+                    trace_request_ctx=connected,
                 ) as answer:
                     body = await answer.read()
                     return Response(
@@ -347,3 +360,8 @@ class AiohttpUpstream:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+async def _connected(_: aiohttp.ClientSession, context: Any, __: object) -> None:
+    if context.trace_request_ctx is not None:
+        context.trace_request_ctx()

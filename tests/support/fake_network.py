@@ -89,9 +89,17 @@ class Network:
         """See `Upstream.begin`."""
         return None
 
-    async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
+    async def send(
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        *,
+        timeout: float,
+        connected: Callable[[], object] | None = None,
+    ) -> Response:
         """See `Upstream.send`."""
-        answer = await self.open(host, port, request, timeout=timeout)
+        answer = await self.open(host, port, request, timeout=timeout, connected=connected)
         return Response(answer.status, answer.headers, answer.whole())
 
     async def close(self) -> None:

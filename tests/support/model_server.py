@@ -1,6 +1,7 @@
 """A model server for tests, as a program of its own: it records what it ran and misbehaves on demand.
 
-`python -m tests.support.model_server [--port N] [--base-ms 1] [--item-ms 0.01]` prints `ready HOST:PORT`.
+`python -m tests.support.model_server [--port N] [--base-ms 1] [--item-ms 0.01]` prints `ready HOST:PORT`;
+`--one-request-each` ends each connection with its answer, `--backlog` connections wait for being taken.
 Every POST is a prediction of the `instances` protocol; the answer to an item is `{"got": item}`. What else
 it does is said in the request's query: `status=500`, `wrong=1` (one prediction too few), `garbage=1` (no
 JSON), `nohttp=1` (no HTTP), `cut=1` (half a body, then the end), `reset=1` (the end at once), `hang=1` (no
@@ -30,9 +31,10 @@ import uvloop
 class Record:
     """What the model ran, and how it is."""
 
-    def __init__(self, *, base: float, item: float) -> None:
+    def __init__(self, *, base: float, item: float, keep_alive: bool = True) -> None:
         self.base = base
         self.item = item
+        self.keep_alive = keep_alive
         self.runs: list[dict[str, Any]] = []
         self.running = 0
         self.ready = True
@@ -184,15 +186,24 @@ class Connection(asyncio.Protocol):
         body = b"" if status == 204 else body
         lines = [f"HTTP/1.1 {status} X", "content-type: application/json", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in fields or []]
+        lines += [] if self.record.keep_alive else ["connection: close"]
         self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        if not self.record.keep_alive:
+            self.transport.close()
 
 
 async def serve(arguments: argparse.Namespace) -> None:
     """Serve until SIGTERM."""
     loop = asyncio.get_running_loop()
-    record = Record(base=arguments.base_ms / 1000, item=arguments.item_ms / 1000)
+    record = Record(
+        base=arguments.base_ms / 1000,
+        item=arguments.item_ms / 1000,
+        keep_alive=not arguments.one_request_each,
+    )
     record.ledger = arguments.ledger
-    server = await loop.create_server(lambda: Connection(record), "127.0.0.1", arguments.port)
+    server = await loop.create_server(
+        lambda: Connection(record), "127.0.0.1", arguments.port, backlog=arguments.backlog
+    )
     host, port = server.sockets[0].getsockname()[:2]
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -207,6 +218,8 @@ def main() -> None:
     parser.add_argument("--ledger", type=Path, help="file that each item is written to before it is answered")
     parser.add_argument("--base-ms", type=float, default=1.0)
     parser.add_argument("--item-ms", type=float, default=0.01)
+    parser.add_argument("--one-request-each", action="store_true")
+    parser.add_argument("--backlog", type=int, default=100)
     uvloop.run(serve(parser.parse_args()))
 
 

@@ -128,7 +128,7 @@ class Pair:
     ) -> None:
         self.settings_path = folder / "settings.json"
         self._flags = flags
-        self._model_flags = model_flags
+        self.model_flags = model_flags
         self._env = env
         self.data = self.admin = self.model_url = ""
         self.user_config: Any = None
@@ -160,7 +160,7 @@ class Pair:
         """Start the model, again at the same address if it ran before."""
         # NB: kept, or somebody else may have it between one model and the next.
         port = self.model_url.rpartition(":")[2] or free_port()
-        self.model = Program(self.model_program, f"--port={port}", *self._model_flags)
+        self.model = Program(self.model_program, f"--port={port}", *self.model_flags)
         self.model_url = f"http://{await self.model.start()}"
 
     async def stop(self) -> None:

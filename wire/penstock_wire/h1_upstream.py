@@ -72,11 +72,19 @@ class H1Upstream:
         self.on_idle_lost: Callable[[tuple[str, int]], None] | None = None
         """Called with the address when a server ends an idle connection: it may have ended itself."""
 
-    async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
+    async def send(
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        *,
+        timeout: float,
+        connected: Callable[[], object] | None = None,
+    ) -> Response:
         """See `Upstream.send`."""
         connection = self._take((host, port))
         if connection is None:
-            connection, timeout = await self._connect((host, port), timeout)
+            connection, timeout = await self._connect((host, port), timeout, connected)
         try:
             answer = connection.send(request, timeout)
         except UpstreamError:
@@ -113,9 +121,7 @@ class H1Upstream:
         """See `Upstream.open`."""
         connection = self._take((host, port))
         if connection is None:
-            connection, timeout = await self._connect((host, port), timeout)
-            if connected is not None:
-                connected()
+            connection, timeout = await self._connect((host, port), timeout, connected)
         try:
             head = connection.open(request, timeout, timeout if idle is None else idle)
         except UpstreamError:
@@ -155,7 +161,9 @@ class H1Upstream:
             del self._idle[key]
         return found
 
-    async def _connect(self, key: tuple[str, int], timeout: float) -> tuple[Connection, float]:
+    async def _connect(
+        self, key: tuple[str, int], timeout: float, connected: Callable[[], object] | None
+    ) -> tuple[Connection, float]:
         """A new connection, and what is left of the time."""
         host, port = key
         seconds = min(timeout, self._connect_seconds)
@@ -174,6 +182,12 @@ class H1Upstream:
         except OSError as error:
             raise ConnectFailed(f"cannot connect to {host}:{port}: {error}") from error
         self._open.add(connection)
+        if connected is not None:
+            try:
+                connected()
+            except BaseException:
+                connection.end()
+                raise
         if self._silence_seconds is not None:
             silence.probe(connection.transport, self._silence_seconds)
             if self._next_look is None:

@@ -258,7 +258,15 @@ class Upstream(Protocol):
         """
         ...
 
-    async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
+    async def send(
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        *,
+        timeout: float,
+        connected: Callable[[], object] | None = None,
+    ) -> Response:
         """Send a request and return the whole answer, whatever its status.
 
         Args:
@@ -266,6 +274,8 @@ class Upstream(Protocol):
             port: its port.
             request: what to send; `target` goes out byte for byte.
             timeout: seconds for the whole exchange, connecting included.
+            connected: called when a connection was made, before anything is sent; not where one was kept.
+                What it raises ends that connection, and the request with it.
 
         Raises:
             ConnectFailed: surely not executed.
@@ -297,7 +307,7 @@ class Upstream(Protocol):
                 under way, until the next piece of it is taken.
             idle: seconds within which each piece of the answer must follow once it is waited for; None = as
                 `timeout`.
-            connected: called when a connection was made, before anything is sent; not where one was kept.
+            connected: as in `send`.
 
         Raises:
             ConnectFailed: surely not executed.

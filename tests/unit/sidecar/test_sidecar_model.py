@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 
+from penstock_sidecar.listening import Listening
 from penstock_sidecar.model import Model
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
     ConnectTimeout,
+    Done,
+    GiveUp,
     Request,
     Response,
     UpstreamError,
@@ -20,6 +26,26 @@ from penstock_wire.http import (
 from tests.support import fake_loop
 
 Answer = int | Exception
+
+
+class FakeListening:
+    """What listens: 0 = nobody can tell."""
+
+    def __init__(self) -> None:
+        self.now = self.noted = 0
+
+    @property
+    def known(self) -> bool:
+        return self.noted != 0
+
+    def replaced(self) -> bool:
+        before, self.noted = self.noted, self.now or self.noted
+        return before not in (0, self.noted)
+
+    look = replaced
+
+    def forget(self) -> None:
+        self.noted = 0
 
 
 class World:
@@ -32,17 +58,44 @@ class World:
         self.probes = 0
         self.batches = 0
         self.changes: list[bool] = []
+        self.unprepared = ""
+        self.prepares = False
+        self.listening = FakeListening()
+        self.on_connect: Callable[[], object] = lambda: None
         self.model = Model(
             host="h",
             port=1,
+            listening=cast("Listening", self.listening),
             ready_path="/ready",
             upstream=self,
             busy=lambda: self.busy,
-            changed=lambda: self.changes.append(self.model.ready),
+            unprepared=lambda: self.unprepared,
+            changed=self._changed,
         )
         self.task = asyncio.create_task(self.model.watch())
 
-    async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
+    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
+        """A connection is there; what is sent on it is counted."""
+        self.batches += 1
+        return lambda: None
+
+    def _changed(self) -> None:
+        self.changes.append(self.model.ready)
+        if self.prepares and self.model.gone:
+            self.unprepared = "warm-up"
+
+    async def send(
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        *,
+        timeout: float,
+        connected: Callable[[], object] | None = None,
+    ) -> Response:
+        self.on_connect()
+        if connected is not None:
+            connected()
         self.probes += request.target == "/ready"
         self.batches += request.target != "/ready"
         if isinstance(self.answer, UpstreamTimeout):
@@ -336,6 +389,117 @@ def test_a_probe_that_was_sent_before_a_connection_was_lost_does_not_vouch_for_t
         with pytest.raises(ConnectFailed):
             await world.model.send(BATCH, 10)
         assert (world.probes, world.batches, world.model.gone) == (3, 2, True)
+        await world.close()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize("told_by", ["an idle connection", "a probe", "a request"])
+def test_a_process_that_took_the_others_place_is_another_though_nobody_was_ever_refused(told_by: str):
+    """It is gone until a probe of the next was answered, as told once; nothing of a request reaches it."""
+
+    async def main():
+        world = World()
+        world.listening.now = 1
+        await asyncio.sleep(0.1)
+        world.listening.now = 2
+        gone = lambda: (world.model.ready, world.model.gone, world.model.message)  # noqa: E731
+        if told_by == "an idle connection":
+            world.model.lost(("h", 1))
+        elif told_by == "a request":
+            world.prepares = True
+            with pytest.raises(ConnectFailed, match="warm-up"):
+                await world.model.send(BATCH, 10)
+        else:
+            await asyncio.sleep(1)
+            assert world.changes == [True, False, True]
+        if told_by != "a probe":
+            assert gone() == (False, True, "the model was started anew")
+        await asyncio.sleep(5)
+        assert gone() == (True, False, "")
+        assert (world.changes, world.batches) == ([True, False, True], 0)
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_a_request_on_its_way_to_a_process_that_was_replaced_does_not_reach_the_next_unprepared():
+    """Another saw it first, while this one was connecting."""
+
+    async def main():
+        world = World()
+        world.listening.now = 1
+        await asyncio.sleep(0.1)
+
+        def restarted() -> None:
+            world.listening.now = 2
+            world.model.lost(("h", 1))
+
+        world.prepares = True
+        world.on_connect = restarted
+        with pytest.raises(ConnectFailed, match="warm-up"):
+            await world.model.send(BATCH, 10)
+        world.on_connect = lambda: None
+        assert world.model.begin(BATCH, 10, lambda _: None) is None
+        await asyncio.sleep(5)
+        with pytest.raises(ConnectFailed, match="warm-up"):
+            await world.model.send(BATCH, 10)
+        assert (await world.model.prepare(BATCH, 10)).status == 200
+        assert (world.model.ready, world.changes) == (True, [True, False, True])
+        world.on_connect = lambda: setattr(world.listening, "now", 3)
+        with pytest.raises(ConnectFailed, match="anew"):
+            await world.model.prepare(BATCH, 10)
+        assert world.batches == 1
+        await world.close()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_whether_restarts_can_be_known_is_told_once(known: bool, capsys: pytest.CaptureFixture[str]):
+    async def main():
+        world = World()
+        world.listening.now = int(known)
+        await asyncio.sleep(10)
+        await world.close()
+
+    fake_loop.run(main())
+    assert capsys.readouterr().err.count("known by refused connections alone") == (not known)
+
+
+@pytest.mark.parametrize(
+    ("error", "known", "gone"),
+    [
+        (ConnectTimeout("cannot connect to h:1 within 2 s"), True, False),
+        (ConnectTimeout("cannot connect to h:1 within 2 s"), False, True),
+        (OSError(errno.EMFILE, "too many open files"), True, False),
+        (OSError(errno.EADDRNOTAVAIL, "no port is left"), False, False),
+        (OSError(errno.ECONNREFUSED, "refused"), True, True),
+        (OSError(errno.EHOSTUNREACH, "unreachable"), False, True),
+    ],
+    ids=str,
+)
+def test_only_a_process_that_is_gone_is_prepared_again(error: Exception, known: bool, gone: bool):
+    """One that takes no connection for a while is not, where the kernel tells; nor when we lack something."""
+
+    async def main():
+        world = World()
+        world.listening.now = int(known)
+        await asyncio.sleep(0.1)
+        failed = error
+        if isinstance(error, OSError):
+            failed = ConnectFailed("cannot connect")
+            failed.__cause__ = error
+        world.answer = failed
+        seen = []
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            seen.append(world.model.gone)
+        assert any(seen) == gone
+        assert not world.model.ready
+        world.answer = 200
+        await asyncio.sleep(1)
+        assert world.changes == [True, False, True]
         await world.close()
 
     fake_loop.run(main())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,63 @@ async def test_a_restart_between_two_probes_is_seen_by_the_connection_that_ended
         await pair.until_ready()
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "closing"])
+async def test_a_restart_that_the_sidecar_slept_through_is_no_less_a_restart(pair: Pair, kept: bool):
+    """It stands still from before the model's end until the next one serves: nobody ever refused it."""
+    if not kept:  # then nothing that ends tells of it either
+        pair.model_flags = ("--one-request-each",)
+    pair.user_config = {"threshold": 1}
+    await pair.start()
+    for number in range(3):
+        pair.signal(signal.SIGSTOP)
+        pair.model.process.kill()
+        await pair.model.ended()
+        await pair.model.stop()
+        await pair.start_model()
+        asked = asyncio.create_task(pair.predict(10 + number))
+        await asyncio.sleep(0.05)  # it is there when the sidecar goes on, or a little later: both must do
+        pair.signal(signal.SIGCONT)
+        reply = await asked
+
+        async def prepared() -> bool:
+            return len(await pair.runs()) >= 4
+
+        await until(prepared, told=lambda: pair.sidecar.log[-5:])
+        await pair.until_ready()
+        if reply.status == 200:
+            assert got(reply) == [10 + number]
+        else:
+            assert reply.reason == "model_unreachable"
+        assert got(await pair.predict(20)) == [20]
+        runs = [run["items"] for run in await pair.runs()]
+        assert runs[:4] == [[1], [1], [1], [2]], "a request came before the warm-up"
+        assert runs.count([2]) == 1
+        assert [one["after"] for one in await told(pair)] == [0]
+
+
+async def test_a_model_that_takes_no_connection_for_a_while_is_not_prepared_again(pair: Pair):
+    """Its process is there all the time."""
+    pair.model_flags = ("--one-request-each", "--backlog=1")
+    pair.user_config = {"threshold": 1}
+    await pair.start()
+    pair.model.process.send_signal(signal.SIGSTOP)
+    host, port = pair.model_url.removeprefix("http://").split(":")
+    crowd = []
+    for _ in range(4):
+        taken = socket.socket()
+        taken.setblocking(False)
+        taken.connect_ex((host, int(port)))
+        crowd.append(taken)
+    await pair.until_ready(ready=False)
+    pair.model.process.send_signal(signal.SIGCONT)
+    for taken in crowd:
+        taken.close()
+    await pair.until_ready()
+    assert got(await pair.predict(20)) == [20]
+    assert [run["items"] for run in await pair.runs()] == [[1], [1], [1], [2], [20]]
+    assert len(await told(pair)) == 1
+
+
 async def test_a_model_that_refuses_its_first_configuration_is_not_ready_and_says_so(pair: Pair):
     pair.user_config = {"refuse": "unknown member threshold"}
     await pair.start(ready=False)
@@ -85,6 +144,11 @@ async def test_a_model_that_refuses_its_first_configuration_is_not_ready_and_say
         return "unknown member threshold" in (await pair.admin_get("/readyz")).body.decode()
 
     await until(said)
+    reply = await pair.predict(1)
+    assert (reply.reason, reply.headers["x-penstock-not-admitted"]) == ("model_unreachable", "1")
+    assert "unknown member threshold" in reply.document["detail"]
+    assert (await pair.ask("/metadata", method="GET")).reason == "model_unreachable"
+    assert await pair.runs() == []
     assert "reconfigure failed" in await logged(pair, "unknown member threshold")
     pair.user_config = {"threshold": 2}
     pair.settle()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Self
 
 import pytest
@@ -65,8 +65,16 @@ async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
 class Opened(H1Upstream):
     """Sends by `open`, and reads the answer's stream to its end: the same must be true of that."""
 
-    async def send(self, host: str, port: int, request: Request, *, timeout: float) -> Response:
-        answer = await self.open(host, port, request, timeout=timeout)
+    async def send(
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        *,
+        timeout: float,
+        connected: Callable[[], object] | None = None,
+    ) -> Response:
+        answer = await self.open(host, port, request, timeout=timeout, connected=connected)
         pieces = []
         try:
             while piece := await answer.stream.read():
@@ -340,6 +348,25 @@ class TestUpstream:
             assert [head.split(b" ")[1] for head in peer.heads] == [b"/a%2Fb//c?x=%20&y", b"/q?"]
             assert peer.heads[0].lower().count(b"host: ") == 1
             assert b"host: me" in peer.heads[0].lower()
+
+    async def test_who_asks_is_told_of_a_new_connection_and_may_refuse_it(self, upstream: Upstream):
+        """Nothing is sent on it then, and nothing later."""
+        told = 0
+
+        def connected() -> None:
+            nonlocal told
+            told += 1
+            if told == 1:
+                raise ConnectFailed("not this one")
+
+        async with Peer(GOOD, GOOD) as peer:
+            with pytest.raises(ConnectFailed, match="not this one"):
+                await upstream.send(*peer.address, request("/a"), timeout=30, connected=connected)
+            for target in ("/b", "/c"):
+                answer = await upstream.send(*peer.address, request(target), timeout=30, connected=connected)
+                assert (answer.status, answer.body) == (200, b"ok")
+            assert (told, peer.connections) == (2, 2)
+            assert [head.split(b" ")[1] for head in peer.heads] == [b"/b", b"/c"]
 
     async def test_a_refused_connection_is_surely_not_executed(self, upstream: Upstream):
         async with Peer() as peer:

@@ -1,0 +1,144 @@
+"""Tells a server from the one that listened at the same port before it, without sending it anything.
+
+The kernel gives each socket a number that no other gets until the machine starts anew (its cookie), and tells
+those of listening sockets to whoever asks in the same network namespace, as the containers of a pod are. A
+process that was started anew listens with another socket; one that was merely slow, or ended a connection,
+listens with the one it had. Of several that share a port (`SO_REUSEPORT`, a worker each) all must have gone.
+
+Protocol: sock_diag(7), `struct inet_diag_req_v2` and `struct inet_diag_msg` of linux/inet_diag.h.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import socket
+import struct
+
+_SOCK_DIAG = 4  # the netlink family; Python 3.11 has no name for it
+_BY_FAMILY = 20
+_REQUEST, _DUMP = 1, 0x300
+_ERROR, _DONE = 2, 3
+_LISTEN = 10
+_NO_COOKIE = 0xFFFFFFFF
+_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence number, port id
+_ASKED = struct.Struct("=BBBBI")  # family, protocol, extensions, padding, a bit for each state
+_ADDRESSES = struct.Struct("!HH16s16s")  # source port, destination port, source, destination
+_SOCKET = struct.Struct("=III")  # interface, cookie in two halves
+_STATE = struct.Struct("=BBBB")  # family, state, timer, retransmissions
+_RECEIVE = 64 * 1024
+
+_Host = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Listening:
+    """What listens at an address of this network namespace.
+
+    Args:
+        host: an IP address, or `localhost`. Of any other name, or an address elsewhere, nothing is known.
+        port: the TCP port.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._port = port
+        self._hosts: list[_Host] = []
+        for address in ("127.0.0.1", "::1") if host == "localhost" else (host.strip("[]"),):
+            try:
+                self._hosts.append(ipaddress.ip_address(address))
+            except ValueError:
+                continue
+        self._sequence = itertools.count(1)
+        self._socket: socket.socket | None = None
+        self._known: frozenset[int] = frozenset()
+
+    @property
+    def known(self) -> bool:
+        """Something was seen to listen."""
+        return bool(self._known)
+
+    def replaced(self) -> bool:
+        """Whether what listens is all new, as told once; costs some 5 µs where nothing has changed.
+
+        Returns:
+            False, too, where nothing listens, or the kernel does not tell.
+        """
+        if self._known and not self._known.isdisjoint(self._listeners(every=False)):
+            return False
+        return self.look()
+
+    def look(self) -> bool:
+        """As `replaced`, and note each socket that listens now; costs some 30 µs, more on a large machine."""
+        now = self._listeners(every=True)
+        if not now:
+            return False
+        before, self._known = self._known, now
+        return bool(before) and before.isdisjoint(now)
+
+    def forget(self) -> None:
+        """Take whatever listens next for what is meant: what did was seen to be gone."""
+        self._known = frozenset()
+
+    def close(self) -> None:
+        """Ask no more; asking again opens it."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _listeners(self, *, every: bool) -> frozenset[int]:
+        """The cookies of the sockets that listen: of `every` one, or of that which a connection would get."""
+        try:
+            return frozenset(
+                cookie
+                for host in self._hosts
+                for family in ((socket.AF_INET, socket.AF_INET6) if every else (_family(host),))
+                for cookie in self._ask(host, family, every=every)
+            )
+        except (OSError, AttributeError, struct.error):
+            # NB: no Linux, or a sandbox of its own, or an answer that was cut: nothing is known.
+            self.close()
+            return frozenset()
+
+    def _ask(self, host: _Host, family: int, *, every: bool) -> list[int]:
+        sequence = next(self._sequence) & 0xFFFFFFFF
+        source = bytes(16) if every else host.packed.ljust(16, b"\0")
+        asked = (
+            _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN)
+            + _ADDRESSES.pack(self._port, 0, source, bytes(16))
+            + _SOCKET.pack(0, _NO_COOKIE, _NO_COOKIE)
+        )
+        flags = _REQUEST | _DUMP if every else _REQUEST
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
+            self._socket.settimeout(0)  # the kernel answers in the call that asks
+        self._socket.send(_HEADER.pack(_HEADER.size + len(asked), _BY_FAMILY, flags, sequence, 0) + asked)
+        found: list[int] = []
+        while True:
+            data = self._socket.recv(_RECEIVE)
+            at = 0
+            while at < len(data):
+                length, kind, _, answered, _ = _HEADER.unpack_from(data, at)
+                if answered != sequence or length < _HEADER.size:
+                    raise OSError("expected the answer to what was asked")
+                if kind in (_ERROR, _DONE):  # an error: nothing listens, or it may not be asked
+                    return found
+                if _takes(data, at + _HEADER.size, host):
+                    low, high = struct.unpack_from("=II", data, at + _COOKIE_AT)
+                    found.append(low | high << 32)
+                if not every:
+                    return found
+                at += (length + 3) & ~3
+
+
+_COOKIE_AT = _HEADER.size + _STATE.size + _ADDRESSES.size + 4
+
+
+def _family(host: _Host) -> int:
+    return socket.AF_INET if host.version == 4 else socket.AF_INET6
+
+
+def _takes(data: bytes, at: int, host: _Host) -> bool:
+    """Whether the socket that is told of there listens, and at this address or at any."""
+    family, state, _, _ = _STATE.unpack_from(data, at)
+    _, _, source, _ = _ADDRESSES.unpack_from(data, at + _STATE.size)
+    own = source[:4] if family == socket.AF_INET else source
+    return state == _LISTEN and (own == host.packed or not any(own))

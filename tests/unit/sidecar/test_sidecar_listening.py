@@ -1,0 +1,139 @@
+"""What listens at a port, before this machine's kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock_sidecar import listening
+from penstock_sidecar.listening import Listening
+
+
+@contextlib.contextmanager
+def listens(host: str = "127.0.0.1", port: int = 0, *, shared: bool = False) -> Iterator[int]:
+    """A socket that listens; gives its port."""
+    if ":" in host and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    with made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind((host, port))
+        made.listen()
+        yield made.getsockname()[1]
+
+
+@pytest.fixture
+def watched() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def watch(stack: contextlib.ExitStack, host: str, port: int) -> Listening:
+    made = Listening(host, port)
+    stack.callback(made.close)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("at", "asked"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", "localhost"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "127.0.0.1"),
+        ("::", "localhost"),
+        ("::1", "::1"),
+        ("::1", "[::1]"),
+        ("::1", "localhost"),
+    ],
+)
+def test_the_next_socket_at_a_port_is_another_and_the_same_one_is_not(
+    watched: contextlib.ExitStack, at: str, asked: str
+):
+    """As told once; where nobody listens, nobody is another."""
+    with listens(at) as port:
+        seen = watch(watched, asked, port)
+        assert not seen.known
+        assert [seen.look(), seen.look(), seen.replaced(), seen.known] == [False, False, False, True]
+    assert [seen.look(), seen.replaced(), seen.known] == [False, False, True]
+    for ask in (seen.look, seen.replaced):
+        with listens(at, port), socket.create_connection((at.replace("::", "::1", at == "::"), port)):
+            assert [ask(), seen.replaced(), seen.look()] == [True, False, False]
+
+
+def test_what_was_forgotten_is_not_missed(watched: contextlib.ExitStack):
+    """A refused connection has told of its end already."""
+    with listens() as port:
+        seen = watch(watched, "127.0.0.1", port)
+        seen.look()
+    seen.forget()
+    assert not seen.known
+    with listens(port=port):
+        assert [seen.replaced(), seen.known, seen.replaced()] == [False, True, False]
+
+
+def test_of_several_that_share_a_port_all_must_have_gone(watched: contextlib.ExitStack):
+    """Workers come and go one by one: the server is the same."""
+    workers = [watched.enter_context(contextlib.ExitStack()) for _ in range(3)]
+    port = workers[0].enter_context(listens(shared=True))
+    seen = watch(watched, "127.0.0.1", port)
+    assert not seen.look()
+    for worker in workers[1:]:
+        worker.enter_context(listens(port=port, shared=True))
+    for worker in workers * 3:  # in the end none is there that was in the beginning
+        assert not seen.look()
+        worker.close()
+        assert not seen.replaced()
+        worker.enter_context(listens(port=port, shared=True))
+        assert not seen.replaced()
+    for worker in workers:
+        worker.close()
+    for worker in workers:
+        worker.enter_context(listens(port=port, shared=True))
+    assert seen.replaced()
+
+
+def test_who_listens_elsewhere_says_nothing(watched: contextlib.ExitStack):
+    """Another port, another address at the same port; nor is a name asked for anywhere."""
+    with listens("127.0.0.2") as port:
+        mine, others = watch(watched, "127.0.0.1", port), watch(watched, "model.example", port)
+        for seen in (mine, others):
+            assert [seen.look(), seen.replaced(), seen.known] == [False, False, False]
+        with listens(port=port):
+            assert [mine.look(), mine.known, others.look(), others.known] == [False, True, False, False]
+        with listens(port=port):
+            assert [mine.look(), others.look()] == [True, False]
+
+
+@pytest.mark.parametrize("lack", ["no family", "refused", "cut", "other"])
+def test_a_kernel_that_does_not_tell_is_no_error(
+    watched: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, lack: str
+):
+    """Then nothing is known, and later it may be again."""
+
+    class Odd(socket.socket):
+        def __init__(self, *arguments: int) -> None:
+            if lack == "refused":
+                raise PermissionError("not here")
+            super().__init__(*arguments)
+
+        def recv(self, *arguments: int) -> bytes:  # type: ignore[override]
+            data = super().recv(*arguments)
+            return data[:20] if lack == "cut" else data[:8] + b"\xff" * 4 + data[12:]
+
+    with listens() as port:
+        seen = watch(watched, "127.0.0.1", port)
+        with monkeypatch.context() as patch:
+            if lack == "no family":
+                patch.delattr(socket, "AF_NETLINK")
+            else:
+                patch.setattr(listening.socket, "socket", Odd)
+            assert [seen.look(), seen.replaced(), seen.known] == [False, False, False]
+        seen.close()
+        assert [seen.look(), seen.replaced(), seen.known] == [False, False, True]
