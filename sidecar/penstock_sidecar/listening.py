@@ -26,6 +26,8 @@ _ASKED = struct.Struct("=BBBBI")  # family, protocol, extensions, padding, a bit
 _ADDRESSES = struct.Struct("!HH16s16s")  # source port, destination port, source, destination
 _SOCKET = struct.Struct("=III")  # interface, cookie in two halves
 _STATE = struct.Struct("=BBBB")  # family, state, timer, retransmissions
+_MAPPED = bytes(10) + b"\xff\xff"
+"""Before an IPv4 address that an IPv6 socket is bound to (RFC 4291 section 2.5.5.2), as Java does."""
 _RECEIVE = 64 * 1024
 
 _Host = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -42,6 +44,7 @@ class Listening:
     def __init__(self, host: str, port: int) -> None:
         self._port = port
         self._hosts: list[_Host] = []
+        self._families: list[int] = [socket.AF_INET, socket.AF_INET6]
         for address in ("127.0.0.1", "::1") if host == "localhost" else (host.strip("[]"),):
             try:
                 self._hosts.append(ipaddress.ip_address(address))
@@ -57,12 +60,12 @@ class Listening:
         return bool(self._known)
 
     def replaced(self) -> bool:
-        """Whether what listens is all new, as told once; costs some 5 µs where nothing has changed.
+        """Whether what listens is all new, as told once; costs some 6 µs where nothing has changed.
 
         Returns:
-            False, too, where nothing listens, or the kernel does not tell.
+            False, too, where nothing listens, `look` has seen nothing yet, or the kernel does not tell.
         """
-        if self._known and not self._known.isdisjoint(self._listeners(every=False)):
+        if not self._known or not self._known.isdisjoint(self._listeners(every=False)):
             return False
         return self.look()
 
@@ -90,7 +93,7 @@ class Listening:
             return frozenset(
                 cookie
                 for host in self._hosts
-                for family in ((socket.AF_INET, socket.AF_INET6) if every else (_family(host),))
+                for family in (list(self._families) if every else (_family(host),))
                 for cookie in self._ask(host, family, every=every)
             )
         except (OSError, AttributeError, struct.error):
@@ -119,7 +122,9 @@ class Listening:
                 length, kind, _, answered, _ = _HEADER.unpack_from(data, at)
                 if answered != sequence or length < _HEADER.size:
                     raise OSError("expected the answer to what was asked")
-                if kind in (_ERROR, _DONE):  # an error: nothing listens, or it may not be asked
+                if kind in (_ERROR, _DONE):  # an error: nothing listens there, or a kernel without the family
+                    if every and kind == _ERROR:
+                        self._families.remove(family)  # each question would have it look for a module
                     return found
                 if _takes(data, at + _HEADER.size, host):
                     low, high = struct.unpack_from("=II", data, at + _COOKIE_AT)
@@ -140,5 +145,5 @@ def _takes(data: bytes, at: int, host: _Host) -> bool:
     """Whether the socket that is told of there listens, and at this address or at any."""
     family, state, _, _ = _STATE.unpack_from(data, at)
     _, _, source, _ = _ADDRESSES.unpack_from(data, at + _STATE.size)
-    own = source[:4] if family == socket.AF_INET else source
+    own = source[:4] if family == socket.AF_INET else source.removeprefix(_MAPPED)
     return state == _LISTEN and (own == host.packed or not any(own))

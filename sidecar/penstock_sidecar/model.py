@@ -2,14 +2,15 @@
 
 Ready means that its ready path answers 2xx or 3xx (as for a kubelet's probe) and that connections are
 taken. A refused connection is believed at once, a bad answer when it came three times. A probe that times
-out, connecting or later, counts only while nothing is with the model: one that computes on its only thread
-answers no probe and is well. A request that had no time to connect says nothing: the time was its own; nor
-does a connection that could not be made for want of a file or a port of our own.
+out counts only while nothing is with the model: one that computes on its only thread answers no probe and is
+well. (Its kernel takes the connection all the same: a probe that cannot connect in time is a bad answer.) A
+request that had no time to connect says nothing: the time was its own.
 
 A process that was started anew has not been given its userConfig, nor warmed up: nothing may be sent to it
 before. A refused connection tells of it where one was tried meanwhile. Where none was (the sidecar itself
 stood still, or the model is back at once), another socket does that listens at the model's port: it is looked
-for when an idle connection has ended, behind each probe, and on each new connection before anything is sent.
+for behind each probe, and on each new connection before anything is sent. With a process go its connections,
+which it may serve on while it ends.
 
 A request whose connection is lost puts the model in doubt: nothing more is sent until a probe that was sent
 after that was answered or refused. A process that was killed takes connections for a moment more, and
@@ -193,11 +194,9 @@ class Model:
         """An idle connection was ended by the server there: look at once whether that is the model's end."""
         if address == (self._host, self._port):
             self._look.set()
-            if self._listening.replaced():
-                self._replaced()
 
     def _connected(self, check: Callable[[], None]) -> None:
-        # NB: a connection that was kept ends with its process; only a new one can be another's.
+        # NB: a connection that was kept is its process's; only a new one can be another's.
         if self._listening.replaced():
             self._replaced()
         check()
@@ -238,11 +237,21 @@ class Model:
     async def _look_once(self) -> None:
         path, losses = self._probe.target, self._losses
         try:
-            answer = await self._upstream.send(self._host, self._port, self._probe, timeout=PROBE_SECONDS)
-        except (UpstreamTimeout, ConnectTimeout) as error:
-            if isinstance(error, ConnectTimeout) and not self._listening.known:
+            # NB: a request may take the probe's connection before the answer is looked at here.
+            answer = await self._upstream.send(
+                self._host,
+                self._port,
+                self._probe,
+                timeout=PROBE_SECONDS,
+                connected=functools.partial(self._connected, _whoever),
+            )
+        except ConnectTimeout as error:
+            if self._listening.known:
+                self._failed(str(error))
+            else:
                 self._refuses(str(error))  # whether the next one is another, nobody will tell
-            elif not self._busy():
+        except UpstreamTimeout:
+            if not self._busy():
                 self._failed(f"GET {path} was not answered within {PROBE_SECONDS:.0f} s")
         except ConnectFailed as error:
             self._cut_probes = 0
@@ -285,12 +294,15 @@ class Model:
 
     def _refuses(self, message: str) -> None:
         """Nobody is there."""
+        if not self.gone:
+            self._upstream.retire(self._host, self._port)
         self._listening.forget()
         self._life += 1
         self._set(ready=False, gone=True, message=message)
 
     def _replaced(self) -> None:
         """Another is there."""
+        self._upstream.retire(self._host, self._port)
         self._look.set()
         self._life += 1
         self._set(ready=False, gone=True, message=_STARTED_ANEW)
@@ -307,6 +319,10 @@ class Model:
         if changed:
             self._failures = 0
             self._changed()
+
+
+def _whoever() -> None:
+    """A probe may go to any process."""
 
 
 def _refused(error: UpstreamError) -> bool:

@@ -141,9 +141,11 @@ class Reconfigure:
             except TimeoutError:
                 log("reconfigure: batches did not end", level="warning", seconds=QUIET_SECONDS)
                 return False
+            if life != self._life:  # while it waited: what is wanted of the next one may be something else
+                return False
             wrong = await self._post(wanted)
             in_force = self._in_force if wrong else wanted
-            if in_force is None and (before := self._last_good) not in (None, wanted):
+            if in_force is None and life == self._life and (before := self._last_good) not in (None, wanted):
                 in_force = None if await self._post(before) else before
         finally:
             self._flow.resume()

@@ -152,7 +152,7 @@ class Warmup:
         """Send each request until it is answered 2xx.
 
         Args:
-            current: whether it still is the model that this began with; asked after each answer.
+            current: whether it still is the model that this began with; asked before each but the first.
 
         Returns:
             True when all were answered, False where the model changed.
@@ -169,6 +169,8 @@ class Warmup:
                     told = True
                     log("warm-up failed", level="error", error=self.message)
                 await asyncio.sleep(pause)
+                if not current():  # the next one is given its userConfig first
+                    return False
                 pause = min(2 * pause, RETRY_LONGEST)
             if not current():
                 return False

@@ -283,6 +283,7 @@ class AiohttpUpstream:
         # the request's whole time, although nothing was executed there.
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds)
         self._session: aiohttp.ClientSession | None = None
+        self._retired: list[aiohttp.ClientSession] = []
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -355,11 +356,17 @@ class AiohttpUpstream:
         except (ValueError, TypeError) as error:
             raise UpstreamError(f"the request for {host}:{port} cannot be sent: {error}") from error
 
+    def retire(self, host: str, port: int) -> None:
+        """See `Upstream.retire`: all servers' go."""
+        if self._session is not None:
+            self._retired.append(self._session)
+            self._session = None
+
     async def close(self) -> None:
         """See `Upstream.close`."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        self.retire("", 0)
+        while self._retired:
+            await self._retired.pop().close()
 
 
 async def _connected(_: aiohttp.ClientSession, context: Any, __: object) -> None:

@@ -102,5 +102,8 @@ class Network:
         answer = await self.open(host, port, request, timeout=timeout, connected=connected)
         return Response(answer.status, answer.headers, answer.whole())
 
+    def retire(self, host: str, port: int) -> None:
+        """See `Upstream.retire`: no connection is kept here."""
+
     async def close(self) -> None:
         """See `Upstream.close`."""

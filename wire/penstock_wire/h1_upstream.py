@@ -243,6 +243,15 @@ class H1Upstream:
         if self._open:
             self._next_look = asyncio.get_running_loop().call_later(LOOK_FOR_SILENCE_SECONDS, self._look)
 
+    def retire(self, host: str, port: int) -> None:
+        """See `Upstream.retire`."""
+        key = (host, port)
+        for connection in list(self._idle.pop(key, ())):
+            connection.end()
+        for connection in self._open:
+            if connection.key == key:
+                connection.reusable = False
+
     async def close(self) -> None:
         """See `Upstream.close`."""
         if self._next_look is not None:

@@ -317,6 +317,15 @@ class Upstream(Protocol):
         """
         ...
 
+    def retire(self, host: str, port: int) -> None:
+        """Send nothing more on any connection there that was made before this call.
+
+        Args:
+            host: address of the server.
+            port: its port.
+        """
+        ...
+
     async def close(self) -> None:
         """Close every connection."""
         ...

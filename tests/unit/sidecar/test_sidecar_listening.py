@@ -11,6 +11,7 @@ import pytest
 
 from penstock_sidecar import listening
 from penstock_sidecar.listening import Listening
+from tests.support.ports import free_port
 
 
 @contextlib.contextmanager
@@ -23,7 +24,7 @@ def listens(host: str = "127.0.0.1", port: int = 0, *, shared: bool = False) -> 
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind((host, port))
+        made.bind((host, port or free_port()))
         made.listen()
         yield made.getsockname()[1]
 
@@ -51,6 +52,7 @@ def watch(stack: contextlib.ExitStack, host: str, port: int) -> Listening:
         ("::1", "::1"),
         ("::1", "[::1]"),
         ("::1", "localhost"),
+        ("::ffff:127.0.0.1", "127.0.0.1"),
     ],
 )
 def test_the_next_socket_at_a_port_is_another_and_the_same_one_is_not(
@@ -63,7 +65,7 @@ def test_the_next_socket_at_a_port_is_another_and_the_same_one_is_not(
         assert [seen.look(), seen.look(), seen.replaced(), seen.known] == [False, False, False, True]
     assert [seen.look(), seen.replaced(), seen.known] == [False, False, True]
     for ask in (seen.look, seen.replaced):
-        with listens(at, port), socket.create_connection((at.replace("::", "::1", at == "::"), port)):
+        with listens(at, port), socket.create_connection(("::1" if at == "::" else at, port)):
             assert [ask(), seen.replaced(), seen.look()] == [True, False, False]
 
 
@@ -75,7 +77,8 @@ def test_what_was_forgotten_is_not_missed(watched: contextlib.ExitStack):
     seen.forget()
     assert not seen.known
     with listens(port=port):
-        assert [seen.replaced(), seen.known, seen.replaced()] == [False, True, False]
+        assert [seen.replaced(), seen.known] == [False, False]
+        assert [seen.look(), seen.known, seen.replaced()] == [False, True, False]
 
 
 def test_of_several_that_share_a_port_all_must_have_gone(watched: contextlib.ExitStack):
@@ -109,6 +112,26 @@ def test_who_listens_elsewhere_says_nothing(watched: contextlib.ExitStack):
             assert [mine.look(), mine.known, others.look(), others.known] == [False, True, False, False]
         with listens(port=port):
             assert [mine.look(), others.look()] == [True, False]
+
+
+def test_a_kernel_without_the_answer_is_asked_once(
+    watched: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+):
+    """It would look for a module each time."""
+    asked = 0
+
+    class Unable(socket.socket):
+        def send(self, data: bytes) -> int:  # type: ignore[override]
+            nonlocal asked
+            asked += 1
+            return super().send(data[:16] + b"\xfe" + data[17:])  # of no family that there is
+
+    monkeypatch.setattr(listening.socket, "socket", Unable)
+    with listens() as port:
+        seen = watch(watched, "127.0.0.1", port)
+        assert [seen.look(), seen.replaced(), seen.known] == [False, False, False]
+        assert asked == 2
+        assert [seen.look(), seen.replaced(), asked] == [False, False, 2]
 
 
 @pytest.mark.parametrize("lack", ["no family", "refused", "cut", "other"])

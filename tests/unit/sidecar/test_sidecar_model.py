@@ -38,11 +38,12 @@ class FakeListening:
     def known(self) -> bool:
         return self.noted != 0
 
-    def replaced(self) -> bool:
+    def look(self) -> bool:
         before, self.noted = self.noted, self.now or self.noted
         return before not in (0, self.noted)
 
-    look = replaced
+    def replaced(self) -> bool:
+        return self.known and self.look()
 
     def forget(self) -> None:
         self.noted = 0
@@ -61,7 +62,10 @@ class World:
         self.unprepared = ""
         self.prepares = False
         self.listening = FakeListening()
+        self.retired = 0
         self.on_connect: Callable[[], object] = lambda: None
+        self.on_answer: Callable[[], object] = lambda: None
+        self.kept = False
         self.model = Model(
             host="h",
             port=1,
@@ -73,6 +77,10 @@ class World:
             changed=self._changed,
         )
         self.task = asyncio.create_task(self.model.watch())
+
+    def retire(self, host: str, port: int) -> None:
+        """The connections that were made before are used no more."""
+        self.retired += 1
 
     def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
         """A connection is there; what is sent on it is counted."""
@@ -94,8 +102,9 @@ class World:
         connected: Callable[[], object] | None = None,
     ) -> Response:
         self.on_connect()
-        if connected is not None:
+        if connected is not None and not self.kept:
             connected()
+        self.on_answer()
         self.probes += request.target == "/ready"
         self.batches += request.target != "/ready"
         if isinstance(self.answer, UpstreamTimeout):
@@ -394,7 +403,9 @@ def test_a_probe_that_was_sent_before_a_connection_was_lost_does_not_vouch_for_t
     fake_loop.run(main())
 
 
-@pytest.mark.parametrize("told_by", ["an idle connection", "a probe", "a request"])
+@pytest.mark.parametrize(
+    "told_by", ["an idle connection", "a probe", "a probe on a kept connection", "a request"]
+)
 def test_a_process_that_took_the_others_place_is_another_though_nobody_was_ever_refused(told_by: str):
     """It is gone until a probe of the next was answered, as told once; nothing of a request reaches it."""
 
@@ -404,20 +415,22 @@ def test_a_process_that_took_the_others_place_is_another_though_nobody_was_ever_
         await asyncio.sleep(0.1)
         world.listening.now = 2
         gone = lambda: (world.model.ready, world.model.gone, world.model.message)  # noqa: E731
-        if told_by == "an idle connection":
-            world.model.lost(("h", 1))
-        elif told_by == "a request":
+        probes = world.probes
+        if told_by == "a request":
             world.prepares = True
             with pytest.raises(ConnectFailed, match="warm-up"):
                 await world.model.send(BATCH, 10)
-        else:
-            await asyncio.sleep(1)
-            assert world.changes == [True, False, True]
-        if told_by != "a probe":
             assert gone() == (False, True, "the model was started anew")
+        else:
+            world.kept = told_by == "a probe on a kept connection"
+            if told_by == "an idle connection":
+                world.model.lost(("h", 1))
+            await asyncio.sleep(0.04 if told_by == "an idle connection" else 1)
+            assert world.changes == [True, False, True]
+            assert world.probes <= probes + 2
         await asyncio.sleep(5)
         assert gone() == (True, False, "")
-        assert (world.changes, world.batches) == ([True, False, True], 0)
+        assert (world.changes, world.batches, world.retired) == ([True, False, True], 0, 1)
         await world.close()
 
     fake_loop.run(main())
@@ -433,7 +446,8 @@ def test_a_request_on_its_way_to_a_process_that_was_replaced_does_not_reach_the_
 
         def restarted() -> None:
             world.listening.now = 2
-            world.model.lost(("h", 1))
+            world.listening.look()  # the kernel has told another
+            world.model._replaced()
 
         world.prepares = True
         world.on_connect = restarted
@@ -450,6 +464,24 @@ def test_a_request_on_its_way_to_a_process_that_was_replaced_does_not_reach_the_
         with pytest.raises(ConnectFailed, match="anew"):
             await world.model.prepare(BATCH, 10)
         assert world.batches == 1
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_a_request_cannot_take_the_connection_that_a_probe_made_to_a_process_not_prepared():
+    """It is kept as soon as the probe was answered, before the probe's own task goes on."""
+
+    async def main():
+        world = World()
+        world.listening.now = 1
+        await asyncio.sleep(0.5)
+        world.prepares, world.listening.now = True, 2
+        world.on_answer = lambda: begun.append(world.model.begin(BATCH, 10, lambda _: None))
+        begun: list[GiveUp | None] = []
+        await asyncio.sleep(1)
+        assert begun
+        assert set(begun) == {None}
         await world.close()
 
     fake_loop.run(main())
@@ -500,6 +532,35 @@ def test_only_a_process_that_is_gone_is_prepared_again(error: Exception, known: 
         world.answer = 200
         await asyncio.sleep(1)
         assert world.changes == [True, False, True]
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_one_that_takes_no_connection_is_not_ready_however_much_waits_for_one():
+    """A model that computes has a kernel that takes connections for it: this one hangs, or has too many."""
+
+    async def main():
+        world = World()
+        world.listening.now = 1
+        await asyncio.sleep(0.1)
+        world.busy, world.answer = True, ConnectTimeout("cannot connect to h:1 within 2 s")
+        await asyncio.sleep(10)
+        assert (world.model.ready, world.model.gone) == (False, False)
+        await world.close()
+
+    fake_loop.run(main())
+
+
+def test_connections_to_a_process_that_refuses_others_are_given_up_once():
+    """It ends, and may answer on those it has: its probe would be taken for the next one's."""
+
+    async def main():
+        world = World()
+        await asyncio.sleep(0.1)
+        world.answer = ConnectFailed("refused")
+        await asyncio.sleep(10)
+        assert (world.model.gone, world.retired) == (True, 1)
         await world.close()
 
     fake_loop.run(main())

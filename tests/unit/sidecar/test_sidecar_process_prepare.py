@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -115,21 +116,18 @@ async def test_a_restart_that_the_sidecar_slept_through_is_no_less_a_restart(pai
 
 async def test_a_model_that_takes_no_connection_for_a_while_is_not_prepared_again(pair: Pair):
     """Its process is there all the time."""
-    pair.model_flags = ("--one-request-each", "--backlog=1")
+    pair.model_flags = ("--one-request-each", "--backlog=8")
     pair.user_config = {"threshold": 1}
     await pair.start()
     pair.model.process.send_signal(signal.SIGSTOP)
     host, port = pair.model_url.removeprefix("http://").split(":")
-    crowd = []
-    for _ in range(4):
-        taken = socket.socket()
-        taken.setblocking(False)
-        taken.connect_ex((host, int(port)))
-        crowd.append(taken)
-    await pair.until_ready(ready=False)
-    pair.model.process.send_signal(signal.SIGCONT)
-    for taken in crowd:
-        taken.close()
+    with contextlib.ExitStack() as crowd:
+        for _ in range(16):
+            waiting = crowd.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex((host, int(port)))
+        await pair.until_ready(ready=False)
+        pair.model.process.send_signal(signal.SIGCONT)
     await pair.until_ready()
     assert got(await pair.predict(20)) == [20]
     assert [run["items"] for run in await pair.runs()] == [[1], [1], [1], [2], [20]]

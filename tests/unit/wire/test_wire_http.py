@@ -296,6 +296,8 @@ class Peer:
         self.script = list(script)
         self.heads: list[bytes] = []
         self.connections = 0
+        self.hold = asyncio.Event()  # set: it answers
+        self.hold.set()
 
     async def __aenter__(self) -> Self:
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -316,6 +318,7 @@ class Peer:
                         await reader.readexactly(int(line.split(b":")[1]))
                 self.heads.append(head)
                 answer = self.script.pop(0)
+                await self.hold.wait()
                 if answer is None:
                     await reader.read()
                     return
@@ -367,6 +370,23 @@ class TestUpstream:
                 assert (answer.status, answer.body) == (200, b"ok")
             assert (told, peer.connections) == (2, 2)
             assert [head.split(b" ")[1] for head in peer.heads] == [b"/b", b"/c"]
+
+    async def test_what_was_connected_before_a_server_was_retired_is_not_used_again(self, upstream: Upstream):
+        """Neither what is idle, nor what has a request under way, which is answered."""
+        async with Peer(GOOD, GOOD, GOOD, GOOD) as peer:
+            await upstream.send(*peer.address, request("/a"), timeout=30)
+            upstream.retire(*peer.address)
+            await upstream.send(*peer.address, request("/b"), timeout=30)
+            assert peer.connections == 2
+            peer.hold.clear()
+            under_way = asyncio.create_task(upstream.send(*peer.address, request("/c"), timeout=30))
+            await until(lambda: len(peer.heads) == 3)
+            upstream.retire(*peer.address)
+            peer.hold.set()
+            assert (await under_way).body == b"ok"
+            assert peer.connections == 2
+            await upstream.send(*peer.address, request("/d"), timeout=30)
+            assert peer.connections == 3
 
     async def test_a_refused_connection_is_surely_not_executed(self, upstream: Upstream):
         async with Peer() as peer:
