@@ -10,6 +10,7 @@ Protocol: sock_diag(7), `struct inet_diag_req_v2` and `struct inet_diag_msg` of 
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import itertools
 import socket
@@ -28,6 +29,8 @@ _SOCKET = struct.Struct("=III")  # interface, cookie in two halves
 _STATE = struct.Struct("=BBBB")  # family, state, timer, retransmissions
 _MAPPED = bytes(10) + b"\xff\xff"
 """Before an IPv4 address that an IPv6 socket is bound to (RFC 4291 section 2.5.5.2), as Java does."""
+_UNABLE = frozenset({errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP, errno.EAFNOSUPPORT})
+"""What a kernel without the family, or without sock_diag for TCP, says to who asks for all."""
 _RECEIVE = 64 * 1024
 
 _Host = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -37,7 +40,7 @@ class Listening:
     """What listens at an address of this network namespace.
 
     Args:
-        host: an IP address, or `localhost`. Of any other name, or an address elsewhere, nothing is known.
+        host: a loopback address, or `localhost`. Of any other nothing is known: it may be elsewhere.
         port: the TCP port.
     """
 
@@ -45,11 +48,14 @@ class Listening:
         self._port = port
         self._hosts: list[_Host] = []
         self._families: list[int] = [socket.AF_INET, socket.AF_INET6]
-        for address in ("127.0.0.1", "::1") if host == "localhost" else (host.strip("[]"),):
+        for text in ("127.0.0.1", "::1") if host.lower() == "localhost" else (host.strip("[]"),):
             try:
-                self._hosts.append(ipaddress.ip_address(address))
+                address: _Host = ipaddress.ip_address(text)
             except ValueError:
                 continue
+            address = getattr(address, "ipv4_mapped", None) or address
+            if address.is_loopback:
+                self._hosts.append(address)
         self._sequence = itertools.count(1)
         self._socket: socket.socket | None = None
         self._known: frozenset[int] = frozenset()
@@ -122,9 +128,8 @@ class Listening:
                 length, kind, _, answered, _ = _HEADER.unpack_from(data, at)
                 if answered != sequence or length < _HEADER.size:
                     raise OSError("expected the answer to what was asked")
-                if kind in (_ERROR, _DONE):  # an error: nothing listens there, or a kernel without the family
-                    if every and kind == _ERROR:
-                        self._families.remove(family)  # each question would have it look for a module
+                if kind in (_ERROR, _DONE):
+                    self._check_end(data[at + _HEADER.size : at + length], family, every=every)
                     return found
                 if _takes(data, at + _HEADER.size, host):
                     low, high = struct.unpack_from("=II", data, at + _COOKIE_AT)
@@ -132,6 +137,14 @@ class Listening:
                 if not every:
                     return found
                 at += (length + 3) & ~3
+
+    def _check_end(self, said: bytes, family: int, *, every: bool) -> None:
+        """Raise OSError where the answer ended too early: `said` begins with 0, or less an error number."""
+        number = -struct.unpack_from("=i", said)[0] if len(said) >= 4 else 0
+        if every and number in _UNABLE:
+            self._families.remove(family)  # each question would have the kernel look for a module
+        elif number not in (0, errno.ENOENT):  # ENOENT: nothing listens there
+            raise OSError(number, "the kernel could not tell")
 
 
 _COOKIE_AT = _HEADER.size + _STATE.size + _ADDRESSES.size + 4

@@ -235,7 +235,7 @@ class Model:
             await asyncio.sleep(max(0.0, looked + CLOSEST - clock()))
 
     async def _look_once(self) -> None:
-        path, losses = self._probe.target, self._losses
+        path, losses, life = self._probe.target, self._losses, self._life
         try:
             # NB: a request may take the probe's connection before the answer is looked at here.
             answer = await self._upstream.send(
@@ -246,7 +246,7 @@ class Model:
                 connected=functools.partial(self._connected, _whoever),
             )
         except ConnectTimeout as error:
-            if self._listening.known:
+            if self._listening.known or (self.ready and self._failures + 1 < FAILURES):
                 self._failed(str(error))
             else:
                 self._refuses(str(error))  # whether the next one is another, nobody will tell
@@ -270,8 +270,10 @@ class Model:
                 return
         else:
             self._cut_probes = 0
-            if self._listening.look():  # which of the two has answered, nobody knows
+            if self._listening.look():
                 self._replaced()
+            if life != self._life:  # which of the two has answered, nobody knows
+                self._look.set()
                 return
             if 200 <= answer.status < 400:
                 self._failures = 0
@@ -330,4 +332,8 @@ def _refused(error: UpstreamError) -> bool:
     if not isinstance(error, ConnectFailed) or isinstance(error, ConnectTimeout):
         return False
     cause = error.__cause__
-    return not (isinstance(cause, OSError) and cause.errno in _OURS)
+    if not isinstance(cause, OSError):
+        return True
+    if cause.errno is None:  # asyncio's, of a name with several addresses: it quotes each one's
+        return not any(f"[Errno {number}]" in str(cause) for number in _OURS)
+    return cause.errno not in _OURS

@@ -69,6 +69,7 @@ class H1Upstream:
         # By address, the one that was used last at the end.
         self._idle: dict[tuple[str, int], dict[Connection, None]] = {}
         self._open: set[Connection] = set()
+        self._retirements = 0
         self.on_idle_lost: Callable[[tuple[str, int]], None] | None = None
         """Called with the address when a server ends an idle connection: it may have ended itself."""
 
@@ -167,7 +168,7 @@ class H1Upstream:
         """A new connection, and what is left of the time."""
         host, port = key
         seconds = min(timeout, self._connect_seconds)
-        started = time.monotonic()
+        started, retirements = time.monotonic(), self._retirements
         connection = Connection(self, key)
         try:
             async with asyncio.timeout(seconds):
@@ -182,6 +183,8 @@ class H1Upstream:
         except OSError as error:
             raise ConnectFailed(f"cannot connect to {host}:{port}: {error}") from error
         self._open.add(connection)
+        # NB: it may be older than this turn, in which its server, or another one, was retired.
+        connection.reusable = retirements == self._retirements
         if connected is not None:
             try:
                 connected()
@@ -246,6 +249,7 @@ class H1Upstream:
     def retire(self, host: str, port: int) -> None:
         """See `Upstream.retire`."""
         key = (host, port)
+        self._retirements += 1
         for connection in list(self._idle.pop(key, ())):
             connection.end()
         for connection in self._open:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +55,8 @@ def watch(stack: contextlib.ExitStack, host: str, port: int) -> Listening:
         ("::1", "[::1]"),
         ("::1", "localhost"),
         ("::ffff:127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", "::ffff:127.0.0.1"),
+        ("127.0.0.1", "LOCALHOST"),
     ],
 )
 def test_the_next_socket_at_a_port_is_another_and_the_same_one_is_not(
@@ -103,7 +107,7 @@ def test_of_several_that_share_a_port_all_must_have_gone(watched: contextlib.Exi
 
 
 def test_who_listens_elsewhere_says_nothing(watched: contextlib.ExitStack):
-    """Another port, another address at the same port; nor is a name asked for anywhere."""
+    """Another address at the same port; nor is a name asked for, or an address that may be elsewhere."""
     with listens("127.0.0.2") as port:
         mine, others = watch(watched, "127.0.0.1", port), watch(watched, "model.example", port)
         for seen in (mine, others):
@@ -112,6 +116,9 @@ def test_who_listens_elsewhere_says_nothing(watched: contextlib.ExitStack):
             assert [mine.look(), mine.known, others.look(), others.known] == [False, True, False, False]
         with listens(port=port):
             assert [mine.look(), others.look()] == [True, False]
+    with listens("0.0.0.0") as port:
+        far = watch(watched, "10.1.2.3", port)
+        assert [far.look(), far.known] == [False, False]
 
 
 def test_a_kernel_without_the_answer_is_asked_once(
@@ -132,6 +139,29 @@ def test_a_kernel_without_the_answer_is_asked_once(
         assert [seen.look(), seen.replaced(), seen.known] == [False, False, False]
         assert asked == 2
         assert [seen.look(), seen.replaced(), asked] == [False, False, 2]
+
+
+def test_an_error_of_the_moment_leaves_what_is_known(
+    watched: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither a restart nor the lack of one; the next question is answered."""
+    busy = struct.pack("=i", -errno.ENOMEM)
+
+    class Busy(socket.socket):
+        def recv(self, *arguments: int) -> bytes:  # type: ignore[override]
+            data = super().recv(*arguments)
+            return struct.pack("=IH", 36, 2) + data[6:16] + busy + bytes(16)
+
+    with listens() as port:
+        seen = watch(watched, "127.0.0.1", port)
+        seen.look()
+        seen.close()
+        with monkeypatch.context() as patch:
+            patch.setattr(listening.socket, "socket", Busy)
+            assert [seen.look(), seen.replaced(), seen.known] == [False, False, True]
+        assert [seen.look(), seen.replaced()] == [False, False]
+    with listens(port=port):
+        assert seen.replaced()
 
 
 @pytest.mark.parametrize("lack", ["no family", "refused", "cut", "other"])

@@ -425,9 +425,9 @@ def test_a_process_that_took_the_others_place_is_another_though_nobody_was_ever_
             world.kept = told_by == "a probe on a kept connection"
             if told_by == "an idle connection":
                 world.model.lost(("h", 1))
-            await asyncio.sleep(0.04 if told_by == "an idle connection" else 1)
+            await asyncio.sleep(0.2 if told_by == "an idle connection" else 1.2)
             assert world.changes == [True, False, True]
-            assert world.probes <= probes + 2
+            assert world.probes <= probes + 3
         await asyncio.sleep(5)
         assert gone() == (True, False, "")
         assert (world.changes, world.batches, world.retired) == ([True, False, True], 0, 1)
@@ -487,6 +487,39 @@ def test_a_request_cannot_take_the_connection_that_a_probe_made_to_a_process_not
     fake_loop.run(main())
 
 
+@pytest.mark.parametrize("meanwhile", ["refused", "another is seen", "another takes its place"])
+def test_a_probe_that_the_process_before_has_answered_says_nothing_of_the_next(meanwhile: str):
+    """It ends, and still answers what it has."""
+
+    async def main():
+        world = World()
+        world.listening.now = 1
+        await asyncio.sleep(0.5)
+        probes = world.probes
+
+        def then() -> None:
+            world.on_connect = world.on_answer = lambda: None
+            world.listening.now = 0 if meanwhile == "refused" else 2
+            if meanwhile == "refused":
+                world.model._went_wrong(ConnectFailed("refused"))
+            elif meanwhile == "another is seen":
+                world.model._connected(lambda: None)
+
+        world.kept = meanwhile != "another takes its place"
+        if world.kept:
+            world.on_answer = then
+        else:
+            world.on_connect = then
+        world.model.lost(("h", 1))
+        await asyncio.sleep(0.001)
+        assert (world.probes, world.model.ready, world.model.gone) == (probes + 1, False, True)
+        await asyncio.sleep(1)
+        assert world.changes == [True, False, True]
+        await world.close()
+
+    fake_loop.run(main())
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_whether_restarts_can_be_known_is_told_once(known: bool, capsys: pytest.CaptureFixture[str]):
     async def main():
@@ -506,6 +539,8 @@ def test_whether_restarts_can_be_known_is_told_once(known: bool, capsys: pytest.
         (ConnectTimeout("cannot connect to h:1 within 2 s"), False, True),
         (OSError(errno.EMFILE, "too many open files"), True, False),
         (OSError(errno.EADDRNOTAVAIL, "no port is left"), False, False),
+        (OSError("Multiple exceptions: [Errno 111] refused, [Errno 99] no port is left"), True, False),
+        (OSError("Multiple exceptions: [Errno 111] refused, [Errno 111] refused"), True, True),
         (OSError(errno.ECONNREFUSED, "refused"), True, True),
         (OSError(errno.EHOSTUNREACH, "unreachable"), False, True),
     ],

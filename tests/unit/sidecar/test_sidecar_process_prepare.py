@@ -127,6 +127,7 @@ async def test_a_model_that_takes_no_connection_for_a_while_is_not_prepared_agai
             waiting.setblocking(False)
             waiting.connect_ex((host, int(port)))
         await pair.until_ready(ready=False)
+        assert "cannot connect to" in await logged(pair, "model is not ready")
         pair.model.process.send_signal(signal.SIGCONT)
     await pair.until_ready()
     assert got(await pair.predict(20)) == [20]

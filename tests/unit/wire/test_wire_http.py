@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -387,6 +387,26 @@ class TestUpstream:
             assert peer.connections == 2
             await upstream.send(*peer.address, request("/d"), timeout=30)
             assert peer.connections == 3
+
+    async def test_a_connection_that_was_just_made_when_its_server_was_retired_is_not_kept(
+        self, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Its request goes on: nobody had told it of the connection yet."""
+        loop = asyncio.get_running_loop()
+        made = loop.create_connection
+
+        async def create(*arguments: Any, **more: Any) -> Any:
+            found = await made(*arguments, **more)
+            if not retired:
+                retired.append(upstream.retire(*peer.address))  # type: ignore[func-returns-value]
+            return found
+
+        retired: list[None] = []
+        async with Peer(GOOD, GOOD, GOOD) as peer:
+            monkeypatch.setattr(loop, "create_connection", create)
+            for target, connections in (("/a", 1), ("/b", 2), ("/c", 2)):
+                await upstream.send(*peer.address, request(target), timeout=30)
+                assert peer.connections == connections
 
     async def test_a_refused_connection_is_surely_not_executed(self, upstream: Upstream):
         async with Peer() as peer:
