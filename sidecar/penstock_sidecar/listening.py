@@ -28,7 +28,7 @@ _ADDRESSES = struct.Struct("!HH16s16s")  # source port, destination port, source
 _SOCKET = struct.Struct("=III")  # interface, cookie in two halves
 _STATE = struct.Struct("=BBBB")  # family, state, timer, retransmissions
 _MAPPED = bytes(10) + b"\xff\xff"
-"""Before an IPv4 address that an IPv6 socket is bound to (RFC 4291 section 2.5.5.2), as Java does."""
+"""Before an IPv4 address that an IPv6 socket is bound to (RFC 4291 section 2.5.5.2)."""
 _UNABLE = frozenset({errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP, errno.EAFNOSUPPORT})
 """What a kernel without the family, or without sock_diag for TCP, says to who asks for all."""
 _RECEIVE = 64 * 1024
@@ -48,7 +48,7 @@ class Listening:
         self._port = port
         self._hosts: list[_Host] = []
         self._families: list[int] = [socket.AF_INET, socket.AF_INET6]
-        for text in ("127.0.0.1", "::1") if host.lower() == "localhost" else (host.strip("[]"),):
+        for text in ("127.0.0.1", "::1") if host == "localhost" else (host,):
             try:
                 address: _Host = ipaddress.ip_address(text)
             except ValueError:

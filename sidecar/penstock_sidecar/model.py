@@ -112,6 +112,7 @@ class Model:
         self._told = -TELL_SECONDS
         self._blindness_told = False
         self._life = 0
+        self._when_connected = functools.partial(self._connected, self._check_prepared)
         self.ready = False
         self.gone = False
         self.message = f"GET {ready_path} has not been answered yet"
@@ -182,9 +183,8 @@ class Model:
             timeout = await self._wait_until_sure(timeout)
         try:
             self._check_prepared()
-            connected = functools.partial(self._connected, self._check_prepared)
             return await self._upstream.open(
-                self._host, self._port, request, timeout=timeout, idle=idle, connected=connected
+                self._host, self._port, request, timeout=timeout, idle=idle, connected=self._when_connected
             )
         except UpstreamError as error:
             self._went_wrong(error)

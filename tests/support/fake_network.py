@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from penstock_wire.headers import REQUEST_ID, Headers, get
 from penstock_wire.http import ConnectFailed, ConnectTimeout, Done, GiveUp, Request, Response
@@ -89,17 +89,9 @@ class Network:
         """See `Upstream.begin`."""
         return None
 
-    async def send(
-        self,
-        host: str,
-        port: int,
-        request: Request,
-        *,
-        timeout: float,
-        connected: Callable[[], object] | None = None,
-    ) -> Response:
+    async def send(self, host: str, port: int, request: Request, **more: Any) -> Response:
         """See `Upstream.send`."""
-        answer = await self.open(host, port, request, timeout=timeout, connected=connected)
+        answer = await self.open(host, port, request, **more)
         return Response(answer.status, answer.headers, answer.whole())
 
     def retire(self, host: str, port: int) -> None:

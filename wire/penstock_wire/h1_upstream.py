@@ -188,7 +188,7 @@ class H1Upstream:
         if connected is not None:
             try:
                 connected()
-            except BaseException:
+            except BaseException:  # whatever it is: nobody else knows this connection
                 connection.end()
                 raise
         if self._silence_seconds is not None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.listening import Listening
 from penstock_sidecar.readiness import Readiness
 from penstock_sidecar.reconfigure import Reconfigure
 from penstock_sidecar.warmup import Warmup
 from penstock_wire.http import ConnectFailed, ConnectionLost, Request, Response, UpstreamError
 from tests.support import fake_loop
-from tests.unit.sidecar.test_sidecar_model import FakeListening, World
+from tests.support.probed_model import World
 
 WARM = (Request("POST", "/warm1", (), b""), Request("POST", "/warm2", (), b""))
 BATCH = Request("POST", "/predict", (), b"")
@@ -39,9 +37,6 @@ class Processes(World):
         self.quiet_now.set()
         self.loop = asyncio.get_running_loop()
         super().__init__()
-        self.listening = FakeListening()
-        self.model._listening = cast("Listening", self.listening)
-        self.model._unprepared = lambda: self.readiness.unprepared
         self.reconfigure = Reconfigure(
             "/conf", send=self.model.prepare, flow=self, changed=lambda: None, settled=False
         )
@@ -57,6 +52,9 @@ class Processes(World):
 
     async def quiet(self) -> None:
         await self.quiet_now.wait()
+
+    def _unprepared(self) -> str:
+        return self.readiness.unprepared
 
     def _changed(self) -> None:
         super()._changed()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Self
 
 import pytest
@@ -65,16 +65,8 @@ async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
 class Opened(H1Upstream):
     """Sends by `open`, and reads the answer's stream to its end: the same must be true of that."""
 
-    async def send(
-        self,
-        host: str,
-        port: int,
-        request: Request,
-        *,
-        timeout: float,
-        connected: Callable[[], object] | None = None,
-    ) -> Response:
-        answer = await self.open(host, port, request, timeout=timeout, connected=connected)
+    async def send(self, host: str, port: int, request: Request, **more: Any) -> Response:
+        answer = await self.open(host, port, request, **more)
         pieces = []
         try:
             while piece := await answer.stream.read():
