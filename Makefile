@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit mutants demo bench bench-control faults zero-loss crds fmt lock clean
+.PHONY: help check test compiled unit clients mutants demo bench bench-control faults zero-loss crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -59,6 +59,10 @@ compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire and sidecar 
 
 unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
 	@$(BIN)/pytest tests/unit
+
+clients: $(VENV)/.ready # the tests against other people's servers and clients, which it installs (PyPI, npm); figures in bench/results/
+	@rm -f bench/results/clients.json
+	@$(BIN)/pytest tests/clients --clients-results bench/results/clients.json $(CLIENTS)
 
 mutants: $(VENV)/.ready ## Whether the tests catch each kept mutant of sidecar and wire
 	@$(BIN)/python -m tests.mutants $(MUTANTS)

@@ -112,8 +112,10 @@ class _BareServer(ControlServer):
 async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
     # NB: imported here, so that the simulated pods need no cryptography.
     from penstock_operator.control import pki
+    from penstock_operator.control import server as listening
     from penstock_operator.control.certificates import server_context, show
 
+    listening.MAX_PER_ADDRESS = listening.MAX_CONNECTIONS  # as below
     clock, store, metrics = LoopClock(), Store(), Metrics()
     for number in range(pods):
         store.put(_pod(number))
@@ -127,6 +129,7 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
         gate=Gate(cluster, store, clock, limit=ReviewLimit(clock, burst=1e6)),  # all pods have one address
         reports=Reports(clock),
         store=store,
+        clock=clock,
         reported=lambda _namespace, _backend, _notable: None,
         leads=lambda: True,
         observer=metrics,

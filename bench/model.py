@@ -1,8 +1,8 @@
 """A model for benchmarks: `instances` in, `predictions` out, a + b·W ms a batch, one batch at a time.
 
 It sleeps, as a device does that computes beside the core: the core is the sidecar's. With 0 0 it answers at
-once. Usage: `python -m bench.model PORT A_MS B_MS`. `GET /-/batches` answers how often it ran each batch
-size.
+once. An item `null` is bad: its whole batch is answered 422. Usage: `python -m bench.model PORT A_MS B_MS`.
+`GET /-/batches` answers how often it ran each batch size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _PLAIN = re.compile(rb'\{"instances": ?\[([-+.0-9eE, ]+)\]\}')
 _DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_OK, _BAD = b"200 OK", b"422 Unprocessable Content"
 
 
 class Device:
@@ -67,7 +68,10 @@ class Device:
         self.running = None
         if self.waiting:
             self.start(self.waiting.popleft())
-        connection.answer(b'{"predictions":[%b]}' % items)
+        if items:
+            connection.answer(b'{"predictions":[%b]}' % items)
+        else:
+            connection.answer(b'{"error":"a bad item"}', _BAD)
 
     def close(self) -> None:
         """Give the timer back."""
@@ -106,12 +110,13 @@ class Connection(asyncio.Protocol):
             self.device.take(self, plain[1], plain[1].count(b",") + 1)
         else:
             items = _ITEMS.decode(_DECODER.decode(body)["instances"])
-            self.device.take(self, b",".join(bytes(item) for item in items), len(items))
+            joined = b",".join(bytes(item) for item in items)
+            self.device.take(self, b"" if b"null" in joined else joined, len(items))
 
-    def answer(self, text: bytes) -> None:
+    def answer(self, text: bytes, status: bytes = _OK) -> None:
         """Answer a request, if its client is still there."""
         if not self.transport.is_closing():
-            self.transport.write(_HEAD % (len(text), text))
+            self.transport.write(_HEAD % (status, len(text), text))
 
 
 async def main(port: int, a_ms: float, b_ms: float) -> None:

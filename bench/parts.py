@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from bench import ideal, loads, processes
+from bench.bad_requests import bad_requests
 from bench.frame import (
     CONNECTIONS,
     LOADS,
@@ -195,5 +196,17 @@ def none(bench: Bench, _round: int) -> None:
 
 PARTS: dict[str, Callable[[Bench, int], None]] = {
     part.__name__: part
-    for part in (throughput, peers, latency, free, goodput, peer_goodput, idle, wait, size, none)
+    for part in (
+        throughput,
+        peers,
+        latency,
+        free,
+        goodput,
+        peer_goodput,
+        idle,
+        wait,
+        size,
+        none,
+        bad_requests,
+    )
 }

@@ -1,4 +1,7 @@
-"""Python environments of the peers and of the plots, beside ours: made when missing, pinned, git-ignored."""
+"""Python environments of the peers, of the plots and of the servers in tests/clients, beside ours.
+
+They are made when missing, pinned, and git-ignored.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,18 @@ class NotInstalledError(Exception):
     """An environment could not be made; says why."""
 
 
-def ensure(name: str, *, timeout: float = 600) -> Path:
-    """Return the Python of an environment, made of `peers/<name>.txt`.
+def ensure(name: str, *, lock: Path | None = None, timeout: float = 600) -> Path:
+    """Return the Python of an environment.
+
+    Args:
+        name: of the environment.
+        lock: what to install; None = `peers/<name>.txt`.
+        timeout: seconds that each step may take.
 
     Raises:
         NotInstalledError: uv could not make it.
     """
-    lock = REQUIREMENTS / f"{name}.txt"
+    lock = lock or REQUIREMENTS / f"{name}.txt"
     folder = CACHE / name
     stamp = folder / "made-of"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()

@@ -170,7 +170,10 @@ def coredns(state: State) -> list[str]:
 
 
 def corefile(state: State, node: Node) -> str:
-    """Return CoreDNS' configuration: the cluster's zone and nothing else, no cache, answers live 1 s."""
+    """Return CoreDNS' configuration: the cluster's zone and nothing else, no cache, answers live 1 s.
+
+    Its plugins are those that `go/coredns/main.go` links.
+    """
     return f""".:53 {{
     bind {node.address}
     errors

@@ -24,7 +24,15 @@ from devcluster.processes import run_tethered, write_atomically
 TARGETS = ("operator", "router", "sidecar", "python-model")
 BASE_IMAGE = "localhost/python:3.13-slim"
 BASE_SUITE = "trixie"
-_BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv")
+# With `python` and `pip`, as a Dockerfile that begins `FROM python:3.13-slim` expects them.
+_BASE_PACKAGES = ("ca-certificates", "python-is-python3", "python3", "python3-pip", "python3-venv")
+# Debian's mark that pip shall leave the system's Python alone; in an image it is the image's own.
+_BASE_EXTERNALLY_MANAGED = "usr/lib/python3*/EXTERNALLY-MANAGED"
+_BASE_DOCKERFILE = """FROM scratch
+ADD rootfs.tar /
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
+CMD ["python3"]
+"""
 # What no image of ours reads; a dpkg that is asked later does not miss it.
 _BASE_UNUSED = (
     *("usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/lintian"),
@@ -155,6 +163,8 @@ def _make_base(into: Path) -> None:
         said, _ = process.communicate()
         if process.returncode:
             raise DevclusterError(f"debootstrap failed:\n{said.strip()[-2000:]}")
+        for mark in rootfs.glob(_BASE_EXTERNALLY_MANAGED):
+            mark.unlink()
         for unused in _BASE_UNUSED:
             folder = rootfs / unused
             if folder.is_dir():
@@ -184,7 +194,8 @@ def ensure_base() -> str:
         DevclusterError: debootstrap or buildah failed.
     """
     machine.ensure_packages(machine.IMAGE_NEEDS)
-    recipe = [BASE_SUITE, *_BASE_PACKAGES, *_BASE_UNUSED, os.uname().machine]
+    recipe = [BASE_SUITE, *_BASE_PACKAGES, *_BASE_UNUSED, _BASE_EXTERNALLY_MANAGED, _BASE_DOCKERFILE]
+    recipe.append(os.uname().machine)
     key = digest(recipe)
     with store_lock():
         _limit_store()
@@ -193,7 +204,7 @@ def ensure_base() -> str:
         folder = cached(_root(), "base", key, _make_base)
         with step(f"importing {BASE_IMAGE}"), tempfile.TemporaryDirectory(dir=_root()) as temporary:
             dockerfile = Path(temporary) / "Dockerfile"
-            dockerfile.write_text('FROM scratch\nADD rootfs.tar /\nCMD ["python3"]\n')
+            dockerfile.write_text(_BASE_DOCKERFILE)
             _tool("buildah", "build", "--format", "oci", "--tag", BASE_IMAGE, "--file", dockerfile, folder)
             _store(BASE_IMAGE, key)
     return BASE_IMAGE

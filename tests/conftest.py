@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -14,3 +16,12 @@ settings.load_profile("penstock")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave tests/clients to `make clients`: they install much that nothing else needs."""
+    clients = Path(__file__).with_name("clients")
+    asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    if collection_path == clients and not any(path.is_relative_to(clients) for path in asked):
+        return True
+    return None

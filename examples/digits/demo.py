@@ -15,12 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from devcluster import images
+from devcluster import images, machine, programs
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 
@@ -35,12 +36,31 @@ class DemoError(Exception):
     """The demo cannot go on; the message says why and what to look at."""
 
 
+def build_images() -> list[str]:
+    """Build the repository's images and the demo's own; returns their names."""
+    # Compiled modules take minutes to build and serve thousands of requests a second, which no demo sends.
+    os.environ.setdefault("PENSTOCK_COMPILE", "no")
+    names = images.build_targets()
+    base = {"BASE": images.image_name("python-model")}
+    images.build(dockerfile=HERE / "Dockerfile", tag=DEV_DIGITS, build_args=base)
+    return [*names, DEV_DIGITS]
+
+
+def resolve(future: Future[list[str]], work: Callable[[], list[str]]) -> None:
+    """Do some work and give a future what became of it."""
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)
+
+
 class Target:
     """Where the demo runs: a cluster with kubectl and helm, and the images that it finds there."""
 
     def __init__(self) -> None:
         self.kubeconfig = os.environ.get("KUBECONFIG", "")
         self.cluster = None if self.kubeconfig else Cluster("penstock")
+        self._built: Future[list[str]] = Future()
         prefix, tag = os.environ.get("PENSTOCK_IMAGES", ""), os.environ.get("PENSTOCK_TAG", "")
         if self.cluster is not None:
             self.digits = DEV_DIGITS
@@ -57,19 +77,25 @@ class Target:
             self.command = "kubectl"
 
     def up(self) -> None:
-        """Have a cluster and the images in it."""
-        if self.cluster is not None:
-            self.cluster.up()
+        """Have a cluster; where it is ours, its images are built beside its programs."""
+        if self.cluster is None:
+            return
+        machine.require_runnable()
+        # At once, since two that install packages at the same time would be in each other's way.
+        machine.ensure_packages(
+            machine.CLUSTER_NEEDS, machine.IMAGE_NEEDS, machine.BUILD_NEEDS if programs.missing() else {}
+        )
+        built = self._built
+        # NB: a daemon: where the cluster fails, nobody waits for images; what builds them ends with us.
+        threading.Thread(target=lambda: resolve(built, build_images), daemon=True).start()
+        self.cluster.up()
 
     def images(self) -> None:
-        """Build the images and load them, where the cluster is ours."""
+        """Load the images, once they are built, where the cluster is ours."""
         if self.cluster is None:
             say(f"using {self.digits} and its siblings")
             return
-        names = images.build_targets()
-        base = {"BASE": images.image_name("python-model")}
-        images.build(dockerfile=HERE / "Dockerfile", tag=DEV_DIGITS, build_args=base)
-        self.cluster.load(*names, DEV_DIGITS)
+        self.cluster.load(*self._built.result())
         # The tag never changes: without this an operator that is there already would stay the old one.
         made_from = images.built()[images.image_name("operator")]
         self.chart_values += ["--set-string", f"operator.podAnnotations.made-from={made_from}"]
@@ -173,7 +199,7 @@ class Demo:
 
     def install(self) -> None:
         """A cluster, the images, the chart."""
-        head("1/8  A Kubernetes cluster")
+        head("1/8  A Kubernetes cluster, and its images beside it")
         self.target.up()
         head("2/8  Images")
         self.target.images()

@@ -8,38 +8,42 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import uvloop
+from penstock_wire.extras import needs
 
-from penstock_operator import config as configuration
-from penstock_operator.apply import Applier
-from penstock_operator.clock import Clock, LoopClock
-from penstock_operator.cluster import Cluster, Connection, KubernetesCluster, credentials
-from penstock_operator.config import Config
-from penstock_operator.control.auth import Gate
-from penstock_operator.control.pacer import Pacer
-from penstock_operator.control.reports import Reports
-from penstock_operator.control.server import ControlServer
-from penstock_operator.dryrun import FileCluster, preview, read_file
-from penstock_operator.errors import ClusterError, ConfigError, LeaseLost
-from penstock_operator.events import Recorder
-from penstock_operator.fence import FencedCluster
-from penstock_operator.fleet import Fleet
-from penstock_operator.handlers import KopfLog, Watches
-from penstock_operator.holding import CALL_SECONDS, LeaseKeeper
-from penstock_operator.lease import Elector
-from penstock_operator.metrics import Metrics, QueueMetrics
-from penstock_operator.publishing import Publisher
-from penstock_operator.reconcile.context import Context, Scaled
-from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
-from penstock_operator.reconcile.relisting import PERIOD, Relister
-from penstock_operator.reconcile.view import View
-from penstock_operator.store import Key, Store
-from penstock_wire.process import log, on_signal, ready, set_log_level
+with needs("penstock-operator", "operator"):
+    import uvloop
+
+    from penstock_operator import config as configuration
+    from penstock_operator.apply import Applier
+    from penstock_operator.clock import Clock, LoopClock
+    from penstock_operator.cluster import Cluster, Connection, KubernetesCluster, credentials
+    from penstock_operator.config import Config
+    from penstock_operator.control.auth import Gate
+    from penstock_operator.control.pacer import Pacer
+    from penstock_operator.control.reports import Reports
+    from penstock_operator.control.server import ControlServer
+    from penstock_operator.dryrun import FileCluster, preview, read_file
+    from penstock_operator.errors import ClusterError, ConfigError, LeaseLost
+    from penstock_operator.events import Recorder
+    from penstock_operator.fence import FencedCluster
+    from penstock_operator.fleet import Fleet
+    from penstock_operator.handlers import KopfLog, Watches
+    from penstock_operator.holding import CALL_SECONDS, LeaseKeeper
+    from penstock_operator.lease import Elector
+    from penstock_operator.metrics import Metrics, QueueMetrics
+    from penstock_operator.publishing import Publisher
+    from penstock_operator.reconcile.context import Context, Scaled
+    from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
+    from penstock_operator.reconcile.relisting import PERIOD, Relister
+    from penstock_operator.reconcile.view import View
+    from penstock_operator.store import Key, Store
+    from penstock_operator.supervision import keep_running
+    from penstock_wire.process import log, on_signal, raise_file_limit, ready, set_log_level
 
 if TYPE_CHECKING:
     from penstock_operator.control.certificates import Certificates
@@ -114,6 +118,7 @@ class Operator:
             gate=Gate(cluster, store, clock, audience=config.render.token_audience),
             reports=self._reports,
             store=store,
+            clock=clock,
             reported=lambda namespace, backend, notable: self._manager.reported(
                 namespace, backend, notable=notable
             ),
@@ -202,14 +207,18 @@ class Operator:
         await self._lease.acquire()
         self._metrics.leader.set(1)
         async with asyncio.TaskGroup() as tasks:
+
+            def keep(name: str, loop: Callable[[], Awaitable[None]]) -> None:
+                tasks.create_task(keep_running(name, loop, clock=self._context.clock, log=log))
+
             tasks.create_task(self._lease.hold())
-            tasks.create_task(self._pacer.run())
+            keep("pacer", self._pacer.run)
             if self._certificates is not None:
                 await self._retrying("keys ready", self._certificates.ensure)
-                tasks.create_task(self._certificates.keep())
+                keep("certificates", self._certificates.keep)
             if self._config.pod_ip:
                 await self._retrying("published", self._publisher.publish)
-                tasks.create_task(self._publisher.keep())
+                keep("publisher", self._publisher.keep)
             await self._retrying("synced", self._manager.sync)
             gc.freeze()  # what was listed stays for long, and holds no cycles
             self._acting = True
@@ -223,9 +232,9 @@ class Operator:
             )
             self._watches.start()
             tasks.create_task(self._manager.run(self._config.workers))
-            tasks.create_task(self._recorder.run())
-            tasks.create_task(self._manager.watch_silence())
-            tasks.create_task(self._relister.run())
+            keep("events", self._recorder.run)
+            keep("silence", self._manager.watch_silence)
+            keep("relister", self._relister.run)
 
     async def _stop(self, lead: asyncio.Task[None]) -> None:
         for queue in self._queues:
@@ -238,13 +247,16 @@ class Operator:
         await self._lease.close()
         await self._server.stop()
 
-    async def _retrying(self, done: str, act: object) -> None:
+    async def _retrying(self, done: str, act: Callable[[], Awaitable[None]]) -> None:
         delay = 0.5
         while True:
             try:
-                await act()  # type: ignore[operator]
-            except ClusterError as error:
-                log("start-up call failed", level="warning", error=str(error), retry_seconds=delay)
+                await act()
+            except LeaseLost:
+                raise
+            except Exception as error:
+                text = str(error) if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
+                log("start-up call failed", level="warning", error=text, retry_seconds=delay)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 5.0)
             else:
@@ -329,6 +341,7 @@ def main() -> int:
     # NB: what comes in and goes are documents, which reference counting takes away. By default the collector
     # walks through all of the store each time that it has grown by a quarter: a sixth of a start's CPU.
     gc.set_threshold(10_000, 20, 20)
+    raise_file_limit()
     try:
         return uvloop.run(run(config))
     except ConfigError as error:

@@ -19,6 +19,7 @@ from kubernetes.aio import config as kube_config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
+from penstock_operator import nesting
 from penstock_operator.errors import ClusterError, ConfigError, NotFound, cluster_error
 from penstock_operator.kinds import Kind
 
@@ -326,7 +327,7 @@ class KubernetesCluster:
             raise cluster_error(0, f"{method} {path}: {type(error).__name__}: {error}") from error
         if answer.status < 300:
             try:
-                parsed = msgspec.json.decode(data) if data else {}
+                parsed = nesting.decode(data) if data else {}
             except msgspec.MsgspecError as error:
                 raise cluster_error(0, f"{method} {path}: the answer is not JSON") from error
             return parsed if isinstance(parsed, dict) else {}
@@ -406,7 +407,7 @@ async def login(kubeconfig: str | None) -> Configuration:
 
 def _message(data: bytes, status: int) -> str:
     try:
-        parsed = msgspec.json.decode(data)
+        parsed = nesting.decode(data)
     except msgspec.MsgspecError:
         return f"HTTP {status}: {data[:200].decode('utf-8', 'replace')}"
     message = parsed.get("message") if isinstance(parsed, dict) else None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import pydantic
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from penstock_operator.control.rotation import Lifetimes
 from penstock_operator.desired.config import RenderConfig
@@ -20,6 +20,19 @@ from penstock_wire.durations import PATTERN, parse_ms
 from penstock_wire.process import Parser, address
 
 Duration = Annotated[str, Field(pattern=PATTERN)]
+
+SHORTEST_AUTHORITY = "1h"
+SHORTEST_CERTIFICATE = "10m"
+"""Keys are looked at every few seconds: much shorter lives end before they are replaced."""
+
+
+def _at_least(shortest: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if parse_ms(text) < parse_ms(shortest):
+            raise ValueError(f"expected at least {shortest}")
+        return text
+
+    return AfterValidator(check)
 
 
 def _peers(text: str) -> str:
@@ -72,9 +85,13 @@ class Config(BaseModel):
         bool, Field(description="Take reports in plain text, too, at --listen: from pods of older operators.")
     ] = True
     authority_lifetime: Annotated[
-        Duration, Field(description="Life of the authority that signs the server's certificate.")
+        Duration,
+        _at_least(SHORTEST_AUTHORITY),
+        Field(description="Life of the authority that signs the server's certificate."),
     ] = "8760h"
-    certificate_lifetime: Annotated[Duration, Field(description="Life of the server's certificate.")] = "720h"
+    certificate_lifetime: Annotated[
+        Duration, _at_least(SHORTEST_CERTIFICATE), Field(description="Life of the server's certificate.")
+    ] = "720h"
     authority_overlap: Annotated[
         Duration, Field(description="How long a new authority is told before it signs, and an old one after.")
     ] = "1h"
@@ -130,6 +147,9 @@ class Config(BaseModel):
     tracing_environment: Annotated[
         Variables, Field(description="Further variables of OpenTelemetry for sidecars, a JSON object.")
     ] = "{}"
+    access_log: Annotated[
+        float, Field(ge=0, le=1, description="Share of the requests that routers and sidecars log.")
+    ] = 0.0
     router_replicas: Annotated[int, Field(ge=1, le=100, description="Router pods in each namespace.")] = 2
     router_cluster_role: Annotated[
         str, Field(description="ClusterRole that lets routers read EndpointSlices.")
@@ -143,6 +163,15 @@ class Config(BaseModel):
         str,
         Field(description="With --dry-run: resources of this YAML file (- for standard input), no cluster."),
     ] = ""
+
+    @field_validator("authority_overlap")
+    @classmethod
+    def _overlaps(cls, text: str, info: ValidationInfo) -> str:
+        life = info.data.get("authority_lifetime")
+        # NB: a rotation takes two overlaps, and begins with a third of the life left.
+        if life is not None and 6 * parse_ms(text) > parse_ms(life):
+            raise ValueError(f"expected at most a sixth of the authority's lifetime ({life})")
+        return text
 
     @property
     def address(self) -> tuple[str, int]:
@@ -211,6 +240,7 @@ class Config(BaseModel):
             routers_from=tuple(json.loads(self.routers_from)),
             metrics_from=tuple(json.loads(self.metrics_from)),
             tracing=self._tracing,
+            access_log=self.access_log,
             image_pull_secrets=tuple(name for name in self.image_pull_secrets.split(",") if name),
         )
 

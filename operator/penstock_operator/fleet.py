@@ -16,7 +16,8 @@ from penstock_operator.cluster import Obj
 from penstock_operator.control.reports import Reports
 from penstock_operator.kinds import BACKEND, PARENTS
 from penstock_operator.reconcile.context import Scaled
-from penstock_operator.store import Key, Store
+from penstock_operator.store import Key, Store, key_of
+from penstock_wire.process import log
 from penstock_wire.report import Fit, SidecarReport
 
 CONDITIONS = ("Ready", "Accepted", "SettingsApplied", "RouterReady")
@@ -89,7 +90,8 @@ class Fleet:
         terms = _Gauge(
             "backend_recommendation", "The autoscaler's last recommendation, and what it was made from."
         )
-        for stored in self._store.all(BACKEND):
+
+        def show(stored: Obj) -> None:
             namespace, name = stored["metadata"]["namespace"], stored["metadata"]["name"]
             labels = f'namespace="{namespace}",backend="{name}"'
             reports = self._reports.of_backend(namespace, name)
@@ -109,7 +111,7 @@ class Fleet:
             for term, value in _terms(self._scaled.get(Key(BACKEND.kind, namespace, name))):
                 terms.add(f'{labels},term="{term}"', value)
             if not reports:
-                continue
+                return
             told = reports.values()
             items.add(f'{labels},state="queued"', sum(one.items.queued for one in told))
             items.add(f'{labels},state="ongoing"', sum(one.items.ongoing for one in told))
@@ -119,6 +121,12 @@ class Fleet:
             if fit is not None:
                 intercept.add(labels, fit.a_ms / 1000)
                 slope.add(labels, fit.b_ms / 1000)
+
+        for stored in self._store.all(BACKEND):
+            try:
+                show(stored)
+            except Exception as error:  # one that cannot be shown costs no other
+                log("metrics not shown", level="error", key=str(key_of(stored)), error=repr(error))
         for family in (replicas, pending, items, oldest, slots, intercept, slope, age, terms):
             yield from family.lines()
 

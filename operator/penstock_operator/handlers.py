@@ -13,13 +13,15 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Protocol, cast
 
+import aiohttp
 import kopf
 
+from penstock_operator import nesting
 from penstock_operator.cluster import PAGE, Credentials, Obj
-from penstock_operator.kinds import PARENTS, WATCHED_CHILDREN, Kind
+from penstock_operator.kinds import GROUP, PARENTS, WATCHED_CHILDREN, Kind
 
 _BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
 LOGIN_BACKOFF = 2.0
@@ -96,6 +98,7 @@ class Watches:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._inner: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._sessions: list[aiohttp.ClientSession] = []
 
     @property
     def alive(self) -> bool:
@@ -145,8 +148,13 @@ class Watches:
             with contextlib.suppress(TimeoutError):  # what does not end is left behind
                 if left:
                     loop.run_until_complete(asyncio.wait(left, timeout=ENDING_SECONDS / 3))
+                loop.run_until_complete(asyncio.wait_for(self._close_sessions(), ENDING_SECONDS / 3))
                 loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), ENDING_SECONDS / 3))
             loop.close()
+
+    async def _close_sessions(self) -> None:
+        while self._sessions:  # those that kopf has used are closed already
+            await self._sessions.pop().close()
 
     async def _watch(self) -> None:
         stop = asyncio.Event()
@@ -189,19 +197,16 @@ class Watches:
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
 
+        # NB: who logs in with what was refused must get the same again, by which kopf sees that it was.
+        logins: dict[Credentials, kopf.AiohttpSession] = {}
+
         @kopf.on.login(registry=registry, backoff=LOGIN_BACKOFF)
-        async def login(**_kwargs: Any) -> kopf.ConnectionInfo:
+        async def login(**_kwargs: Any) -> kopf.AiohttpSession:
             found = await self._credentials()
-            scheme, _, token = found.authorization.partition(" ")
-            return kopf.ConnectionInfo(
-                server=found.server,
-                ca_path=found.ca_path,
-                insecure=found.insecure,
-                scheme=scheme or None,
-                token=token or None,
-                certificate_path=found.certificate_path,
-                private_key_path=found.private_key_path,
-            )
+            if found not in logins:
+                logins[found] = _session(found)
+                self._sessions.append(logins[found].aiohttp_session)
+            return logins[found]
 
         for kind in (*PARENTS, *WATCHED_CHILDREN):
             self._listen(registry, kind)
@@ -224,6 +229,71 @@ class Watches:
 
     def _now(self) -> float:
         return self._loop.time()
+
+
+def _session(found: Credentials) -> kopf.AiohttpSession:
+    """What kopf makes of credentials itself, with answers that are bounded in depth."""
+    scheme, _, token = found.authorization.partition(" ")
+    info = kopf.ConnectionInfo(
+        server=found.server,
+        ca_path=found.ca_path,
+        insecure=found.insecure,
+        scheme=scheme or None,
+        token=token or None,
+        certificate_path=found.certificate_path,
+        private_key_path=found.private_key_path,
+    )
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+        headers=info.as_http_headers(),
+        response_class=_Answer,
+    )
+    return kopf.AiohttpSession(server=found.server, aiohttp_session=session)
+
+
+class _Answer(aiohttp.ClientResponse):
+    """An answer of the apiserver without what lies deeper than a parser goes, be it whole or a watch.
+
+    kopf parses both by itself, and a RecursionError there ends all watches, at each new start again.
+    """
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        """See `aiohttp.ClientResponse`."""
+        await super().start(connection)
+        # NB: no value of a type that Kubernetes itself defines is deep, and to look costs 0.2 ms an event.
+        if self.url.path.startswith(f"/apis/{GROUP}/"):
+            self.content = cast("aiohttp.StreamReader", _Lines(self.content))
+        return self
+
+    async def json(self, **more: Any) -> Any:
+        """See `aiohttp.ClientResponse`."""
+        return await super().json(**{"loads": _loads, **more})
+
+
+def _loads(text: str) -> Any:
+    return nesting.decode(text.encode())
+
+
+class _Lines:
+    """A `StreamReader` of which each line is bounded in depth where it is read in pieces, as a watch is."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        """See `aiohttp.StreamReader`."""
+        begun: list[bytes] = []
+        async for piece in self._content.iter_chunked(size):
+            whole, newline, rest = piece.rpartition(b"\n")
+            if newline:
+                lines = b"".join([*begun, whole]).split(b"\n")
+                yield b"".join([nesting.cut(line) + newline for line in lines])
+                begun.clear()
+            begun.append(rest)
+        yield nesting.cut(b"".join(begun))
 
 
 class KopfLog(logging.Handler):

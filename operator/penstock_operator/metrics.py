@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import metadata
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from penstock_operator import __name__ as _package
+from penstock_wire.process import log
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -55,12 +59,37 @@ class QueueMetrics:
         self._retries.inc()
 
 
+class _Registry(CollectorRegistry):
+    """A registry that knows its families one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.families: list[Collector] = []
+
+    def register(self, collector: Collector) -> None:
+        """See `CollectorRegistry`."""
+        super().register(collector)
+        self.families.append(collector)
+
+
+class _Alone(CollectorRegistry):
+    """A registry of one family, which is another's."""
+
+    def __init__(self, family: Collector) -> None:
+        super().__init__()
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        """See `CollectorRegistry`."""
+        return self._family.collect()
+
+
 class Metrics:
     """All metrics of one operator process."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._more: list[Callable[[], str]] = []
+        self.registry = registry = _Registry()
+        self._more: list[Callable[[], bytes]] = []
         prefix = _package
         self.queue_depth = Gauge("workqueue_depth", "Keys that wait.", ["name"], registry=registry)
         self.queue_adds = Counter("workqueue_adds", "Keys added.", ["name"], registry=registry)
@@ -215,8 +244,17 @@ class Metrics:
         Args:
             more: makes it, in Prometheus' text format, of names that are not in `registry`.
         """
-        self._more.append(more)
+        self._more.append(lambda: more().encode())
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return b"".join((generate_latest(self.registry), *(more().encode() for more in self._more)))
+        """All metrics in Prometheus' text format; a family that cannot be shown costs no other."""
+        shown = [partial(generate_latest, _Alone(family)) for family in self.registry.families]
+        return b"".join([*map(_guarded, shown), *map(_guarded, self._more)])
+
+
+def _guarded(show: Callable[[], bytes]) -> bytes:
+    try:
+        return show()
+    except Exception as error:
+        log("metrics not shown", level="error", error=f"{type(error).__name__}: {error}")
+        return b""

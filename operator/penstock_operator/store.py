@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from sys import intern
 from typing import Any
 
+from penstock_operator import nesting
 from penstock_operator.cluster import Obj
-from penstock_operator.desired import labels
-from penstock_operator.kinds import PARENTS, POD, Kind
+from penstock_operator.desired import labels, names
+from penstock_operator.kinds import CONFIG_MAP, PARENTS, POD, Kind
 
 INDEXED_KINDS = frozenset({POD.kind})
 INDEXED_LABELS = (labels.BACKEND, labels.APP_NAME)
@@ -22,6 +24,16 @@ _TOMBSTONES = 20_000
 _SHARED = 64
 """Characters up to which a text is worth sharing; longer ones are each object's own."""
 _PARENT_KINDS = frozenset(kind.kind for kind in PARENTS)
+
+_RENDERED_KEYS = frozenset({names.SETTINGS_KEY, names.AUTHORITIES_KEY})
+"""What the ConfigMaps that we render hold."""
+
+UNREADABLE = "penstock.dev/unreadable"
+"""Member of a stub: why the object that it stands for cannot be read."""
+_STUB_METADATA = (
+    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
+    "labels", "annotations", "ownerReferences",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,6 +119,15 @@ class Store:
             for _, obj in sorted(known.items())
         ]
 
+    def count(self, kind: Kind, namespace: str) -> int:
+        """How many objects of a kind a namespace has.
+
+        Args:
+            kind: which.
+            namespace: where.
+        """
+        return len(self._by_namespace.get((kind.kind, namespace), ()))
+
     def owned(self, uid: str) -> list[Obj]:
         """All known objects with an owner reference to the uid.
 
@@ -151,6 +172,9 @@ class Store:
     def put(self, obj: Obj) -> Change:
         """Take note of a version of an object, unless a newer one is known.
 
+        Of an object that cannot be taken in, whatever is wrong with it, a stub is kept: kind and metadata,
+        the status where that can be read, and why under `UNREADABLE`.
+
         Args:
             obj: with kind and metadata; not to be changed afterwards.
         """
@@ -162,9 +186,9 @@ class Store:
             return Change(old, old)
         if old is not None and not _newer(obj, old):
             return Change(old, old)
+        obj = _taken_in(obj, old)
         if old is not None:
             self._unlink(key, old)
-        obj = sharing(slim(obj)) if old is None else adopting(slim(obj), old)
         self._objects[key] = obj
         self._bump(key)
         self._by_namespace.setdefault((key.kind, key.namespace), {})[key.name] = obj
@@ -275,20 +299,51 @@ def child_changed(change: Change) -> bool:
 
 
 def slim(obj: Obj) -> Obj:
-    """The object without what nobody reads: a pod's spec, and who wrote which field of a child.
+    """The object without what nobody reads.
+
+    That is who wrote which field, but for a resource's replicas; of a pod its annotations, and its spec but
+    for the node and the ServiceAccount; of a ConfigMap what we do not render, and all of one that no resource
+    of ours owns.
 
     Args:
         obj: as the cluster gave it; it is not changed.
     """
+    metadata = {name: member for name, member in obj["metadata"].items() if name != "managedFields"}
     if obj["kind"] in _PARENT_KINDS:
-        return obj
-    kept = {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "managedFields"}}
-    if obj["kind"] == POD.kind and "spec" in obj:
-        kept["spec"] = {"nodeName": obj["spec"].get("nodeName", "")}
-    return kept
+        # NB: the apiserver nests what it says of a field's owners as deeply as the field.
+        owners = owners_of_replicas(obj)
+        return {**obj, "metadata": metadata | ({"managedFields": owners} if owners else {})}
+    if obj["kind"] == POD.kind:
+        metadata.pop("annotations", None)
+        if "spec" not in obj:
+            return {**obj, "metadata": metadata}
+        spec = obj["spec"]
+        account = {"serviceAccountName": spec["serviceAccountName"]} if "serviceAccountName" in spec else {}
+        return {**obj, "metadata": metadata, "spec": {"nodeName": spec.get("nodeName", ""), **account}}
+    if obj["kind"] == CONFIG_MAP.kind:
+        ours = any(ref.get("kind") in _PARENT_KINDS for ref in metadata.get("ownerReferences") or ())
+        rendered = _RENDERED_KEYS if ours else ()
+        data = {name: text for name, text in (obj.get("data") or {}).items() if name in rendered}
+        kept = {name: member for name, member in obj.items() if name not in ("data", "binaryData")}
+        return {**kept, "metadata": metadata, "data": data}
+    return {**obj, "metadata": metadata}
 
 
-def sharing(value: Any) -> Any:
+def owners_of_replicas(obj: Obj) -> list[Obj]:
+    """The entries of `managedFields` that own `spec.replicas`, without what else they own.
+
+    Args:
+        obj: any object.
+    """
+    return [
+        {name: entry[name] for name in ("manager", "operation", "subresource") if name in entry}
+        | {"fieldsV1": {"f:spec": {"f:replicas": {}}}}
+        for entry in obj["metadata"].get("managedFields") or ()
+        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    ]
+
+
+def sharing(value: Any, levels: int = nesting.LEVELS) -> Any:
     """A copy of JSON whose names and short texts are one object each in the whole process.
 
     A parser makes all of them anew for every document; among the objects of a thousand backends they are the
@@ -296,11 +351,19 @@ def sharing(value: Any) -> Any:
 
     Args:
         value: what a parser gave; it is not changed.
+        levels: levels of containers that it may have.
+
+    Raises:
+        TooDeep: it has more.
     """
     if type(value) is dict:
-        return {intern(name): sharing(member) for name, member in value.items()}
+        if not levels:
+            raise nesting.TooDeep
+        return {intern(name): sharing(member, levels - 1) for name, member in value.items()}
     if type(value) is list:
-        return [sharing(member) for member in value]
+        if not levels:
+            raise nesting.TooDeep
+        return [sharing(member, levels - 1) for member in value]
     if type(value) is str and len(value) <= _SHARED:
         return intern(value)
     return value
@@ -312,25 +375,55 @@ def adopting(obj: Obj, old: Obj) -> Obj:
     Args:
         obj: the new version; it is not changed.
         old: the version before.
+
+    Raises:
+        TooDeep: see `sharing`.
     """
     # NB: in a resource's spec a user may make `true` of 1, which are equal here; then the generation rises.
     parent = obj["kind"] in _PARENT_KINDS
     settled = not parent or obj["metadata"].get("generation") == old["metadata"].get("generation")
+    levels = nesting.LEVELS - 1
     found: Obj = {}
     for name, member in obj.items():
         known = old.get(name)
         if name in ("metadata", "status") and isinstance(member, dict) and isinstance(known, dict):
-            member = {intern(part): _adopted(value, known.get(part)) for part, value in member.items()}
+            member = {
+                intern(part): _adopted(value, known.get(part), levels - 1) for part, value in member.items()
+            }
         elif name != "spec" or settled:
-            member = _adopted(member, known)
+            member = _adopted(member, known, levels)
         else:
-            member = sharing(member)
+            member = sharing(member, levels)
         found[intern(name)] = member
     return found
 
 
-def _adopted(value: Any, known: Any) -> Any:
-    return known if known is not None and value == known else sharing(value)
+def _adopted(value: Any, known: Any, levels: int) -> Any:
+    return known if known is not None and value == known else sharing(value, levels)
+
+
+def _taken_in(obj: Obj, old: Obj | None) -> Obj:
+    """What is kept of an object: its content, or a stub where that cannot be taken in.
+
+    One object must not keep the others out, so this catches whatever an object may bring about.
+    """
+    try:
+        kept = slim(obj)
+        return sharing(kept) if old is None else adopting(kept, old)
+    except nesting.TooDeep:
+        why = f"below {nesting.where(kept)}: expected at most {nesting.LEVELS} levels of nesting, found more"
+    except Exception as error:
+        why = f"it cannot be read: {type(error).__name__}: {error}"
+    metadata = obj["metadata"]
+    found: Obj = {
+        "apiVersion": obj.get("apiVersion"),
+        "kind": obj["kind"],
+        "metadata": {name: metadata[name] for name in _STUB_METADATA if name in metadata},
+        UNREADABLE: why,
+    }
+    with suppress(Exception):
+        found["status"] = sharing(obj.get("status") or {})
+    return found
 
 
 def _label_keys(key: Key, obj: Obj) -> list[tuple[str, str, str, str]]:

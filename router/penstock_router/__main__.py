@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import os
 import random
 import signal
@@ -11,16 +12,21 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import disable_created_metrics
+from penstock_wire.extras import needs
 
-from penstock_router.admin import Admin
-from penstock_router.router import Router, decode_settings
-from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
-from penstock_wire.h1_front import H1Front
-from penstock_wire.h1_upstream import H1Upstream
-from penstock_wire.process import Parser, address, duration, log, on_signal, ready, run, set_log_level
-from penstock_wire.reporter import Reporter
-from penstock_wire.settings_source import SettingsSource
+with needs("penstock-router", "router"):
+    from prometheus_client import disable_created_metrics
+
+    from penstock_router.admin import Admin
+    from penstock_router.beside import Beside
+    from penstock_router.router import Router, decode_settings
+    from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
+    from penstock_wire.access_log import AccessLog, share
+    from penstock_wire.h1_front import H1Front
+    from penstock_wire.h1_upstream import H1Upstream
+    from penstock_wire.process import Parser, address, duration, log, on_signal, ready, run, set_log_level
+    from penstock_wire.reporter import Reporter
+    from penstock_wire.settings_source import SettingsSource
 
 SILENCE_SECONDS = 3.0
 """A pod's machine that gives no sign of life for so long is taken for lost."""
@@ -42,6 +48,7 @@ def parser() -> Parser:
     flags.flag("kube-api", default="", help="URL of the apiserver, where it is not that of the pod")
     flags.flag("service-account", type=Path, default=SERVICE_ACCOUNT, help="folder of token and CA")
     flags.flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="least level")
+    flags.flag("access-log", type=share, default=0.0, help="share of the requests that are logged, as 0.01")
     return flags
 
 
@@ -55,7 +62,6 @@ class Process:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._front = H1Front()
-        self._admin_front = H1Front()
         self._upstream = H1Upstream(silence_seconds=SILENCE_SECONDS)
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
@@ -71,6 +77,7 @@ class Process:
             uid=os.environ.get("PENSTOCK_POD_UID", ""),
             slices_synced=lambda: self._watch is None or self._watch.synced,
             news=self._report_now,
+            access=AccessLog(arguments.access_log),
         )
         api = ApiServer.in_cluster(
             url=arguments.kube_api,
@@ -82,9 +89,12 @@ class Process:
             if api is None
             else SliceWatch(api, changed=self._router.pods.set_slices, random_source=source_of_chance)
         )
+        admin = Admin(self._router)
+        self._admin = Beside(admin.probe, admin.handle)
         self._source = SettingsSource(
             path=arguments.settings,
-            decode=decode_settings,
+            # NB: without an operator a person wrote the file.
+            decode=functools.partial(decode_settings, by_hand=not arguments.report_to),
             apply=self._router.apply,
             versioned_only=bool(arguments.report_to),
         )
@@ -100,14 +110,17 @@ class Process:
 
     async def serve(self) -> int:
         """Run until SIGTERM; returns the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            on_signal(number, self._signal)
+        self._source.read_file()
+        if self._source.refused and not self._arguments.report_to:
+            return 2  # a start without the settings that its user asked for would serve nothing
+        on_signal(signal.SIGTERM, self._signal)
+        on_signal(signal.SIGINT, self._interrupt)
         on_signal(signal.SIGHUP, self._source.reload_now)
         try:
             host, port = self._arguments.listen
             data = await self._front.listen(host, port, self._router.front_door)
             host, port = self._arguments.admin
-            admin = await self._admin_front.listen(host, port, Admin(self._router).handle)
+            admin = await self._admin.listen(host, port)
         except OSError as error:
             log("cannot listen", level="error", error=str(error))
             return 1
@@ -117,7 +130,7 @@ class Process:
         if self._reporter is not None:
             work.append(self._reporter.run())
         tasks = {asyncio.create_task(one) for one in work}
-        greeting = asyncio.create_task(self._greet(data.address, admin.address))
+        greeting = asyncio.create_task(self._greet(data.address, admin))
         stop = asyncio.create_task(self._stop.wait())
         await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
         broken = [task for task in tasks if task.done()]
@@ -130,7 +143,7 @@ class Process:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, greeting, stop, return_exceptions=True)
-        await self._admin_front.close(0)
+        await self._admin.close()
         await self._upstream.close()
         return 1 if broken else 0
 
@@ -167,6 +180,12 @@ class Process:
         if self._stop.is_set():
             self._at_once.set()
         self._stop.set()
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: where it runs alone nobody was promised a drain."""
+        if not self._arguments.report_to:
+            self._at_once.set()
+        self._signal()
 
     def _offer(self, data: bytes) -> None:
         self._source.offer(data, origin="report")

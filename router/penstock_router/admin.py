@@ -22,22 +22,33 @@ class Admin:
     def __init__(self, router: Router) -> None:
         self._router = router
 
+    def probe(self, request: Request, *, still: bool) -> Response | None:
+        """Answer a request for health, from any thread; None where the request is for something else.
+
+        A router that was ready stays so until it drains or its loop stands still.
+
+        Args:
+            request: the request.
+            still: the router's event loop stands still.
+        """
+        if request.method not in ("GET", "HEAD") or request.path not in ("/livez", "/readyz"):
+            return None
+        if still:
+            return PenstockError(Reason.NOT_READY, "the router's event loop stands still").response()
+        state = self._router.state()
+        if request.path == "/livez" or state == "ready":
+            return Response(status=200, headers=TEXT, body=b"ok\n")
+        reason = Reason.DRAINING if state == "draining" else Reason.NOT_READY
+        return PenstockError(reason, f"expected state ready, found {state}").response()
+
     async def handle(self, request: Request) -> Response:
-        """Answer one request."""
+        """Answer a request that is not for health."""
         if request.method not in ("GET", "HEAD"):
             return PenstockError(
                 Reason.METHOD_NOT_ALLOWED,
                 f"the admin port takes GET, found {request.method}",
                 headers=((b"allow", b"GET, HEAD"),),
             ).response()
-        if request.path == "/livez":
-            return Response(status=200, headers=TEXT, body=b"ok\n")
-        if request.path == "/readyz":
-            state = self._router.state()
-            if state == "ready":
-                return Response(status=200, headers=TEXT, body=b"ok\n")
-            reason = Reason.DRAINING if state == "draining" else Reason.NOT_READY
-            return PenstockError(reason, f"expected state ready, found {state}").response()
         if request.path == "/metrics":
             return Response(status=200, headers=EXPOSITION, body=self._router.metrics.text())
         if request.path == "/settings":

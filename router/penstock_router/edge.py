@@ -28,8 +28,11 @@ BACKEND = b"x-penstock-backend"
 VIA = (b"via", b"1.1 penstock-router")
 """RFC 9110 section 7.6.3: what a gateway adds to a request that it forwards."""
 MAX_FORWARDS = b"max-forwards"
+_NAME_THIS_SERVER = (b"location", b"content-location")
+"""Fields of an answer with a URL that leads back to whoever gave it (RFC 9110 sections 10.2.2 and 8.7)."""
 
 _USABLE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_URL = re.compile(rb"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _FORWARDED = FROM_CLIENT - {TIMEOUT_MS}
 
 
@@ -74,19 +77,56 @@ def with_time(headers: Headers, seconds: float) -> Headers:
     return (*headers, (TIMEOUT_MS, str(max(1, int(seconds * 1000))).encode()))
 
 
+def outward_fields(headers: Headers) -> Headers:
+    """The fields of an answer, interim or final, that may reach the client."""
+    return tuple(
+        [
+            field
+            for field in headers
+            if (not field[0].startswith(PREFIX) or field[0] == REASON) and field[0] != REQUEST_ID
+        ]
+    )
+
+
+def under_route(headers: Headers, *, route: bytes, host: bytes) -> Headers:
+    """The fields of an answer whose request lost its route: a `Location` gets it back.
+
+    Only a URL of the server that the client has asked is changed: an absolute path, or an http URL of its
+    host. A relative one leads on from the client's own URL, which has the route.
+
+    Args:
+        headers: the fields.
+        route: what was taken from the request's target, as the client wrote it; empty for nothing.
+        host: the `Host` of the request.
+    """
+    if not route or not any(name in _NAME_THIS_SERVER for name, _ in headers):
+        return headers
+    return tuple(
+        [
+            (name, _under_route(value, route, host)) if name in _NAME_THIS_SERVER else (name, value)
+            for name, value in headers
+        ]
+    )
+
+
+def _under_route(url: bytes, route: bytes, host: bytes) -> bytes:
+    if url[:1] == b"/" and url[:2] != b"//":
+        return route + url
+    found = _URL.fullmatch(url)
+    if found is None or found[2].lower() != host.lower():
+        return url
+    rest = found[3] if found[3][:1] == b"/" else b"/" + found[3]
+    return b"%b://%b%b%b" % (found[1], found[2], route, rest)
+
+
 def outward(answer: Response, *, identity: str, backend: str) -> Response:
     """The answer for the client."""
-    kept = [
-        field
-        for field in answer.headers
-        if (not field[0].startswith(PREFIX) or field[0] == REASON) and field[0] != REQUEST_ID
-    ]
     marks = [(REQUEST_ID, identity.encode("ascii"))]
     if backend:
         marks.append((BACKEND, backend.encode()))
     return Response(
         status=answer.status,
-        headers=(*kept, *marks),
+        headers=(*outward_fields(answer.headers), *marks),
         body=answer.body,
         stream=answer.stream,
         length=answer.length,

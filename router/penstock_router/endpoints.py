@@ -8,9 +8,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from penstock_router import cors
 from penstock_router.choice import Draw
 from penstock_router.holding import MAX_HELD_BYTES, Gate, Line, Place, Waiter
-from penstock_router.pods import Pods
+from penstock_router.pods import Pod, Pods
+from penstock_wire.closed import ClosedPaths
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.report import BackendTotals
 from penstock_wire.router_settings import Endpoint
@@ -21,6 +23,10 @@ COLD_RETRY_AFTER_SECONDS = 5.0
 def no_such_endpoint(name: str) -> PenstockError:
     """The answer to who still asks for an endpoint that was deleted."""
     return PenstockError(Reason.NO_ROUTE, f"endpoint {name} does not exist any more")
+
+
+class HoldOver(PenstockError):
+    """A request cannot be held, since there is no room or no time, or its time in the hold is over."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,12 +73,22 @@ class EndpointState:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._removed = False
         self._holds_ended: PenstockError | None = None
+        self.cors = self._policy()
+        self._closed = ClosedPaths(settings.closed)
         self.settle()
 
     @property
     def name(self) -> str:
         """The endpoint's name."""
         return self.settings.name
+
+    def closes(self, path: str) -> bool:
+        """Whether a path is its models' own, which no client may reach.
+
+        Args:
+            path: a request's path, without its query.
+        """
+        return self._closed.include(path)
 
     def of_backend(self, backend: str) -> Totals:
         """The totals of a backend; of one that is no more, some that nobody reads."""
@@ -83,6 +99,8 @@ class EndpointState:
     def update(self, settings: Endpoint) -> None:
         """Take new settings, whole."""
         self.settings = settings
+        self.cors = self._policy()
+        self._closed = ClosedPaths(settings.closed)
         names = {backend.name for backend in settings.backends}
         self.totals = {name: totals for name, totals in self.totals.items() if name in names}
         self.settle()
@@ -107,8 +125,8 @@ class EndpointState:
     def settle(self) -> None:
         """Look anew at weights and pods: missing backends' weight is shared out, held requests move on.
 
-        A backend is missing when it has neither a Service with slices nor targets. One that is there without
-        a ready pod, or with none that can be reached, keeps its share: its requests are held.
+        A backend is missing when it has neither a Service of its own with slices nor targets. One that is
+        there without a ready pod, or with none that can be reached, keeps its share: its requests are held.
         """
         weights = {
             backend.name: backend.weight
@@ -122,7 +140,7 @@ class EndpointState:
             for waiter in self.line.waiters(backend):
                 self.line.leave(waiter)
                 waiter.backend = self._draw.next()
-                self.line.join(waiter)
+                self._join(waiter)
         for backend in self.line.backends():
             self._let_go(backend)
 
@@ -135,6 +153,7 @@ class EndpointState:
         deadline: float | None,
         backend: str | None,
         again: bool = False,
+        for_room: bool = False,
     ) -> Place:
         """Get the right to send: at once where a pod can be reached and nobody waits, else after a hold.
 
@@ -148,17 +167,20 @@ class EndpointState:
             deadline: the client's own deadline, which counts while it is held, too; None for none.
             backend: the backend that was drawn for it before, None to draw.
             again: it had room in the hold before, or a pod that drains, and has it still.
+            for_room: all pods that can be reached have refused it for want of room: hold it.
 
         Raises:
-            PenstockError: nothing to wait for in time, or too many wait; or the endpoint was deleted.
+            HoldOver: nothing to wait for in time, or too many wait.
+            PenstockError: the endpoint was deleted, or the router ends.
         """
         if self._removed:
             raise no_such_endpoint(self.name)
         if backend is None or backend not in self._draw.weights:
             backend = self._draw.next()
-        if backend is not None and not self.line.length(backend):
-            gate = self._gates.get(backend)
-            free = gate is None or gate.paused_until <= self._clock()
+        gate = self._gates.get(backend) if backend is not None else None
+        asks = (gate is not None and gate.full) or not (backend is None or self.line.length(backend))
+        if backend is not None and asks and not for_room:
+            free = gate is None or gate.full or gate.paused_until <= self._clock()
             if free and (
                 self._pods.reaches(backend)
                 or (not again and not self.may_hold(arrived, size) and self._pods.available(backend))
@@ -166,7 +188,7 @@ class EndpointState:
                 return Place(backend=backend)
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         waiter = Waiter(future=future, backend=backend, size=size, since=arrived, turn=turn)
-        return await self._hold(waiter, deadline=deadline, again=again)
+        return await self._hold(waiter, deadline=deadline, again=again, for_room=for_room)
 
     def connected(self, place: Place) -> None:
         """The request that had a place has a connection: a probe has found out what it was to."""
@@ -190,14 +212,12 @@ class EndpointState:
         if queue_full:
             gate.refused(place, self._clock())
         elif answered:
-            gate.answered(place)
+            gate.answered(place, self._clock())
         else:
             gate.ended(place)
         self._let_go(place.backend)
-        # A gate in its pause stays: the refused request is about to come back to it.
-        idle = not gate.out and not self.line.length(place.backend)
-        if idle and gate.paused_until <= self._clock() and self._gates.get(place.backend) is gate:
-            del self._gates[place.backend]
+        if self._gates.get(place.backend) is gate:
+            self._forget_idle_gate(place.backend)
 
     def may_hold(self, arrived: float, size: int | None) -> bool:
         """Whether a request may be held, for its time and the room that there is.
@@ -213,16 +233,20 @@ class EndpointState:
         """How many requests are held, by backend; "" where the endpoint has none."""
         return {backend or "": self.line.length(backend) for backend in self.line.backends()}
 
+    def _policy(self) -> cors.Policy | None:
+        settings = self.settings
+        return None if settings.cors is None else cors.Policy(settings.cors, settings.methods)
+
     def _has_room(self, size: int) -> bool:
         fits = self.line.bytes + size <= MAX_HELD_BYTES
         return fits and self.line.count < self.settings.cold_start.max_pending
 
-    async def _hold(self, waiter: Waiter, *, deadline: float | None, again: bool) -> Place:
+    async def _hold(self, waiter: Waiter, *, deadline: float | None, again: bool, for_room: bool) -> Place:
         if self._holds_ended is not None:
             raise self._holds_ended
         cold = self.settings.cold_start
         if not again and not self._has_room(waiter.size):
-            raise PenstockError(
+            raise HoldOver(
                 Reason.COLD_START_FULL,
                 f"{self.line.count} requests of endpoint {self.name} wait for a pod already, "
                 f"of at most {cold.max_pending} and {MAX_HELD_BYTES} bytes",
@@ -231,11 +255,17 @@ class EndpointState:
         patience = waiter.since + cold.timeout_ms / 1000
         until = patience if deadline is None else min(patience, deadline)
         by_client = deadline is not None and deadline < patience
-        if again and until <= self._clock():
+        if (again or for_room) and until <= self._clock():
             raise self._too_long(waiter, by_client=by_client)
         first = not self.line.count
-        self.line.join(waiter)
-        if first:
+        if for_room and waiter.backend is not None:
+            gate = self._gates.get(waiter.backend)
+            if gate is None:
+                gate = self._gates[waiter.backend] = Gate()
+                gate.see_warm_pods(self._pods.reachable(waiter.backend), self._clock())
+            gate.full = True
+        self._join(waiter)
+        if first and not for_room:
             self._on_held()
         self._let_go(waiter.backend)
         place: Place | None = None
@@ -246,26 +276,51 @@ class EndpointState:
             raise self._too_long(waiter, by_client=by_client) from None
         finally:
             # Time may be over, or the client gone, in the same turn of the loop that let it go.
-            if place is None and not self.line.leave(waiter):
-                self._take_back(waiter.future)
+            if place is None:
+                if not self.line.leave(waiter):
+                    self._take_back(waiter.future)
+                if waiter.backend is not None:
+                    self._forget_idle_gate(waiter.backend)
         return place
+
+    def _join(self, waiter: Waiter) -> None:
+        self.line.join(waiter)
+        if waiter.backend is not None:
+            self._pods.await_room(waiter.backend, self._take_room)
+
+    def _take_room(self, backend: str, pod: Pod) -> bool:
+        """See `pods.TakeRoom`. A line that waits for a first pod, and not for room, takes none."""
+        gate = self._gates.get(backend)
+        if gate is None or not gate.full:
+            return False
+        return self._pass(backend, gate, pod) is not None
+
+    def _forget_idle_gate(self, backend: str) -> None:
+        gate = self._gates.get(backend)
+        if gate is None or gate.out or self.line.length(backend):
+            return
+        if gate.paused_until <= self._clock():  # else the refused request is about to come back to it
+            del self._gates[backend]
 
     def _take_back(self, future: asyncio.Future[Place]) -> None:
         if future.done() and not future.cancelled() and future.exception() is None:
-            self.give_back(future.result(), answered=False)
+            place = future.result()
+            self.give_back(place, answered=False)
+            if place.pod is not None:
+                self._pods.freed(place.backend, place.pod)
 
-    def _too_long(self, waiter: Waiter, *, by_client: bool) -> PenstockError:
+    def _too_long(self, waiter: Waiter, *, by_client: bool) -> HoldOver:
         waited = self._clock() - waiter.since
         why = self._pods.why_unreachable(waiter.backend) if waiter.backend else ""
         if why:
             # A pod that takes no connection and one that is not there are repaired in different places.
             reason = Reason.DEADLINE if by_client else Reason.MODEL_UNREACHABLE
             detail = f"no ready pod of backend {waiter.backend} could be reached in {waited:.3f} s: {why}"
-            return PenstockError(reason, detail)
+            return HoldOver(reason, detail)
         what = f"no pod of backend {waiter.backend}" if waiter.backend else f"no backend of {self.name}"
         if by_client:
-            return PenstockError(Reason.DEADLINE, f"{what} was ready within the request's {waited:.3f} s")
-        return PenstockError(
+            return HoldOver(Reason.DEADLINE, f"{what} was ready within the request's {waited:.3f} s")
+        return HoldOver(
             Reason.BACKEND_MISSING,
             f"{what} became ready while the request was held for {waited:.3f} s",
             retry_after=COLD_RETRY_AFTER_SECONDS,
@@ -302,13 +357,13 @@ class EndpointState:
         loop = asyncio.get_running_loop()
         self._timers[backend] = loop.call_at(again_at, self._timer, backend)
 
-    def _pass(self, backend: str, gate: Gate) -> Place | None:
-        """Let the first of a backend's line go; None where nobody is left in it."""
+    def _pass(self, backend: str, gate: Gate, pod: Pod | None = None) -> Place | None:
+        """Let the first of a backend's line go, to a pod or to any; None where nobody is left in it."""
         while (waiter := self.line.head(backend)) is not None:
             self.line.leave(waiter)
             if not waiter.future.done():  # else its client leaves, or its time ends, in this turn of the loop
                 gate.passed()
-                place = Place(backend=backend, gate=gate, epoch=gate.epoch)
+                place = Place(backend=backend, gate=gate, epoch=gate.epoch, pod=pod)
                 waiter.future.set_result(place)
                 return place
         return None

@@ -8,6 +8,11 @@ the place of all pods it begins anew, and what is still with those before them c
 still refuses for a full queue sends the request back to its place in the line, and the window shrinks to what
 is out.
 
+Requests are held for want of room, too: when every pod of the backend has refused them for a full queue. From
+then on each request that a pod has done with lets the first one in the line go to that pod, whatever the
+window. Newcomers then do not queue up behind the line unasked: which request has more right to a place (by
+priority, by share) is for the sidecars to say, so each newcomer asks a pod before it waits.
+
 Requests are also held where pods are ready and none of them takes a connection. Then one at a time is let go
 to try it again (the probe); when it gets its connection, the others follow: as many at once as the pods had
 before, since those pods are not cold.
@@ -37,7 +42,7 @@ MAX_SEEN = 10_000
 class Gate:
     """How many requests that were held may be with a backend's pods at once."""
 
-    __slots__ = ("_pods", "_seen", "epoch", "out", "paused_until", "probe", "window")
+    __slots__ = ("_pods", "_seen", "epoch", "full", "out", "paused_until", "probe", "window")
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -45,6 +50,8 @@ class Gate:
         self.window = 0
         self.out = 0
         self.paused_until = 0.0
+        self.full = False
+        """Whether pods have refused for a full queue since the line began, so that it waits for room."""
         self.probe: Place | None = None
         """The place of the request that tries a backend of which no pod can be reached."""
         self._pods: list[Pod] = []
@@ -64,11 +71,24 @@ class Gate:
             # What the pods before these bore tells nothing; what is still with them is no load of these.
             self.epoch += 1
             self.out = self.window = 0
+            self.full = False
         if len(self._seen) > MAX_SEEN:
             self._seen.intersection_update([pod.address for pod in pods])
         for pod in fresh:
             self.window += max(FIRST_WINDOW, pod.borne)
             self._seen.add(pod.address)
+
+    def see_warm_pods(self, pods: list[Pod], now: float) -> None:
+        """Take the pods of a line that begins because they are full: what they bear is with them already.
+
+        Args:
+            pods: all that can be reached.
+            now: seconds of the router's clock.
+        """
+        self._pods = pods
+        self._seen.update([pod.address for pod in pods])
+        self.window = 1
+        self.paused_until = now + PAUSE_SECONDS
 
     def may_pass(self, now: float) -> bool:
         """Whether one more may go now."""
@@ -78,11 +98,12 @@ class Gate:
         """One went."""
         self.out += 1
 
-    def answered(self, place: Place) -> None:
+    def answered(self, place: Place, now: float) -> None:
         """One came back with an answer."""
         if place.epoch == self.epoch:
             self.out -= 1
-            self.window += 1
+            if now >= self.paused_until:
+                self.window += 1
 
     def ended(self, place: Place) -> None:
         """One came back with none (failed, or its client left)."""
@@ -92,6 +113,7 @@ class Gate:
     def refused(self, place: Place, now: float) -> None:
         """One was refused for a full queue: what is still out is what the pods bear."""
         if place.epoch == self.epoch:
+            self.full = True
             self.out -= 1
             self.window = max(1, self.out)
             self.paused_until = now + PAUSE_SECONDS
@@ -105,11 +127,13 @@ class Place:
         backend: whose pods may be asked.
         gate: the gate that the request came through; None for one that was not held.
         epoch: the gate's when it did.
+        pod: the pod to ask, which has done with another request; None for any.
     """
 
     backend: str
     gate: Gate | None = None
     epoch: int = 0
+    pod: Pod | None = None
 
     @property
     def probes(self) -> bool:

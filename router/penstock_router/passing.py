@@ -60,11 +60,14 @@ class Passed:
             over()
 
 
-async def receive(answer: UpstreamAnswer, *, seconds: float, over: Callable[[], None]) -> Response:
+async def receive(
+    answer: UpstreamAnswer, *, head_only: bool, seconds: float, over: Callable[[], None]
+) -> Response:
     """The answer for the client, its body whole or a stream.
 
     Args:
         answer: an answer whose head has come.
+        head_only: it answers HEAD, and its length is that of a body which does not come.
         seconds: what is left for a body that is taken whole.
         over: called when there is nothing more to come of the pod; for a stream that is later.
 
@@ -83,7 +86,7 @@ async def receive(answer: UpstreamAnswer, *, seconds: float, over: Callable[[], 
         raise
     finally:
         over()
-    return Response(answer.status, answer.headers, body)
+    return Response(answer.status, answer.headers, body, length=answer.length if head_only else None)
 
 
 async def _rest(answer: UpstreamAnswer, seconds: float) -> bytes:

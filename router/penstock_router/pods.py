@@ -16,10 +16,17 @@ REFUSING_SECONDS = 5.0
 """A pod that refused because it drains is left alone so long, unless its slice says otherwise before."""
 AVOID_FIRST_SECONDS = 0.2
 AVOID_MOST_SECONDS = 10.0
+FULL_SECONDS = 0.1
+"""A pod that had no room for a request is taken to have none for so long, unless it answers one before: it
+may have room again without an answer to this router."""
 PROBE_MOST_SECONDS = 1.0
 """Where no pod of a backend can be reached, each is tried again after so long at the latest."""
 SILENT_FAILURES = 5
 """A pod whose node seems lost is avoided as if so many connections had failed: 6.4 s at first."""
+
+
+TakeRoom = Callable[[str, "Pod"], bool]
+"""Sends the first request that waits for a backend to one of its pods; returns whether one waits."""
 
 
 class Pod:
@@ -37,6 +44,7 @@ class Pod:
         "_told_at",
         "address",
         "borne",
+        "full_until",
         "in_flight",
         "refusing_until",
         "try_at",
@@ -51,6 +59,8 @@ class Pod:
         """Of these, so many it had when the last try to connect to it failed."""
         self.refusing_until = 0.0
         """It drains: no requests before this time (seconds of the router's clock)."""
+        self.full_until = 0.0
+        """It had no room for a request: others are preferred before this time (as `refusing_until`)."""
         self.unreachable = ""
         """Why the last try to connect failed; empty where none did since a connection was made."""
         self.try_at = 0.0
@@ -137,6 +147,8 @@ class Pods:
         self._from_slices: Mapping[str, tuple[Address, ...]] = {}
         self._from_targets: Mapping[str, tuple[Address, ...]] = {}
         self._pods: dict[str, dict[Address, Pod]] = {}
+        self._some_full_until = 0.0  # the latest `full_until`
+        self._waiting: dict[str, dict[TakeRoom, None]] = {}  # by backend, who is asked next first
 
     def set_slices(self, backends: Mapping[str, tuple[Address, ...]]) -> None:
         """Take what the EndpointSlices say now, whole."""
@@ -182,7 +194,10 @@ class Pods:
         return min((max(pod.refusing_until, pod.try_at) for pod in self.ready(backend)), default=None)
 
     def pick(self, backend: str, *, without: Iterable[Pod] = ()) -> Pod | None:
-        """The less loaded of two pods, none of `without`, for the next request; None where none is left."""
+        """The less loaded of two pods, none of `without`, for the next request; None where none is left.
+
+        Where some had no room lately, one that can be reached and may have room is picked before them.
+        """
         pods = self.available(backend)
         excluded = set(without)
         if excluded:
@@ -190,7 +205,14 @@ class Pods:
         if not pods:
             return None
         now = self._clock()
+        if now < self._some_full_until:
+            pods = [pod for pod in pods if now >= pod.full_until and not pod.unreachable] or pods
         return better_of_two(pods, lambda pod: pod.load(now), self._random)
+
+    def has_room(self, backend: str, *, without: Iterable[Pod] = ()) -> bool:
+        """Whether a pod that can be reached, none of `without`, did not refuse for want of room lately."""
+        now = self._clock()
+        return any(now >= pod.full_until and pod not in without for pod in self.reachable(backend))
 
     def pick_probe(self, backend: str) -> Pod | None:
         """The pod whose try is due first; None where none is left."""
@@ -215,6 +237,25 @@ class Pods:
             log("pod is reached again", pod=pod.address.pod, host=pod.address.host)
             self._changed()
 
+    def full(self, pod: Pod) -> None:
+        """The pod had no room for a request."""
+        self._some_full_until = pod.full_until = self._clock() + FULL_SECONDS
+
+    def await_room(self, backend: str, take: TakeRoom) -> None:
+        """Offer the room of each request that ends to `take`, in turn with others, until it takes none."""
+        self._waiting.setdefault(backend, {})[take] = None
+
+    def freed(self, backend: str, pod: Pod) -> None:
+        """A request that the pod had is over: the next one that waits for room gets its place."""
+        waiting = self._waiting.get(backend)
+        if waiting and pod in self.available(backend):
+            for take in tuple(waiting):
+                del waiting[take]
+                if take(backend, pod):
+                    waiting[take] = None
+                    return
+        pod.full_until = 0.0
+
     def refuses(self, pod: Pod) -> None:
         """The pod drains: leave it alone for a while."""
         pod.refusing_until = self._clock() + REFUSING_SECONDS
@@ -226,4 +267,5 @@ class Pods:
             name: {address: before.get(name, {}).get(address) or Pod(address) for address in addresses[name]}
             for name in addresses
         }
+        self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
         self._changed()

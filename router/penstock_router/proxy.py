@@ -3,8 +3,9 @@
 The steps: the method, a place (`endpoints`), a pod (`pods`), one try, and another try on another pod only
 where nothing was executed: no connection could be made, or the sidecar marked its refusal as not admitted.
 A connection that could not be made is no try of the client's where the request may be held: it waits until
-one of the backend's pods can be reached. Once a request went out on a connection and no answer came, it may
-have been executed: it is answered 502.
+one of the backend's pods can be reached. Nor is a refusal for want of room: every other pod that may have
+room is asked, then the request waits for room. Once a request went out on a connection and no answer came, it
+may have been executed: it is answered 502.
 """
 
 from __future__ import annotations
@@ -14,13 +15,23 @@ import dataclasses
 import itertools
 from collections.abc import Callable
 
-from penstock_router.edge import allows, inward, one_hop_less, outward, request_id, with_time
-from penstock_router.endpoints import EndpointState
+from penstock_router.cors import is_preflight
+from penstock_router.edge import (
+    allows,
+    inward,
+    one_hop_less,
+    outward,
+    outward_fields,
+    request_id,
+    with_time,
+)
+from penstock_router.endpoints import EndpointState, HoldOver
 from penstock_router.holding import Place
 from penstock_router.metrics import Metrics
 from penstock_router.passing import receive
 from penstock_router.pods import Pod, Pods
-from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.access_log import AccessLog
+from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason, bad_timeout
 from penstock_wire.h1_front_head import METHODS
 from penstock_wire.headers import NOT_ADMITTED, QUEUE, REASON, Headers, get, timeout_ms
 from penstock_wire.http import (
@@ -67,6 +78,11 @@ class Refused:
         """The pod is well and refused for its load: the same pod again would make no sense."""
         return self.answer is not None and self.reason != Reason.DRAINING
 
+    @property
+    def is_for_room(self) -> bool:
+        """The pod's queue is full: it, or another, may have room in a moment."""
+        return self.answer is not None and self.reason == Reason.QUEUE_FULL
+
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Exchange:
@@ -94,6 +110,11 @@ class Exchange:
     deadline: float | None = None
     backend: str = ""
 
+    def interim(self, status: int, headers: Headers) -> None:
+        """Pass an interim answer of a pod on."""
+        if self.request.interim is not None:
+            self.request.interim(status, outward_fields(headers))
+
 
 def _nothing() -> None:
     """Nothing is to be done."""
@@ -118,6 +139,7 @@ class Proxy:
         metrics: counts them.
         clock: the event loop's time, seconds.
         pod: name of this router's pod, for problem documents.
+        access: logs requests, None = none of them.
     """
 
     def __init__(
@@ -128,7 +150,9 @@ class Proxy:
         metrics: Metrics,
         clock: Callable[[], float],
         pod: str = "",
+        access: AccessLog | None = None,
     ) -> None:
+        self._access = AccessLog(0.0) if access is None else access
         self._pods = pods
         self._upstream = upstream
         self._metrics = metrics
@@ -155,11 +179,16 @@ class Proxy:
             headers=inward(request.headers, identity=identity),
             client_deadline=None if client_ms is None else arrived + client_ms / 1000,
         )
-        code, reason = CLIENT_GONE, ""
+        code, reason = CLIENT_GONE, Reason.CLIENT_GONE.value
+        answer: Response | None = None
         try:
             answer = await self._answer(exchange)
-            code, reason = str(answer.status), _REASONS.get(get(answer.headers, REASON) or b"", "")
-            return outward(answer, identity=identity, backend=exchange.backend)
+            other = MODEL_ANSWER if answer.status >= 400 else ""
+            code, reason = str(answer.status), _REASONS.get(get(answer.headers, REASON) or b"", other)
+            answer = outward(answer, identity=identity, backend=exchange.backend)
+            if state.cors is not None:
+                answer.headers = state.cors.marked(answer.headers, request.headers)
+            return answer
         finally:
             if exchange.backend:
                 totals = state.of_backend(exchange.backend)
@@ -172,6 +201,17 @@ class Proxy:
                 reason=reason,
                 seconds=self._clock() - arrived,
             )
+            self._access.write(
+                request,
+                answer,
+                request_id=identity,
+                status=int(code),
+                reason=reason,
+                seconds=self._clock() - arrived,
+                received=len(request.body),
+                endpoint=state.name,
+                backend=exchange.backend,
+            )
 
     def problem(self, error: PenstockError, request: Request) -> Response:
         """The answer to a request that no endpoint has."""
@@ -179,6 +219,15 @@ class Proxy:
         answer = error.response(request_id=identity, pod=self._pod)
         self._metrics.answered(
             endpoint="", backend="", code=str(answer.status), reason=error.reason.value, seconds=0.0
+        )
+        self._access.write(
+            request,
+            answer,
+            request_id=identity,
+            status=answer.status,
+            reason=error.reason.value,
+            seconds=0.0,
+            received=len(request.body),
         )
         return outward(answer, identity=identity, backend="")
 
@@ -194,33 +243,54 @@ class Proxy:
 
     async def _exchange(self, exchange: Exchange) -> Response:
         state = exchange.state
-        if not allows(state.settings, exchange.request.method):
+        if exchange.request.upgrade.lower() == b"websocket":
+            detail = f"expected an HTTP request for endpoint {state.name}, found one for a WebSocket; "
+            raise PenstockError(Reason.NOT_IMPLEMENTED, detail + "the Service of a backend carries them")
+        preflight = is_preflight(exchange.request)
+        if preflight and state.cors is not None:
+            return state.cors.preflight(exchange.request)
+        if not preflight and not allows(state.settings, exchange.request.method):
             allowed = ", ".join(state.settings.methods)
             raise PenstockError(
                 Reason.METHOD_NOT_ALLOWED,
                 f"endpoint {state.name} takes {allowed}, found {exchange.request.method}",
                 headers=((b"allow", allowed.encode()),),
             )
+        if exchange.client_deadline is not None and exchange.client_deadline < exchange.arrived:
+            # NB: only what cannot be read is below zero (`timeout_ms`).
+            raise bad_timeout(exchange.request.headers)
         forwarded = one_hop_less(exchange.request.method, exchange.headers)
         if forwarded is None:
             return _last_hop(exchange)
         exchange.headers = forwarded
         tried: list[Pod] = []
+        asked: list[Pod] = []  # for room, since it was held last; they are many where each takes its time
         refused: Refused | None = None
+        full: Refused | None = None  # the last refusal for want of room
+        for_room = False
         tries = 0
         again = False  # it has had room in the hold, or a pod that drains
         while True:
-            place = await state.place(
-                size=len(exchange.request.body),
-                turn=exchange.turn,
-                arrived=exchange.arrived,
-                deadline=exchange.client_deadline,
-                backend=exchange.backend or None,
-                again=again,
-            )
+            try:
+                place = await state.place(
+                    size=len(exchange.request.body),
+                    turn=exchange.turn,
+                    arrived=exchange.arrived,
+                    deadline=(exchange.deadline if full is not None else None) or exchange.client_deadline,
+                    backend=exchange.backend or None,
+                    again=again,
+                    for_room=for_room,
+                )
+            except HoldOver:
+                if full is None:
+                    raise
+                return self._give_up(full)
+            if for_room:
+                asked.clear()
             if place.gate is not None:
                 again = True
-                exchange.deadline = None  # its time begins when it leaves the hold
+                if full is None:
+                    exchange.deadline = None  # its time begins when it leaves the hold
             answered = queue_full = False
             try:
                 exchange.backend = place.backend
@@ -229,12 +299,13 @@ class Proxy:
                 if place.probes:
                     pod = self._pods.pick_probe(place.backend)
                 else:
-                    pod = self._pods.pick(place.backend, without=tried)
+                    pod = place.pod or self._pods.pick(place.backend, without=[*tried, *asked])
                 if pod is None:
                     if refused is not None and refused.is_load:
                         return self._give_up(refused)
                     # The pods went away since, or there is only the one that could not be reached.
                     tried.clear()
+                    asked.clear()
                     await asyncio.sleep(SAME_POD_PAUSE_SECONDS)
                     continue
                 tries += 1
@@ -243,14 +314,18 @@ class Proxy:
                     answered = True
                     return outcome
                 refused = outcome
-                queue_full = place.gate is not None and refused.reason == Reason.QUEUE_FULL
+                queue_full = refused.is_for_room
             finally:
                 state.give_back(place, answered=answered, queue_full=queue_full)
             if queue_full:
-                # It was held, and is again: the pods say how many they bear. That is no try of the client's.
+                full = refused
                 tries -= 1
-                tried.clear()
+                asked.append(pod)
+                for_room = not self._pods.has_room(place.backend, without=[*tried, *asked])
+                if not for_room:
+                    self._again(exchange, refused)
                 continue
+            for_room = False
             if refused.answer is not None:
                 again = True
             elif state.may_hold(exchange.arrived, None if again else len(exchange.request.body)):
@@ -259,8 +334,12 @@ class Proxy:
             if tries > state.settings.retries:
                 return self._give_up(refused)
             tried.append(pod)
-            state.of_backend(place.backend).retries += 1
-            self._metrics.retried(refused.reason)
+            self._again(exchange, refused)
+
+    def _again(self, exchange: Exchange, refused: Refused) -> None:
+        """Count a further try."""
+        exchange.state.of_backend(exchange.backend).retries += 1
+        self._metrics.retried(refused.reason)
 
     async def _try(self, exchange: Exchange, pod: Pod, place: Place) -> Response | Refused:
         now = self._clock()
@@ -276,6 +355,7 @@ class Proxy:
             target=exchange.request.target,
             headers=with_time(exchange.headers, left),
             body=exchange.request.body,
+            interim=exchange.interim,
         )
         address = pod.address
 
@@ -283,16 +363,27 @@ class Proxy:
             self._pods.reached(pod)
             exchange.state.connected(place)
 
+        def done() -> None:
+            pod.ends()
+            self._pods.freed(place.backend, pod)
+
         pod.begins()
-        over = pod.ends
+        over = done
         try:
             opened = await self._upstream.open(
                 address.host, address.port, request, timeout=left, connected=connected
             )
-            over = _nothing  # from here on it is the answer's to tell
+            over = _nothing  # from here on the answer's reader calls it
             seconds = exchange.deadline - self._clock()
-            answer = await receive(opened, seconds=max(0.0, seconds), over=pod.ends)
+            refuses = get(opened.headers, NOT_ADMITTED) is not None
+            answer = await receive(
+                opened,
+                head_only=request.method == "HEAD",
+                seconds=max(0.0, seconds),
+                over=pod.ends if refuses else done,
+            )
         except ConnectFailed as error:
+            over = pod.ends
             if isinstance(error, ConnectTimeout) and self._clock() - now < TELLING_SECONDS:
                 raise PenstockError(Reason.DEADLINE, str(error)) from error
             self._pods.failed(pod, str(error))
@@ -313,11 +404,13 @@ class Proxy:
         told = get(answer.headers, QUEUE)
         if told is not None and told.isdigit() and len(told) < 10:
             pod.tells_queue(int(told), self._clock())
-        if get(answer.headers, NOT_ADMITTED) is None:
+        if not refuses:
             return answer
         word = _REASONS.get(get(answer.headers, REASON) or b"", "other")
         if word == Reason.DRAINING:
             self._pods.refuses(pod)
+        elif word == Reason.QUEUE_FULL:
+            self._pods.full(pod)
         if answer.stream is not None:  # no sidecar's: its refusals are short
             answer = Response(answer.status, answer.headers)
         return Refused(word, answer)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from penstock_router.edge import under_route
 from penstock_router.endpoints import EndpointState, no_such_endpoint
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pods
@@ -18,8 +19,10 @@ from penstock_router.proxy import Proxy
 from penstock_router.routes import ROUTES_PATH, RouteTable
 from penstock_router.slices import parse_target
 from penstock_wire import report, router_settings
+from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
 from penstock_wire.errors import DocumentError, PenstockError, Reason
+from penstock_wire.headers import get
 from penstock_wire.http import Front, Handler, Request, Response, Upstream
 from penstock_wire.process import log
 from penstock_wire.report import State
@@ -28,20 +31,25 @@ from penstock_wire.router_settings import Endpoint, RouterSettings
 JSON = ((b"content-type", b"application/json"),)
 
 
-def decode_settings(data: bytes) -> RouterSettings:
+def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
     """Decode router settings, JSON or YAML, and check what a schema cannot say.
+
+    Args:
+        data: the document.
+        by_hand: a person wrote it; see `documents.decode`.
 
     Raises:
         DocumentError: not usable; nothing of it may take effect.
     """
     try:
         # PyYAML reads JSON, too, but a large document would hold up the event loop for a second.
-        settings = router_settings.decode(data)
+        settings = router_settings.decode(data, by_hand=by_hand)
     except DocumentError:
         if data.lstrip()[:1] == b"{":
             raise
-        settings = router_settings.decode(data, text=True)
+        settings = router_settings.decode(data, text=True, by_hand=by_hand)
     seen: set[str] = set()
+    targets_of: dict[str, tuple[str, ...]] = {}
     for endpoint in settings.endpoints:
         if not endpoint.name or endpoint.name in seen:
             raise DocumentError(f"router settings: expected unique endpoint names, found {endpoint.name!r}")
@@ -50,6 +58,13 @@ def decode_settings(data: bytes) -> RouterSettings:
         if "" in names or len(set(names)) < len(names):
             raise DocumentError(f"router settings: endpoint {endpoint.name}: expected unique backend names")
         for backend in endpoint.backends:
+            if backend.targets and targets_of.setdefault(backend.name, backend.targets) != backend.targets:
+                where = f"endpoint {endpoint.name}, backend {backend.name}"
+                others = ", ".join(targets_of[backend.name])
+                raise DocumentError(
+                    f"router settings: {where}: expected the targets that another endpoint gives this "
+                    f"backend ({others}), found {', '.join(backend.targets)}: use another name"
+                )
             for target in backend.targets:
                 try:
                     parse_target(target)
@@ -72,6 +87,7 @@ class Router:
         uid: uid of its pod.
         slices_synced: whether the pods are known; always true for a router alone.
         news: is called on what the operator should know at once.
+        access: logs requests, None = none of them.
     """
 
     def __init__(
@@ -86,6 +102,7 @@ class Router:
         uid: str = "",
         slices_synced: Callable[[], bool] = lambda: True,
         news: Callable[[], None] = lambda: None,
+        access: AccessLog | None = None,
     ) -> None:
         self.settings: RouterSettings | None = None
         self.ready = asyncio.Event()
@@ -103,7 +120,9 @@ class Router:
         self.pods = Pods(clock=clock, random_source=random_source, changed=self._pods_changed)
         self.metrics = Metrics(self._held_by_backend)
         self.ports = Ports(front=front, host=host, make_handler=self._port_handler, settled=self._settled)
-        self._proxy = Proxy(pods=self.pods, upstream=upstream, metrics=self.metrics, clock=clock, pod=pod)
+        self._proxy = Proxy(
+            pods=self.pods, upstream=upstream, metrics=self.metrics, clock=clock, pod=pod, access=access
+        )
 
     def apply(self, settings: RouterSettings) -> None:
         """Take new settings, whole: requests before it are served by the old ones, those after by these."""
@@ -144,8 +163,11 @@ class Router:
         if match is None:
             error = PenstockError(Reason.NO_ROUTE, f"no endpoint serves this path; see {ROUTES_PATH}")
             return self._proxy.problem(error, request)
-        name, request.target = match
-        return await self._proxy.serve(self._endpoints[name], request)
+        name, route, request.target = match
+        answer = await self._serve(self._endpoints[name], request)
+        host = get(request.headers, b"host") or b""
+        answer.headers = under_route(answer.headers, route=route.encode("latin-1"), host=host)
+        return answer
 
     def routes(self) -> list[dict[str, Any]]:
         """What `/-/routes` lists."""
@@ -241,9 +263,17 @@ class Router:
             name = self._owners.get(port)
             if name is None:  # a connection that outlived its endpoint
                 return self._proxy.problem(no_such_endpoint(f"of port {port}"), request)
-            return await self._proxy.serve(self._endpoints[name], request)
+            return await self._serve(self._endpoints[name], request)
 
         return handle
+
+    async def _serve(self, state: EndpointState, request: Request) -> Response:
+        if state.closes(request.path):
+            error = PenstockError(
+                Reason.FORBIDDEN, "expected another path, found one where a model is reconfigured"
+            )
+            return self._proxy.problem(error, request)
+        return await self._proxy.serve(state, request)
 
     def _pods_changed(self) -> None:
         for state in self._endpoints.values():

@@ -55,14 +55,15 @@ class RouteTable:
                 conflicts[endpoint.name] = f"route {route!r} is taken by endpoint {holder}"
         return cls(routes=routes, conflicts=conflicts, longest=max(map(len, routes), default=0))
 
-    def match(self, target: str) -> tuple[str, str] | None:
+    def match(self, target: str) -> tuple[str, str, str] | None:
         """Find the endpoint of a request.
 
         Args:
             target: path and query as received.
 
         Returns:
-            The endpoint's name and the target without its route, or None where no route fits.
+            The endpoint's name, the route as the target spells it, and the target without it; None where no
+            route fits.
         """
         path, mark, query = target.partition("?")
         if not path.startswith("/"):
@@ -72,5 +73,6 @@ class RouteTable:
         for length in range(len(keys), -1, -1):
             name = self.routes.get(keys[:length])
             if name is not None:
-                return name, "/" + "/".join(parts[length:]) + mark + query
+                route = "".join(["/" + part for part in parts[:length]])
+                return name, route, "/" + "/".join(parts[length:]) + mark + query
         return None

@@ -4,6 +4,10 @@ The meaning of the conditions is that of the API's own documentation (discovery.
 counts as ready, an unknown `serving` as `ready`, an unknown `terminating` as not terminating. Only pods that
 are ready and not terminating get requests. `publishNotReadyAddresses` makes `ready` always true, so `serving`
 is asked too. The addresses of one endpoint are fungible: the first stands for all.
+
+A Service's name alone says nothing: anybody may have a Service `<name>-backend`. A slice is a backend's where
+it carries the labels that the operator gives the backend's Service (the EndpointSlice controller mirrors
+them), its Service has the backend's name, and it leads to the sidecar's port.
 """
 
 from __future__ import annotations
@@ -14,6 +18,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 SERVICE_LABEL = "kubernetes.io/service-name"
+BACKEND_LABEL = "penstock.dev/backend"
+OURS = {"app.kubernetes.io/managed-by": "penstock", "app.kubernetes.io/name": "penstock-backend"}
+"""What the operator puts on every backend's Service, beside `BACKEND_LABEL`."""
+SELECTOR = ",".join([SERVICE_LABEL, BACKEND_LABEL, *(f"{key}={value}" for key, value in OURS.items())])
+"""Selects the slices of all backends."""
 SUFFIX = "-backend"
 """A backend's Service is `<backend>-backend`."""
 DATA_PORT = 8012
@@ -38,21 +47,17 @@ class Address:
 def backend_of(slice_: Mapping[str, Any]) -> str | None:
     """The backend whose Service a slice belongs to, or None for a Service of somebody else."""
     labels = (slice_.get("metadata") or {}).get("labels") or {}
-    service = labels.get(SERVICE_LABEL) or ""
-    return service.removesuffix(SUFFIX) if service.endswith(SUFFIX) and service != SUFFIX else None
+    backend = labels.get(BACKEND_LABEL)
+    if not backend or labels.get(SERVICE_LABEL) != f"{backend}{SUFFIX}":
+        return None
+    return str(backend) if OURS.items() <= labels.items() else None
 
 
-def _port(slice_: Mapping[str, Any]) -> int:
-    ports = [
-        port
+def _leads_to_sidecars(slice_: Mapping[str, Any]) -> bool:
+    return any(
+        port.get("port") == DATA_PORT and (port.get("protocol") or "TCP") == "TCP"
         for port in slice_.get("ports") or ()
-        if port.get("port") and (port.get("protocol") or "TCP") == "TCP"
-    ]
-    numbers = [int(port["port"]) for port in ports]
-    if not numbers or DATA_PORT in numbers:
-        return DATA_PORT
-    named = [int(port["port"]) for port in ports if port.get("name") in ("http", "data")]
-    return (named or numbers)[0]
+    )
 
 
 def _gets_requests(conditions: Mapping[str, Any]) -> bool:
@@ -62,10 +67,12 @@ def _gets_requests(conditions: Mapping[str, Any]) -> bool:
 
 
 def ready_addresses(slice_: Mapping[str, Any]) -> list[tuple[str, Address]]:
-    """The addresses of a slice that may get requests, each with what identifies its pod."""
-    if slice_.get("addressType") not in ("IPv4", "IPv6"):
+    """The addresses of a slice that may get requests, each with what identifies its pod.
+
+    A slice that does not lead to the sidecars' port has none: whatever listens elsewhere is no sidecar.
+    """
+    if slice_.get("addressType") not in ("IPv4", "IPv6") or not _leads_to_sidecars(slice_):
         return []
-    port = _port(slice_)
     found = []
     for endpoint in slice_.get("endpoints") or ():
         addresses = endpoint.get("addresses") or ()
@@ -73,7 +80,7 @@ def ready_addresses(slice_: Mapping[str, Any]) -> list[tuple[str, Address]]:
             continue
         target = endpoint.get("targetRef") or {}
         pod = str(target.get("name") or "") if target.get("kind", "Pod") == "Pod" else ""
-        address = Address(host=str(addresses[0]), port=port, pod=pod)
+        address = Address(host=str(addresses[0]), port=DATA_PORT, pod=pod)
         found.append((str(target.get("uid") or pod or f"{address.host}:{address.port}"), address))
     return found
 
@@ -81,9 +88,9 @@ def ready_addresses(slice_: Mapping[str, Any]) -> list[tuple[str, Address]]:
 def merge(slices: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Address, ...]]:
     """All slices of a namespace as ready addresses by backend.
 
-    A backend whose Service has slices but no ready pod has an empty entry; one without a Service has none. A
-    pod that stands in several slices (while one moves between them, or in two address families) counts once,
-    IPv4 first.
+    A backend whose Service has slices but no ready pod has an empty entry; one without a Service of ours has
+    none. A pod that stands in several slices (while one moves between them, or in two address families)
+    counts once, IPv4 first.
     """
     backends: dict[str, dict[str, Address]] = {}
     for slice_ in slices:

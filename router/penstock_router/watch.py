@@ -1,4 +1,4 @@
-"""EndpointSlices of the router's namespace by list and watch.
+"""EndpointSlices of the backends in the router's namespace, by list and watch.
 
 This speaks to the apiserver with aiohttp, which the router has anyway: the `kubernetes` package's async
 client beside it makes the process 67 MB instead of 42 and its start 1.2 s of CPU instead of 0.6 (Python
@@ -23,7 +23,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from penstock_router.slices import SERVICE_LABEL, Address, merge
+from penstock_router.slices import SELECTOR, Address, merge
 from penstock_wire.process import log
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -102,7 +102,7 @@ class ApiServer:
 
 
 class SliceWatch:
-    """Follows the EndpointSlices of all Services of a namespace.
+    """Follows the EndpointSlices of all backends of a namespace.
 
     Args:
         api: the apiserver.
@@ -164,7 +164,7 @@ class SliceWatch:
     async def _list(self, session: aiohttp.ClientSession) -> str:
         async with session.get(
             self._url,
-            params={"labelSelector": SERVICE_LABEL},
+            params={"labelSelector": SELECTOR},
             headers=self._api.headers(),
             timeout=aiohttp.ClientTimeout(total=LIST_SECONDS),
         ) as answer:
@@ -181,7 +181,7 @@ class SliceWatch:
     async def _watch(self, session: aiohttp.ClientSession, version: str) -> None:
         seconds = WATCH_SECONDS + self._random.randrange(WATCH_SECONDS // 2)
         params = {
-            "labelSelector": SERVICE_LABEL,
+            "labelSelector": SELECTOR,
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": version,

@@ -2,8 +2,9 @@
 
 `predictions` has one status for all its items. So an answer that is a `Response` or an exception stands
 alone as the HTTP answer when the request had one item. Among several items it makes the whole answer a
-problem that names the items. Its status is one after which a sidecar that isolates failures tries smaller
-batches: the items' own 400, 413, 422 or 500 where they agree, else 422 or 500.
+problem that names the items, unless the caller takes answers by item (`item_answers`). The problem's status
+is one after which a sidecar that isolates failures tries smaller batches: the items' own 400, 413, 422 or 500
+where they agree, else 422 or 500.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ def respond(answers: Sequence[Any], *, request_id: str = "") -> http.Response:
             return problem.response(request_id=request_id)
         if len(answers) == 1 and isinstance(answers[0], Response):
             return to_http(answers[0])
-        body = b'{"predictions":' + _predictions(answers) + b"}"
-        return http.Response(status=200, headers=((b"content-type", b"application/json"),), body=body)
+        return predictions_of(_predictions(answers))
     except AnswerError as error:
         return PenstockError(Reason.BAD_ANSWER, str(error)).response(request_id=request_id)
 
@@ -58,6 +58,15 @@ def failed(error: Exception, *, count: int, request_id: str = "") -> http.Respon
     return PenstockError(Reason.MODEL_FAILED, detail).response(request_id=request_id)
 
 
+def predictions_of(text: bytes) -> http.Response:
+    """The plain answer: 200 with predictions that are JSON already."""
+    return http.Response(
+        status=200,
+        headers=((b"content-type", b"application/json"),),
+        body=b'{"predictions":' + text + b"}",
+    )
+
+
 def _predictions(answers: Sequence[Any]) -> bytes:
     try:
         return encode(answers)
@@ -71,26 +80,37 @@ def _predictions(answers: Sequence[Any]) -> bytes:
 
 
 def _problem(answers: Sequence[Any]) -> PenstockError | None:
-    found = [
+    several = len(answers) > 1
+    failures = [
         (index, answer)
         for index, answer in enumerate(answers)
-        if isinstance(answer, BaseException) or (isinstance(answer, Response) and len(answers) > 1)
+        if isinstance(answer, BaseException) or (isinstance(answer, Response) and several)
     ]
-    if not found:
-        return None
-    several = len(answers) > 1
-    words = [_words(answer, several=several) for _, answer in found]
+    return problem_of(failures, several=several) if failures else None
+
+
+def problem_of(failures: Sequence[tuple[int, Any]], *, several: bool) -> PenstockError:
+    """The problem that answers are.
+
+    Args:
+        failures: exceptions and `Response` objects with the indices of their items; at least one.
+        several: the request has several items.
+    """
+    words = [_words(answer, several=several) for _, answer in failures]
     shown = [
-        f"item {index}: {text}" if several else text for (index, _), text in zip(found, words, strict=True)
+        f"item {index}: {text}" if several else text for (index, _), text in zip(failures, words, strict=True)
     ]
     detail = ". ".join(shown[:SHOWN])
-    if len(found) > SHOWN:
-        detail += f". And {len(found) - SHOWN} more items"
-    items = [_entry(index, answer) for index, answer in found[:SHOWN]]
-    if all(isinstance(answer, ArgumentsError) for _, answer in found):
+    if len(failures) > SHOWN:
+        detail += f". And {len(failures) - SHOWN} more items"
+    items = [_entry(index, answer) for index, answer in failures[:SHOWN]]
+    if all(isinstance(answer, ArgumentsError) for _, answer in failures):
         return PenstockError(Reason.MISSING_ARGUMENTS, detail, extra={"items": items})
     return PenstockError(
-        Reason.MODEL_FAILED, detail, status=_status([answer for _, answer in found]), extra={"items": items}
+        Reason.MODEL_FAILED,
+        detail,
+        status=_status([answer for _, answer in failures]),
+        extra={"items": items},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import inspect
 import traceback
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
+from penstock import request_ids
 from penstock.errors import AnswerError, ArgumentsError
 from penstock.target import Served
 from penstock_wire.process import log
@@ -36,15 +38,18 @@ class Model:
         self._reconfigure = served.reconfigure
         self._executor = executor
 
-    async def run(self, items: Sequence[Any]) -> list[Any]:
+    async def run(self, items: Sequence[Any], *, by_item: bool = False) -> list[Any]:
         """Answer the items of one request.
 
         Args:
             items: their values.
+            by_item: the items are answered one by one: the model runs those that fit its signature beside
+                some that do not.
 
         Returns:
-            As many answers, in order: values, `Response` objects or exception objects. Where an item does not
-            fit the signature the model is not called: all answers are then ArgumentsErrors or None.
+            As many answers, in order: values, `Response` objects or exception objects. An item that does not
+            fit the signature has an ArgumentsError; unless `by_item` the model is then not called, and the
+            answers to the others are None.
 
         Raises:
             AnswerError: a batched method returned something else than as many answers.
@@ -53,19 +58,27 @@ class Model:
         if not items:
             return []
         arguments, misfits = self._bind(items)
-        if any(misfits):
+        if not any(misfits):
+            return await self._answers(arguments)
+        if not by_item or not arguments:
             return list(misfits)
+        answers = iter(await self._answers(arguments))
+        return [next(answers) if misfit is None else misfit for misfit in misfits]
+
+    async def _answers(self, arguments: list[dict[str, Any]]) -> list[Any]:
+        """The answers to items that fit the signature; arguments and errors as for `run`."""
         if not self._shape.batched:
             return await self._one_by_one(arguments)
-        if self._shape.columns:
-            names = [parameter.name for parameter in self._shape.parameters]
-            call = {name: [one[name] for one in arguments] for name in names}
-        else:
-            call = {self._shape.parameters[0].name: list(items)}
-        result = await self._call(call)
+        # A method that takes no columns has one parameter: the list of items.
+        names = [parameter.name for parameter in self._shape.parameters]
+        result = await self._call({name: [one[name] for one in arguments] for name in names})
         if isinstance(result, Raised):
             raise result.error
-        return _listed(result, len(items), self._shape.name)
+        answers = _listed(result, len(arguments), self._shape.name)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                _log("the model returned an exception", answer)
+        return answers
 
     @property
     def takes_config(self) -> bool:
@@ -93,6 +106,8 @@ class Model:
         misfits: list[ArgumentsError | None] = [None] * len(items)
         for index, item in enumerate(items):
             try:
+                if isinstance(item, ArgumentsError):  # in place of a value that `decode` could not make
+                    raise item
                 arguments.append(self._shape.bind(item))
             except ArgumentsError as error:
                 misfits[index] = error
@@ -113,7 +128,8 @@ class Model:
         return await self._awaited(await self._in_thread(lambda: self._try(arguments)))
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        context = contextvars.copy_context()  # what is logged there is about the same requests
+        return await asyncio.get_running_loop().run_in_executor(self._executor, context.run, work)
 
     def _try(self, arguments: dict[str, Any]) -> Any:
         def call() -> Any:
@@ -142,13 +158,18 @@ def _tried(call: Callable[[], Any]) -> Any:
 
 
 def _raised(error: Exception) -> Raised:
+    _log("the model raised an exception", error)
+    return Raised(error)
+
+
+def _log(message: str, error: Exception) -> None:
     log(
-        "the model raised an exception",
+        message,
         level="error",
         error=type(error).__name__,
         traceback="".join(traceback.format_exception(error)),
+        **request_ids.logged(),
     )
-    return Raised(error)
 
 
 def _listed(result: Any, count: int, name: str) -> list[Any]:

@@ -1,8 +1,9 @@
 """`python -m penstock.serve module:Class`: the model server of `python` backends, also on a laptop.
 
 It imports the target and checks its shape, listens, constructs the target in a thread (GET of the ready path
-is 503 meanwhile), prints `ready data=HOST:PORT` and serves until SIGTERM or SIGINT. A target that cannot be
-loaded ends the process with exit code 1; the last line of standard error says why.
+is 503 meanwhile), prints `ready data=HOST:PORT` and serves until SIGTERM, which lets calls under way end, or
+SIGINT, which does not. A target that cannot be loaded ends the process with exit code 1; the last line of
+standard error says why.
 """
 
 from __future__ import annotations
@@ -17,20 +18,27 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import msgspec
+from penstock_wire.extras import needs
 
-from penstock.errors import LoadError
-from penstock.model import Model
-from penstock.server import ModelServer
-from penstock.target import Served, Target, find
-from penstock_wire.h1_front import H1Front
-from penstock_wire.process import log, on_signal, run
+with needs("penstock.serve", "sdk"):
+    import msgspec
+
+    from penstock.errors import LoadError
+    from penstock.model import Model
+    from penstock.server import ModelServer
+    from penstock.target import Served, Target, find
+    from penstock_wire.errors import set_origin
+    from penstock_wire.h1_front import H1Front
+    from penstock_wire.process import log, on_signal, run
 
 THREADS = 64
 """Calls of blocking methods that run at once; the largest maxConcurrentBatches of a BatchPolicy."""
 
 MAX_BODY_BYTES = (1024 + 64) * 1024 * 1024
 """The largest maxBatchBytes of a BatchPolicy, and room for what is around the items."""
+
+RECONFIGURE_ENV = "PENSTOCK_RECONFIGURE_SECRET"
+"""Environment variable with what a userConfig must come with; the pod's sidecar has it, too."""
 
 STOP_SECONDS = 25.0
 """How long calls under way may go on after SIGTERM."""
@@ -46,13 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     options = _parse(argv)
+    set_origin(backend=os.environ.get("PENSTOCK_BACKEND", ""), pod=os.environ.get("PENSTOCK_POD", ""))
+    # Taken out of the environment before the target's code runs, which may show its environment to others.
+    secret = os.environ.pop(RECONFIGURE_ENV, "")
     try:
         target = find(options.target, options.init_kwargs)
     except LoadError as error:
         return _cannot_load(options.target, error)
     except Exception as error:
         return _cannot_load(options.target, error)
-    return run(lambda: _serve(target, options))
+    return run(lambda: _serve(target, options, secret))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -80,12 +91,23 @@ def _object(text: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(f"expected a JSON object, found {text[:64]!r}: {error}") from error
 
 
-async def _serve(target: Target, options: argparse.Namespace) -> int:
+async def _serve(target: Target, options: argparse.Namespace, secret: str) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        on_signal(number, stopping.set)
-    front, server = H1Front(max_body_bytes=MAX_BODY_BYTES), ModelServer(options.ready_path)
+    patience = STOP_SECONDS
+
+    def interrupt() -> None:
+        """Ctrl-C: nobody was promised an answer."""
+        nonlocal patience
+        patience = 0.0
+        stopping.set()
+
+    on_signal(signal.SIGTERM, stopping.set)
+    on_signal(signal.SIGINT, interrupt)
+    front, server = (
+        H1Front(max_body_bytes=MAX_BODY_BYTES),
+        ModelServer(options.ready_path, reconfigure_secret=secret),
+    )
     try:
         listener = await front.listen(options.host, options.port, server.handle)
     except OSError as error:
@@ -107,7 +129,7 @@ async def _serve(target: Target, options: argparse.Namespace) -> int:
     else:
         log("stopped while the model was loading")
     stop.cancel()
-    await front.close(STOP_SECONDS)
+    await front.close(patience)
     await _end_threads(executor, code)
     return code
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from typing import cast
 
+from penstock import request_ids
 from penstock.answers import failed, respond, told
 from penstock.encoding import decode
+from penstock.item_answers import respond_by_item
 from penstock.model import Model
 from penstock_wire import http, instances
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import REQUEST_ID, get
+from penstock_wire.headers import CONFIG, ITEM_ANSWERS, REASON, RECONFIGURE, REQUEST_ID, Headers, get
 from penstock_wire.process import log
 
+_BAD_ANSWER = Reason.BAD_ANSWER.value.encode()
 RECONFIGURE_PATH = "/-/reconfigure"
 """Where a userConfig is POSTed; the operator and the sidecar's `--reconfigure-path` name it."""
+
+_UNNAMED = b"unnamed"
+"""What the ready path says is in force after a userConfig that came without a name: it is no sidecar's."""
 
 
 class ModelServer:
@@ -22,10 +29,13 @@ class ModelServer:
 
     Args:
         ready_path: path that answers GET with 200 when the model is loaded and 503 before.
+        reconfigure_secret: what a userConfig must come with in `x-penstock-reconfigure`; empty = nothing.
     """
 
-    def __init__(self, ready_path: str = "/") -> None:
+    def __init__(self, ready_path: str = "/", *, reconfigure_secret: str = "") -> None:
         self._ready_path = ready_path
+        self._secret = reconfigure_secret.encode()
+        self._config = b""
         self._model: Model | None = None
 
     def serve(self, model: Model) -> None:
@@ -34,18 +44,24 @@ class ModelServer:
 
     async def handle(self, request: http.Request) -> http.Response:
         """Answer one request (a `penstock_wire.http.Handler`)."""
-        request_id = (get(request.headers, REQUEST_ID) or b"").decode("latin-1")
+        field = get(request.headers, REQUEST_ID)
+        ids = request_ids.begin(field)
+        # NB: a problem of a batch goes to several clients, and names none of the others' requests.
+        request_id = ids[0] if len(ids) == 1 else ""
         try:
             answer = await self._answer(request, request_id)
         except PenstockError as error:
             answer = error.response(request_id=request_id)
         except Exception as error:
-            log("unexpected error", level="error", error=repr(error))
+            log("unexpected error", level="error", error=repr(error), **request_ids.logged())
             answer = PenstockError(Reason.INTERNAL, "see the log of the model server").response(
                 request_id=request_id
             )
-        if request_id and get(answer.headers, REQUEST_ID) is None:
-            answer.headers = (*answer.headers, (REQUEST_ID, request_id.encode("latin-1")))
+        if get(answer.headers, REASON) == _BAD_ANSWER:
+            detail = json.loads(answer.body)["detail"]
+            log("the model's answer cannot be used", level="error", error=detail, **request_ids.logged())
+        if field and get(answer.headers, REQUEST_ID) is None:
+            answer.headers = (*answer.headers, (REQUEST_ID, field))
         return answer
 
     async def _answer(self, request: http.Request, request_id: str) -> http.Response:
@@ -66,7 +82,7 @@ class ModelServer:
                 f"expected a body without content-encoding, found {coding[:64].decode('latin-1')}",
             )
         if request.path == RECONFIGURE_PATH:
-            return await self._reconfigure(self._model, request.body)
+            return await self._reconfigure(self._model, request)
         parsed = instances.parse(request.body)
         if parsed.parameters:
             parameters = cast("instances.Parameters", parsed.parameters)
@@ -76,20 +92,24 @@ class ModelServer:
                 f'$: expected no member beside "instances", found {names}',
                 extra={"path": "$", "expected": '"instances" alone', "found": names},
             )
+        by_item = get(request.headers, ITEM_ANSWERS) == b"1"
         try:
-            answers = await self._model.run(decode(parsed.items))
+            answers = await self._model.run(decode(parsed.items), by_item=by_item)
         except Exception as error:
             return failed(error, count=len(parsed.items), request_id=request_id)
-        return respond(answers, request_id=request_id)
+        return respond_by_item(answers) if by_item else respond(answers, request_id=request_id)
 
-    @staticmethod
-    async def _reconfigure(model: Model, body: bytes) -> http.Response:
+    async def _reconfigure(self, model: Model, request: http.Request) -> http.Response:
+        if self._secret and not hmac.compare_digest(get(request.headers, RECONFIGURE) or b"", self._secret):
+            raise PenstockError(
+                Reason.FORBIDDEN, "expected this pod's x-penstock-reconfigure value, found another or none"
+            )
         if not model.takes_config:
             raise PenstockError(
                 Reason.NO_ROUTE, "expected a class with a method reconfigure(config), found none of that name"
             )
         try:
-            config = json.loads(body)
+            config = json.loads(request.body)
         except (ValueError, RecursionError) as error:
             raise PenstockError(Reason.BAD_JSON, f"expected a config in JSON: {error}") from error
         try:
@@ -99,6 +119,7 @@ class ModelServer:
             text = f"reconfigure raised {told(error)}"
             status = 422 if isinstance(error, ValueError | TypeError | LookupError) else 500
             raise PenstockError(Reason.MODEL_FAILED, text, status=status) from error
+        self._config = get(request.headers, CONFIG) or _UNNAMED
         log("reconfigured")
         return http.Response(status=204)
 
@@ -110,6 +131,7 @@ class ModelServer:
             )
         if self._model is None:
             raise PenstockError(Reason.NOT_READY, "the model is loading")
-        return http.Response(
-            status=200, headers=((b"content-type", b"application/json"),), body=b'{"state":"ready"}'
-        )
+        headers: Headers = ((b"content-type", b"application/json"),)
+        if self._model.takes_config:
+            headers = (*headers, (CONFIG, self._config))
+        return http.Response(status=200, headers=headers, body=b'{"state":"ready"}')

@@ -108,8 +108,7 @@ class Admin:
         settings = self._settings()
         document: dict[str, Any] = msgspec.to_builtins(settings)
         flow = self._dispatcher
-        limit = flow.queue_limit if isinstance(flow, Passing) else settings.batching.queue_limit(flow.slots)
-        document["batching"]["maxQueuedItems"] = limit
+        document["batching"]["maxQueuedItems"] = flow.queue_limit if isinstance(flow, Passing) else flow.room
         return _json(document)
 
     async def _show_tasks(self, _: Request) -> Response:

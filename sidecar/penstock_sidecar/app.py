@@ -8,15 +8,17 @@ import math
 import os
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from penstock_sidecar import tracing
+from penstock_sidecar.access import logged
 from penstock_sidecar.admin import Admin
 from penstock_sidecar.config import Config
 from penstock_sidecar.dispatch import Dispatcher
 from penstock_sidecar.drain import Drain, refusal
 from penstock_sidecar.exchange import PROTOCOLS
+from penstock_sidecar.guard import Guard
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.listening import Listening
 from penstock_sidecar.metrics import Metrics, most_telling
@@ -28,10 +30,13 @@ from penstock_sidecar.streaming import StreamedSends
 from penstock_sidecar.warmup import Warmup
 from penstock_wire import process, report
 from penstock_wire import settings as wire_settings
+from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
+from penstock_wire.closed import ClosedPaths
 from penstock_wire.envelope import ENVELOPE_PROTOCOL
 from penstock_wire.h1_front import H1Front
 from penstock_wire.h1_upstream import H1Upstream
+from penstock_wire.headers import Headers
 from penstock_wire.http import Listener, Service, Streams
 from penstock_wire.process import log
 from penstock_wire.reporter import Reporter
@@ -45,6 +50,8 @@ A process that hangs answers no probe. Those that came meanwhile, and the next o
 """
 HEARTBEAT = 1.0
 IDLE_SECONDS = 1.0
+MAX_PATH = 256
+"""Characters of a service curve's path that are reported: clients choose it, and a report is bounded."""
 CLOSE_SECONDS = 5.0
 CLOSE_NOW_SECONDS = 0.5
 """How long answers may take to leave, at a regular end and at one that was asked for twice."""
@@ -73,6 +80,7 @@ class Sidecar:
             busy=lambda: self._dispatcher.ongoing > 0 or self._readiness.busy,
             unprepared=lambda: self._readiness.unprepared,
             changed=self._model_changed,
+            look=self._look,
         )
         self._upstream.on_idle_lost = self._model.lost
         self._default = Settings(backend=config.backend)
@@ -90,6 +98,7 @@ class Sidecar:
             flow=self._dispatcher,
             changed=self._report_now,
             settled=config.report_to is None,
+            secret=config.reconfigure_secret,
         )
         self._readiness = Readiness(
             reconfigure=self._reconfigure,
@@ -108,7 +117,8 @@ class Sidecar:
         )
         self._source: SettingsSource[Settings] = SettingsSource(
             path=config.settings,
-            decode=lambda data: wire_settings.decode(data, text=True),
+            # NB: without an operator a person wrote the file.
+            decode=lambda data: wire_settings.decode(data, text=True, by_hand=config.report_to is None),
             apply=self._apply,
             versioned_only=config.report_to is not None,
         )
@@ -195,8 +205,10 @@ class Sidecar:
     async def run(self) -> int:
         """Serve until a signal ends it; returns the exit code."""
         self._source.read_file()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            process.on_signal(number, self._signalled)
+        if self._source.refused and self._config.report_to is None:
+            return 2  # a start without the settings that its user asked for would serve, and otherwise
+        process.on_signal(signal.SIGTERM, self._signalled)
+        process.on_signal(signal.SIGINT, self._interrupted)
         process.on_signal(signal.SIGHUP, self._source.reload_now)
         self._spawn("dispatch", self._dispatcher.run())
         self._spawn("heartbeat", self._heartbeat())
@@ -233,13 +245,31 @@ class Sidecar:
             await self._close()
 
     async def _listen(self) -> Listener:
-        service = self._service if self._tracing is None else self._tracing.service(self._service)
+        service, path = self._service, self._config.reconfigure_path
+        if path is not None:
+            service = Guard(
+                service,
+                closed=ClosedPaths([path]),
+                tally=self._metrics,
+                backend=lambda: self.settings.backend or self._config.backend,
+                pod=self._config.pod,
+                queued=lambda: self._dispatcher.queued,
+            ).begin
+        if self._tracing is not None:
+            service = self._tracing.service(service)
+        access = AccessLog(self._config.access_log)
+        if access.on:
+            service = logged(service, access, time.monotonic)
         return await self._data.serve(
             *self._config.listen, service, streams=self._streams, whole_bytes=STREAM_BYTES
         )
 
     async def _end(self) -> int:
-        """Drain and end; a second signal, or a grace that is nearly over, ends at once."""
+        """Drain and end; a second signal, or a grace that is nearly over, ends at once.
+
+        Returns:
+            The exit code: 1 where requests were cut.
+        """
         self._drain.begin(final=True)
         if not self._model.ready:
             self._drain.hurry()
@@ -261,7 +291,7 @@ class Sidecar:
         await self._data.close(
             max(CLOSE_NOW_SECONDS, min(CLOSE_SECONDS, self._drain.left)) if finished else CLOSE_NOW_SECONDS
         )
-        return 0 if finished else 1
+        return 0 if finished or not left else 1
 
     async def _close(self) -> None:
         for task in self._tasks:
@@ -288,6 +318,12 @@ class Sidecar:
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
+
+    def _interrupted(self) -> None:
+        """Ctrl-C: where it runs alone nobody was promised a drain."""
+        if self._config.report_to is None:
+            self._stop_now.set()
+        self._signalled()
 
     async def _heartbeat(self) -> None:
         while True:
@@ -339,7 +375,7 @@ class Sidecar:
             oldest_age_ms=round(self._dispatcher.oldest_age * 1000),
             totals=self._metrics.totals(batches=counts.batches, batch_items=counts.batch_items),
             message=self._unready()[:300],
-            fit=dict(most_telling(self._dispatcher.fits())),
+            fit={path[:MAX_PATH]: fit for path, fit in most_telling(self._dispatcher.fits())},
             slots=self._dispatcher.slots,
             reconfigure=self._reconfigure.result,
         )
@@ -370,6 +406,16 @@ class Sidecar:
         self._reconfigure.want(settings.user_config, settings.version or self._source.version)
         self._readiness.settings_changed()
         self._report_now()
+
+    def _look(self) -> Callable[[Headers], None]:
+        """A probe begins: what it finds is compared with what the model has been given by now."""
+        moment = self._reconfigure.moment
+
+        def looked(headers: Headers) -> None:
+            if self._reconfigure.looked(headers, moment):
+                self._readiness.settings_changed()
+
+        return looked
 
     def _model_changed(self) -> None:
         self._readiness.model_changed(ready=self._model.ready, gone=self._model.gone)

@@ -14,6 +14,7 @@ from penstock_sidecar import warmup
 from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.passthrough import NONE
 from penstock_wire import process
+from penstock_wire.access_log import share
 from penstock_wire.errors import DocumentError
 from penstock_wire.http import Request
 
@@ -39,12 +40,14 @@ class Config:
         report_ca: certificates of the authorities that may sign the operator's, which `https` needs.
         token_file: the token that reports carry, if any.
         log_level: debug, info, warning or error.
+        access_log: share of the requests that the access log has.
         tracing: spans are exported by OpenTelemetry.
         debug: `/debug/tasks` is served.
         pod: name of the pod.
         pod_uid: uid of the pod.
         backend: name of the backend, until settings bring it.
         drain_secret: what `/drain` must be sent; empty = nothing.
+        reconfigure_secret: what the model is sent with its userConfig; empty = nothing.
     """
 
     listen: tuple[str, int]
@@ -63,12 +66,14 @@ class Config:
     report_ca: Path | None = None
     token_file: Path | None = None
     log_level: str = "info"
+    access_log: float = 0.0
     tracing: bool = False
     debug: bool = False
     pod: str = ""
     pod_uid: str = ""
     backend: str = ""
     drain_secret: str = ""
+    reconfigure_secret: str = ""
 
 
 def _model(text: str) -> tuple[str, int]:
@@ -113,7 +118,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("settings", type=Path, help="settings file, JSON or YAML; followed")
     flag("protocol", choices=sorted((*PROTOCOLS, NONE)), default="instances", help="how requests are joined")
     flag("ready-path", type=_path, default="/", help="path that the model answers 2xx when it is ready")
-    flag("reconfigure-path", type=_path, help="path that takes userConfig by POST; none unless given")
+    flag("reconfigure-path", type=_path, help="path that takes userConfig by POST; closed to clients")
     flag(
         "warmup", type=_warmup, default=(), help="file of requests to answer before it is ready, JSON or YAML"
     )
@@ -125,6 +130,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("report-ca", type=Path, help="file with the authorities that may sign its certificate; followed")
     flag("token-file", type=Path, help="file with the token that reports carry")
     flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="what is logged")
+    flag("access-log", type=share, default=0.0, help="share of the requests that are logged, as 0.01")
     switch: dict[str, Any] = {"type": _switch, "nargs": "?", "const": True, "default": False}
     flag("tracing", help="export spans as the OTEL_* environment says; needs penstock[tracing]", **switch)
     flag("debug", help="serve /debug/tasks on the admin port", **switch)
@@ -135,4 +141,5 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         pod_uid=os.environ.get("PENSTOCK_POD_UID", ""),
         backend=os.environ.get("PENSTOCK_BACKEND", ""),
         drain_secret=os.environ.get("PENSTOCK_DRAIN_SECRET", ""),
+        reconfigure_secret=os.environ.get("PENSTOCK_RECONFIGURE_SECRET", ""),
     )

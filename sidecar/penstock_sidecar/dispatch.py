@@ -22,8 +22,8 @@ from penstock_sidecar.beside import Beside
 from penstock_sidecar.concurrency import AutoSlots
 from penstock_sidecar.curve import ServiceCurve
 from penstock_sidecar.door import MAX_QUEUED_BYTES, Door
+from penstock_sidecar.fault_tracker import FaultTracker
 from penstock_sidecar.forecast import Forecast, Turn
-from penstock_sidecar.isolation import Budget
 from penstock_sidecar.keys import Keys, Told
 from penstock_sidecar.pace import Pace
 from penstock_sidecar.patience import Patience
@@ -91,19 +91,20 @@ class Dispatcher:
         self._beside = beside
         self._isolates = protocol.isolates
         self._queue = Queue(crowded=_crowded(batching))
+        self._curve = ServiceCurve()
+        self._forecast = Forecast(self._curve)
+        self._faults = FaultTracker(self._queue, self._curve, clock, self._size)
         self._runs = Runs(
             send=send,
             protocol=protocol,
             observer=observer,
             clock=clock,
             flow=self,
+            faults=self._faults,
             trace=trace,
             streamed=streamed,
             begin=begin,
         )
-        self._curve = ServiceCurve()
-        self._forecast = Forecast(self._curve)
-        self._budget = Budget()
         self.pace = Pace()
         self._door = Door(self._queue, self._forecast, self.pace)
         self.standing = self._door.standing
@@ -119,6 +120,8 @@ class Dispatcher:
         self._timer_at = 0.0
         # What a batch takes at most, of the classes that ran lately, and how many items it has at most.
         self._slow = 0.0
+        # Items that one slot answers in a second, of the fastest class that ran lately; 0 = none did.
+        self._rate = 0.0
         self._usual = batching.max_batch_size
         self.slots = 1
         self.adapts = False
@@ -165,6 +168,11 @@ class Dispatcher:
         """Seconds that the oldest queued request has waited; 0 where none waits."""
         oldest = self._queue.oldest
         return 0.0 if oldest is None else max(0.0, self._clock() - oldest)
+
+    @property
+    def batch_limit(self) -> int:
+        """Items of a batch at most: fewer than the policy's where bad requests keep coming."""
+        return self._faults.limit(self._batching.max_batch_size)
 
     @property
     def drain_seconds(self) -> float:
@@ -247,6 +255,8 @@ class Dispatcher:
         self._curve.learning = loaded
         if gone:
             self._curve.forget()
+            self._rate = 0.0
+            self._set_room()
 
     def turned_away(
         self, target: str, told: Told, arrived: float, deadline: float, expires: float
@@ -380,8 +390,13 @@ class Dispatcher:
         self.pace.observe(items, seconds)
         self._curve.observe(now, cls, items, seconds)
         self._usual = self._size(now, cls)
-        slow = (self._curve.predict(now, cls, self._usual) or 0.0) + self._forecast.extra
+        service = self._curve.predict(now, cls, self._usual)
+        slow = (service or 0.0) + self._forecast.extra
         self._slow = max(0.9 * self._slow, slow)
+        if service is not None and slow > 0.0:
+            self._rate = max(0.9 * self._rate, self._usual / slow)
+            if self._batching.max_queued_items is None:
+                self._set_room()
         if self._auto is not None and not again:
             self._tell(self._auto, now, items, seconds, ok=True)
 
@@ -398,10 +413,6 @@ class Dispatcher:
         """See `runs.Flow`."""
         wanted = self._batching.on_batch_error
         return self._isolates if wanted is None else wanted == "Isolate"
-
-    def may_isolate(self, attempt: int, requests: int) -> bool:
-        """See `runs.Flow`."""
-        return self._budget.take(self._clock(), attempt, requests)
 
     # Inside
 
@@ -435,8 +446,12 @@ class Dispatcher:
     def _allow(self, slots: int) -> None:
         """So many batches at once, and the queue that goes with it, from now on."""
         self.slots = self._door.slots = slots
-        self.room = self._door.room = self._batching.queue_limit(slots)
+        self._set_room()
         self.standing.clear()
+
+    def _set_room(self) -> None:
+        seconds = self._default_timeout if self._objective is None else self._objective
+        self.room = self._door.room = self._batching.queue_limit(self.slots, self._rate * seconds)
 
     def _free(self) -> int:
         return 0 if self._paused else self.slots - self._runs.busy
@@ -539,6 +554,8 @@ class Dispatcher:
         """Send the next batch of a line, without those at its head that would be late."""
         queue, curve, cls = self._queue, self._curve, key.cls
         size = self._size(now, cls)
+        if key.faults is not None and key.faults.limit < size:
+            size = key.faults.limit
         limits = self._limits if size == self._limits.size else dataclasses.replace(self._limits, size=size)
         if (head := queue.lines[key].first()) is not None and head.expires <= now:
             self.settle(head, admission.expired(now - head.arrived))
@@ -563,7 +580,6 @@ class Dispatcher:
             self._patience.cut(now, items)
         self.counts.batches += 1
         self.counts.batch_items += items
-        self._budget.batch(now)
         self.keys.forget(queue.lines)
 
     def _expire(self, now: float) -> float | None:

@@ -73,7 +73,8 @@ class Door:
         error = self.standing.full.get(size)
         if error is None:
             error = self._full(
-                f"expected room for {size} items, found {self._queue.items} of {self.room} queued"
+                f"expected room for {size} more in the queue, found {self._queue.items} items waiting, "
+                f"where {self.room} may"
             )
             self.standing.keep_full(size, error)
         return error

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock_sidecar.dispatch import Dispatcher
+from penstock_sidecar.exchange import model_reason
 from penstock_sidecar.passthrough import STREAM_BYTES, Passing
 from penstock_sidecar.refusals import Refusals
 from penstock_sidecar.request_ids import RequestIds
 from penstock_sidecar.tally import Tally
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.batch_protocol import BatchProtocol
-from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.errors import PenstockError, Reason, bad_timeout
 from penstock_wire.h1_front_limits import MAX_BODY_BYTES
 from penstock_wire.headers import QUEUE, REQUEST_ID
 from penstock_wire.http import Exchange, Request, Response
@@ -90,6 +91,8 @@ class SidecarHandler:
             return False
         dispatcher, now = self._dispatcher, self._clock()
         told = dispatcher.keys.read(request.headers)
+        if told.timeout_ms is not None and told.timeout_ms < 0:
+            return True
         deadline, expires = dispatcher.until(now, told.timeout_ms)
         return dispatcher.turned_away(request.target, told, now, deadline, expires) is not None
 
@@ -105,6 +108,8 @@ class SidecarHandler:
             if dispatcher.refusing is not None:
                 self._refuse(exchange, dispatcher.refusing, request_id, 0)
                 return
+            if told.timeout_ms is not None and told.timeout_ms < 0:
+                raise bad_timeout(request.headers)
             deadline, expires = dispatcher.until(arrived, told.timeout_ms)
             if request.upgrade or self._protocol.passes(request):
                 self._passing.take(exchange, request_id, arrived, expires)
@@ -125,9 +130,17 @@ class SidecarHandler:
                     self._refuse(exchange, refused, request_id, 1)
                     return
             parsed = self._protocol.parse(request)
+            if parsed is None:
+                self._passing.take(exchange, request_id, arrived, expires)
+                return
+            if parsed.fields is not None:
+                request.headers = parsed.fields
+                told = dispatcher.keys.read(parsed.fields)
             items = parsed.items
             if items and not parsed.lone:
-                key = dispatcher.keys.key(request.method, request.target, told.fields, parsed.parameters)
+                key = dispatcher.keys.key(
+                    request.method, request.target, told.fields, parsed.parameters, told.share
+                )
             else:
                 # A request without items has nothing to be joined by: the model alone knows what it means.
                 key = Key(request.method, request.target, told.fields, parsed.parameters, lone=True)
@@ -171,7 +184,8 @@ class SidecarHandler:
         """
         if isinstance(outcome, Response):
             outcome.lines += _LINES % (request_id, self._dispatcher.queued)
-            self._tally.ended(outcome.status, None, items)
+            said = model_reason(outcome.status, outcome.headers) if outcome.status >= 400 else ""
+            self._tally.ended(outcome.status, None, items, said)
             exchange.answer(outcome)
             return
         self._tally.ended(outcome.status, outcome.reason, items)

@@ -18,14 +18,22 @@ from penstock_wire.http import Request
 from penstock_wire.settings import Batching
 
 KEY_FIELDS = frozenset(
-    {b"accept", b"accept-language", b"authorization", b"content-language", b"content-type", b"cookie", METHOD}
+    {
+        b"accept",
+        b"accept-language",
+        b"authorization",
+        b"content-language",
+        b"content-type",
+        b"cookie",
+        b"origin",
+        METHOD,
+    }
 )
 SHARED_FIELDS = frozenset(
     {
         b"baggage",
         b"forwarded",
         b"host",
-        b"origin",
         b"traceparent",
         b"tracestate",
         b"user-agent",
@@ -132,8 +140,20 @@ class Keys:
         self._read, self._told = headers, told
         return told
 
-    def key(self, method: str, target: str, fields: Headers, parameters: Hashable) -> Key:
-        """The key of these values; the same object as long as it is remembered or in use."""
+    def key(self, method: str, target: str, fields: Headers, parameters: Hashable, share: bytes = b"") -> Key:
+        """The key of these values; the same object as long as it is remembered or in use.
+
+        Args:
+            method: the method.
+            target: path and query.
+            fields: the fields that are part of the key.
+            parameters: the protocol's.
+            share: who sends; a sender of bad requests has a key of its own for a while.
+        """
+        key = self._key(method, target, fields, parameters)
+        return key if key.faults is None or not share else key.faults.key_of(share, key)
+
+    def _key(self, method: str, target: str, fields: Headers, parameters: Hashable) -> Key:
         key = self._latest
         if (
             key is not None
@@ -164,7 +184,7 @@ class Keys:
         if key.lone:
             work.key = Key(key.method, key.target, told.fields, key.parameters, lone=True)
         else:
-            work.key = self.key(key.method, key.target, told.fields, key.parameters)
+            work.key = self.key(key.method, key.target, told.fields, key.parameters, told.share)
 
     def _clamp(self, value: bytes) -> int:
         """The level that a field names: the default where it is no number, the nearest one that exists."""

@@ -69,6 +69,11 @@ class Line:
         works = [work for lane in self.lanes.values() for work in lane.by_arrival()]
         return works if len(self.lanes) == 1 else sorted(works, key=lambda work: work.arrived)
 
+    def of_share(self, share: bytes) -> list[Work]:
+        """The requests of a share, the oldest first."""
+        works = [work for lane in self.lanes.values() if lane.share == share for work in lane.by_arrival()]
+        return sorted(works, key=lambda work: work.arrived)
+
     @property
     def plain(self) -> bool:
         """Whether its requests may share batches, and none has a level or a share."""

@@ -50,6 +50,11 @@ class Load(Protocol):
         ...
 
     @property
+    def batch_limit(self) -> int:
+        """Items of a batch at most now."""
+        ...
+
+    @property
     def slots(self) -> int:
         """Batches that may be with the model at once now."""
         ...
@@ -91,7 +96,7 @@ class Metrics:
         self._wait = _Histogram(_SECONDS)
         self._service = _Histogram(_SECONDS)
         self._fill = _Histogram(_RATIOS)
-        self._ended: dict[tuple[int, Reason | None], list[int]] = {}
+        self._ended: dict[tuple[int, Reason | None, str], list[int]] = {}
         self._arrived = 0
         self._isolation_runs = 0
         self._cut: dict[Reason, int] = {}
@@ -128,12 +133,12 @@ class Metrics:
         """See `tally.Tally`."""
         self._arrived += items
 
-    def ended(self, status: int, reason: Reason | None, items: int) -> None:
+    def ended(self, status: int, reason: Reason | None, items: int, said: str = "") -> None:
         """See `tally.Tally`."""
         try:
-            found = self._ended[status, reason]
+            found = self._ended[status, reason, said]
         except KeyError:
-            found = self._ended[status, reason] = [0, 0]
+            found = self._ended[status, reason, said] = [0, 0]
         found[0] += 1
         # What could not be read is refused all the same, as one.
         found[1] += items if reason is None else items or 1
@@ -169,7 +174,7 @@ class Metrics:
     def totals(self, *, batches: int, batch_items: int) -> Totals:
         """The totals of a report."""
         answered, refused = 0, dict[str, int]()
-        for (_, reason), (_, items) in self._ended.items():
+        for (_, reason, _), (_, items) in self._ended.items():
             if reason is None:
                 answered += items
             else:
@@ -188,11 +193,16 @@ class Metrics:
 
         requests = CounterMetricFamily(
             _PREFIX + "requests",
-            "Requests by status and, for errors of Penstock's own, reason",
+            "Requests by status and, for errors, reason",
             labels=("code", "reason"),
         )
-        for (status, reason), (count, _) in self._ended.items():
-            requests.add_metric((str(status), "" if reason is None else reason.value), count)
+        by_labels: dict[tuple[str, str], int] = {}
+        for (status, reason, said), (count, _) in self._ended.items():
+            # NB: the SDK and the sidecar have reasons in common.
+            labels_of = (str(status), said if reason is None else reason.value)
+            by_labels[labels_of] = by_labels.get(labels_of, 0) + count
+        for labels_of, count in by_labels.items():
+            requests.add_metric(labels_of, count)
         yield requests
         cut = CounterMetricFamily(
             _PREFIX + "streams_cut",
@@ -247,6 +257,11 @@ class Metrics:
             ("oldest_age_seconds", "How long the oldest queued request has waited", load.oldest_age),
             ("drain_seconds", "Time until all that waits is through, at the latest pace", load.drain_seconds),
             ("slots", "Batches that may be with the model at once", load.slots),
+            (
+                "batch_limit_items",
+                "Items of a batch at most, fewer where bad requests come",
+                load.batch_limit,
+            ),
             ("open_streams", "Answers that are being streamed", streams),
             ("open_tunnels", "Connections that switched protocols (WebSocket)", tunnels),
         )

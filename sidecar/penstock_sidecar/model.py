@@ -14,7 +14,8 @@ which it may serve on while it ends.
 
 A request whose connection is lost puts the model in doubt: nothing more is sent until a probe that was sent
 after that was answered or refused. A process that was killed takes connections for a moment more, and
-whatever is sent to it then is lost.
+whatever is sent to it then is lost. A request that the model cannot have read (`RequestUnread`) is sent once
+more then, on a new connection.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import functools
 from collections.abc import Callable
 
 from penstock_sidecar.listening import Listening
+from penstock_wire.headers import Headers
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
@@ -33,6 +35,7 @@ from penstock_wire.http import (
     Done,
     GiveUp,
     Request,
+    RequestUnread,
     Response,
     Upstream,
     UpstreamAnswer,
@@ -76,6 +79,7 @@ class Model:
         busy: whether something is with the model.
         unprepared: why it may not be sent to although it may be ready, "" where it may.
         changed: called when `ready` or `gone` changed.
+        look: called before each probe; what it returns is called with the fields of the answer to it.
 
     `ready` says whether to send here, `gone` whether the process that was there is not: a connection was
     refused, or another process listens, which has answered no probe yet.
@@ -92,6 +96,7 @@ class Model:
         busy: Callable[[], bool],
         unprepared: Callable[[], str],
         changed: Callable[[], None],
+        look: Callable[[], Callable[[Headers], None]] = lambda: _unread,
     ) -> None:
         self._host = host
         self._port = port
@@ -101,6 +106,7 @@ class Model:
         self._busy = busy
         self._unprepared = unprepared
         self._changed = changed
+        self._begin_look = look
         self._look = asyncio.Event()
         self._failures = 0
         self._watched_closely = False
@@ -129,6 +135,15 @@ class Model:
         return await self._send(request, timeout, functools.partial(self._check_same, self._life))
 
     async def _send(self, request: Request, timeout: float, check: Callable[[], None]) -> Response:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        try:
+            return await self._send_once(request, timeout, check)
+        except RequestUnread:
+            request.fresh = True
+        return await self._send_once(request, deadline - clock(), check)
+
+    async def _send_once(self, request: Request, timeout: float, check: Callable[[], None]) -> Response:
         if not self._sure.is_set():
             timeout = await self._wait_until_sure(timeout)
         try:
@@ -179,6 +194,17 @@ class Model:
 
     async def open(self, request: Request, timeout: float, idle: float) -> UpstreamAnswer:
         """As `send`, but returns with the head of the answer (see `Upstream.open`)."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        try:
+            return await self._open_once(request, timeout, idle)
+        except RequestUnread:
+            if request.stream is not None or request.upgrade:  # a stream was read once
+                raise
+            request.fresh = True
+        return await self._open_once(request, deadline - clock(), idle)
+
+    async def _open_once(self, request: Request, timeout: float, idle: float) -> UpstreamAnswer:
         if not self._sure.is_set():
             timeout = await self._wait_until_sure(timeout)
         try:
@@ -236,6 +262,7 @@ class Model:
 
     async def _look_once(self) -> None:
         path, losses, life = self._probe.target, self._losses, self._life
+        looked = self._begin_look()
         try:
             # NB: a request may take the probe's connection before the answer is looked at here.
             answer = await self._upstream.send(
@@ -279,6 +306,7 @@ class Model:
                 self._failures = 0
                 self._tell_blindness()
                 self._set(ready=True, message="")
+                looked(answer.headers)
             else:
                 self._failed(f"GET {path}: expected status 200 to 399, found {answer.status}")
         if losses == self._losses:
@@ -321,6 +349,10 @@ class Model:
         if changed:
             self._failures = 0
             self._changed()
+
+
+def _unread(_: Headers) -> None:
+    """Nobody reads the fields of a probe's answer."""
 
 
 def _whoever() -> None:

@@ -18,15 +18,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from penstock_sidecar import admission
-from penstock_sidecar.exchange import failure, from_model
+from penstock_sidecar.exchange import failure, from_model, model_reason
 from penstock_sidecar.keys import lone_fields
 from penstock_sidecar.pace import MAX_RETRY_AFTER, Pace
 from penstock_sidecar.passthrough_queue import WaitingLine
-from penstock_sidecar.passthrough_relay import Relay, TunnelIdle, join, nothing
+from penstock_sidecar.passthrough_relay import Relay, TunnelIdle, join
 from penstock_sidecar.refusals import Refusals
 from penstock_sidecar.request_ids import RequestIds
 from penstock_sidecar.tally import Tally
-from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.errors import PenstockError, Reason, bad_timeout
 from penstock_wire.headers import QUEUE, REQUEST_ID, SERVER_TIMING, Headers, get, timeout_ms
 from penstock_wire.http import (
     ClientGone,
@@ -194,6 +194,11 @@ class Passing:
         return self.pace.drain_seconds(len(self._line), self.slots)
 
     @property
+    def batch_limit(self) -> int:
+        """Requests that the model gets at once in one of its own: they are not batched."""
+        return 1
+
+    @property
     def queue_limit(self) -> int:
         """Requests that may wait."""
         limit = self._batching.max_queued_items
@@ -293,6 +298,9 @@ class Passing:
         milliseconds = self._batching.default_timeout_ms
         asked = timeout_ms(headers)
         if asked is not None:
+            if asked < 0:
+                self._refuse(exchange, bad_timeout(headers), request_id)
+                return
             milliseconds = min(milliseconds, asked)
         self.take(exchange, request_id, arrived, arrived + milliseconds / 1000)
 
@@ -408,13 +416,14 @@ class Passing:
             exchange = call.exchange
             timeout = max(MIN_SECONDS, call.expires - call.begun)
             between = max(STREAM_IDLE_SECONDS, self._batching.default_timeout_ms / 1000)
-            answer = await self._open(
-                self._outgoing(exchange.request, call.request_id, timeout), timeout, between
-            )
+            answer = await self._open(self._outgoing(exchange, call.request_id, timeout), timeout, between)
         except PenstockError as error:
             self._finish(call, error)
         except UpstreamError as error:
-            self._finish(call, failure(error, executed=False))
+            failed = failure(error, executed=False)
+            request_id = call.request_id.decode()
+            log("the model gave no answer", level="warning", reason=failed.reason, request_id=request_id)
+            self._finish(call, failed)
         except ClientGone:
             self.leave(call)
             self._finish(call, None)
@@ -434,7 +443,11 @@ class Passing:
                 self._answer(call, answer)
 
     @staticmethod
-    def _outgoing(request: Request, request_id: bytes, timeout: float) -> Request:
+    def _outgoing(exchange: Exchange, request_id: bytes, timeout: float) -> Request:
+        def interim(status: int, headers: Headers) -> None:
+            exchange.interim(status, from_model(headers))
+
+        request = exchange.request
         return Request(
             request.method,
             request.target,
@@ -443,6 +456,7 @@ class Passing:
             stream=request.stream,
             length=request.length,
             upgrade=request.upgrade,
+            interim=interim,
         )
 
     def _fields(self, call: _Call, answer: UpstreamAnswer) -> Headers:
@@ -458,19 +472,20 @@ class Passing:
     def _answer(self, call: _Call, answer: UpstreamAnswer) -> None:
         """Give the client its answer; a body that is not here yet follows as it comes."""
         headers = self._fields(call, answer)
+        said = model_reason(answer.status, answer.headers)
         body = answer.whole()
         if body is not None:
             told = Response(answer.status, headers, body)
-            if call.exchange.request.method == "HEAD" and answer.length:
-                told = Response(answer.status, headers, stream=nothing(), length=answer.length)
-            self._ended(call, answer.status, None)
+            if call.exchange.request.method == "HEAD":
+                told.length = answer.length
+            self._ended(call, answer.status, None, said)
             call.exchange.answer(told)
             return
 
         def ended(error: Exception | None) -> None:
             self.open_streams -= 1
             if error is None:
-                self._ended(call, answer.status, None)
+                self._ended(call, answer.status, None, said)
             elif isinstance(error, UpstreamError):
                 told = call.request_id.decode()
                 log("answer broke off", level="warning", error=str(error), request_id=told)
@@ -520,11 +535,11 @@ class Passing:
         if error is not None:
             self._tell(call, error)
 
-    def _ended(self, call: _Call, status: int, reason: Reason | None) -> None:
+    def _ended(self, call: _Call, status: int, reason: Reason | None, said: str = "") -> None:
         """The model has answered to the end, or the answer broke off."""
         if not call.over:
             call.over = True
-            self._tally.ended(status, reason, 1)
+            self._tally.ended(status, reason, 1, said)
         if call in self._calls:
             seconds = self._clock() - call.begun
             self._tally.ran(1, 1, seconds, (call.begun - call.arrived,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Self
 
 from penstock_wire.http import BodyReader, ClientGone, Tunnel, UpstreamAnswer
@@ -52,12 +52,6 @@ class Relay:
         ended, self._ended = self._ended, None
         if ended is not None:
             ended(error)
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    """The body of an answer to HEAD: it has a length, and is not there."""
-    return
-    yield b""
 
 
 class TunnelIdle(Exception):

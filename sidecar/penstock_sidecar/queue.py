@@ -296,6 +296,8 @@ class Queue:
         lane = None if self._crowd is not None else self._next()
         if lane is None or lane.line.items < size or not lane.line.plain:
             return None
+        if lane.line.key.faults is not None:
+            return None  # its batches may be smaller
         self.draft = draw(lane, size, space)
         return self.draft
 
@@ -309,6 +311,24 @@ class Queue:
         self._flows.served(lane.group.flow, draft.items)
         self._count(lane, len(draft.parts), draft.items, draft.bytes)
         return draft.parts
+
+    def charge(self, share: bytes, items: float) -> None:
+        """Count what a share used of the model beyond its items; see `shares.Flows.charge`."""
+        self._flows.charge(share, items)
+
+    def move(self, share: bytes, line: Key, to: Key) -> None:
+        """Put what waits of a share in one line into another one.
+
+        Args:
+            share: the share.
+            line: the key of the line that it is in.
+            to: the key of the other line.
+        """
+        found = self._lines.get(line)
+        for work in [] if found is None else found.of_share(share):
+            self.leave(work)
+            work.key = to
+            self.add(work)
 
     def rekey(self, change: Callable[[Work], None], *, crowded: bool = False) -> None:
         """Sort all queued requests anew.
@@ -569,7 +589,10 @@ class Queue:
             self._release(line)
 
     def _fills(self, line: Line) -> bool:
-        return line.lone or line.items >= self._limits.size or line.bytes >= self._limits.bytes
+        size, faults = self._limits.size, line.key.faults
+        if faults is not None and faults.limit < size:
+            size = faults.limit
+        return line.lone or line.items >= size or line.bytes >= self._limits.bytes
 
     def _goes(self, line: Line, now: float) -> bool:
         return self._fills(line) or self._until(line) <= now

@@ -3,18 +3,23 @@
 The model is POSTed the configuration before it counts as ready, after each of its restarts, and on each
 change. One that it refuses (not 2xx, or no answer) leaves the last one in force; it is tried again when
 another comes or the model was started anew. A model that never took any is not ready.
+
+Each POST carries the pod's secret, which shows a model server that its own sidecar asks, and a name drawn
+for it. A server that says at its ready path which name is in force (the SDK's does) cannot be reconfigured
+behind the sidecar's back: with another name than the last that was sent, it is given its own again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from penstock_wire import report
-from penstock_wire.headers import REQUEST_ID
+from penstock_wire.headers import CONFIG, RECONFIGURE, REQUEST_ID, Headers, get
 from penstock_wire.http import Request, Response, UpstreamError
 from penstock_wire.process import log
 
@@ -24,6 +29,8 @@ QUIET_SECONDS = 30.0
 """How long the batches with the model may take to end; then requests go on, and it is tried again."""
 MESSAGE = 1000
 """Characters of the model's answer that are told."""
+
+OVERWRITTEN = "somebody else reconfigured the model"
 
 Send = Callable[[Request, float], Awaitable[Response]]
 """Sends to the model within so many seconds; raises UpstreamError."""
@@ -54,6 +61,7 @@ class Reconfigure:
         flow: what feeds the model.
         changed: called when `result` changed.
         settled: whether the settings are known already, so that their absence means that there is none.
+        secret: shows the model who reconfigures it; empty = nothing is shown.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class Reconfigure:
         flow: Flow,
         changed: Callable[[], None],
         settled: bool,
+        secret: str = "",
     ) -> None:
         self._path = path
         self._send = send
@@ -75,6 +84,12 @@ class Reconfigure:
         self._last_good: bytes | None = None
         self._refused: bytes | None = None
         self._life = 0
+        self._secret = secret.encode()
+        self._name: bytes | None = None  # of what is in force, None before anything was sent or seen
+        self._tried = b""  # of what was sent last
+        self._posts = 0
+        self._posting = False
+        self._overwritten = False
         self.settled = settled
         self.result: report.Reconfigure | None = None
 
@@ -92,6 +107,7 @@ class Reconfigure:
         if wanted == self._wanted:
             return
         self._wanted, self._version, self._refused = wanted, version, None
+        self._overwritten = False
         if wanted is None:
             self._tell(None)
         elif wanted == self._in_force:
@@ -101,6 +117,42 @@ class Reconfigure:
         """The model was started anew, and has none."""
         self._life += 1
         self._in_force = self._refused = None
+        self._name, self._tried, self._overwritten = None, b"", False
+
+    @property
+    def moment(self) -> int:
+        """Another whenever a configuration goes out, and when it is answered: tells what was asked before."""
+        return self._posts
+
+    def looked(self, headers: Headers, moment: int) -> bool:
+        """Compare what the model's ready path says is in force with what it was given.
+
+        Args:
+            headers: of the answer.
+            moment: `moment` when it was asked for.
+
+        Returns:
+            Whether somebody else reconfigured it: it is to be given its own again.
+        """
+        name = get(headers, CONFIG)
+        if name is None or self._posting or moment != self._posts:
+            return False
+        if self._name is None:  # it may be of the sidecar's process before this one
+            self._name = name
+        if name in (self._name, self._tried):  # NB: what was sent last may be in force, its answer lost
+            return False
+        if not self._overwritten:
+            log(OVERWRITTEN, level="error", version=self._version)
+        self._overwritten = True
+        if self._wanted is None:
+            self._tell(self._lost())
+            return False
+        self._in_force = self._refused = None
+        return True
+
+    def _lost(self) -> report.Reconfigure:
+        text = f"{OVERWRITTEN}, and there is no userConfig to give it back; start its pod anew"
+        return report.Reconfigure(version=self._version, ok=False, message=text)
 
     @property
     def needed(self) -> bool:
@@ -156,18 +208,31 @@ class Reconfigure:
             self._last_good = wanted
         if wanted == self._wanted:
             self._refused = wanted if wrong else None
-            self._tell(report.Reconfigure(version=self._version, ok=not wrong, message=wrong))
+            message = wrong or (f"{OVERWRITTEN}, and it has its own again" if self._overwritten else "")
+            self._tell(report.Reconfigure(version=self._version, ok=not wrong, message=message))
         return self._in_force is not None
 
     async def _post(self, config: bytes | None) -> str:
         """POST a configuration; returns what was wrong."""
-        path = self._path or "/"
-        headers = ((b"content-type", b"application/json"), (REQUEST_ID, b"reconfigure-%d" % self._version))
+        path, name = self._path or "/", secrets.token_hex(8).encode()
+        headers: Headers = (
+            (b"content-type", b"application/json"),
+            (REQUEST_ID, b"reconfigure-%d" % self._version),
+            (CONFIG, name),
+        )
+        if self._secret:
+            headers = (*headers, (RECONFIGURE, self._secret))
+        self._posts += 1
+        self._posting, self._tried = True, name
         try:
             answer = await self._send(Request("POST", path, headers, config or b"null"), SECONDS)
         except UpstreamError as error:
             return f"POST {path}: {error}"
+        finally:
+            self._posts += 1
+            self._posting = False
         if 200 <= answer.status < 300:
+            self._name = name
             return ""
         return f"POST {path}: expected a 2xx, found {answer.status}: {_said(answer.body)}"
 

@@ -1,6 +1,6 @@
 """Batches with the model: each is sent, its answer is split, and every part of it gets its outcome.
 
-A batch holds its slot until its last run has ended: a failed batch that is run again in halves, to find the
+A batch holds its slot until its last run has ended: a failed batch, parts of which are run again to find the
 request that fails it, uses no second one. A request whose client waits no longer is answered at that moment;
 the slot stays taken until the model has answered or the connection is closed (at the latest deadline of the
 batch), so that the model never gets more at once than it was promised.
@@ -15,9 +15,22 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from penstock_sidecar.draft import Draft
-from penstock_sidecar.exchange import compose, compose_draft, distribute, failure, from_model, prepare, rejoin
+from penstock_sidecar.exchange import (
+    blames_a_request,
+    compose,
+    compose_draft,
+    distribute,
+    failure,
+    from_model,
+    prepare,
+    rejoin,
+    unresolved,
+)
+from penstock_sidecar.failures import LOGGED_IDS, log_failed_batch
+from penstock_sidecar.fault_tracker import FaultTracker
 from penstock_sidecar.forecast import Turn
-from penstock_sidecar.isolation import STATUSES, Halving
+from penstock_sidecar.isolation import BinarySplitting
+from penstock_sidecar.own_answers import refused
 from penstock_sidecar.streaming import Streamed, StreamedSends
 from penstock_sidecar.work import Outcome, Part, Work
 from penstock_wire.batch_protocol import BatchProtocol
@@ -29,16 +42,16 @@ from penstock_wire.http import (
     Done,
     GiveUp,
     Request,
+    RequestUnread,
     Response,
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.item_answers import is_form
 from penstock_wire.process import log
 
 _ONE_CORE = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1
 MIN_RUN_SECONDS = 0.001
-LOGGED_IDS = 16
-"""Requests that are told in a log line about a batch."""
 TOO_MANY = 429
 """Of all 4xx the one that tells of the model's load, and not of what a caller has sent."""
 
@@ -101,11 +114,7 @@ class Flow(Protocol):
         ...
 
     def isolates(self) -> bool:
-        """Whether a failed batch is to be halved and run again."""
-        ...
-
-    def may_isolate(self, attempt: int, requests: int) -> bool:
-        """Ask for further run number `attempt` of a failed batch; it is counted where it is granted."""
+        """Whether the bad requests of a failed batch are searched for."""
         ...
 
 
@@ -161,6 +170,7 @@ class Runs:
         observer: is told of runs.
         clock: the monotonic time in seconds.
         flow: the dispatcher.
+        faults: notes which requests are bad.
         trace: sends in a span, None where nothing is traced.
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
         begin: begins to send without a task, where that is possible; not used where runs are traced or
@@ -175,6 +185,7 @@ class Runs:
         observer: Observer,
         clock: Callable[[], float],
         flow: Flow,
+        faults: FaultTracker,
         begin: Begin | None = None,
         trace: Trace | None = None,
         streamed: StreamedSends | None = None,
@@ -185,6 +196,7 @@ class Runs:
         self._observer = observer
         self._clock = clock
         self._flow = flow
+        self._faults = faults
         self._trace = trace
         self._streamed = streamed
         self._begin = begin if trace is None and streamed is None else None
@@ -271,14 +283,17 @@ class Runs:
         """The answer to what `_send_now` has sent."""
         batch.give_up = None
         said: Outcome | None = None
+        unread = isinstance(answer, RequestUnread)  # and so sent again
         try:
             if isinstance(answer, Response):
                 said = self._answered(batch, batch.parts, 0, answer, batch.began, batch.sent)
-            else:
+            elif isinstance(answer, AnswerUnreadable):
+                said = self._unreadable(batch.parts, 0, answer, batch.sent)
+            elif not unread:
                 self._lost(batch, answer)
         except Exception as error:
             self._failed(batch, error)
-        if said is None:
+        if said is None and not unread:
             self._ended(batch)
         else:
             batch.begun = False
@@ -366,6 +381,7 @@ class Runs:
             seconds = self._clock() - batch.sent
             self._flow.overloaded(batch.parts[0].work, batch.items, seconds, timeout=timeout)
         self._release(batch)
+        log_failed_batch(batch.parts, failure(error, executed=True))
         for part in batch.parts:
             self._tell([part], failure(error, executed=part.work.parts > 1))
 
@@ -377,36 +393,50 @@ class Runs:
         self._tell(batch.parts, PenstockError(Reason.INTERNAL, "the batch could not be handled"))
 
     async def _isolate(self, batch: Batch, said: Outcome) -> None:
-        """Run a failed batch again in halves; what that leaves unresolved gets what its batch got.
+        """Run parts of a failed batch again until each of its requests has an outcome of its own.
 
         Args:
             batch: the batch, of several parts.
             said: what it got.
         """
-        halving = Halving(len(batch.parts))
+        parts = batch.parts
+        search = BinarySplitting(len(parts))
+        bad: list[Part] = []
+        began = self._clock()
         attempt = 0
-        while (span := halving.next()) is not None:
-            waiting = [part for part in batch.parts[slice(*span)] if not part.work.done]
+        while (span := search.next(self._faults.group(parts[0].work, len(bad), search.resolved))) is not None:
+            held = parts[slice(*span)]
+            waiting = [part for part in held if not part.work.done]
             if not waiting:
-                halving.passed()
+                search.passed(whole=False)
                 continue
             attempt += 1
-            if not self._flow.may_isolate(attempt, len(batch.parts)):
-                break
             self._observer.isolated()
             try:
                 failed = await self._attempt(batch, waiting, attempt)
+            except UpstreamTimeout as late:
+                # Their time is over; that of others is not.
+                self._tell(waiting, failure(late, executed=True))
+                search.passed(whole=False)
+                continue
             except UpstreamError as error:
                 # It may be the model's own fault now: it is not asked again.
                 self._tell(waiting, failure(error, executed=True))
                 break
             if failed is None:
-                halving.passed()
-            else:
-                halving.failed()
+                search.passed(whole=len(waiting) == len(held))
+                continue
+            alone = len(waiting) == 1
+            if alone:
+                bad.append(waiting[0])
+                log_failed_batch(waiting, failed)
+            search.failed(alone=alone)
+        if search.resolved:
+            now = self._clock()
+            self._faults.resolved(parts[: search.resolved], bad, now - batch.sent, now - began)
         self._release(batch)
-        for span in halving.unresolved:
-            self._tell(batch.parts[slice(*span)], said)
+        if search.resolved < len(parts):
+            self._tell(parts[search.resolved :], unresolved(said, len(parts)))
 
     async def _attempt(self, batch: Batch, parts: list[Part], attempt: int) -> Outcome | None:
         """Run once.
@@ -417,7 +447,8 @@ class Runs:
             attempt: 0, or which further run it is.
 
         Returns:
-            None where all were answered; else what is to be told to those that are not run again.
+            What the run got where it failed and one of its requests may be the cause; a single one has been
+            given it, of several none. Else None, and all have their outcomes.
 
         Raises:
             UpstreamError: there is no answer.
@@ -429,10 +460,13 @@ class Runs:
         send = self._send
         if self._streamed is not None:
             send = functools.partial(self._streamed.send, parts, self._flow.settle)
-        if self._trace is None:
-            answer = await send(request, timeout)
-        else:
-            answer = await self._trace(send, request, timeout, parts, batch.limit)
+        try:
+            if self._trace is None:
+                answer = await send(request, timeout)
+            else:
+                answer = await self._trace(send, request, timeout, parts, batch.limit)
+        except AnswerUnreadable as error:
+            return self._unreadable(parts, attempt, error, sent)
         if isinstance(answer, Streamed):
             seconds = self._clock() - sent
             items = batch.items if not attempt else sum([part.size for part in parts])
@@ -440,6 +474,28 @@ class Runs:
             self._flow.learned(parts[0].work, items, seconds, again=attempt > 0)
             return None
         return self._answered(batch, parts, attempt, answer, begun, sent)
+
+    def _unreadable(
+        self, parts: list[Part], attempt: int, error: AnswerUnreadable, sent: float
+    ) -> Outcome | None:
+        """As `_answered`, for a run whose answer cannot be read: one of its requests may be the cause.
+
+        Args:
+            parts: what was sent.
+            attempt: as in `_attempt`.
+            error: what is wrong with the answer.
+            sent: when it was sent.
+        """
+        said = failure(error, executed=True)
+        several = len(parts) > 1
+        if not attempt:
+            log_failed_batch(parts, said)
+        if several and self._flow.isolates():
+            return said
+        if not several and not attempt and parts[0].work.key.faults is not None:
+            self._faults.resolved(parts, parts, self._clock() - sent, 0.0)
+        self._tell(parts, unresolved(said, len(parts)) if several else said)
+        return None if several or not attempt else said
 
     def _answered(
         self, batch: Batch, parts: list[Part], attempt: int, answer: Response, begun: float, sent: float
@@ -459,28 +515,40 @@ class Runs:
         """
         seconds = self._clock() - sent
         items = batch.items if not attempt else sum([part.size for part in parts])
+        several = len(parts) > 1
         answer.headers = from_model(answer.headers)
         said: Outcome = answer
         answers: Sequence[Outcome] = ()
-        try:
-            answers = distribute(parts, self._protocol, answer)
-        except PenstockError as error:
-            said = error
+        if answer.status < 300 or not several:
+            try:
+                answers = distribute(parts, self._protocol, answer)
+            except PenstockError as error:
+                said = error
         ok = bool(answers) and answer.status < 300
-        if ok and not attempt and not self._flow.adapts:
+        if not ok and not attempt:
+            log_failed_batch(parts, said)
+        ran, failing = items, False
+        if ok and is_form(answer.headers):
+            ran -= refused(parts, answers)
+            failing = any(part.work.queued for part in parts)
+        if ok and not attempt and not self._flow.adapts and not failing:
             # NB: before the answers go out: where a whole batch waits, the model gets it first, with nothing
             # before it that can be done after. A failure is told before: the rest of a request that has
             # failed is not sent.
             self._release(batch)
         if not attempt:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
-        if ok:
-            self._flow.learned(parts[0].work, items, seconds, again=attempt > 0)
-        elif not attempt and (answer.status >= 500 or answer.status == TOO_MANY):
+        if ok and ran:
+            self._flow.learned(parts[0].work, ran, seconds, again=attempt > 0)
+        elif not attempt and (ok or answer.status >= 500 or answer.status == TOO_MANY):
             self._flow.overloaded(parts[0].work, items, seconds, timeout=False)
-        if (not answers or answer.status in STATUSES) and self._flow.isolates() and len(parts) > 1:
-            return said
-        if ok and not attempt:
+        if several and not answers:
+            if blames_a_request(answers, answer) and self._flow.isolates():
+                return said
+            said = unresolved(said, len(parts))
+        elif not attempt and parts[0].work.key.faults is not None:
+            self._faults.resolved(parts, parts if blames_a_request(answers, answer) else (), seconds, 0.0)
+        if ok and not attempt and not failing:
             self._release(batch)
         if answers:
             own = self._clock() - begun - seconds
@@ -490,7 +558,8 @@ class Runs:
             self._tell(parts, said)
         if not attempt:
             self._release(batch)
-        return None
+            return None
+        return said if not several and blames_a_request(answers, answer) else None
 
     def _deliver(self, parts: Sequence[Part], answers: Sequence[Outcome], timing: bytes) -> None:
         settle = self._flow.settle

@@ -77,9 +77,7 @@ class Flows:
         elif flow.tag <= self.virtual:
             del self._flows[flow.share]
         else:
-            heapq.heappush(self._idle, (flow.tag, flow.share))
-            while len(self._idle) > MAX_IDLE:
-                self._forget(*heapq.heappop(self._idle))
+            self._remember(flow)
 
     def served(self, flow: Flow, items: int) -> None:
         """So many items of a flow went."""
@@ -88,7 +86,34 @@ class Flows:
             idle = self._idle
             while idle and idle[0][0] <= self.virtual:
                 self._forget(*heapq.heappop(idle))
+        self._count(flow, items)
+
+    def charge(self, share: bytes, items: float) -> None:
+        """Count what a flow used of the model beyond the items that it was served.
+
+        Args:
+            share: the flow's value.
+            items: as so many items.
+        """
+        if not self.active or not share:
+            return  # nobody waits, so there is nobody to make up to; or it is everybody's flow
+        flow = self._flows.get(share)
+        if flow is None:
+            flow = self._flows[share] = Flow(share, self.virtual)
+        self._count(flow, items)
+
+    def _count(self, flow: Flow, items: float) -> None:
         flow.tag += items
+        if not flow.lanes and flow.share and self.active:
+            # NB: also where it fell empty with this very batch: what it got is not forgotten with that.
+            self._flows[flow.share] = flow
+            self._remember(flow)
+
+    def _remember(self, flow: Flow) -> None:
+        """Nothing of a flow waits, and it is ahead of the others."""
+        heapq.heappush(self._idle, (flow.tag, flow.share))
+        while len(self._idle) > MAX_IDLE:
+            self._forget(*heapq.heappop(self._idle))
 
     def _forget(self, tag: float, share: bytes) -> None:
         flow = self._flows.get(share)

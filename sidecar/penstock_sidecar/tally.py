@@ -14,12 +14,13 @@ class Tally(Protocol):
         """A request with so many items could be read; one where it was refused unread."""
         ...
 
-    def ended(self, status: int, reason: Reason | None, items: int) -> None:
+    def ended(self, status: int, reason: Reason | None, items: int, said: str = "") -> None:
         """A request ended.
 
         Args:
             status: status of its answer.
             reason: why, where the answer is an error of ours.
             items: its items, 0 where it could not be read.
+            said: why, where the answer is an error of the model's (`exchange.model_reason`).
         """
         ...

@@ -225,6 +225,9 @@ class _Traced:
             self._span.end()
         self._exchange.answer(response)
 
+    def interim(self, status: int, headers: Headers) -> None:
+        self._exchange.interim(status, headers)
+
     def switch(self, headers: Headers) -> Tunnel:
         _status(self._span, 101, failed=500)
         self._span.end()

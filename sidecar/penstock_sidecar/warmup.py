@@ -104,7 +104,7 @@ def _body(written: _Written, where: str) -> bytes:
         try:
             return base64.b64decode(written.body_b64, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise DocumentError(f"warm-up: {where}.bodyB64: expected base64, found {error}") from error
+            raise DocumentError(f"warm-up: {where}.bodyB64: expected base64: {error}") from error
     if written.body is None:
         return b""
     if isinstance(written.body, str):
@@ -112,7 +112,7 @@ def _body(written: _Written, where: str) -> bytes:
     try:
         return msgspec.json.encode(written.body)
     except (TypeError, ValueError) as error:  # what YAML has and JSON has not
-        raise DocumentError(f"warm-up: {where}.body: expected JSON, found {error}") from error
+        raise DocumentError(f"warm-up: {where}.body: expected JSON: {error}") from error
 
 
 class Warmup:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock_wire.errors import PenstockError
 from penstock_wire.headers import METHOD, Headers, get
 from penstock_wire.http import Request, Response
 from penstock_wire.native import mypyc_attr
+
+if TYPE_CHECKING:
+    from penstock_sidecar.group_size import Faults
 
 
 class Key:
@@ -23,10 +26,11 @@ class Key:
         parameters: what the protocol sends once for a batch.
         lone: the request shares its batch with nobody; such a key belongs to one request.
 
-    `cls` is the class whose service curve counts: the path, and the method that is called there.
+    `cls` is the class whose service curve counts: the path, and the method that is called there. `faults` are
+    the bad requests of this key, where there were any lately.
     """
 
-    __slots__ = ("cls", "fields", "lone", "method", "parameters", "target")
+    __slots__ = ("cls", "faults", "fields", "lone", "method", "parameters", "target")
 
     def __init__(
         self, method: str, target: str, fields: Headers, parameters: Hashable, *, lone: bool = False
@@ -34,6 +38,7 @@ class Key:
         self.method = method
         self.target = target
         self.cls = class_of(target, fields)
+        self.faults: Faults | None = None
         self.fields = fields
         self.parameters = parameters
         self.lone = lone

@@ -240,7 +240,7 @@ class World:
             del found["metadata"]["deletionTimestamp"]
             endpoints.append(ModelEndpoint.parse(found))
         told = traffic.router_endpoints(
-            tuple(endpoints), traffic.plan(endpoints, (), {"b": True}), drawn.ports
+            tuple(endpoints), traffic.plan(endpoints, (), {"b": True}), drawn.ports, {}
         )
         held = await self.cluster.get(CONFIG_MAP, self.namespace, names.ROUTER_SETTINGS)
         document = documents.next_version(

@@ -56,10 +56,17 @@ def test_requests_that_cannot_be_read_are_refused_and_neighbours_are_served(
 
 
 def test_a_model_that_answers_garbage_gives_502_alone(namespace: Namespace, load: Load) -> None:
-    """A wrong number of predictions is 502 `bad_answer` for its callers; another backend is untouched."""
+    """A wrong number of predictions is 502 `bad_answer` for its callers; another backend is untouched.
+
+    Not run again: a request that runs alone gets the model's answer as it is, whatever its number.
+    """
     namespace.apply(
         ledger_code(),
-        container_backend("garbage", script=gated("[1, 2, 3, 4, 5]"), batching={"defaultTimeout": "120s"}),
+        container_backend(
+            "garbage",
+            script=gated("[1, 2, 3, 4, 5]"),
+            batching={"defaultTimeout": "120s", "onBatchError": "Fail"},
+        ),
         ledger_backend("good", collector=load.port),
         endpoint("garbage", "garbage", timeout="120s"),
         endpoint("good", "good"),

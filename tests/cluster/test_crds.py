@@ -80,7 +80,7 @@ def test_explain_tells_a_derived_default(penstock: Cluster) -> None:
         return said if "Items that may wait in one pod" in said else ""
 
     # NB: the apiserver publishes a changed definition's schema a moment after it took it.
-    assert "8 x maxBatchSize x maxConcurrentBatches" in wait_for("the field's explanation", text)
+    assert "at least 8 full batches for each slot" in wait_for("the field's explanation", text)
 
 
 def test_short_names_and_category(penstock: Cluster) -> None:

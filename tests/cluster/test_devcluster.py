@@ -136,6 +136,24 @@ def test_a_cluster_runs_pods_and_goes_without_a_trace(one: Cluster, before: dict
     assert machine_state() == before
 
 
+def test_an_ordinary_dockerfile_builds_on_the_base_that_stands_in(tmp_path: Path) -> None:
+    """`FROM python:3.13-slim`, `pip install` into the image's own Python, and `python` finds it."""
+    tmp_path.joinpath("requirements.txt").write_text("six\n")
+    dockerfile = tmp_path / "Dockerfile"
+    dockerfile.write_text(
+        "FROM python:3.13-slim\n"
+        "WORKDIR /app\n"
+        "COPY requirements.txt ./\n"
+        "RUN pip install --no-cache-dir -r requirements.txt\n"
+        'RUN python -c "import six, sys; assert sys.version_info[:2] == (3, 13)" && python -m pip check\n'
+        'CMD ["python", "-m", "http.server"]\n'
+    )
+    images.ensure_base()
+    tag = "localhost/penstock-tests/ordinary:dev"
+    images.build(dockerfile=dockerfile, tag=tag)
+    assert tag in images.built()
+
+
 def test_two_clusters_live_side_by_side(one: Cluster, other: Cluster) -> None:
     """Same addresses, nothing shared; the end of one is nothing to the other."""
     one.up()

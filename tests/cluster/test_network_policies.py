@@ -73,3 +73,30 @@ def test_policies_select_their_pods_and_follow_the_chart(namespace: Namespace, l
         upgrade(namespace.cluster)
     wait_for("three policies again", lambda: len(namespace.list("networkpolicies")) == 3)
     assert {pod["metadata"]["uid"] for pod in namespace.list("pods", "penstock.dev/backend")} == before
+
+
+def test_the_operators_policy_lets_reporters_in_and_follows_the_chart(
+    namespace: Namespace, operator: Namespace, load: Load
+) -> None:
+    """It selects the operator's pods; every pod that Penstock renders is among those that may report."""
+    namespace.apply(ledger_code(), ledger_backend("one", collector=load.port), endpoint("one", "one"))
+    namespace.wait_ready("modelbackend", "one")
+    namespace.wait_ready("modelendpoint", "one")
+    found = policy(operator, "penstock-operator")
+    assert selected(operator, found["podSelector"]) == of_deployment(operator, "penstock-operator")
+    reporters, asks = found["ingress"]
+    (peer,) = reporters["from"]
+    assert peer["namespaceSelector"] == {}
+    reporting = of_deployment(namespace, "one-backend") | of_deployment(namespace, "penstock-router")
+    assert reporting
+    assert selected(namespace, peer["podSelector"]) == reporting
+    assert [port["port"] for port in reporters["ports"]] == [8016, 8015]
+    assert [port["port"] for port in asks["ports"]] == [8015]
+    try:
+        upgrade(namespace.cluster, "--set", "reports.plain=false")
+        found = policy(operator, "penstock-operator")
+        assert [port["port"] for port in found["ingress"][0]["ports"]] == [8016]
+        upgrade(namespace.cluster, "--set", "networkPolicies.enabled=false")
+        assert operator.get("networkpolicy", "penstock-operator") is None
+    finally:
+        upgrade(namespace.cluster)

@@ -29,6 +29,7 @@ from tests.mutants.table_protocols import PROTOCOL_MUTANTS
 __all__ = ["CORE", "MUTANTS", "Mutant"]
 
 _UNIT = "tests/unit"
+_ERRORS = f"{_UNIT}/sidecar/test_sidecar_process_errors.py"
 _DISPATCH = f"{_UNIT}/sidecar/test_sidecar_dispatch.py"
 _ANSWERS = f"{_UNIT}/sidecar/test_sidecar_dispatch_answers.py"
 _DEADLINES = f"{_UNIT}/sidecar/test_sidecar_dispatch_deadlines.py"
@@ -38,6 +39,7 @@ _CURVE = f"{_UNIT}/sidecar/test_sidecar_curve.py"
 _ENDS = f"{_UNIT}/sidecar/test_sidecar_dispatch_ends.py"
 _MACHINE = f"{_UNIT}/sidecar/test_sidecar_machine.py"
 _ISOLATION = f"{_UNIT}/sidecar/test_sidecar_isolation.py"
+_GROUPS = f"{_UNIT}/sidecar/test_sidecar_group_size.py"
 _AUTO = f"{_UNIT}/sidecar/test_sidecar_dispatch_auto.py"
 _CROWD = f"{_UNIT}/sidecar/test_sidecar_crowd.py"
 _FULL = f"{_UNIT}/sidecar/test_sidecar_dispatch_full.py"
@@ -83,8 +85,8 @@ MUTANTS = (
         name="an answer is taken though it is for another number of items",
         breaks=OWN_ANSWER,
         package=WIRE,
-        old="if len(predictions) != sum(counts):",
-        new="if len(predictions) < sum(counts):",
+        old="if len(predictions) != count:",
+        new="if len(predictions) < count:",
         tests=(f"{_UNIT}/wire/test_protocol_instances.py",),
     ),
     # -- no batch is over size
@@ -149,8 +151,8 @@ MUTANTS = (
         name="two callers' authorizations are one key",
         breaks=ALIKE,
         package=SIDECAR,
-        old='b"accept-language", b"authorization", ',
-        new='b"accept-language", ',
+        old='        b"authorization",\n',
+        new="",
         tests=(f"{_DISPATCH}::test_unlike_requests_never_share_a_batch",),
     ),
     # -- who leaves is sent no more, and takes nobody along
@@ -247,8 +249,8 @@ MUTANTS = (
         name="who has expired is run again with its neighbours",
         breaks=EXPIRED,
         package=SIDECAR,
-        old="for part in batch.parts[slice(*span)] if not part.work.done]",
-        new="for part in batch.parts[slice(*span)]]",
+        old="waiting = [part for part in held if not part.work.done]",
+        new="waiting = list(held)",
         tests=(_ANSWERS,),
     ),
     # -- a broken connection is never used again
@@ -335,23 +337,30 @@ MUTANTS = (
         tests=(f"{_FRONT_STREAMS}::test_a_second_answer_is_none",),
     ),
     Mutant(
-        name="a failed batch is run again whatever that costs",
+        name="a half that passed without one of its requests accuses the other half",
         breaks=ONCE,
         package=SIDECAR,
-        old="return (not runs or runs + 1 <= worth) and",
-        new="return True or",
-        tests=(_ISOLATION, _ANSWERS),
+        old="if not whole or self._stop < self._end:",
+        new="if self._stop < self._end:",
+        tests=(
+            f"{_ISOLATION}::test_a_half_that_passed_without_one_of_its_requests_does_not_accuse_the_other_half",
+        ),
     ),
     Mutant(
-        name="what a search took beyond its budget is forgotten",
-        breaks=ONCE,
+        name="a request gets what the model answered to its whole batch",
+        breaks=OWN_ANSWER,
         package=SIDECAR,
-        old="self._debt += 1.0",
-        new="self._debt += 0.0",
-        tests=(
-            _ISOLATION,
-            f"{_ANSWERS}::test_over_time_runs_again_are_a_tenth_of_the_batches_or_one_in_ten_seconds",
-        ),
+        old="said = unresolved(said, len(parts))",
+        new="pass",
+        tests=(f"{_ANSWERS}::test_with_a_policy_of_fail_no_request_gets_what_the_model_said_of_others",),
+    ),
+    Mutant(
+        name="batches stay full however many requests are bad",
+        breaks=OVERLOAD,
+        package=SIDECAR,
+        old="if key.faults is not None and key.faults.limit < size:",
+        new="if False:",
+        tests=(f"{_GROUPS}::test_batches_are_full_again_when_bad_requests_have_ceased",),
     ),
     # -- what is said of a request is true
     Mutant(
@@ -366,10 +375,11 @@ MUTANTS = (
         name="a model may say what only Penstock may say",
         breaks=HONEST,
         package=SIDECAR,
-        old="if field[0] != REQUEST_ID and not field[0].startswith(PREFIX)])",
-        new="if field[0] != REQUEST_ID])",
+        old="and (not field[0].startswith(PREFIX) or (field[0] == REASON and field[1] in MODEL_REASONS))",
+        new="",
         tests=(
             f"{_UNIT}/sidecar/test_sidecar_process.py::test_a_request_alone_passes_byte_for_byte_both_ways",
+            f"{_ERRORS}::test_of_a_models_fields_that_are_penstocks_only_the_sdks_reasons_pass",
         ),
     ),
     Mutant(
@@ -433,7 +443,7 @@ MUTANTS = (
         name="callers' errors take slots",
         breaks=OVERLOAD,
         package=SIDECAR,
-        old="(answer.status >= 500 or answer.status == TOO_MANY)",
+        old="(ok or answer.status >= 500 or answer.status == TOO_MANY)",
         new="answer.status >= 300",
         tests=(_AUTO,),
     ),

@@ -19,6 +19,8 @@ _WIRE, _SIDECAR = "tests/unit/wire", "tests/unit/sidecar"
 _V2 = f"{_WIRE}/test_protocol_v2.py"
 _OPENAI = f"{_WIRE}/test_protocol_openai.py"
 _ENVELOPE = f"{_WIRE}/test_protocol_envelope.py"
+_ITEMS_WIRE = f"{_WIRE}/test_protocol_item_answers.py"
+_ITEMS = f"{_SIDECAR}/test_sidecar_item_answers.py"
 _STREAMING = f"{_SIDECAR}/test_sidecar_streaming.py"
 _PASSING = f"{_SIDECAR}/test_sidecar_passthrough.py"
 _DRAIN = f"{_SIDECAR}/test_sidecar_drain.py"
@@ -49,6 +51,46 @@ PROTOCOL_MUTANTS = (
         tests=(f"{_V2}::test_what_shares_a_batch",),
     ),
     Mutant(
+        name="instances: an item's own answer is another item's",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old='answers[place] = OwnAnswer(read_answer(entry, ours=True), "", body)',
+        new='answers[count - 1 - place] = OwnAnswer(read_answer(entry, ours=True), "", body)',
+        tests=(_ITEMS_WIRE, _ITEMS),
+    ),
+    Mutant(
+        name="instances: a request of one item gets the first own answer of its batch",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="{place: own[start + place] for place in places}",
+        new="{place: own[min(own)] for place in places}",
+        tests=(_ITEMS_WIRE, _ITEMS),
+    ),
+    Mutant(
+        name="instances: a prediction beside an item's own answer is believed to be meant so",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old='if predictions[place] != b"null":',
+        new="if False:",
+        tests=(_ITEMS_WIRE,),
+    ),
+    Mutant(
+        name="instances: a request that passes as it is asks for item answers",
+        breaks=OWN_ANSWER,
+        package=SIDECAR,
+        old="headers = lone_fields(first.request, first.request_id, timeout)",
+        new='headers = ((b"x-penstock-item-answers", b"1"),)',
+        tests=(_ITEMS,),
+    ),
+    Mutant(
+        name="instances: a failed item's index is that in its batch's part",
+        breaks=HONEST,
+        package=SIDECAR,
+        old="{part.start + place: answer for",
+        new="{place: answer for",
+        tests=(_ITEMS,),
+    ),
+    Mutant(
         name="openai: embeddings are taken in the order in which they came",
         breaks=OWN_ANSWER,
         package=WIRE,
@@ -68,8 +110,8 @@ PROTOCOL_MUTANTS = (
         name="openai: texts and token ids share a batch",
         breaks=ALIKE,
         package=WIRE,
-        old="parameters=_Parameters(tokens, ",
-        new="parameters=_Parameters(False, ",
+        old="parameters = _Parameters(tokens, ",
+        new="parameters = _Parameters(False, ",
         tests=(f"{_OPENAI}::test_what_shares_a_batch",),
     ),
     Mutant(

@@ -99,6 +99,7 @@ class Harness:
             gate=Gate(self.cluster, self.store, self.clock),
             reports=self.reports,
             store=self.store,
+            clock=self.clock,
             reported=lambda *news: self.heard.append(news),
             leads=lambda: self.leads,
             interval=lambda: self.interval,

@@ -7,15 +7,17 @@ import json
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from penstock_router.slices import BACKEND_LABEL, DATA_PORT, OURS, SERVICE_LABEL
 from tests.support.ports import free_port
 
 
-def endpoint_slice(name: str, backend: str, port: int, *endpoints: dict[str, Any]) -> dict[str, Any]:
+def endpoint_slice(name: str, backend: str, *endpoints: dict[str, Any]) -> dict[str, Any]:
     """A slice of a backend's Service."""
+    labels = {**OURS, BACKEND_LABEL: backend, SERVICE_LABEL: f"{backend}-backend"}
     return {
-        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": f"{backend}-backend"}},
+        "metadata": {"name": name, "labels": labels},
         "addressType": "IPv4",
-        "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+        "ports": [{"name": "http", "port": DATA_PORT, "protocol": "TCP"}],
         "endpoints": list(endpoints),
     }
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal
 
-from penstock_wire.headers import REQUEST_ID, Headers, get
+from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID, Headers, get
 from penstock_wire.http import ConnectFailed, ConnectTimeout, Done, GiveUp, Request, Response
 
 CONNECT_SECONDS = 2.0
@@ -20,12 +21,16 @@ class NoMore:
         return b""
 
 
-class WholeAnswer:
-    """An answer 200 that is here whole."""
+FULL: Headers = ((NOT_ADMITTED, b"1"), (REASON, b"queue_full"), (b"retry-after", b"7"))
+"""The fields of a sidecar's refusal for want of room."""
 
-    def __init__(self) -> None:
-        self.status = 200
-        self.headers: Headers = ()
+
+class WholeAnswer:
+    """An answer that is here whole."""
+
+    def __init__(self, status: int = 200, headers: Headers = ()) -> None:
+        self.status = status
+        self.headers = headers
         self.length: int | None = 2
         self.stream = NoMore()
         self.tunnel = None
@@ -47,6 +52,13 @@ class Network:
     def __init__(self, *, seconds: float = 0.01) -> None:
         self.ways: dict[str, Way] = {}
         self.seconds = seconds
+        self.room: int | None = None
+        """Requests that a pod takes at once; it refuses those beyond. None for any number."""
+        self.busy: Counter[str] = Counter()
+        """Requests that each pod has, by host."""
+        self.first: set[str] = set()
+        """Identities of requests that a pod takes however many it has."""
+        self.refused = 0
         self.executed: list[str] = []
         """Identities of requests, in the order in which pods got them."""
         self.connecting = 0
@@ -72,8 +84,16 @@ class Network:
             self.connecting -= 1
         if connected is not None:
             connected()
-        self.executed.append((get(request.headers, REQUEST_ID) or b"").decode())
-        await asyncio.sleep(self.seconds)
+        identity = (get(request.headers, REQUEST_ID) or b"").decode()
+        if self.room is not None and self.busy[host] >= self.room and identity not in self.first:
+            self.refused += 1
+            return WholeAnswer(503, FULL)
+        self.executed.append(identity)
+        self.busy[host] += 1
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.busy[host] -= 1
         return WholeAnswer()
 
     async def _connect(self, host: str, timeout: float) -> None:

@@ -28,6 +28,11 @@ class HandClock:
         self._count = itertools.count()
         self._timers: list[tuple[float, int, HandTimer, Callable[[], Any]]] = []
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their time."""
+        return sum(not timer.cancelled for _, _, timer, _ in self._timers)
+
     def time(self) -> float:
         return self._now
 

@@ -13,13 +13,15 @@ prints one JSON summary; then another run may be asked for. Ids go on over all r
     errors [{at, sent, part, detail, body}] (`time.monotonic` of the end and of the sending; at most 5 000),
     backends {name: n}, pods {name: items executed}, batches, batch_items, labels, p50_ms, p99_ms,
     late_p99_ms, late_max_ms, cpu_share,
-    parts [{name, seconds, sent, not_ok, most_open (requests at once), p50_ms, p99_ms, max_ms}]
+    parts [{name, seconds, sent, not_ok, most_open (requests at once), least_rate (answers a second, in the
+    slowest 5 s), p50_ms, p99_ms, max_ms}]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import bisect
 import collections
 import contextlib
 import itertools
@@ -42,6 +44,8 @@ TIMEOUT_SECONDS = 60.0
 CONNECTIONS = 32
 RECORDED_WITHIN = 60.0
 """Seconds that the record of an answer may take: its model sent it first, but over another connection."""
+RATE_WINDOW_SECONDS = 5.0
+"""Over so long the rate of answers is taken."""
 QUIET_SECONDS = 0.3
 """No record for so long after a run: there are no more."""
 
@@ -214,6 +218,7 @@ class Run(OpenLoop):
                     "sent": len(mine),
                     "not_ok": sum(entry.outcome != "ok" for entry in mine),
                     "most_open": most_open(self.ledger.entries, begin, end),
+                    "least_rate": round(least_rate(self.ledger.entries, begin, end), 1),
                     **_latencies(mine, 0.5, 0.99, 1.0),
                 }
             )
@@ -233,6 +238,24 @@ def most_open(entries: list[Entry], begin: float, end: float) -> int:
     moments = sorted([(entry.sent, 0) for entry in there] + [(entry.ended, 1) for entry in there])
     counts = itertools.accumulate(-1 if ended else 1 for at, ended in moments if at <= end)
     return max(counts, default=0)
+
+
+def least_rate(entries: list[Entry], begin: float, end: float) -> float:
+    """The rate of good answers in the slowest `RATE_WINDOW_SECONDS` of a time, in answers a second.
+
+    Args:
+        entries: all of a run that is over.
+        begin: of the time, by `time.monotonic`.
+        end: of the time; where that is less than a window away, the rate over the whole time.
+    """
+    ends = sorted(entry.ended for entry in entries if entry.outcome == "ok")
+    window = min(RATE_WINDOW_SECONDS, end - begin)
+    if window <= 0:
+        return 0.0
+    # The count falls only where an answer leaves the window, so the slowest one begins right behind one.
+    begins = [begin, end - window, *(at for at in ends if begin <= at <= end - window)]
+    counts = [bisect.bisect_left(ends, at + window) - bisect.bisect(ends, at) for at in begins]
+    return min(counts) / window
 
 
 def _latencies(entries: list[Entry], *shares: float) -> dict[str, float]:

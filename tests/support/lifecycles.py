@@ -14,6 +14,7 @@ from typing import Any
 from penstock_operator.desired import labels, ports
 from penstock_operator.errors import Conflict, Rejected, Unavailable
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, POD, POLICY, SPLIT, Kind
+from penstock_wire.report import Reconfigure
 from tests.support.observed import CONFIG, CRASH, HOMELESS, PULL
 from tests.support.operator_harness import Harness, backend, endpoint, policy, split
 
@@ -143,11 +144,25 @@ async def _no_port_left() -> Harness:
     return harness
 
 
-async def _stranger(kind: str, name: str, obj: Obj) -> Harness:
+async def _new_backend_in_split() -> Harness:
+    harness = await _serving()
+    for obj in (backend("new"), split(m=9, new=1)):
+        harness.apply(obj)
+    await harness.run()
+    return harness
+
+
+def _router_reports(harness: Harness) -> None:
+    version = _version(harness, "penstock-router-settings")
+    harness.router_report("penstock-router-0", ["e"], version=version)
+
+
+async def _stranger(kind: str, name: str, *objs: Obj) -> Harness:
     harness = Harness()
     harness.apply({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": "n", "name": name},
                    "spec": {"ports": [{"port": 1}]}})  # fmt: skip
-    harness.apply(obj)
+    for obj in objs:
+        harness.apply(obj)
     await harness.run()
     return harness
 
@@ -173,6 +188,10 @@ _DENIED = Rejected(400, 'admission webhook "w" denied the request: no')
 _POLICY = Rejected(422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
 _FORBIDDEN = Rejected(403, 'deployments.apps is forbidden: User "u" cannot patch resource "deployments"')
 _INVALID = Rejected(422, "spec.template: Invalid value")
+_TUNED = {
+    "userConfig": {},
+    "model": {"container": {"image": "model:1"}, "reconfigurePath": "/c"},
+}
 _TOO_FEW = {"maxBatchSize": 8, "maxQueuedItems": 4}
 _OLD_ROUTE = endpoint("old", route="/x")
 _OVERDUE = [
@@ -201,6 +220,9 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
      BACKEND, "m", "BatchUnreachable", WELL),
     ("no node takes its pod", lambda: _then(_started, lambda h: _pod(h, conditions=HOMELESS)),
      BACKEND, "m", "Unschedulable", UNDER_WAY),
+    ("its model refuses its userConfig from the start",
+     lambda: _then(lambda: _started(**_TUNED), lambda h: _changed(h, _config_refused)), BACKEND, "m",
+     "ReconfigureFailed", FAILED),
     ("its rollout stands still", lambda: _then(_started, lambda h: _changed(h, _overdue)), BACKEND, "m",
      "ProgressDeadlineExceeded", FAILED),
     ("a quota refuses a child", lambda: _refused(_QUOTA), BACKEND, "m", "QuotaExceeded", FAILED),
@@ -256,6 +278,12 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
     ("a backend is not there", lambda: _of(endpoint(), split(m=1)), SPLIT, "s", "BackendMissing", FAILED),
     ("its router starts", lambda: _of(backend(), endpoint(), split(m=1)), SPLIT, "s", "RouterStarting",
      UNDER_WAY),
+    ("a backend of it was never ready",
+     lambda: _then(_new_backend_in_split, lambda h: _changed(h, _router_reports)), SPLIT, "s",
+     "WaitingForBackend", UNDER_WAY),
+    ("a stranger has the Service of its backend",
+     lambda: _then(lambda: _stranger("Service", "m-backend", backend(), endpoint()), _backend_ready),
+     ENDPOINT, "e", "NoService", UNDER_WAY),
     ("an older one splits the endpoint", lambda: _of(backend(), endpoint(), split("a", m=1), split(m=1)),
      SPLIT, "s", "Conflict", FAILED),
     ("just applied", lambda: _new(policy()), POLICY, "p", "", UNDER_WAY),
@@ -272,6 +300,15 @@ async def _then(
     first: Callable[[], Awaitable[Harness]], then: Callable[[Harness], Awaitable[Harness]]
 ) -> Harness:
     return await then(await first())
+
+
+def _config_refused(harness: Harness) -> None:
+    (name,) = harness.pods_ready("m-backend", 1)
+    unready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+    harness.cluster.edit(POD, "n", name, lambda live: live.update(status=unready))
+    harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["status"].update(readyReplicas=0))
+    refused = Reconfigure(version=1, ok=False, message="threshold is missing")
+    harness.report("m", name, version=1, reconfigure=refused)
 
 
 def _overdue(harness: Harness) -> None:

@@ -2,13 +2,14 @@
 
 `python -m tests.support.model_server [--port N] [--base-ms 1] [--item-ms 0.01]` prints `ready HOST:PORT`;
 `--one-request-each` ends each connection with its answer, `--backlog` connections wait for being taken.
-Every POST is a prediction of the `instances` protocol; the answer to an item is `{"got": item}`. What else
-it does is said in the request's query: `status=500`, `wrong=1` (one prediction too few), `garbage=1` (no
-JSON), `nohttp=1` (no HTTP), `cut=1` (half a body, then the end), `reset=1` (the end at once), `hang=1` (no
-answer), `hold=NAME` (answers when `POST /-/release?gate=NAME` has come, which opens that gate for good),
-`ms=50` (takes that long: never a bound on what a test does meanwhile, that is what gates are for),
-`fields=1` (fields and members of its own), `flaky=2` (the first two answers to this path are 500).
-`GET /-/runs` tells what ran; `PUT /-/ready?on=0` makes it not ready.
+A POST that names `instances` is a prediction; the answer to an item is `{"got": item}`. Every other request
+is answered with its path and method. What else it does is said in the request's query: `status=500`,
+`wrong=1` (one prediction too few), `garbage=1` (no JSON), `nohttp=1` (no HTTP), `cut=1` (half a body, then
+the end), `reset=1` (the end at once), `hang=1` (no answer), `hold=NAME` (answers when `POST
+/-/release?gate=NAME` has come, which opens that gate for good), `ms=50` (takes that long: never a bound on
+what a test does meanwhile, that is what gates are for), `fields=1` (fields and members of its own), `flaky=2`
+(the first two answers to this path are 500). `GET /-/runs` tells what ran; `PUT /-/ready?on=0` makes it not
+ready.
 
 `POST /-/reconfigure` takes a configuration: `{"refuse": "why"}` is refused with that message, `{"ms": 50}`
 takes that long, `{"lose": true}` ends the connection.
@@ -98,12 +99,12 @@ class Connection(asyncio.Protocol):
             self.answer(200, {})
         elif path == "/-/reconfigure":
             await self.reconfigure(json.loads(body))
-        elif method == "POST":
+        elif method == "POST" and predicts(body):
             await self.predict(target, options, fields, body)
         elif path == "/":
             self.answer(200 if self.record.ready else 503, {})
         else:
-            self.record.runs.append({"target": target, "fields": fields, "method": method})
+            self.record.runs.append({"target": target, "fields": fields, "method": method, "hex": body.hex()})
             self.answer(200, {"path": path, "method": method})
         self.busy = False
         self.step()
@@ -190,6 +191,15 @@ class Connection(asyncio.Protocol):
         self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         if not self.record.keep_alive:
             self.transport.close()
+
+
+def predicts(body: bytes) -> bool:
+    """Whether a body is a JSON object with `instances`."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and "instances" in document
 
 
 async def serve(arguments: argparse.Namespace) -> None:

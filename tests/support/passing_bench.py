@@ -103,6 +103,10 @@ class Asked:
         self.answers: list[Response] = []
         self.client = Line()
         self.switched: Headers | None = None
+        self.interims: list[tuple[int, Headers]] = []
+
+    def interim(self, status: int, headers: Headers) -> None:
+        self.interims.append((status, headers))
 
     def answer(self, response: Response) -> None:
         self.gone = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import random
 import socket
 
 MOST = 64
@@ -24,3 +25,26 @@ def free_port() -> int:
     kept.bind(("127.0.0.1", 0))
     _kept.append(kept)
     return int(kept.getsockname()[1])
+
+
+def free_host(port: int) -> str:
+    """An address of this machine's loopback network at whose `port` nobody listens (kept as in `free_port`).
+
+    Args:
+        port: the port that is to be free there.
+    """
+    for _ in range(100):
+        # NB: chance from the system: tests that run beside each other may be seeded alike.
+        host = "127." + ".".join(str(random.SystemRandom().randint(1, 254)) for _ in range(3))
+        kept = socket.socket()
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            kept.bind((host, port))
+        except OSError:
+            kept.close()
+            continue
+        if len(_kept) >= MOST:
+            _kept.popleft().close()
+        _kept.append(kept)
+        return host
+    raise OSError(f"expected a loopback address whose port {port} is free, found none in 100 tries")

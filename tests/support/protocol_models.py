@@ -5,7 +5,8 @@ sum of each item), `v2` (`y` is twice `x`), `openai` (an embedding is the text's
 or `envelope` (twice the body's `x`; `/stream` counts up to it, `/parked` says its second lines when `POST
 /-/resume` has come, and with `?break` breaks off instead). `GET /-/runs` tells what ran, and of which
 items it was told that nobody waits for them; `POST /-/gate?open=0` keeps predictions waiting.
-`POST /-/script` with `{type, body, status}` makes that the answer to the next batch of several (`envelope`).
+`POST /-/script` with `{type, body, status}` makes that the answer to the next batch of several (`envelope`,
+`instances`).
 `model_faults` has what a query spoils; `fault=short` is an answer with one item too few.
 """
 
@@ -30,7 +31,7 @@ cancelled: list[str] = []
 finished: list[str] = []
 resumed = asyncio.Event()
 sent: list[Any] = []
-"""The batches of `envelope`, as they came."""
+"""The batches of `envelope`, as they came, and those of `instances` whose answer was a script."""
 script: dict[str, str] = {}
 
 
@@ -50,8 +51,13 @@ def told(request: web.Request, answers: list[Any]) -> list[Any]:
 
 
 async def instances(request: web.Request) -> web.StreamResponse:
-    items = (await request.json())["instances"]
+    document = await request.json()
+    items = document["instances"]
     runs.append(len(items))
+    if script and len(items) > 1:
+        assert request.headers["x-penstock-item-answers"] == "1"
+        sent.append(document)
+        return scripted()
     predictions = told(request, [sum(item) for item in items])
     return web.json_response({"predictions": predictions, "model_version": "3"})
 
@@ -108,15 +114,19 @@ async def chat(request: web.Request) -> web.StreamResponse:
     return answer
 
 
+def scripted() -> web.StreamResponse:
+    """The answer that the test has given."""
+    said = dict(script)
+    script.clear()
+    return web.Response(status=int(said.get("status", "200")), text=said["body"], content_type=said["type"])
+
+
 async def envelope(request: web.Request) -> web.StreamResponse:
     items = (await request.json())["items"]
     runs.append(len(items))
     sent.append(items)
     if script and len(items) > 1:
-        said = dict(script)
-        script.clear()
-        status = int(said.get("status", "200"))
-        return web.Response(status=status, text=said["body"], content_type=said["type"])
+        return scripted()
     if items[0]["path"].startswith("/stream"):
         return await stream(request, items)
     if items[0]["path"].startswith("/parked"):

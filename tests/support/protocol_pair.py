@@ -17,9 +17,11 @@ class ProtocolPair(Pair):
     """A sidecar before a model of its protocol; with protocol `none`, of `openai`."""
 
     kind = ""
+    program: tuple[str, ...] = ()
+    """Another module that runs as the model, and its arguments; set before `start`."""
 
     async def start_model(self) -> None:
-        self.model = Program("tests.support.protocol_models", self.kind)
+        self.model = Program(*(self.program or ("tests.support.protocol_models", self.kind)))
         self.model_url = f"http://{await self.model.start()}"
 
     async def look(self) -> dict[str, Any]:
@@ -81,11 +83,14 @@ async def pairs(folder: Path) -> AsyncIterator[Callable[..., Awaitable[ProtocolP
     """
     async with contextlib.AsyncExitStack() as stack:
 
-        async def start(protocol: str, *flags: str, **batching: Any) -> ProtocolPair:
+        async def start(
+            protocol: str, *flags: str, program: tuple[str, ...] = (), **batching: Any
+        ) -> ProtocolPair:
             own = folder / protocol
             own.mkdir(exist_ok=True)
             pair = ProtocolPair(own, f"--protocol={protocol}", *flags)
             pair.kind = "openai" if protocol == "none" else protocol
+            pair.program = program
             stack.push_async_callback(_stop, pair)
             await pair.start(**batching)
             return pair

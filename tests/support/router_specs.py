@@ -34,6 +34,9 @@ _ENDPOINT = some(
     timeout=st.sampled_from(["1ms", "1m", "60s"]),
     retries=SMALL,
     coldStart=some(timeout=st.sampled_from(["0s", "5m"]), maxPending=SMALL),
+    cors=st.sampled_from(
+        [{"origins": ["*"]}, {"origins": ["http://a:1", "null-x://b"], "credentials": True}]
+    ),
 ).map(lambda found: {"backend": "b", **found})
 
 _PEERS = st.lists(

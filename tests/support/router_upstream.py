@@ -39,12 +39,13 @@ class Seen:
 
 @dataclasses.dataclass(slots=True)
 class Answer:
-    """What to send back: raw header lines, each with its line end."""
+    """What to send back: raw header lines, each with its line end; `interim` goes before all."""
 
     status: int = 200
     body: bytes = b"{}"
     headers: bytes = b""
     executed: bool = True
+    interim: bytes = b""
 
 
 class Cut(Exception):
@@ -97,7 +98,7 @@ class UpstreamServer:
         self.most_running = 0
         self.abandoned = 0
         """Requests whose client went away before the answer."""
-        self.port = 0
+        self.host, self.port = "127.0.0.1", 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -105,11 +106,12 @@ class UpstreamServer:
     @property
     def target(self) -> str:
         """As in settings."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
-    async def start(self, port: int = 0) -> UpstreamServer:
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> UpstreamServer:
         """Listen."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, backlog=1024)
+        self.host = host
+        self._server = await asyncio.start_server(self._accept, host, port, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -178,10 +180,11 @@ class UpstreamServer:
             if answer.executed:
                 self.executed[seen.identity] += 1
             writer.write(
-                f"HTTP/1.1 {answer.status} X\r\ncontent-length: {len(answer.body)}\r\n".encode()
+                answer.interim
+                + f"HTTP/1.1 {answer.status} X\r\ncontent-length: {len(answer.body)}\r\n".encode()
                 + answer.headers
                 + b"\r\n"
-                + answer.body
+                + (b"" if seen.method == "HEAD" else answer.body)
             )
             await writer.drain()
             return True

@@ -134,7 +134,7 @@ class Scripted:
         told = keys.read(headers)
         deadline, expires = self.dispatcher.until(now, round(timeout * 1000))
         return Asked(
-            keys.key("POST", target, told.fields, parsed.parameters)
+            keys.key("POST", target, told.fields, parsed.parameters, told.share)
             if parsed.items
             else Key("POST", target, told.fields, parsed.parameters, lone=True),
             request,

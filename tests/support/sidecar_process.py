@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 from yarl import URL
@@ -82,6 +82,34 @@ class Program:
             self.log.append(line.decode().rstrip())
 
 
+class Ended(NamedTuple):
+    """What a process that has ended left."""
+
+    code: int
+    out: str
+    err: str
+
+
+async def run(*arguments: str, env: dict[str, str] | None = None) -> Ended:
+    """Run `python -m` with these arguments to its end, which is to come by itself."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **(env or {})},
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), SECONDS)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
 class Reply:
     """An answer."""
 
@@ -99,6 +127,7 @@ class Reply:
         document = self.document
         assert document["status"] == self.status
         assert document["request_id"] == self.headers["x-request-id"]
+        assert document["error"] == document["detail"]  # where clients of Triton and KServe look
         assert self.headers["x-penstock-reason"] == document["reason"]
         if self.status in (429, 503):
             assert int(self.headers["retry-after"]) >= 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
@@ -86,3 +88,20 @@ async def scripted(found: Server) -> AsyncIterator[Server]:
     finally:
         server.close()
     assert not found.failures, found.failures
+
+
+async def unread(wire: Wire) -> bool:
+    """Read no more; returns whether more has come than was read, where it ends else."""
+    wire.writer.transport.pause_reading()
+    of = wire.writer.get_extra_info("socket")
+    readable = asyncio.get_running_loop().create_future()
+    # NB: the loop watches the connection's own descriptor itself.
+    with os.fdopen(os.dup(of.fileno()), "rb", buffering=0) as watched:
+        asyncio.get_running_loop().add_reader(watched, lambda: readable.done() or readable.set_result(None))
+        try:
+            await readable
+            look = socket.socket(fileno=os.dup(watched.fileno()))
+            with look:
+                return bool(look.recv(1, socket.MSG_PEEK))
+        finally:
+            asyncio.get_running_loop().remove_reader(watched)

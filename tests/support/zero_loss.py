@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,16 +16,11 @@ from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_
 
 BACKEND = "penstock.dev/backend=b"
 ROUTERS = "app.kubernetes.io/name=penstock-router"
-RATES = (1000.0, 700.0, 500.0, 350.0, 200.0)
-"""Requests a second that are tried; the last is taken without more ado."""
-TRIED_SECONDS = 3
-LATE_MS = 20.0
-"""How late the generator may be with one request in a hundred."""
-SLOW_MS = 60.0
-"""How long one request in a hundred may take, while one pod serves and nothing has gone wrong."""
-IDLE_SHARE = 0.5
-"""How much of all processors must be idle: pods that start take as much as they get, and on a machine with
-nothing left kubelets miss their probes, so that pods that are well are taken out."""
+MOST_RATE = 1000.0
+"""Requests a second at most."""
+LEAST_RATE = 50.0
+SHARE = 0.5
+"""The part of what the machine can do while pods start that is asked of it: other work comes and goes."""
 
 
 def serve(namespace: Namespace, load: Load, *, waits: dict[str, Any] | None = None, **spec: object) -> str:
@@ -96,40 +92,33 @@ def pod_on(namespace: Namespace, node: str) -> str:
     return there()[0]
 
 
-def processor_times() -> tuple[int, int]:
-    """How long all processors of the machine have been idle, and have been there, in clock ticks."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return ticks[3], sum(ticks)
+def calibrate(load: Load, url: str, start_pods: Callable[[], None]) -> tuple[float, dict[str, Any]]:
+    """A rate that this machine bears while pods start, beside whatever else it does now.
 
+    Pods that start take what processors there are, so what the machine does at rest says little: as many
+    requests as the generator can send go out while pods start, and the slowest seconds of that count.
 
-def calibrate(load: Load, url: str) -> tuple[float, list[dict[str, Any]]]:
-    """The highest of `RATES` that this machine bears with nothing going wrong, as it is loaded now.
-
-    Both ends must hold: the generator sends in time, and answers come in time, with half of the processors
-    left to what the changes start.
+    Args:
+        load: sends the requests.
+        url: of the endpoint.
+        start_pods: starts as many pods at once as any change of the test, and returns when all is at rest.
 
     Returns:
-        The rate, and what each try found.
+        The rate in requests a second, and what was seen.
     """
-    found: list[dict[str, Any]] = []
-    for rate in RATES:
-        before = processor_times()
-        load.start(url, rate=rate, count=int(rate * TRIED_SECONDS))
-        seen = load.finish(seconds=120)
-        idle, total = (after - since for after, since in zip(processor_times(), before, strict=True))
-        in_time = seen["late_p99_ms"] <= LATE_MS and seen["p99_ms"] <= SLOW_MS and seen["ok"] == seen["sent"]
-        held = in_time and idle / max(1, total) >= IDLE_SHARE
-        print(
-            f"calibration: {rate:.0f} requests/s {'held' if held else 'not held'}: {seen['ok']} of "
-            f"{seen['sent']} ok, p99 {seen['p99_ms']} ms, sends late by {seen['late_p99_ms']} ms (p99), "
-            f"processors {idle / max(1, total):.0%} idle"
-        )
-        found.append(
-            {"rate": rate, "held": held, "p99_ms": seen["p99_ms"], "late_p99_ms": seen["late_p99_ms"]}
-        )
-        if held:
-            break
-    return rate, found
+    load.start(url, rate=MOST_RATE)
+    load.mark("calibration")
+    start_pods()
+    summary = load.stop()
+    print(table(summary))
+    (part,) = summary["parts"]
+    capacity = float(part["least_rate"])
+    rate = max(LEAST_RATE, min(MOST_RATE, SHARE * capacity // 10 * 10))
+    print(
+        f"calibration: {capacity:.0f} answers a second in the slowest seconds while pods started, sends late "
+        f"by {summary['late_p99_ms']} ms (p99): {rate:.0f} requests a second from here on"
+    )
+    return rate, {"least_rate": capacity, "late_p99_ms": summary["late_p99_ms"], "not_ok": part["not_ok"]}
 
 
 def record(path: str, name: str, *, asked: dict[str, Any], found: dict[str, Any]) -> None:

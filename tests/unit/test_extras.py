@@ -72,3 +72,41 @@ def test_what_a_lock_lacks_would_be_noticed() -> None:
 def test_what_stands_on_our_own_http_has_no_aiohttp() -> None:
     """28 MB of memory a pod instead of 41."""
     assert [extra for extra in ("sidecar", "sdk") if "aiohttp" in locked(extra)] == []
+
+
+COMMANDS = [
+    ("penstock_sidecar", "penstock-sidecar", "sidecar"),
+    ("penstock_router", "penstock-router", "router"),
+    ("penstock_operator", "penstock-operator", "operator"),
+    ("penstock.serve", "penstock.serve", "sdk"),
+]
+RUN = f"""
+import runpy, sys
+{IMPORT_ALL.split("for found in")[0].replace("package, allowed", "module, allowed")}
+sys.argv[1:] = ["--help"]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+def run_with(module: str, extra: str | None) -> subprocess.CompletedProcess[str]:
+    """Run a command's `--help` where only an extra's packages can be imported; None for those without any."""
+    allowed = ["penstock", "msgspec"] if extra is None else locked(extra)
+    command = [sys.executable, "-c", RUN, module, json.dumps(allowed)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("module", "command", "extra"), COMMANDS)
+def test_a_command_whose_extra_is_missing_says_which(module: str, command: str, extra: str) -> None:
+    done = run_with(module, None)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{command}: expected the packages of penstock[{extra}], found none named ")
+    assert run_with(module, extra).returncode == 0
+
+
+@pytest.mark.parametrize(("module", "command", "extra"), COMMANDS)
+def test_the_docs_say_which_extra_brings_a_command(module: str, command: str, extra: str) -> None:
+    text = (ROOT / "docs" / "wire.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith(f"| `{extra}` |"))
+    assert f"`python -m {module}`" in row

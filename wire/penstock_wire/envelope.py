@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import itertools
-import os
 import re
 from collections.abc import Hashable, Sequence
 
 import msgspec
 
-from penstock_wire.batch_protocol import Message, Parsed
+from penstock_wire.batch_protocol import Message, Parsed, new_id
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import HOP_BY_HOP, METHOD, PREFIX, Headers
 from penstock_wire.http import Request, Response
@@ -28,10 +26,6 @@ OCTETS = b"application/octet-stream"
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _NOT_THE_MODELS = HOP_BY_HOP | {b"content-length"}
-
-# Ids need not be unguessable: a random part keeps those of two processes apart, a number those of one.
-_prefix = os.urandom(6).hex()
-_numbers = itertools.count(1)
 
 
 class Item:
@@ -61,7 +55,7 @@ class _Envelope:
         return request.method != "POST"
 
     def parse(self, request: Request) -> Parsed:
-        own = f"{_prefix}-{next(_numbers)}"
+        own = new_id()
         head = {
             "id": own,
             "method": request.method,
@@ -114,8 +108,20 @@ def read_item(raw: bytes) -> Response:
     Raises:
         NotJSON: it is none.
     """
-    found = members(raw)
-    status, headers = read_head(found)
+    return read_answer(members(raw))
+
+
+def read_answer(found: dict[str, bytes], *, ours: bool = False) -> Response:
+    """An answer from its members `status`, `headers` and `body` or `bodyB64`; others are ignored.
+
+    Args:
+        found: the members.
+        ours: as for `read_head`.
+
+    Raises:
+        NotJSON: it is none.
+    """
+    status, headers = read_head(found, ours=ours)
     body = found.get("body")
     encoded = found.get("bodyB64")
     if body is not None and encoded is not None:
@@ -127,8 +133,12 @@ def read_item(raw: bytes) -> Response:
     return Response(status, headers, body or b"")
 
 
-def read_head(found: dict[str, bytes]) -> tuple[int, Headers]:
+def read_head(found: dict[str, bytes], *, ours: bool = False) -> tuple[int, Headers]:
     """Status and fields of an answer from its members; 200 and none where it has none.
+
+    Args:
+        found: the members.
+        ours: keep fields that only Penstock may set, for a caller that looks at them.
 
     Raises:
         NotJSON: they cannot be sent.
@@ -145,7 +155,7 @@ def read_head(found: dict[str, bytes]) -> tuple[int, Headers]:
             text = read_string(each)
             if not _VALUE.fullmatch(text):
                 raise NotJSON(f"expected the value of field {name}, found {text[:40]!r}")
-            if field not in _NOT_THE_MODELS and not field.startswith(PREFIX):
+            if field not in _NOT_THE_MODELS and (ours or not field.startswith(PREFIX)):
                 headers.append((field, text.strip().encode("latin-1")))
     return int(raw), tuple(headers)
 

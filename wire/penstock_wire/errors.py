@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID
+from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID, TIMEOUT_MS, Headers, get
 from penstock_wire.http import Response
 
 
@@ -30,6 +30,7 @@ class Reason(enum.StrEnum):
     NO_LENGTH = "no_length"
     NO_ROUTE = "no_route"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    NOT_IMPLEMENTED = "not_implemented"
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline"
     DRAINING = "draining"
@@ -40,6 +41,7 @@ class Reason(enum.StrEnum):
     BAD_ANSWER = "bad_answer"
     MODEL_UNREACHABLE = "model_unreachable"
     MODEL_FAILED = "model_failed"
+    BATCH_FAILED = "batch_failed"
     SLOW_READER = "slow_reader"
     CLIENT_GONE = "client_gone"
     INTERNAL = "internal"
@@ -55,6 +57,7 @@ STATUS: dict[Reason, int] = {
     Reason.NO_LENGTH: 411,
     Reason.NO_ROUTE: 404,
     Reason.METHOD_NOT_ALLOWED: 405,
+    Reason.NOT_IMPLEMENTED: 501,
     Reason.QUEUE_FULL: 503,
     Reason.DEADLINE: 504,
     Reason.DRAINING: 503,
@@ -65,6 +68,7 @@ STATUS: dict[Reason, int] = {
     Reason.BAD_ANSWER: 502,
     Reason.MODEL_UNREACHABLE: 502,
     Reason.MODEL_FAILED: 500,
+    Reason.BATCH_FAILED: 502,
     Reason.SLOW_READER: 499,
     Reason.CLIENT_GONE: 499,
     Reason.INTERNAL: 500,
@@ -80,6 +84,7 @@ TITLE: dict[Reason, str] = {
     Reason.NO_LENGTH: "The request has no length",
     Reason.NO_ROUTE: "No endpoint serves this path",
     Reason.METHOD_NOT_ALLOWED: "The endpoint does not allow this method",
+    Reason.NOT_IMPLEMENTED: "The router does not do this yet",
     Reason.QUEUE_FULL: "The queue is full",
     Reason.DEADLINE: "The deadline cannot be met",
     Reason.DRAINING: "The pod is shutting down",
@@ -90,12 +95,40 @@ TITLE: dict[Reason, str] = {
     Reason.BAD_ANSWER: "The model gave an answer that cannot be used",
     Reason.MODEL_UNREACHABLE: "The model cannot be reached",
     Reason.MODEL_FAILED: "The model failed",
+    Reason.BATCH_FAILED: "The batch that held the request failed",
     Reason.SLOW_READER: "The client read its answer too slowly",
     Reason.CLIENT_GONE: "The client went away before its answer",
     Reason.INTERNAL: "An unexpected error in Penstock",
 }
 
+MODEL_REASONS = frozenset(
+    reason.value.encode()
+    for reason in (
+        Reason.BAD_JSON,
+        Reason.BAD_MEDIA_TYPE,
+        Reason.BAD_SHAPE,
+        Reason.MISSING_ARGUMENTS,
+        Reason.NO_ROUTE,
+        Reason.METHOD_NOT_ALLOWED,
+        Reason.NOT_READY,
+        Reason.BAD_ANSWER,
+        Reason.MODEL_FAILED,
+        Reason.INTERNAL,
+    )
+)
+"""Reasons that a model server may give for an answer of its own: the SDK's."""
+MODEL_ANSWER = "model_answer"
+"""In metrics and logs, the reason of an error that a model server answered without one of these."""
+
 PROBLEM_TYPE = "https://penstock.dev/errors/"
+
+
+_origin = {"backend": "", "pod": ""}
+
+
+def set_origin(*, backend: str, pod: str) -> None:
+    """Name who answers: all problems of this process say so from now on, where `response` is not told."""
+    _origin.update(backend=backend, pod=pod)
 
 
 class DocumentError(ValueError):
@@ -141,8 +174,8 @@ class PenstockError(Exception):
 
         Args:
             request_id: the request's `x-request-id`; left out when empty, as the next two.
-            backend: name of the backend that answers.
-            pod: name of the pod that answers.
+            backend: name of the backend that answers; by default that of the process (`set_origin`).
+            pod: name of the pod that answers; likewise.
         """
         document: dict[str, Any] = {
             "type": PROBLEM_TYPE + self.reason.value,
@@ -150,7 +183,9 @@ class PenstockError(Exception):
             "status": self.status,
             "detail": self.detail,
             "reason": self.reason.value,
+            "error": self.detail,  # where clients of Triton and KServe look
         }
+        backend, pod = backend or _origin["backend"], pod or _origin["pod"]
         where = {"request_id": request_id, "backend": backend, "pod": pod}
         document.update({name: value for name, value in where.items() if value}, **(self.extra or {}))
         fields = [
@@ -169,3 +204,14 @@ class PenstockError(Exception):
         except UnicodeEncodeError:  # a lone surrogate in what was found, which msgspec does not write
             body = json.dumps(document).encode()
         return Response(status=self.status, headers=tuple(fields), body=body)
+
+
+def bad_timeout(headers: Headers) -> PenstockError:
+    """The error of a request whose `x-penstock-timeout-ms` cannot be read.
+
+    Args:
+        headers: its fields.
+    """
+    found = (get(headers, TIMEOUT_MS) or b"")[:64].decode("latin-1")
+    expected = f"expected {TIMEOUT_MS.decode()} in whole milliseconds"
+    return PenstockError(Reason.BAD_REQUEST, f"{expected}, found {found!r}")

@@ -2,7 +2,7 @@
 
 Read on in `h1_front_connection` (one connection), `h1_front_head` (what heads must be), `h1_front_known`
 (heads that came before), `h1_front_streams` (bodies, answers and tunnels that are not whole),
-`h1_front_limits` (how much of anything).
+`h1_front_accept` (how many connections), `h1_front_limits` (how much of anything).
 
 Whoever does not send is not waited for: one sweep a second closes connections whose head, body or next
 request is overdue, or whose reader takes nothing. `close_keepalive` ends idle connections at once and each
@@ -12,11 +12,13 @@ other one with its current answer.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from typing import cast
 
 from penstock_wire import h1_front_limits as limits
+from penstock_wire.h1_front_accept import Acceptor
 from penstock_wire.h1_front_answers import H1Exchange
 from penstock_wire.h1_front_connection import H1Connection
 from penstock_wire.h1_front_head import AnswerHead
@@ -30,6 +32,8 @@ class H1Front:
     Args:
         max_body_bytes: a larger body that is not a stream is answered 413 `too_large`.
         max_connections: connections open at once; a further one is closed at once.
+        max_per_address: where it is set, of these from one address; then they are counted when they are
+            accepted (`h1_front_accept`), not when they have shaken hands.
         backlog: connections that may wait to be accepted.
     """
 
@@ -38,6 +42,7 @@ class H1Front:
         *,
         max_body_bytes: int = limits.MAX_BODY_BYTES,
         max_connections: int = limits.MAX_CONNECTIONS,
+        max_per_address: int | None = None,
         backlog: int = 1024,
     ) -> None:
         self.max_body_bytes = max_body_bytes
@@ -47,6 +52,7 @@ class H1Front:
         self.heads = AnswerHead()
         self.now = time.monotonic()
         """The time in seconds, as of the last sweep: what a connection notes at each request."""
+        self.max_per_address = max_per_address
         self._backlog = backlog
         self._listeners: set[H1Listener] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -80,16 +86,31 @@ class H1Front:
         """
         loop = asyncio.get_running_loop()
         listener = H1Listener(self, service, streams, whole_bytes)
-        listener.server = await loop.create_server(
-            lambda: cast("asyncio.Protocol", H1Connection(self, listener, loop)),
-            host,
-            port,
-            backlog=self._backlog,
-            reuse_port=reuse_port or None,
-            ssl=tls,
-            ssl_handshake_timeout=limits.HANDSHAKE_SECONDS if tls else None,
-            ssl_shutdown_timeout=limits.LINGER_SECONDS if tls else None,
-        )
+        if self.max_per_address is not None:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            bound = socket.create_server(
+                (host, port), family=family, backlog=self._backlog, reuse_port=reuse_port
+            )
+            listener.server = listener.acceptor = Acceptor(
+                loop,
+                bound,
+                lambda: H1Connection(self, listener, loop),
+                tls=tls,
+                most=self.max_connections,
+                per_address=self.max_per_address,
+                backlog=self._backlog,
+            )
+        else:
+            listener.server = await loop.create_server(
+                lambda: cast("asyncio.Protocol", H1Connection(self, listener, loop)),
+                host,
+                port,
+                backlog=self._backlog,
+                reuse_port=reuse_port or None,
+                ssl=tls,
+                ssl_handshake_timeout=limits.HANDSHAKE_SECONDS if tls else None,
+                ssl_shutdown_timeout=limits.LINGER_SECONDS if tls else None,
+            )
         self._listeners.add(listener)
         if self._sweeper is None:
             self.sweep()
@@ -156,7 +177,8 @@ class H1Listener:
         self.whole_bytes = front.max_body_bytes if streams is None else min(whole_bytes, front.max_body_bytes)
         self.known = KnownHeads()
         self.closing = front.closing  # each answer is the last of its connection
-        self.server: asyncio.Server
+        self.server: asyncio.Server | Acceptor
+        self.acceptor: Acceptor | None = None
         self.connections: set[H1Connection] = set()
         self.empty = asyncio.Event()
         self.empty.set()
@@ -167,6 +189,14 @@ class H1Listener:
         """See `Listener.address`."""
         host, port = self.server.sockets[0].getsockname()[:2]
         return str(host), int(port)
+
+    def leave(self, connection: H1Connection) -> None:
+        """A connection has ended."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self.empty.set()
+        if self.acceptor is not None:
+            self.acceptor.release(connection)
 
     async def close(self, grace: float | None = None) -> None:
         """See `Listener.close`; after `grace` seconds what is still under way is cut."""
@@ -190,6 +220,7 @@ class _Tasks:
         self._handler = handler
 
     def __call__(self, exchange: Exchange) -> None:
+        exchange.request.interim = exchange.interim
         exchange.gone = asyncio.ensure_future(self._run(cast("H1Exchange", exchange))).cancel
 
     async def _run(self, exchange: H1Exchange) -> None:
@@ -204,3 +235,5 @@ class _Tasks:
             exchange.fail(error)
         else:
             exchange.answer(answer)
+        finally:
+            exchange.request.interim = None  # or each would keep the other

@@ -67,6 +67,11 @@ class H1Exchange:
         self.keep = self.plain = False
         self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
 
+    def interim(self, status: int, headers: Headers) -> None:
+        """See `Exchange.interim`."""
+        if self.connection is not None and not self.old:
+            self.connection.interim(status, headers)
+
     def switch(self, headers: Headers) -> Tunnel:
         """See `Exchange.switch`."""
         if self.connection is None:
@@ -270,17 +275,28 @@ class AnswerSide:
         detail = f"{type(error).__name__} in a handler"
         self._answer_uncommon(exchange, PenstockError(Reason.INTERNAL, detail).response())
 
+    def interim(self, status: int, headers: Headers) -> None:
+        """Send an interim answer of the exchange under way."""
+        try:
+            head = heads.interim_head(status, headers)
+        except ValueError as error:
+            log("interim answer cannot be sent", level="warning", error=repr(error))
+            return
+        if not self._transport.is_closing():
+            self._transport.write(head)
+
     def _answer_uncommon(self, exchange: H1Exchange, response: Response) -> None:
         """Send an answer that is a stream, has no body, or may be the last."""
         keep = exchange.keep and not self._listener.closing
         stream = response.stream
         bodiless = exchange.request.method == "HEAD" or response.status in heads.NO_BODY_STATUS
         body = response.body
-        length = len(body) if stream is None else response.length
+        # An answer to HEAD may tell of a body that it leaves out.
+        length = len(body) if stream is None and response.length is None else response.length
         chunked = False
         if response.status in heads.NO_BODY_STATUS or (
-            # A HEAD answered from upstream comes without a body, and without the length that it would have.
-            exchange.request.method == "HEAD" and not length
+            # Nothing says how long the body would be.
+            exchange.request.method == "HEAD" and not length and response.length is None
         ):
             tail = b""
         elif length is not None:

@@ -95,9 +95,7 @@ class H1Connection(AnswerSide):
         self._mode = DROP
         self._last = True
         self._front.connections.discard(self)
-        self._listener.connections.discard(self)
-        if not self._listener.connections:
-            self._listener.empty.set()
+        self._listener.leave(self)
         self._parser = None  # it holds this connection
         self._line = None
         self._behind = b""
@@ -191,7 +189,7 @@ class H1Connection(AnswerSide):
         if self._last:
             return
         if self._dry_bytes > limits.MAX_HEAD_BYTES:
-            self._refuse(heads.fields_too_large(f"expected a head of at most {limits.MAX_HEAD_BYTES} bytes"))
+            self._refuse(heads.head_too_large(self._url, limits.MAX_HEAD_BYTES))
         elif self._phase == BODY:
             if self._left > 0:
                 self._mode = BYPASS  # what comes next is body to its last byte, and needs no parser
@@ -283,9 +281,10 @@ class H1Connection(AnswerSide):
             self._incoming = None
         elif self._left:
             self._begin_body(exchange, None if found.chunked else found.length)
-        elif found.upgrade and found.keep and self._listener.streams is not None and parser.should_upgrade():
+        elif found.upgrade and found.keep and parser.should_upgrade():
             request.upgrade = found.upgrade
-            self._undecided = exchange
+            if self._listener.streams is not None:
+                self._undecided = exchange
 
     def _begin_body(self, exchange: H1Exchange, length: int | None) -> None:
         """Ask whether the body is to be a stream, and refuse one that is too large to be whole."""
@@ -469,10 +468,9 @@ class H1Connection(AnswerSide):
         """Answer 101 and become a tunnel."""
         if self._transport.is_closing():
             raise ClientGone("the client went away")
-        lines = b"".join(b"%b: %b\r\n" % field for field in headers)
-        if not lines.count(b"\r") == lines.count(b"\n") == len(headers) or b"\0" in lines:
-            raise ValueError("expected header fields of one line each")
-        self._transport.write(b"HTTP/1.1 101 Switching Protocols\r\n%b\r\n" % lines)
+        if self._undecided is None:
+            raise ValueError("expected a listener whose connections may switch protocols")
+        self._transport.write(heads.interim_head(101, headers))
         self._tunnel = tunnel = streams.FrontTunnel(self)
         self._current = self._undecided = None
         self._last = True
@@ -576,9 +574,9 @@ def _check_size(url: bytes, fields: heads.Fields) -> None:
     """Refuse a head that is too large.
 
     Raises:
-        PenstockError: 431.
+        PenstockError: 414 or 431.
     """
     if len(fields) > _MAX_FIELDS:
         raise heads.fields_too_large(f"expected at most {_MAX_FIELDS} header fields")
     if len(url) + sum(len(name) + len(value) for name, value in fields) > _MAX_HEAD_BYTES:
-        raise heads.fields_too_large(f"expected a head of at most {_MAX_HEAD_BYTES} bytes")
+        raise heads.head_too_large(url, _MAX_HEAD_BYTES)

@@ -35,6 +35,7 @@ _HOST = re.compile(
 )
 _TARGET = re.compile(r"[!-~\x80-\xff]+")
 _JOIN_FIELD = b": ".join
+_PREFACE = b"PRI * HTTP/2.0\r\n"
 
 
 class Framing:
@@ -152,6 +153,18 @@ def origin_form(method: str, url: bytes) -> tuple[str, bytes | None]:
     return (path if path[:1] == "/" else "/" + path), authority
 
 
+def interim_head(status: int, headers: Headers) -> bytes:
+    """The head of an answer of 1xx, which is all there is of it.
+
+    Raises:
+        ValueError: fields that would be read as others.
+    """
+    lines = b"".join([b"%b: %b\r\n" % field for field in headers])
+    if not lines.count(b"\r") == lines.count(b"\n") == len(headers) or b"\0" in lines:
+        raise ValueError("expected header fields of one line each")
+    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, _PHRASES.get(status, b"Unknown"), lines)
+
+
 class AnswerHead:
     """Renders heads of answers. What all answers of a status share is made once a second.
 
@@ -226,7 +239,9 @@ class AnswerHead:
 
 
 def cannot_read(error: object, data: bytes) -> PenstockError:
-    """400 for bytes that are no request."""
+    """400 for bytes that are no request; 505 for those with which a client begins to speak HTTP/2."""
+    if data.startswith(_PREFACE):  # RFC 9113 section 3.4
+        return PenstockError(Reason.BAD_REQUEST, "expected HTTP/1.1, found HTTP/2", status=505)
     found = (
         "found a TLS handshake, and this port speaks plain HTTP"
         if data[:2] == b"\x16\x03"
@@ -238,3 +253,12 @@ def cannot_read(error: object, data: bytes) -> PenstockError:
 def fields_too_large(detail: str) -> PenstockError:
     """431 for a head beyond a limit."""
     return PenstockError(Reason.TOO_LARGE, f"{detail}, found more", status=431)
+
+
+def head_too_large(target: bytes, most: int) -> PenstockError:
+    """414 for a head of more than `most` bytes where most of them are its target's, else 431."""
+    if 2 * len(target) <= most:
+        return fields_too_large(f"expected a head of at most {most} bytes")
+    # RFC 9112 section 3
+    detail = f"expected a head of at most {most} bytes, found a target of at least {len(target)}"
+    return PenstockError(Reason.TOO_LARGE, detail, status=414)

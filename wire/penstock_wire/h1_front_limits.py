@@ -25,8 +25,8 @@ BODY_SECONDS = 60.0
 IDLE_SECONDS = 75.0
 WRITE_SECONDS = 60.0
 """How long a client may take nothing of what is written to it."""
-HANDSHAKE_SECONDS = 10.0
-"""For a TLS handshake, where TLS is spoken."""
+HANDSHAKE_SECONDS = 3.0
+"""For a TLS handshake, where TLS is spoken; a reporter gives up after 2."""
 LINGER_SECONDS = 2.0
 """How long a client that was refused may go on sending: closed at once, it would be reset before it read why
 (RFC 9112 section 9.6)."""

@@ -2,9 +2,11 @@
 
 A connection goes back to the pool only after a complete answer that allows it, with nothing left over and
 the request's body sent whole. One that was cancelled, timed out, half closed, answered early, abandoned in
-the middle of a stream, or that has sent a byte more than its answer is closed and never used again: a client
-that leaves cannot poison the pool. No request is ever sent twice: one that is lost on a kept connection may
-have run. Instead a connection that has idled is looked at before it is used.
+the middle of a stream, that has answered 5xx (many servers then end the connection a little later, without a
+word in the answer), or that has sent a byte more than its answer is closed and never used again: a client
+that leaves cannot poison the pool. No request is ever sent twice here: one that is lost on a kept connection
+may have run. Instead a connection that has idled is looked at before it is used, and `RequestUnread` says
+where a request cannot have run, for whoever may send it again.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class H1Upstream:
         connected: Callable[[], object] | None = None,
     ) -> Response:
         """See `Upstream.send`."""
-        connection = self._take((host, port))
+        connection = self._idle_for((host, port), request)
         if connection is None:
             connection, timeout = await self._connect((host, port), timeout, connected)
         try:
@@ -99,7 +101,7 @@ class H1Upstream:
 
     def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
         """See `Upstream.begin`."""
-        connection = self._take((host, port))
+        connection = None if request.fresh else self._take((host, port))
         if connection is None:
             return None
         try:
@@ -120,7 +122,7 @@ class H1Upstream:
         connected: Callable[[], object] | None = None,
     ) -> Answer:
         """See `Upstream.open`."""
-        connection = self._take((host, port))
+        connection = self._idle_for((host, port), request)
         if connection is None:
             connection, timeout = await self._connect((host, port), timeout, connected)
         try:
@@ -135,6 +137,19 @@ class H1Upstream:
             if head.done() and not head.cancelled() and head.exception() is None:
                 head.result().abort()
             raise
+
+    def _idle_for(self, key: tuple[str, int], request: Request) -> Connection | None:
+        if not request.fresh:
+            return self._take(key)
+        # NB: the new connection takes a place in the pool, or a search for a bad request would fill a server
+        # that bounds its connections.
+        if (idle := self._idle.get(key)) is not None:
+            oldest = next(iter(idle))
+            del idle[oldest]
+            if not idle:
+                del self._idle[key]
+            oldest.end()
+        return None
 
     def _take(self, key: tuple[str, int]) -> Connection | None:
         """The connection that was used last and is still good; those that are not are closed."""

@@ -23,8 +23,8 @@ from typing import Any, Protocol, cast
 import httptools
 
 from penstock_wire.h1_upstream_answer import Answer, Body, UpstreamTunnel
-from penstock_wire.h1_upstream_head import DROPPED, encode_head
-from penstock_wire.headers import Headers, end_to_end
+from penstock_wire.h1_upstream_head import DROPPED, blank_lines_follow, encode_head
+from penstock_wire.headers import REASON, Headers, end_to_end
 from penstock_wire.http import (
     AnswerUnreadable,
     BodyReader,
@@ -32,11 +32,13 @@ from penstock_wire.http import (
     Done,
     PeerSilent,
     Request,
+    RequestUnread,
     Response,
     UpstreamError,
     UpstreamTimeout,
 )
-from penstock_wire.silence import is_silence
+from penstock_wire.messages import Interim
+from penstock_wire.silence import is_silence, was_reset
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Of a body that is collected whole."""
@@ -47,7 +49,6 @@ JOIN_BYTES = 64 * 1024
 
 _IDLE, _HEAD, _BODY, _TUNNEL = range(4)
 _NO_BODY_STATUS = (204, 304)
-_END_OF_FIELDS = b"\r\n\r\n"
 
 
 class Pool(Protocol):
@@ -93,6 +94,8 @@ class Connection:
         self._streamed = False
         self._body: Body | None = None  # of a streamed answer, or of a tunnel
         self._upgrade = b""
+        self._interim: Interim | None = None
+        self._kept = False  # it has carried an exchange before this one
         self._head_only = False
         self._spent = False  # the parser cannot read another message
         self._status = 0
@@ -142,6 +145,7 @@ class Connection:
             self._spent = False
             self._parser = httptools.HttpResponseParser(self)
         self._upgrade = request.upgrade
+        self._interim = request.interim
         self._head_only = request.method == "HEAD"
         self._to_the_end = False
         self._asking = False
@@ -233,6 +237,7 @@ class Connection:
         """End the exchange under way with an error, and the connection."""
         self.reusable = False
         self._over = False
+        self._interim = None
         self._deadline = math.inf
         self._state = _IDLE
         self._past_parser = 0
@@ -310,7 +315,7 @@ class Connection:
             self.fail(PeerSilent(f"{self.where} gave no sign of life before a complete answer: {error}"))
             self._pool.silent(self)
         else:
-            self.fail(ConnectionLost(f"the connection to {self.where} ended before a complete answer"))
+            self.fail(self._ended_early(reset=isinstance(error, (ConnectionResetError, BrokenPipeError))))
         if self._timer is not None:
             self._timer.cancel()
         self.resume_writing()
@@ -326,8 +331,15 @@ class Connection:
             self._complete()
             self._hand_over()
         elif self._state != _IDLE:
-            self.fail(ConnectionLost(f"the connection to {self.where} ended before a complete answer"))
+            self.fail(self._ended_early(reset=was_reset(self.transport)))
         return False
+
+    def _ended_early(self, *, reset: bool) -> ConnectionLost:
+        # NB: a kernel resets a connection whose socket is closed with bytes unread, or was closed before they
+        # came. A server that has read a request and then ends leaves an orderly end.
+        if reset and self._kept and self._state == _HEAD and not self._dry_bytes:
+            return RequestUnread(f"{self.where} closed the connection before it had read the request")
+        return ConnectionLost(f"the connection to {self.where} ended before a complete answer")
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -390,7 +402,7 @@ class Connection:
             else:
                 self.reusable = False  # garbage behind a complete answer
         if self._over:
-            if _blank_lines_follow(data, self._length or 0):
+            if blank_lines_follow(data, self._length or 0):
                 self.reusable = False
             self._release()
         elif self._dry_bytes > MAX_HEAD_BYTES:
@@ -426,6 +438,8 @@ class Connection:
         if status < 200:
             if status == 101 and not (parser.should_upgrade() and self._asked_for(self._fields)):
                 raise AnswerUnreadable(f"{self.where} switched protocols, which was not asked for")
+            if status > 101 and self._interim is not None:
+                self._interim(status, self._end_to_end())
             return
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
@@ -447,6 +461,10 @@ class Connection:
                     raise AnswerUnreadable(f"{self.where}: expected transfer-encoding chunked, found another")
                 chunked = True
         if not parser.should_keep_alive():
+            self.reusable = False
+        # NB: many servers end the connection some ms after the answer to an unhandled exception (uvicorn logs
+        # it first), without a word in its head. An answer of Penstock's own is honest.
+        if status >= 500 and not any(name == REASON for name, _ in self._fields):
             self.reusable = False
         if status == 204 and (chunked or length):  # a body may yet come that it must not have
             self.reusable = False
@@ -525,6 +543,8 @@ class Connection:
     def _release(self) -> None:
         """Go back to the pool, or end."""
         self._over = False
+        self._kept = True
+        self._interim = None
         self._state = _IDLE
         self._fields, self._pieces = [], []  # an idle connection keeps no answer
         if self.reusable:
@@ -557,15 +577,3 @@ class Connection:
         if any(name == b"connection" for name, _ in fields):
             return end_to_end(fields)
         return tuple([field for field in fields if field[0] not in DROPPED])
-
-
-def _blank_lines_follow(data: bytes, length: int) -> bool:
-    """Whether CR or LF follow a complete answer, which the parser skips in silence.
-
-    Args:
-        data: what was received last; a head or the last chunk ends in it.
-        length: bytes of the body behind that head.
-    """
-    end = len(data) - length
-    before = data[max(0, end - 5) : end]
-    return not _END_OF_FIELDS.endswith(before[-4:]) or before[:-4] in (b"\r", b"\n")

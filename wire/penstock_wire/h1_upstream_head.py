@@ -1,4 +1,4 @@
-"""The head of an upstream request, as bytes."""
+"""The head of an upstream request, as bytes, and what may follow the head of an answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from penstock_wire.http import Request, UpstreamError
 
 DROPPED = HOP_BY_HOP | {b"content-length"}
 _NOT_SENT = DROPPED | {b"expect"}  # nobody here waits for `100 Continue`
+_END_OF_FIELDS = b"\r\n\r\n"
 _MAY_LACK_BODY = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 
 
@@ -45,3 +46,15 @@ def encode_head(request: Request, where: str) -> bytes:
     if not head.count(b"\r") == head.count(b"\n") == wanted or b"\0" in head:
         raise UpstreamError(f"the request for {where} cannot be sent: expected fields of one line each")
     return head + b"\r\n"
+
+
+def blank_lines_follow(data: bytes, length: int) -> bool:
+    """Whether CR or LF follow a complete answer, which the parser skips in silence.
+
+    Args:
+        data: what was received last; a head or the last chunk ends in it.
+        length: bytes of the body behind that head.
+    """
+    end = len(data) - length
+    before = data[max(0, end - 5) : end]
+    return not _END_OF_FIELDS.endswith(before[-4:]) or before[:-4] in (b"\r", b"\n")

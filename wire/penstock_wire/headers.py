@@ -16,9 +16,14 @@ QUEUE = b"x-penstock-queue"
 NOT_ADMITTED = b"x-penstock-not-admitted"
 REASON = b"x-penstock-reason"
 ATTEMPT = b"x-penstock-attempt"
+ITEM_ANSWERS = b"x-penstock-item-answers"
 MIRROR = b"x-penstock-mirror"
 NODE = b"x-penstock-node"
 DRAIN = b"x-penstock-drain"
+RECONFIGURE = b"x-penstock-reconfigure"
+"""What shows a model server that it is its own sidecar that reconfigures it."""
+CONFIG = b"x-penstock-config"
+"""Names a userConfig: sent with it, and told by the model's ready path while it is the one in force."""
 TRACEPARENT = b"traceparent"
 SERVER_TIMING = b"server-timing"
 
@@ -38,6 +43,8 @@ HOP_BY_HOP = frozenset(
     }
 )
 """RFC 9110 section 7.6.1: fields that concern one connection and are never forwarded."""
+
+_LONGEST_MS = 10**12
 
 FROM_CLIENT = frozenset({METHOD, SHARD_KEY, TIMEOUT_MS, PRIORITY})
 """The `x-penstock-*` fields that a client may send; the edge drops the others."""
@@ -76,8 +83,13 @@ def end_to_end(headers: Headers) -> Headers:
 
 
 def timeout_ms(headers: Headers) -> int | None:
-    """The client's remaining time in milliseconds, or None where it sent none that can be read."""
+    """The client's remaining time in milliseconds; None where it sent none, -1 where it cannot be read.
+
+    Who sends what cannot be read means to be answered in some time: it is refused (`errors.bad_timeout`).
+    """
     value = get(headers, TIMEOUT_MS)
-    if value is None or not value.isdigit() or len(value) > 12:
+    if value is None:
         return None
-    return int(value)
+    if not value.isdigit():
+        return -1
+    return int(value) if len(value) <= 12 else _LONGEST_MS

@@ -14,6 +14,7 @@ Errors::
             ConnectTimeout      not in the time that there was
         ConnectionLost      sent, then lost: may or may not have been executed
             PeerSilent          not even the kernel of the other machine says anything
+            RequestUnread       closed before the whole request was read: nobody can have executed it
             AnswerUnreadable    sent, and what came back is no HTTP answer
         UpstreamTimeout     no complete answer in time
     ClientGone              the client ended its connection in the middle of its body or of a tunnel
@@ -86,6 +87,13 @@ class PeerSilent(ConnectionLost):
     """Nothing came from the peer's machine any more, not even from its kernel."""
 
 
+class RequestUnread(ConnectionLost):
+    """The server had closed a kept connection, or closed it with a part of the request unread.
+
+    Only its kernel can say so, by a reset before the first byte of an answer.
+    """
+
+
 class AnswerUnreadable(ConnectionLost):
     """What came back is no HTTP/1.1 answer; the request may have been executed."""
 
@@ -114,6 +122,17 @@ class Exchange(Protocol):
 
     def answer(self, response: Response) -> None:
         """Send the answer; nothing happens where the client is gone, or where it was answered."""
+        ...
+
+    def interim(self, status: int, headers: Headers) -> None:
+        """Send an interim answer (RFC 9110 section 15.2), such as 103.
+
+        Nothing happens where the client is gone, was answered, or speaks HTTP/1.0, which has none.
+
+        Args:
+            status: 102 to 199.
+            headers: its fields.
+        """
         ...
 
     def switch(self, headers: Headers) -> Tunnel:
@@ -155,6 +174,9 @@ class Front(Protocol):
 
     async def listen(self, host: str, port: int, handler: Handler, *, reuse_port: bool = False) -> Listener:
         """Listen on an address, with whole bodies and a task for each request.
+
+        No connection switches protocols; a request's `upgrade` says that its client has asked for it, and its
+        `interim` sends an interim answer, as `Exchange.interim` does.
 
         Args:
             host: address to bind.
@@ -250,8 +272,8 @@ class Upstream(Protocol):
             done: called once, never before this returns; it may begin the next exchange.
 
         Returns:
-            What gives the exchange up, `done` being told then as well; None where no connection is idle:
-            nothing was sent, and `send` makes one.
+            What gives the exchange up, `done` being told then as well; None where no connection is idle, or
+            the request wants a fresh one: nothing was sent, and `send` makes one.
 
         Raises:
             UpstreamError: the request cannot be sent as it is.
@@ -279,6 +301,7 @@ class Upstream(Protocol):
 
         Raises:
             ConnectFailed: surely not executed.
+            RequestUnread: sent on a kept connection, and surely not executed.
             ConnectionLost: sent, answer incomplete.
             UpstreamTimeout: time is over.
         """

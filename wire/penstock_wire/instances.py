@@ -2,6 +2,7 @@
 
 An item is one element of `instances`. All other top-level members of a request are parameters: part of the
 key, since a batch has one set of them. All other members of an answer come back to each request of the batch.
+A model may answer items of a batch by themselves: `item_answers` has the form.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import cast
 
 import msgspec
 
-from penstock_wire.batch_protocol import Message, Parsed
+from penstock_wire.batch_protocol import Message, OwnAnswers, Parsed
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import ITEM_ANSWERS, Headers
 from penstock_wire.http import Request, Response
-from penstock_wire.json_slices import NotJSON, Sole, elements, members
-from penstock_wire.media_types import check_json
+from penstock_wire.item_answers import ANSWERS, is_form, plain_fields, read_answers
+from penstock_wire.json_slices import NotJSON, Sole, elements, members, object_with
+from penstock_wire.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
 
 INSTANCES = "instances"
 PREDICTIONS = "predictions"
@@ -28,6 +31,8 @@ Parameters = tuple[tuple[str, bytes], ...]
 _REQUEST = Sole(INSTANCES)
 _ANSWER = Sole(PREDICTIONS)
 _NO_MORE = b"]}"
+_ASKS = ((ITEM_ANSWERS, b"1"),)
+_BODY = BodyFields(CLOUD_EVENT, HEADER_LENGTH)
 
 
 def parse(body: bytes) -> Parsed:
@@ -43,17 +48,22 @@ def parse(body: bytes) -> Parsed:
         found = members(body)
     except NotJSON as error:
         raise PenstockError(Reason.BAD_JSON, str(error)) from error
-    raw = found.pop(INSTANCES, None)
-    if raw is None:
+    if INSTANCES not in found:
         names = ", ".join(sorted(found)[:10]) or "no members"
         raise shape_error("$", 'an object with a member "instances"', names)
+    return _parsed(found, None)
+
+
+def _parsed(found: dict[str, bytes], fields: Headers | None) -> Parsed:
+    """What an object with a member `instances` is."""
     try:
-        items = elements(raw, MAX_ITEMS)
+        items = elements(found.pop(INSTANCES), MAX_ITEMS)
     except NotJSON as error:
         raise _not_an_array(error) from error
     if len(items) > MAX_ITEMS:
         raise shape_error("$.instances", f"at most {MAX_ITEMS} items", str(len(items)))
-    return Parsed(items=items, parameters=tuple(sorted(found.items())) if found else ())
+    parameters = tuple(sorted(found.items())) if found else ()
+    return Parsed(items=items, parameters=parameters, fields=fields)
 
 
 def join(items: Iterable[bytes], parameters: Parameters) -> bytes:
@@ -71,25 +81,60 @@ def split(body: bytes, counts: Sequence[int]) -> list[bytes]:
     Raises:
         PenstockError: `bad_answer` (502): not JSON, no `predictions`, or not as many as there were items.
     """
-    tail = _NO_MORE
+    predictions, more = _read_answer(body, sum(counts))
+    return _bodies(predictions, more, counts)
+
+
+def split_by_item(answer: Response, counts: Sequence[int]) -> list[Response | OwnAnswers]:
+    """Cut an answer of the form of `item_answers` into one for each request.
+
+    Args:
+        answer: the model's answer.
+        counts: items of each request, in the order joined.
+
+    Raises:
+        PenstockError: as `split`, and where it cannot be said which item an answer is to.
+    """
+    predictions, more = _read_answer(answer.body, sum(counts))
+    own = read_answers(more.pop(ANSWERS, None), predictions)
+    fields = plain_fields(answer.headers)
+    answers: list[Response | OwnAnswers] = []
+    start = 0
+    for count, body in zip(counts, _bodies(predictions, more, counts), strict=True):
+        places = [place for place in range(count) if start + place in own]
+        if places:
+            answers.append(OwnAnswers({place: own[start + place] for place in places}))
+        else:
+            answers.append(Response(answer.status, fields, body))
+        start += count
+    return answers
+
+
+def _read_answer(body: bytes, count: int) -> tuple[list[bytes], dict[str, bytes]]:
+    """So many predictions of an answer, and its other members (raises PenstockError `bad_answer`)."""
+    more: dict[str, bytes] = {}
     predictions = _ANSWER.elements(body)
     if predictions is None:
         try:
-            found = members(body)
-            raw = found.pop(PREDICTIONS, None)
+            more = members(body)
+            raw = more.pop(PREDICTIONS, None)
             if raw is None:
                 raise NotJSON(
-                    'expected a member "predictions", found ' + (", ".join(sorted(found)[:10]) or "none")
+                    'expected a member "predictions", found ' + (", ".join(sorted(more)[:10]) or "none")
                 )
             predictions = elements(raw)
         except NotJSON as error:
             raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
-        tail = _tail(found.items())
-    if len(predictions) != sum(counts):
+    if len(predictions) != count:
         raise PenstockError(
             Reason.BAD_ANSWER,
-            f"the model's answer: expected {sum(counts)} predictions, found {len(predictions)}",
+            f"the model's answer: expected {count} predictions, found {len(predictions)}",
         )
+    return predictions, more
+
+
+def _bodies(predictions: Sequence[bytes], more: dict[str, bytes], counts: Sequence[int]) -> list[bytes]:
+    tail = _tail(more.items()) if more else _NO_MORE
     bodies, start = [], 0
     for count in counts:
         some = predictions[start] if count == 1 else b",".join(predictions[start : start + count])
@@ -122,19 +167,28 @@ class _Instances:
     key_fields = True
 
     def passes(self, request: Request) -> bool:
-        return request.method != "POST"
+        return request.method != "POST" or not _BODY.may_be_json(request.headers)
 
-    def parse(self, request: Request) -> Parsed:
-        check_json(request.headers)
-        return parse(request.body)
+    def parse(self, request: Request) -> Parsed | None:
+        fields = _BODY.of_json(request.headers)
+        sole = _REQUEST.elements(request.body)
+        if sole is not None:
+            return Parsed(items=sole, parameters=(), fields=fields)
+        try:
+            found = object_with(INSTANCES, request.body)
+        except NotJSON as error:
+            raise PenstockError(Reason.BAD_JSON, str(error)) from error
+        return None if found is None else _parsed(found, fields)
 
     def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:
-        return Message(headers=(), body=join(chain.from_iterable(parts), cast("Parameters", parameters)))
+        return Message(headers=_ASKS, body=join(chain.from_iterable(parts), cast("Parameters", parameters)))
 
     def split(
         self, answer: Response, parts: Sequence[Sequence[bytes]], parameters: Hashable
-    ) -> list[Response]:
+    ) -> Sequence[Response | OwnAnswers]:
         status, headers = answer.status, answer.headers
+        if is_form(headers):
+            return split_by_item(answer, list(map(len, parts)))
         return [Response(status, headers, body) for body in split(answer.body, list(map(len, parts)))]
 
     def merge(self, answers: Sequence[Response]) -> Response:
@@ -168,7 +222,5 @@ def shape_error(path: str, expected: str, found: str) -> PenstockError:
 
 
 def _not_an_array(error: NotJSON) -> PenstockError:
-    message = str(error)
-    if message.startswith("expected at most"):
-        return shape_error("$.instances", f"at most {MAX_ITEMS} items", "more")
-    return shape_error("$.instances", "an array", message.rpartition("found ")[2])
+    expected = f"at most {MAX_ITEMS} items" if error.found == "more" else "an array"
+    return shape_error("$.instances", expected, error.found)

@@ -33,7 +33,16 @@ _SPACE = b" \t\n\r"
 
 @mypyc_attr(native_class=False)
 class NotJSON(ValueError):
-    """The bytes are not the JSON that was expected; the message says what and where."""
+    """The bytes are not the JSON that was expected.
+
+    Args:
+        message: what was expected, what was found and where.
+        found: what was found, for callers that expected something of their own; the message unless given.
+    """
+
+    def __init__(self, message: str, found: str = "") -> None:
+        super().__init__(message)
+        self.found = found or message
 
 
 @mypyc_attr(native_class=False)
@@ -78,7 +87,7 @@ def members(body: bytes) -> dict[str, bytes]:
     try:
         decoded = _OBJECT.decode(body)
     except msgspec.ValidationError as other:
-        raise NotJSON(f"expected a JSON object, found {_kind(body)}") from other
+        raise _other_kind("object", body) from other
     except (msgspec.DecodeError, RecursionError) as error:
         return _scan_members(body, error)
     found = {}
@@ -110,7 +119,28 @@ def _check_twins(body: bytes, members_found: int) -> None:
     _seen.clear()
     _OBJECT_TOLD.decode(body)
     if members_found != len(_seen):
-        raise NotJSON(f"member {_twice(_seen)!r} is there twice")
+        raise _twin(_seen)
+
+
+def object_with(name: str, body: bytes) -> dict[str, bytes] | None:
+    """The members of a JSON object, where one of them has a certain name; None for every other text.
+
+    Args:
+        name: the member's name, of ASCII letters.
+        body: a text, JSON or not.
+
+    Raises:
+        NotJSON: the text begins as an object, the name is in it, and it cannot be read.
+    """
+    if body.lstrip(_SPACE)[:1] != b"{":
+        return None
+    try:
+        found = members(body)
+    except NotJSON:
+        if b'"%b"' % name.encode() in body:
+            raise
+        return None
+    return found if name in found else None
 
 
 def elements(array: bytes, limit: int | None = None) -> list[bytes]:
@@ -128,7 +158,7 @@ def elements(array: bytes, limit: int | None = None) -> list[bytes]:
     try:
         return list(map(bytes, _ARRAY.decode(array)))
     except msgspec.ValidationError as other:
-        raise NotJSON(f"expected a JSON array, found {_kind(array)}") from other
+        raise _other_kind("array", array) from other
     except (msgspec.DecodeError, RecursionError) as error:
         return _scan_elements(array, error)
 
@@ -205,7 +235,7 @@ def _check_length(array: bytes, limit: int) -> None:
         elif depth == 1:
             commas += 1
             if commas >= limit:
-                raise NotJSON(f"expected at most {limit} elements, found more")
+                raise NotJSON(f"expected at most {limit} elements, found more", "more")
 
 
 def _check_text(body: bytes) -> None:
@@ -213,7 +243,8 @@ def _check_text(body: bytes) -> None:
         try:
             body.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise NotJSON(f"expected UTF-8, found byte {body[error.start]:#04x} at {error.start}") from error
+            found = f"byte {body[error.start]:#04x} at {error.start}"
+            raise NotJSON(f"expected UTF-8, found {found}", found) from error
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
         # Tensors as nested lists have very many brackets and few levels: fold the innermost ones away, each
@@ -222,7 +253,8 @@ def _check_text(body: bytes) -> None:
         for _ in range(_FOLDS):
             folded = folded.replace(b"[]", b"").replace(b"{}", b"")
         if _depth(folded) + 2 * _FOLDS > MAX_DEPTH and (deepest := _depth(brackets)) > MAX_DEPTH:
-            raise NotJSON(f"expected at most {MAX_DEPTH} levels of nesting, found {deepest}")
+            message = f"expected at most {MAX_DEPTH} levels of nesting, found {deepest}"
+            raise NotJSON(message, f"{deepest} levels of nesting")
 
 
 def _depth(brackets: bytes) -> int:
@@ -242,24 +274,31 @@ def _kind(body: bytes) -> str:
     return names.get(first, "a boolean" if first in (b"t", b"f") else "a number")
 
 
-def _twice(names: list[str]) -> str:
-    return next(name for index, name in enumerate(names) if name in names[:index])
+def _other_kind(expected: str, body: bytes) -> NotJSON:
+    found = _kind(body)
+    return NotJSON(f"expected a JSON {expected}, found {found}", found)
+
+
+def _twin(names: list[str]) -> NotJSON:
+    name = next(name for index, name in enumerate(names) if name in names[:index])
+    return NotJSON(f"member {name!r} is there twice", f"member {name!r} twice")
 
 
 def _check_loads(body: bytes, cause: Exception) -> None:
     # NB: the scanner below only finds boundaries; json.loads decides whether the text is JSON at all.
     try:
-        json.loads(body)
+        json.loads(body, parse_int=float)  # an integer may have more digits than `int` takes
     except (ValueError, RecursionError):
         message = str(cause).removeprefix("JSON is malformed: ")
-        raise NotJSON(f"the bytes are not JSON: {message}") from cause
+        found = f"bytes that are not JSON ({message})"
+        raise NotJSON(f"the bytes are not JSON: {message}", found) from cause
 
 
 def _split(body: bytes, opening: bytes, closing: bytes) -> tuple[list[bytes], list[int]]:
     """Cut a container that json.loads accepted into its parts; also the colon of each part, -1 for none."""
     text = body.strip(_SPACE)
     if text[:1] != opening or text[-1:] != closing:
-        raise NotJSON(f"expected a JSON {'object' if opening == b'{' else 'array'}, found {_kind(body)}")
+        raise _other_kind("object" if opening == b"{" else "array", body)
     parts: list[bytes] = []
     colons: list[int] = []
     depth, start, colon = 0, 1, -1
@@ -291,7 +330,7 @@ def _scan_members(body: bytes, cause: Exception) -> dict[str, bytes]:
         names.append(name)
         found[name] = part[colon + 1 :].strip(_SPACE)
     if len(found) != len(names):
-        raise NotJSON(f"member {_twice(names)!r} is there twice")
+        raise _twin(names)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from penstock_wire.headers import Headers
@@ -10,6 +10,8 @@ from penstock_wire.native import mypyc_attr
 
 if TYPE_CHECKING:
     from penstock_wire.http import BodyReader
+
+Interim = Callable[[int, Headers], None]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -25,9 +27,23 @@ class Request:
         stream: the body as it comes, where it is not whole.
         length: bytes of the stream, None where its sender did not say.
         upgrade: the protocol that the client asks to switch to, as sent (`websocket`); empty for none.
+        interim: gets the status and the fields of each interim answer (RFC 9110 section 15.2) but 100 and
+            101, which concern one connection; None drops them.
+        fresh: send it on a new connection.
     """
 
-    __slots__ = ("body", "headers", "length", "method", "peer", "stream", "target", "upgrade")
+    __slots__ = (
+        "body",
+        "fresh",
+        "headers",
+        "interim",
+        "length",
+        "method",
+        "peer",
+        "stream",
+        "target",
+        "upgrade",
+    )
 
     def __init__(
         self,
@@ -39,6 +55,8 @@ class Request:
         stream: BodyReader | None = None,
         length: int | None = None,
         upgrade: bytes = b"",
+        interim: Interim | None = None,
+        fresh: bool = False,  # noqa: FBT001, FBT002 - mypyc calls faster by position
     ) -> None:
         self.method = method
         self.target = target
@@ -48,6 +66,8 @@ class Request:
         self.stream = stream
         self.length = length
         self.upgrade = upgrade
+        self.interim = interim
+        self.fresh = fresh
 
     def __repr__(self) -> str:
         return f"Request({self.method} {self.target}, {self.headers}, {self.body[:100]!r})"
@@ -71,7 +91,8 @@ class Response:
         headers: end-to-end fields. Answers that share the very same object are cheaper to send.
         body: the whole body; empty where there is a stream.
         stream: the body as it comes.
-        length: bytes of the stream, None where nobody knows.
+        length: bytes of the stream, or of the body that an answer to HEAD leaves out; None where nobody
+            knows.
 
     `lines` are further fields, each with its line's end (CR LF): what the service itself says of this
     answer alone. They are sent as they are, so whoever makes them must know their bytes.

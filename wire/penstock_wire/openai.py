@@ -22,10 +22,11 @@ from penstock_wire.batch_protocol import Message, Parsed
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request, Response
 from penstock_wire.instances import MAX_ITEMS, member_name, shape_error
-from penstock_wire.json_slices import NotJSON, elements, members
-from penstock_wire.media_types import check_json
+from penstock_wire.json_slices import NotJSON, elements, members, object_with
+from penstock_wire.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
 
 PATH = "/v1/embeddings"
+_BODY = BodyFields(CLOUD_EVENT, HEADER_LENGTH)
 _COUNT = re.compile(rb"0|[1-9][0-9]{0,17}")
 _TOKENS = re.compile(rb"\[[0-9, \t\r\n]*+\]")
 
@@ -43,22 +44,25 @@ class _OpenAI:
     key_fields = True
 
     def passes(self, request: Request) -> bool:
-        return request.method != "POST" or not request.path.endswith(PATH)
+        return (
+            request.method != "POST"
+            or not request.path.endswith(PATH)
+            or not _BODY.may_be_json(request.headers)
+        )
 
-    def parse(self, request: Request) -> Parsed:
-        check_json(request.headers)
+    def parse(self, request: Request) -> Parsed | None:
         try:
-            found = members(request.body)
+            found = object_with("input", request.body)
         except NotJSON as error:
             raise PenstockError(Reason.BAD_JSON, str(error)) from error
-        raw = found.pop("input", None)
-        if raw is None:
-            names = ", ".join(sorted(found)[:10]) or "no members"
-            raise shape_error("$", 'an object with a member "input"', names)
-        items, tokens = _items(raw)
+        if found is None:
+            return None
+        fields = _BODY.of_json(request.headers)
+        items, tokens = _items(found.pop("input"))
         if not items:
-            return Parsed(items=(), lone=True)
-        return Parsed(items=items, parameters=_Parameters(tokens, tuple(sorted(found.items()))))
+            return Parsed(items=(), lone=True, fields=fields)
+        parameters = _Parameters(tokens, tuple(sorted(found.items())))
+        return Parsed(items=items, parameters=parameters, fields=fields)
 
     def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:
         rest = cast("_Parameters", parameters).members

@@ -8,6 +8,7 @@ import datetime
 import json
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -20,6 +21,9 @@ from penstock_wire.durations import parse_ms
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _ADDRESS = re.compile(r"^(?P<host>\[[0-9a-fA-F:]+\]|[^:\[\]]+):(?P<port>[0-9]{1,5})$")
 _threshold = 20
+
+OPEN_FILES = 65_536
+"""Files and connections that a process asks for at most: more than the connections that any port takes."""
 
 
 def set_log_level(level: str) -> None:
@@ -83,8 +87,23 @@ def ready(*, data: tuple[str, int], admin: tuple[str, int]) -> None:
     print(f"ready data={data[0]}:{data[1]} admin={admin[0]}:{admin[1]}", flush=True)
 
 
+def raise_file_limit() -> None:
+    """Let the process open as many files and connections as it may, up to `OPEN_FILES`.
+
+    Container runtimes give 1024, which is meant for programs that use select(2), and far more for the asking.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            log("open files stay limited", level="warning", limit=soft, error=str(error))
+
+
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run a coroutine on uvloop and return its exit code."""
+    """Run a coroutine on uvloop, with as many open files as the process may have; returns its exit code."""
+    raise_file_limit()
     return uvloop.run(main())
 
 

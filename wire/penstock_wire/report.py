@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -11,12 +11,24 @@ from penstock_wire.errors import DocumentError
 
 State = Literal["starting", "loading", "ready", "draining"]
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+"""A number that every reader of JSON has, and that sums and divides without overflow."""
+
+Measure = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+Name = Annotated[str, msgspec.Meta(max_length=253)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Code = Annotated[str, msgspec.Meta(max_length=64)]
+"""A status or a reason."""
+
+MAX_CLASSES = 64
+"""Service curves in one report at most."""
+
 
 class Items(msgspec.Struct, frozen=True, kw_only=True):
     """Items now: `queued` wait, `ongoing` are with the model. Their sum is the load."""
 
-    queued: int = 0
-    ongoing: int = 0
+    queued: Count = 0
+    ongoing: Count = 0
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -30,11 +42,11 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         batch_items: items in those batches.
     """
 
-    arrived: int = 0
-    answered: int = 0
-    refused: dict[str, int] = {}
-    batches: int = 0
-    batch_items: int = 0
+    arrived: Count = 0
+    answered: Count = 0
+    refused: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
+    batches: Count = 0
+    batch_items: Count = 0
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -46,9 +58,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         n: batches it rests on.
     """
 
-    a_ms: float
-    b_ms: float
-    n: int
+    a_ms: Measure
+    b_ms: Measure
+    n: Count
 
 
 class Reconfigure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -60,9 +72,9 @@ class Reconfigure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         message: what the model said where it did not.
     """
 
-    version: int
+    version: Count
     ok: bool
-    message: str = ""
+    message: Text = ""
 
 
 class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,17 +97,17 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """
 
     v: int = documents.VERSION
-    pod: str
-    uid: str
-    seq: int
+    pod: Name
+    uid: Name
+    seq: Count
     state: State
-    settings_version: int = 0
+    settings_version: Count = 0
     items: Items = msgspec.field(default_factory=Items)
-    oldest_age_ms: int = 0
+    oldest_age_ms: Count = 0
     totals: Totals = msgspec.field(default_factory=Totals)
-    message: str = ""
-    fit: dict[str, Fit] = {}
-    slots: int = 1
+    message: Text = ""
+    fit: Annotated[dict[str, Fit], msgspec.Meta(max_length=MAX_CLASSES)] = {}
+    slots: Count = 1
     reconfigure: Reconfigure | None = None
 
 
@@ -108,9 +120,9 @@ class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         retries: tries on another pod.
     """
 
-    requests: int = 0
-    codes: dict[str, int] = {}
-    retries: int = 0
+    requests: Count = 0
+    codes: Annotated[dict[Code, Count], msgspec.Meta(max_length=1000)] = {}
+    retries: Count = 0
 
 
 class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -125,22 +137,22 @@ class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """
 
     listening: bool = False
-    error: str = ""
-    held: int = 0
-    oldest_held_ms: int = 0
-    backends: dict[str, BackendTotals] = {}
+    error: Text = ""
+    held: Count = 0
+    oldest_held_ms: Count = 0
+    backends: Annotated[dict[Name, BackendTotals], msgspec.Meta(max_length=1000)] = {}
 
 
 class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One report of a router; the first five members as in `SidecarReport`."""
 
     v: int = documents.VERSION
-    pod: str
-    uid: str
-    seq: int
+    pod: Name
+    uid: Name
+    seq: Count
     state: State
-    settings_version: int = 0
-    endpoints: dict[str, EndpointReport] = {}
+    settings_version: Count = 0
+    endpoints: Annotated[dict[Name, EndpointReport], msgspec.Meta(max_length=20_000)] = {}
 
 
 class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import msgspec
 
 from penstock_wire import documents
+from penstock_wire.errors import DocumentError
+
+ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?$"
+"""An origin as browsers send it: scheme, host and, where it is not the scheme's own, port."""
+ANY_ORIGIN = "*"
+HEADER_PATTERN = r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$"
+"""The name of a header field (RFC 9110 section 5.1), without `*`."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
@@ -21,6 +29,20 @@ class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 120_000
     max_pending: Annotated[int, msgspec.Meta(ge=0)] = 1000
+
+
+class Cors(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which web pages may call an endpoint and read its answers.
+
+    Args:
+        origins: origins of the pages; `*` for all.
+        headers: request fields that pages may send beside those that they always may.
+        credentials: whether they may send cookies and other credentials; not with all origins.
+    """
+
+    origins: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    credentials: bool = False
 
 
 class WeightedBackend(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -48,7 +70,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         timeout_ms: time for a request that brings none, and the most that one may ask for.
         retries: tries on other pods after the first, only where nothing was executed.
         cold_start: holding.
+        cors: which web pages may read the answers; None = what the model answers passes as it is.
         backends: who serves it.
+        closed: paths that are refused in every spelling: where the backends' models take their userConfig.
     """
 
     name: str
@@ -58,7 +82,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 30_000
     retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 1
     cold_start: ColdStart = msgspec.field(default_factory=ColdStart)
+    cors: Cors | None = None
     backends: tuple[WeightedBackend, ...] = ()
+    closed: tuple[str, ...] = ()
 
     @property
     def effective_route(self) -> str:
@@ -74,9 +100,28 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     endpoints: tuple[Endpoint, ...] = ()
 
 
-def decode(data: bytes, *, what: str = "router settings", text: bool = False) -> RouterSettings:
+def decode(
+    data: bytes, *, what: str = "router settings", text: bool = False, by_hand: bool = False
+) -> RouterSettings:
     """Decode router settings (raises DocumentError; see `documents.decode`)."""
-    return documents.decode(RouterSettings, data, what=what, text=text)
+    settings = documents.decode(RouterSettings, data, what=what, text=text, by_hand=by_hand)
+    for endpoint in settings.endpoints:
+        if endpoint.cors is not None and (fault := _fault(endpoint.cors)):
+            raise DocumentError(f"{what}: endpoint {endpoint.name}: cors.{fault}")
+    return settings
+
+
+def _fault(cors: Cors) -> str:
+    """What is wrong with a `cors`; empty where nothing is."""
+    for origin in cors.origins:
+        if origin != ANY_ORIGIN and not re.fullmatch(ORIGIN_PATTERN, origin):
+            return f"origins: expected * or an origin such as https://app.example, found {origin!r}"
+    for name in cors.headers:
+        if not re.fullmatch(HEADER_PATTERN, name):
+            return f"headers: expected the name of a header field, found {name!r}"
+    if cors.credentials and ANY_ORIGIN in cors.origins:
+        return "credentials: expected false where origins has *, found true"
+    return ""
 
 
 def encode(settings: RouterSettings) -> bytes:

@@ -10,6 +10,11 @@ from penstock_wire import documents
 
 Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
 
+UNKNOWN_QUEUE = 1024
+"""Items that may wait by default while it is not known how fast they are answered."""
+MOST_QUEUED = 1_000_000
+"""Items that may wait by default at most."""
+
 
 class Priority(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Levels of urgency; 1 is the most urgent.
@@ -46,7 +51,8 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         max_concurrent_batches: slots: batches in the model at once; `auto` finds out what pays.
         latency_objective_ms: the deadline that admission, dropping and batch size go by; None = the client's.
         default_timeout_ms: deadline of a request that brings none.
-        max_queued_items: items that may wait; None = 8 · size · slots; 0 = no queue.
+        max_queued_items: items that may wait; None = what is answered within a deadline, see `queue_limit`;
+            0 = no queue.
         overflow_status: status of a refusal for a full queue.
         batch_key_headers: header names whose values must be equal within a batch.
         on_batch_error: whether a failed batch is halved and run again to find the request that fails it;
@@ -68,15 +74,17 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     priority: Priority = msgspec.field(default_factory=Priority)
     fairness: Fairness | None = None
 
-    def queue_limit(self, slots: int) -> int:
-        """Items that may wait, with the derived default filled in.
+    def queue_limit(self, slots: int, answered: float = 0.0) -> int:
+        """Items that may wait, with the derived default filled in: as many as are answered within a deadline.
 
         Args:
             slots: batches that may be in the model at once now.
+            answered: items that one slot answers within a deadline, 0 where that is not known.
         """
         if self.max_queued_items is not None:
             return self.max_queued_items
-        return 8 * self.max_batch_size * slots
+        able = min(MOST_QUEUED, int(slots * answered)) if answered else UNKNOWN_QUEUE
+        return max(8 * self.max_batch_size * slots, able)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
@@ -99,9 +107,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     user_config: Any = None
 
 
-def decode(data: bytes, *, what: str = "settings", text: bool = False) -> Settings:
+def decode(data: bytes, *, what: str = "settings", text: bool = False, by_hand: bool = False) -> Settings:
     """Decode settings (raises DocumentError; see `documents.decode`)."""
-    return documents.decode(Settings, data, what=what, text=text)
+    return documents.decode(Settings, data, what=what, text=text, by_hand=by_hand)
 
 
 def encode(settings: Any) -> bytes:

@@ -55,8 +55,14 @@ class SettingsSource(Generic[T]):
         self._versioned_only = versioned_only
         self._digest = b""
         self._told = ""
+        self._refused = False
         self._wake = asyncio.Event()
         self.current: T | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the latest document could not be used; a file that cannot be read is none."""
+        return self._refused
 
     @property
     def version(self) -> int:
@@ -78,11 +84,13 @@ class SettingsSource(Generic[T]):
             if document.version is None and self._versioned_only:
                 raise DocumentError(f"{origin}: expected a version, found none")
         except DocumentError as error:
+            self._refused = True
             if str(error) != self._told:
                 self._told = str(error)
                 log("settings refused", level="error", origin=origin, error=str(error))
             return False
         self._told = ""
+        self._refused = False
         if document.version is not None and self.current is not None and document.version <= self.version:
             return False
         self.current = document

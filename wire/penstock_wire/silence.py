@@ -21,6 +21,8 @@ PROBE_SECONDS = 1
 _ERRORS = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 _UNACKNOWLEDGED_AT, _LAST_ACK_AT = 24, 56
 """Where in `struct tcp_info` (linux/tcp.h) they stand."""
+_CLOSED = 7
+"""TCP_CLOSE (linux/tcp_states.h), the state that a reset leaves."""
 _ABLE = all(hasattr(socket, name) for name in ("TCP_INFO", "TCP_KEEPIDLE"))
 
 
@@ -62,6 +64,18 @@ def look(transport: asyncio.BaseTransport) -> Signs:
     (unacknowledged,) = struct.unpack_from("=I", info, _UNACKNOWLEDGED_AT)
     (milliseconds,) = struct.unpack_from("=I", info, _LAST_ACK_AT)
     return Signs(milliseconds / 1000, unacknowledged)
+
+
+def was_reset(transport: asyncio.BaseTransport) -> bool:
+    """Whether the peer has reset a connection that it had closed before.
+
+    Who reads the connection meets the orderly end first; only the kernel's state tells of the reset. False on
+    a system that does not tell.
+    """
+    of: socket.socket | None = transport.get_extra_info("socket")
+    if of is None or not _ABLE:
+        return False
+    return of.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED
 
 
 def is_silence(error: BaseException | None) -> bool:

@@ -2,7 +2,8 @@
 
 An item is one row of all inputs along their first axis. Equal in a batch, and so part of the key, are each
 input's name, datatype, further axes, parameters and form (flat JSON, nested JSON, binary), the requested
-outputs, the parameters and other top-level members. The `id` is a request's own and comes back in its answer.
+outputs, the parameters and other top-level members. The `id` is a request's own and comes back in its answer;
+a batch has an `id` of its own, since some models answer with it. Optional members that are null are absent.
 
 A request whose first axis is no batch is sent by itself, and the model judges it: one without inputs or rows,
 with a scalar or an empty tensor, with first axes that differ, with data in shared memory, or one of a
@@ -19,13 +20,13 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from penstock_wire.batch_protocol import Message, Parsed
+from penstock_wire.batch_protocol import Message, Parsed, new_id
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers, get
 from penstock_wire.http import Request, Response
 from penstock_wire.instances import MAX_ITEMS, member_name, shape_error
-from penstock_wire.json_slices import NotJSON, elements, members
-from penstock_wire.media_types import check_json
+from penstock_wire.json_slices import NotJSON, elements, members, object_with
+from penstock_wire.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
 from penstock_wire.v2_tensors import (
     BINARY,
     SIZES,
@@ -39,8 +40,8 @@ from penstock_wire.v2_tensors import (
     shape_text,
 )
 
-HEADER_LENGTH = b"inference-header-content-length"
 MAX_TENSORS = 1000
+_BODY = BodyFields(CLOUD_EVENT)
 _OCTETS = b"application/octet-stream"
 _JSON = ((b"content-type", b"application/json"),)
 _PLAIN = re.compile(rb'"[!#-\[\]-~ ]*"')
@@ -108,15 +109,21 @@ class _V2:
     key_fields = True
 
     def passes(self, request: Request) -> bool:
-        return request.method != "POST" or not request.path.endswith("/infer")
+        return (
+            request.method != "POST"
+            or not request.path.endswith("/infer")
+            or not _BODY.may_be_json(request.headers)
+        )
 
-    def parse(self, request: Request) -> Parsed:
+    def parse(self, request: Request) -> Parsed | None:
         try:
             text, binary = _parts(request.headers, request.body)
-            check_json(request.headers, *((_OCTETS,) if binary is not None else ()))
             if not text and binary:
                 return _LONE  # Triton's raw request: one tensor and nothing that describes it
-            return _read(text, binary)
+            found = object_with("inputs", text)
+            if found is None:
+                return None
+            return _read(found, binary, _BODY.of_json(request.headers) if binary is None else None)
         except NotJSON as error:
             raise PenstockError(Reason.BAD_JSON, str(error)) from error
         except BadTensor as error:
@@ -127,7 +134,7 @@ class _V2:
         rows = [row for part in parts for row in part]
         columns = zip(*[row.cells for row in rows], strict=True)
         tensors, binary = _tensors(signature.inputs, list(columns), len(rows))
-        text = b'{"inputs":[' + tensors + b"]" + signature.rest + b"}"
+        text = b'{"id":"%b","inputs":[%b]%b}' % (new_id().encode(), tensors, signature.rest)
         if not binary:
             return Message(headers=_JSON, body=text)
         headers = ((b"content-type", _OCTETS), (HEADER_LENGTH, b"%d" % len(text)))
@@ -152,7 +159,7 @@ class _V2:
             for mine, more in zip(first.outputs, other.outputs, strict=True):
                 mine.cells += more.cells
             first.rows += other.rows
-        return first.part(0, first.rows, None)
+        return first.part(0, first.rows, first.id)
 
 
 V2_PROTOCOL = _V2()
@@ -186,11 +193,10 @@ class _Answer:
         return cls(response, own, _inner(found), outputs, axes)
 
     def part(self, start: int, stop: int, id: bytes | None) -> Response:
-        """The answer for some rows."""
+        """The answer for some rows, with an `id` as raw JSON, or without one (None)."""
         cells = [output.cells[start:stop] for output in self.outputs]
         tensors, binary = _tensors([output.kind for output in self.outputs], cells, stop - start)
-        own = self.id if id is None else id
-        head = b"{" if own is None else b'{"id":' + own + b","
+        head = b"{" if id is None else b'{"id":' + id + b","
         text = head + (self.rest + b"," if self.rest else b"") + b'"outputs":[' + tensors + b"]}"
         headers = self.headers
         if self.binary:
@@ -210,24 +216,24 @@ def _parts(headers: Headers, body: bytes) -> tuple[bytes, memoryview | None]:
     return body[: int(said)], memoryview(body)[int(said) :]
 
 
-def _read(text: bytes, binary: memoryview | None) -> Parsed:
-    found = members(text)
-    own = found.pop("id", None)
+def _read(found: dict[str, bytes], binary: memoryview | None, fields: Headers | None) -> Parsed:
+    lone = Parsed(items=(), lone=True, fields=fields)
+    own = _optional(found, "id")
     if own is not None and own[:1] != b'"':
         raise BadTensor("$.id", "a string", own[:40].decode("utf-8", "replace"))
     inputs = _objects(_list(found, "inputs", "$"), "inputs")
-    told = _object(found.get("parameters"), "$.parameters")
+    told = _parameters(found, "$")
     if told and any(told.get(name, b"0") not in (b"0", b'""', b"false") for name in _STATEFUL):
-        return _LONE
-    outputs = _list(found, "outputs", "$") if "outputs" in found else None
+        return lone
+    outputs = _optional(found, "outputs")
     rest = b""
     if outputs is not None:
-        wanted = _objects(outputs, "outputs")
+        wanted = _objects(_elements(outputs, "$.outputs"), "outputs")
         _check_names([each.get("name") for each in wanted], "outputs")
         for index, each in enumerate(wanted):
-            settings = _object(each.get("parameters"), f"$.outputs[{index}].parameters")
+            settings = _parameters(each, f"$.outputs[{index}]")
             if "shared_memory_region" in settings:
-                return _LONE
+                return lone
             if settings:
                 each["parameters"] = b"{" + _inner(settings) + b"}"
         rest += b',"outputs":[' + b",".join([b"{" + _inner(each) + b"}" for each in wanted]) + b"]"
@@ -237,15 +243,16 @@ def _read(text: bytes, binary: memoryview | None) -> Parsed:
         rest += b"," + _inner(found)
     shapes = _first_look(inputs)
     if not shapes or any(not shape or 0 in shape for shape in shapes):
-        return _LONE
+        return lone
     rows = shapes[0][0]
     if any(shape[0] != rows for shape in shapes):
-        return _LONE
+        return lone
     if rows > MAX_ITEMS:
         raise BadTensor("$.inputs[0].shape[0]", f"at most {MAX_ITEMS} rows", str(rows))
     tensors, _ = _read_tensors(inputs, binary, "inputs", rows)
     items = [Row(cells, own) for cells in zip(*[tensor.cells for tensor in tensors], strict=True)]
-    return Parsed(items=items, parameters=_Signature(tuple([each.kind for each in tensors]), rest))
+    signature = _Signature(tuple([each.kind for each in tensors]), rest)
+    return Parsed(items=items, parameters=signature, fields=fields)
 
 
 def _first_look(inputs: list[dict[str, bytes]]) -> list[Shape]:
@@ -253,10 +260,11 @@ def _first_look(inputs: list[dict[str, bytes]]) -> list[Shape]:
     shapes = []
     names = []
     for index, found in enumerate(inputs):
-        if "parameters" in found and "shared_memory_region" in _object(
-            found["parameters"], f"$.inputs[{index}].parameters"
-        ):
-            return []
+        settings = _optional(found, "parameters")
+        if settings is not None:
+            if "shared_memory_region" in _object(settings, f"$.inputs[{index}].parameters"):
+                return []
+            found["parameters"] = settings
         names.append(found.get("name"))
         shapes.append(_shape(found, f"$.inputs[{index}]"))
     _check_names(names, "inputs")
@@ -281,9 +289,9 @@ def _read_tensors(
         datatype = _text(found.get("datatype"), path + ".datatype")
         if datatype not in SIZES and datatype != "BYTES":
             raise BadTensor(path + ".datatype", "one of " + ", ".join([*SIZES, "BYTES"]), datatype)
-        settings = _object(found.pop("parameters", None), path + ".parameters")
-        size = settings.pop("binary_data_size", None)
-        data = found.pop("data", None)
+        settings = _parameters(found, path)
+        size = _optional(settings, "binary_data_size")
+        data = _optional(found, "data")
         found.pop("shape")
         if size is None:
             if data is None:
@@ -332,13 +340,23 @@ def _tensors(
     return b",".join(texts), pieces
 
 
-def _object(raw: bytes | None, path: str) -> dict[str, bytes]:
-    if raw is None:
-        return {}
+def _optional(found: dict[str, bytes], name: str) -> bytes | None:
+    """Take a member that need not be there out of its object; null says that it is absent."""
+    raw = found.pop(name, None)
+    return None if raw == b"null" else raw
+
+
+def _parameters(found: dict[str, bytes], path: str) -> dict[str, bytes]:
+    """Take an object's parameters out of it."""
+    raw = _optional(found, "parameters")
+    return {} if raw is None else _object(raw, path + ".parameters")
+
+
+def _object(raw: bytes, path: str) -> dict[str, bytes]:
     try:
         return members(raw)
     except NotJSON as error:
-        raise BadTensor(path, "an object", str(error).rpartition("found ")[2]) from error
+        raise BadTensor(path, "an object", error.found) from error
 
 
 def _objects(raws: list[bytes], member: str) -> list[dict[str, bytes]]:
@@ -349,10 +367,14 @@ def _list(found: dict[str, bytes], name: str, path: str) -> list[bytes]:
     raw = found.pop(name, None)
     if raw is None:
         raise BadTensor(path, f'a member "{name}"', ", ".join(sorted(found)[:10]) or "no members")
+    return _elements(raw, f"{path}.{name}")
+
+
+def _elements(raw: bytes, path: str) -> list[bytes]:
     try:
         return elements(raw, MAX_TENSORS)
     except NotJSON as error:
-        raise BadTensor(f"{path}.{name}", f"an array of at most {MAX_TENSORS}", str(error)) from error
+        raise BadTensor(path, f"an array of at most {MAX_TENSORS} objects", error.found) from error
 
 
 def _shape(found: dict[str, bytes], path: str) -> Shape:

@@ -112,9 +112,8 @@ def cut_json(data: bytes, shape: Shape, datatype: str, path: str) -> tuple[str, 
     try:
         parts = elements(data, MAX_STRINGS)
     except NotJSON as error:
-        raise BadTensor(
-            path, f"an array of at most {MAX_STRINGS} elements that are no numbers", str(error)
-        ) from error
+        expected = f"an array of at most {MAX_STRINGS} elements that are no numbers"
+        raise BadTensor(path, expected, error.found) from error
     if tail and parts and parts[0][:1] == b"[":
         if len(parts) != rows:
             raise BadTensor(path, f"{rows} rows (shape {shape_text(shape)})", str(len(parts)))

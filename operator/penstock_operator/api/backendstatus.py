@@ -63,7 +63,14 @@ class ScalingInputs(Part):
 
     load: Annotated[int, Field(description="Items, waiting and in the model, averaged, rounded up.")] = 0
     target_load: Annotated[int, Field(description="autoscaling.targetLoad.")] = 0
-    wanted: Annotated[int, Field(description="load / targetLoad, rounded up, before any limit.")] = 0
+    refused: Annotated[int, Field(description="Items refused for a full queue just before.")] = 0
+    wanted: Annotated[
+        int,
+        Field(
+            description="load / targetLoad, rounded up, before any limit; while items are refused for a full "
+            "queue, one more than are ready at least."
+        ),
+    ] = 0
     ready_pods: Annotated[int, Field(description="Pods whose reports were counted.")] = 0
     silent_pods: Annotated[
         int, Field(description="Pods that stopped reporting, counted with their last load.")
@@ -86,6 +93,14 @@ class ModelBackendStatus(Status):
     replicas: Annotated[int, Field(description="Pods that there are.")] = 0
     ready_replicas: Annotated[int, Field(description="Pods that take requests.")] = 0
     updated_replicas: Annotated[int, Field(description="Pods of the current template.")] = 0
+    first_ready_time: Annotated[
+        str | None,
+        Field(
+            json_schema_extra={"format": "date-time"},
+            description="When a pod was ready for the first time. Before that, a TrafficSplit gives the "
+            "backend no share while another of its backends is ready.",
+        ),
+    ] = None
     selector: Annotated[
         str | None, Field(description="Label selector of the pods, for the scale subresource.")
     ] = None

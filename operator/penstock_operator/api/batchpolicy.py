@@ -141,7 +141,8 @@ class BatchPolicySpec(Part):
             ge=0,
             le=1_000_000,
             description="Items that may wait in one pod; more are refused with overflowStatus. 0 = no queue. "
-            "Default, when absent: 8 x maxBatchSize x maxConcurrentBatches (auto: as many as run now).",
+            "Default, when absent: what the pod answers within defaultTimeout (or latencyObjective), as far "
+            "as its latest batches tell; at least 8 full batches for each slot, and 1024 before any.",
         ),
     ] = None
     overflow_status: Annotated[
@@ -159,12 +160,10 @@ class BatchPolicySpec(Part):
     on_batch_error: Annotated[
         Literal["Isolate", "Fail"] | None,
         Field(
-            description="What follows when the model answers a batch of several requests with 400, 413, "
-            "422 or "
-            "500. Isolate: halve it and run it again until the request at fault stands alone and its "
-            "neighbours have their answers, as far as time and a budget of a tenth of all batches allow. "
-            "Fail: all get the model's answer. Default, when absent: Isolate, but Fail with protocol "
-            "envelope.",
+            description="What follows when the model answers a batch of several requests with 500, 3xx or "
+            "4xx (but 408, 425, 429). Isolate: parts of it are run again until each request has an answer of "
+            "its own; where bad requests keep coming, batches become smaller. Fail: each gets 502 "
+            "batch_failed. Default, when absent: Isolate, but Fail with protocol envelope.",
         ),
     ] = None
     priority: Annotated[

@@ -52,20 +52,15 @@ def batching_spec(backend: ModelBackend, policy: BatchPolicy | None) -> BatchPol
     return BatchPolicySpec()
 
 
-def max_queued_items(spec: BatchPolicySpec) -> int | None:
-    """`maxQueuedItems` with its derived default: 8 x maxBatchSize x maxConcurrentBatches.
-
-    With `auto` only the sidecar knows the last of these, and fills it in itself: None.
-    """
-    if spec.max_queued_items is not None:
-        return spec.max_queued_items
-    if spec.max_concurrent_batches == "auto":
-        return None
-    return 8 * spec.max_batch_size * spec.max_concurrent_batches
+MOST_SLOTS = 64
+"""The largest `maxConcurrentBatches`."""
 
 
 def batching(spec: BatchPolicySpec) -> settings.Batching:
-    """A BatchPolicy's spec as a sidecar is told it: every default filled, durations in milliseconds."""
+    """A BatchPolicy's spec as a sidecar is told it: durations in milliseconds, and every default filled.
+
+    But for `maxQueuedItems`, which the sidecar derives from how fast its model answers.
+    """
     return settings.Batching(
         max_batch_size=spec.max_batch_size,
         max_batch_bytes=bytes_of(spec.max_batch_bytes),
@@ -75,7 +70,7 @@ def batching(spec: BatchPolicySpec) -> settings.Batching:
         if spec.latency_objective is None
         else durations.parse_ms(spec.latency_objective),
         default_timeout_ms=durations.parse_ms(spec.default_timeout),
-        max_queued_items=max_queued_items(spec),
+        max_queued_items=spec.max_queued_items,
         overflow_status=spec.overflow_status,
         batch_key_headers=spec.batch_key_headers,
         # Absent, it follows from the protocol, which rolls: a sidecar knows its own.
@@ -123,12 +118,35 @@ def grace_seconds(drain: Drain) -> int:
     return -(-milliseconds // 1000) + SIDECAR_GRACE_S
 
 
+def unreachable_target(backend: ModelBackend, spec: BatchPolicySpec) -> str | None:
+    """Why a pod's load can never exceed `targetLoad`, with the numbers; None if it can, or nothing scales.
+
+    With `auto` a sidecar has at most as many slots as may be asked for. What waits by default only the
+    sidecar knows.
+    """
+    scaling = backend.spec.autoscaling
+    if scaling is None:
+        return None
+    slots = MOST_SLOTS if spec.max_concurrent_batches == "auto" else spec.max_concurrent_batches
+    ongoing, queue = slots * spec.max_batch_size, spec.max_queued_items
+    if queue is None:
+        return None
+    if backend.spec.model.protocol == "none":
+        ongoing = max_ongoing_requests(backend)
+    if scaling.target_load < queue + ongoing:
+        return None
+    return (
+        f"targetLoad is {scaling.target_load}, but a pod never has more than {queue + ongoing} items: "
+        f"{queue} wait, {ongoing} are in the model; more are refused"
+    )
+
+
 def unreachable_batch(spec: BatchPolicySpec) -> str | None:
     """Why a batch can never be full, with both numbers; None if it can.
 
     No queue at all (0) is a choice of its own: batches are then what single requests bring.
     """
-    size, queue = spec.max_batch_size, max_queued_items(spec)
+    size, queue = spec.max_batch_size, spec.max_queued_items
     if queue is not None and 0 < queue < size:
         return f"maxBatchSize is {size}, but maxQueuedItems lets no more than {queue} wait"
     room = bytes_of(spec.max_batch_bytes)

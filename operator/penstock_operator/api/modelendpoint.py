@@ -9,6 +9,7 @@ from pydantic import Field
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
 from penstock_operator.api.fields import Duration, Name, cel, duration_rule, map_list, rules
+from penstock_wire.router_settings import HEADER_PATTERN, ORIGIN_PATTERN
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
@@ -20,7 +21,8 @@ class ColdStart(Part):
         Duration,
         Field(
             json_schema_extra=rules(duration_rule("0s", "1h")),
-            description="How long a request waits for a ready pod before it is answered 503. Default 120s.",
+            description="How long a request waits for a ready pod, or for room in one, before it is answered "
+            "503. Default 120s.",
         ),
     ] = "120s"
     max_pending: Annotated[
@@ -32,6 +34,56 @@ class ColdStart(Part):
             "Default 1000.",
         ),
     ] = 1000
+
+
+Origin = Annotated[
+    str,
+    Field(
+        max_length=256,
+        json_schema_extra=rules(
+            cel(
+                f"self == '*' || self.matches(r'{ORIGIN_PATTERN}')",
+                "expected * or an origin as browsers send it, such as https://app.example or "
+                "http://localhost:3000",
+                expression="'expected * or an origin as browsers send it, such as https://app.example or "
+                "http://localhost:3000, found ' + self",
+            )
+        ),
+    ),
+]
+"""The origin of web pages, or `*`."""
+FieldName = Annotated[str, Field(max_length=128, pattern=HEADER_PATTERN)]
+"""The name of a header field."""
+
+
+class Cors(Part):
+    """Which web pages may call the endpoint from a browser and read its answers."""
+
+    origins: Annotated[
+        tuple[Origin, ...],
+        Field(
+            min_length=1,
+            max_length=64,
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+            description="Origins of the pages, as browsers send them (https://app.example, without a path); "
+            "* = all pages, without credentials.",
+        ),
+    ]
+    headers: Annotated[
+        tuple[FieldName, ...],
+        Field(
+            max_length=64,
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+            description="Request fields that pages may send beside Content-Type, X-Request-Id and those of "
+            "Penstock, such as Authorization. Default: none.",
+        ),
+    ] = ()
+    credentials: Annotated[
+        bool,
+        Field(
+            description="Whether pages may send cookies and other credentials of the browser. Default false."
+        ),
+    ] = False
 
 
 class ModelEndpointSpec(Part):
@@ -68,7 +120,8 @@ class ModelEndpointSpec(Part):
         Field(
             max_length=7,
             json_schema_extra={"x-kubernetes-list-type": "set"},
-            description="HTTP methods that the endpoint takes; others are answered 405. Default: any.",
+            description="HTTP methods that the endpoint takes; others are answered 405, but for the "
+            "preflights of browsers. Default: any.",
         ),
     ] = ()
     backend: Annotated[
@@ -96,8 +149,25 @@ class ModelEndpointSpec(Part):
         ),
     ] = 1
     cold_start: Annotated[
-        ColdStart, Field(description="What happens to requests while no pod of the backend is ready.")
+        ColdStart,
+        Field(description="What happens to requests while no pod of the backend is ready, or none has room."),
     ] = ColdStart()
+    cors: Annotated[
+        Cors | None,
+        Field(
+            json_schema_extra=rules(
+                cel(
+                    "!self.credentials || !self.origins.exists(origin, origin == '*')",
+                    "expected false where origins has *, found true: name the origins whose pages may send "
+                    "credentials",
+                    path=".credentials",
+                )
+            ),
+            description="Which web pages may call the endpoint from a browser and read its answers. The "
+            "router answers their preflights. Default: what the model answers passes as it is, and pages can "
+            "read no answer of Penstock's own.",
+        ),
+    ] = None
 
 
 class ServingBackend(Part):

@@ -3,6 +3,10 @@
 N = ceil(load / targetLoad), the load being items queued and ongoing in all pods, averaged over the stable
 window (as Knative's pod autoscaler averages concurrency); a tenth of that window decides alone while it asks
 for at least twice what is ready (Knative's panic mode).
+
+What a full queue refuses is in no load: however much is refused, the load stays what queue and slots hold. So
+while anything was refused within that tenth, one more pod is wanted than are ready: the next one is asked for
+when that is ready and there are refusals still.
 """
 
 from __future__ import annotations
@@ -152,7 +156,10 @@ def recommend(
         panic_until = now + target.stable_window
     panic = now < panic_until
     load = max(load, burst) if panic else load
-    wanted = _replicas(load, target)
+    wanted = by_load = _replicas(load, target)
+    refused = _refused(serving, since=now - panic_window)
+    if refused:
+        wanted = max(by_load, len(serving) - len(silent) + 1)
     history = _remember(recent, now, target.clamp(wanted), target.downscale_delay)
 
     replicas, verdict, limit = _decide(
@@ -164,14 +171,17 @@ def recommend(
         panic=panic,
     )
     items = math.ceil(load - 1e-9)
-    message = f"load {items} / targetLoad {target.target_load} = {wanted}{limit}"
+    message = f"load {items} / targetLoad {target.target_load} = {by_load}"
+    if refused:
+        message += f", and a full queue refused {refused} items within {panic_window:g}s: {wanted}"
+    message += limit
     return (
         Recommendation(
             replicas=replicas,
             current=current,
             verdict=verdict,
             message=message,
-            inputs=ScalingInputs(load=items, wanted=wanted, **known),
+            inputs=ScalingInputs(load=items, refused=refused, wanted=wanted, **known),
             metrics_available=True,
         ),
         ScalerState(first_look=first, wanted=history, panic_until=panic_until),
@@ -214,6 +224,12 @@ def _remember(
 
 def _replicas(load: float, target: Target) -> int:
     return math.ceil(load / target.target_load - 1e-9)
+
+
+def _refused(pods: Sequence[PodLoad], *, since: float) -> int:
+    """Items that pods refused for a full queue since then, and since the youngest of them came to help."""
+    since = max([since, *(pod.samples[0].at for pod in pods if pod.samples)])
+    return sum(sample.refused for pod in pods for sample in pod.samples if sample.at > since)
 
 
 def _silent(pod: PodLoad, now: float) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock_operator.api.backendstatus import LoadStatus
+from penstock_wire.errors import Reason
 from penstock_wire.report import SidecarReport
 
 SILENT_S = 10.0
@@ -34,6 +35,7 @@ class Sample:
         at: when it came, in seconds.
         load: items queued and ongoing.
         arrived: items that arrived since the previous report.
+        refused: items that were refused for a full queue since the previous report.
         batches: batches sent since the previous report.
         batch_items: items in those.
         every: seconds until the next report, as the pod was told.
@@ -43,6 +45,7 @@ class Sample:
     load: int
     every: float = 1.0
     arrived: int = 0
+    refused: int = 0
     batches: int = 0
     batch_items: int = 0
 
@@ -77,6 +80,14 @@ class _Pod:
     @property
     def silent_after(self) -> float:
         return silent_after(self.samples[-1].every if self.samples else 0.0)
+
+
+def _no_room(report: SidecarReport) -> int:
+    """Items that a pod refused for a full queue since it started.
+
+    Not those that it refused for a deadline, which a client may make as short as it likes.
+    """
+    return report.totals.refused.get(Reason.QUEUE_FULL, 0)
 
 
 class LoadWindow:
@@ -124,6 +135,7 @@ class LoadWindow:
                 every=every,
                 load=report.items.queued + report.items.ongoing,
                 arrived=report.totals.arrived - (before.totals.arrived if before else 0),
+                refused=_no_room(report) - (_no_room(before) if before else 0),
                 batches=report.totals.batches - (before.totals.batches if before else 0),
                 batch_items=report.totals.batch_items - (before.totals.batch_items if before else 0),
             )

@@ -45,13 +45,26 @@ class ReviewLimit:
         Args:
             source: the address that a report came from.
         """
+        return self.reserve(source, patience=0.0) is not None
+
+    def reserve(self, source: str, *, patience: float) -> float | None:
+        """Take the next of a source's turns.
+
+        Args:
+            source: whose.
+            patience: seconds that it may have to wait for it.
+
+        Returns:
+            Seconds until its turn; None where that is too long, or too many sources are remembered.
+        """
         now = self._clock.time()
         if source not in self._full_at and len(self._full_at) >= self._sources:
             self._full_at = {one: full for one, full in self._full_at.items() if full > now}
             if len(self._full_at) >= self._sources:
-                return False
+                return None
         full = max(now, self._full_at.get(source, now)) + 1 / self._per_second
-        if full - now > self._burst / self._per_second:
-            return False
+        wait = full - now - self._burst / self._per_second
+        if wait > patience:
+            return None
         self._full_at[source] = full
-        return True
+        return max(0.0, wait)

@@ -13,12 +13,15 @@ from typing import Protocol, TypedDict
 
 import msgspec
 
+from penstock_operator.clock import Clock
 from penstock_operator.control.auth import Caller, Gate
 from penstock_operator.control.pace import interval_of
 from penstock_operator.control.records import Records
 from penstock_operator.control.reports import Reports
+from penstock_operator.control.reviews import ReviewLimit
 from penstock_operator.desired import names
 from penstock_operator.errors import ReportRefused
+from penstock_operator.kinds import ENDPOINT
 from penstock_operator.store import Store
 from penstock_wire import report as wire
 from penstock_wire.errors import DocumentError
@@ -28,17 +31,39 @@ from penstock_wire.http import ClientGone, Exchange, Request, Response, Service
 from penstock_wire.process import log
 from penstock_wire.trust import HEADER, digest
 
-MAX_SIDECAR_REPORT = 256 * 1024
+MAX_SIDECAR_REPORT = 64 * 1024
 MAX_ROUTER_REPORT = 8 * 1024 * 1024
 """Bytes of a report at most. A router has at most 10 000 endpoints (they get a port each), and says some 400
 bytes of each."""
+
+ENDPOINT_BYTES = 8 * 1024
+"""Bytes of a router's report for each endpoint that its namespace has, on top of what a sidecar may report:
+one with 32 backends, each with ten statuses."""
+
+BURST = 10.0
+PER_SECOND = 2.0
+"""Reports that a pod may send at once, and each second after that. It reports once a second, and at once when
+something has changed."""
+
+PATIENCE = 1.0
+"""Seconds that a report too many waits for its turn. One that would wait for longer is refused after as long:
+who sends it over and over is held up by its own connection."""
 
 WHOLE_REPORT = 16 * 1024
 """Bytes up to which a body is received together with its head. Most reports are smaller by far; so much does
 nobody harm who turns out to be a stranger."""
 
+MAX_CONNECTIONS = 5000
+"""To each port; 50 KiB each where they speak TLS, from the moment in which they are accepted."""
+
+MAX_PER_ADDRESS = 128
+"""Of these from one address. A pod has one connection, and a second while it reconnects; pods in their node's
+network share its address."""
+
+BODY_BUDGET = 64 * 1024 * 1024
+"""Bytes of larger bodies that are being received, of all pods together; a pod has one at a time."""
+
 _KINDS = {"/reports/sidecar": "sidecar", "/reports/router": "router"}
-_LIMITS = {"sidecar": MAX_SIDECAR_REPORT, "router": MAX_ROUTER_REPORT}
 _JSON = ((b"content-type", b"application/json"),)
 _METRICS = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
@@ -67,7 +92,8 @@ class ControlServer:
     Args:
         gate: lets reports in.
         reports: where they go.
-        store: has the settings' records, the ConfigMaps.
+        store: has the settings' records, the ConfigMaps, and the endpoints.
+        clock: time.
         reported: told of every report that was taken: namespace, backend (empty for a router), notable.
         leads: whether this process leads; a standby refuses reports.
         interval: seconds between two reports of a pod, now.
@@ -83,6 +109,7 @@ class ControlServer:
         gate: Gate,
         reports: Reports,
         store: Store,
+        clock: Clock,
         reported: Callable[[str, str, bool], None],
         leads: Callable[[], bool],
         interval: Callable[[], float] = lambda: 1.0,
@@ -93,6 +120,9 @@ class ControlServer:
     ) -> None:
         self._gate = gate
         self._reports = reports
+        self._store = store
+        self._clock = clock
+        self._turns = ReviewLimit(clock, burst=BURST, per_second=PER_SECOND)
         self._records = Records(store)
         self._reported = reported
         self._leads = leads
@@ -102,9 +132,17 @@ class ControlServer:
         self._metrics = metrics
         self._alive = alive
         # NB: two, so that however many connections there are to the one port, the other has its own.
-        self._pages_front = H1Front(max_body_bytes=WHOLE_REPORT)
-        self._reports_front = H1Front(max_body_bytes=WHOLE_REPORT)
+        self._pages_front, self._reports_front = (
+            H1Front(
+                max_body_bytes=WHOLE_REPORT,
+                max_connections=MAX_CONNECTIONS,
+                max_per_address=MAX_PER_ADDRESS,
+            )
+            for _ in range(2)
+        )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._receiving: dict[str, int] = {}
+        """Bytes of the body that a pod is sending, by the pod's uid."""
         self._pages: dict[str, Callable[[], Response]] = {
             "/metrics": self._metrics_page,
             "/livez": self._livez,
@@ -183,7 +221,7 @@ class ControlServer:
             if not self._leads():
                 raise ReportRefused(503, "standby", "this operator does not lead; report to the leader")
             caller = self._gate.admit_known(**_credentials(request, kind))
-            if caller is not None and request.stream is None:
+            if caller is not None and request.stream is None and self._turns.take(caller.uid):
                 exchange.answer(self._take(request, request.body, caller, kind))
                 return
         except ReportRefused as refusal:
@@ -199,7 +237,8 @@ class ControlServer:
         request = exchange.request
         try:
             caller = await self._gate.admit(**_credentials(request, kind))
-            answer = self._take(request, await _body(request, _LIMITS[kind]), caller, kind)
+            await self._turn(caller)
+            answer = self._take(request, await self._body(request, caller, kind), caller, kind)
         except ReportRefused as refusal:
             self._refuse(exchange, kind, refusal)
         except ClientGone:
@@ -209,6 +248,64 @@ class ControlServer:
             exchange.answer(_text(500, "internal error"))
         else:
             exchange.answer(answer)
+
+    async def _turn(self, caller: Caller) -> None:
+        """Wait until a pod may report again.
+
+        Raises:
+            ReportRefused: too many of its reports wait already.
+        """
+        wait = self._turns.reserve(caller.uid, patience=PATIENCE)
+        if wait != 0.0:
+            await self._clock.sleep(PATIENCE if wait is None else wait)
+        if wait is None:
+            raise ReportRefused(
+                429, "too_often", f"expected at most {PER_SECOND:.0f} reports a second from a pod"
+            )
+
+    async def _body(self, request: Request, caller: Caller, kind: str) -> bytes:
+        """A request's whole body.
+
+        Raises:
+            ReportRefused: it is longer than the limit, hardly more than that was read; or there is no room
+                for it now.
+            ClientGone: it ended early.
+        """
+        if request.stream is None:
+            return request.body
+        if caller.uid in self._receiving:
+            raise ReportRefused(429, "too_often", "expected one report at a time, found two")
+        limit, pieces = self._limit(caller, kind), []
+        self._receiving[caller.uid] = size = request.length or 0
+        try:
+            if size <= limit:
+                self._check_budget()
+                size = 0
+                while size <= limit and (piece := await request.stream.read()):
+                    pieces.append(piece)
+                    size += len(piece)
+                    self._receiving[caller.uid] = max(size, request.length or 0)
+                    self._check_budget()
+        finally:
+            del self._receiving[caller.uid]
+        if size > limit:
+            raise ReportRefused(413, "too_large", f"expected at most {limit} bytes")
+        return b"".join(pieces)
+
+    def _check_budget(self) -> None:
+        if sum(self._receiving.values()) > BODY_BUDGET:
+            raise ReportRefused(503, "no_room", "too many reports are being received; wait")
+
+    def _limit(self, caller: Caller, kind: str) -> int:
+        """Bytes of a report at most: a router's by the endpoints that there are, or that it reported last."""
+        if kind == "sidecar":
+            return MAX_SIDECAR_REPORT
+        known = self._reports.of_router(caller.namespace).get(caller.pod)
+        # NB: while many are deleted, it reports more than there are, and the answer tells it of that.
+        endpoints = max(
+            self._store.count(ENDPOINT, caller.namespace), len(known.endpoints) if known is not None else 0
+        )
+        return min(MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT + ENDPOINT_BYTES * endpoints)
 
     def _refuse(self, exchange: Exchange, kind: str, refusal: ReportRefused) -> None:
         self._observer.report(kind, refusal.reason)
@@ -272,26 +369,6 @@ def _credentials(request: Request, kind: str) -> Credentials:
         "peer": request.peer,
         "router": kind == "router",
     }
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    """A request's whole body.
-
-    Raises:
-        ReportRefused: it is longer than the limit; hardly more than that was read.
-        ClientGone: it ended early.
-    """
-    if request.stream is None:
-        return request.body
-    size, pieces = request.length or 0, []
-    if size <= limit:
-        size = 0
-        while size <= limit and (piece := await request.stream.read()):
-            pieces.append(piece)
-            size += len(piece)
-    if size > limit:
-        raise ReportRefused(413, "too_large", f"expected at most {limit} bytes")
-    return b"".join(pieces)
 
 
 def _text(status: int, text: str) -> Response:

@@ -26,6 +26,7 @@ class RenderConfig:
         routers_from: NetworkPolicyPeers that may call routers; none: everybody.
         metrics_from: NetworkPolicyPeers that may scrape the admin ports of both; none: nobody.
         tracing: environment of each sidecar for OpenTelemetry, by name; none: it traces nothing.
+        access_log: share of the requests that routers and sidecars log.
         image_pull_secrets: names of the Secrets, in the namespace of each pod, that images are pulled with.
         token_audience: audience of the projected tokens.
         token_seconds: life of the projected tokens in seconds.
@@ -39,7 +40,7 @@ class RenderConfig:
     router_replicas: int = 2
     router_cluster_role: str = "penstock-router"
     router_resources: dict[str, Any] = field(
-        default_factory=lambda: {"requests": {"cpu": "100m", "memory": "128Mi"}}
+        default_factory=lambda: {"requests": {"cpu": "200m", "memory": "128Mi"}}
     )
     sidecar_resources: dict[str, Any] = field(
         default_factory=lambda: {"requests": {"cpu": "100m", "memory": "64Mi"}}
@@ -49,6 +50,7 @@ class RenderConfig:
     routers_from: tuple[dict[str, Any], ...] = ()
     metrics_from: tuple[dict[str, Any], ...] = ()
     tracing: dict[str, str] = field(default_factory=dict)
+    access_log: float = 0.0
     image_pull_secrets: tuple[str, ...] = ()
     token_audience: str = "penstock-operator"  # noqa: S105 - an audience, not a token
     token_seconds: int = 3600

@@ -144,6 +144,9 @@ def _model_container(backend: ModelBackend, drain_secret: str) -> Object:
     else:
         raise ValueError("model: expected exactly one of container and python, found neither")
     given = source.document()
+    if secret := sidecar.reconfigure_env(backend, drain_secret):
+        env = [variable for variable in own.get("env", ()) if variable["name"] != names.RECONFIGURE_ENV]
+        own["env"] = [*env, *secret]
     mounts = given["volumeMounts"]
     if not any(mount["mountPath"].rstrip("/") == _TMP for mount in mounts):
         mounts = [{"name": _TMP_VOLUME, "mountPath": _TMP}, *mounts]

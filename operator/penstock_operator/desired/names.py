@@ -17,6 +17,9 @@ AUTHORITIES_KEY = "ca.crt"
 DRAIN_ENV = "PENSTOCK_DRAIN_SECRET"
 """Environment variable of the sidecar that holds the drain secret."""
 
+RECONFIGURE_ENV = "PENSTOCK_RECONFIGURE_SECRET"
+"""Environment variable of sidecar and model that holds what a userConfig must come with."""
+
 MODEL_CONTAINER = "model"
 SIDECAR_CONTAINER = "penstock-sidecar"
 ROUTER_CONTAINER = "router"

@@ -24,6 +24,9 @@ SETTINGS_VOLUME = "penstock-settings"
 WARMUP_VOLUME = "penstock-warmup"
 TOKEN_VOLUME = "penstock-token"  # noqa: S105 - a volume's name
 
+_PROBE_TIMEOUT_S = 10
+"""Seconds that a probe's answer may take."""
+
 
 def pod_security() -> Object:
     """A pod's securityContext: non-root, restricted seccomp, volumes readable by our group."""
@@ -70,10 +73,11 @@ def warmup_mount() -> Object:
 
 
 def reporting(config: RenderConfig) -> dict[str, str]:
-    """The arguments by which a sidecar or router reports."""
+    """The arguments by which a sidecar or router reports, and logs requests where that is asked for."""
     secure = config.report_url.startswith("https:")
     authorities = {"--report-ca": AUTHORITIES_FILE} if secure else {}
-    return {"--report-to": config.report_url, **authorities, "--token-file": TOKEN_FILE}
+    access = {"--access-log": str(config.access_log)} if config.access_log else {}
+    return {"--report-to": config.report_url, **authorities, "--token-file": TOKEN_FILE, **access}
 
 
 def reporter_mounts() -> list[Object]:
@@ -120,9 +124,30 @@ def spread(selector: dict[str, str]) -> list[Object]:
     ]
 
 
-def probe(path: str, port: int, **numbers: int) -> Object:
-    """An HTTP probe; `numbers` are its other fields, such as `periodSeconds`."""
-    return {"httpGet": {"path": path, "port": port}, **numbers}
+def probes(port: int) -> Object:
+    """The three probes of a sidecar and a router, which answer on their admin port.
+
+    They are patient with a process that does not answer, and not with one that says that it is not ready:
+    where processors are short, one that is well answers late, and to take it out (or to kill it) makes that
+    worse.
+
+    Args:
+        port: the admin port.
+    """
+
+    def probe(path: str, *, period: int, failures: int) -> Object:
+        return {
+            "httpGet": {"path": path, "port": port},
+            "periodSeconds": period,
+            "timeoutSeconds": _PROBE_TIMEOUT_S,
+            "failureThreshold": failures,
+        }
+
+    return {
+        "startupProbe": probe("/livez", period=1, failures=60),
+        "livenessProbe": probe("/livez", period=10, failures=6),
+        "readinessProbe": probe("/readyz", period=1, failures=3),
+    }
 
 
 def pulled(image: str, policy: str | None) -> dict[str, Any]:

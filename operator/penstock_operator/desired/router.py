@@ -146,15 +146,7 @@ def _container(config: RenderConfig) -> Object:
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ],
-        "startupProbe": pods.probe(
-            "/livez", ADMIN_PORT, periodSeconds=1, timeoutSeconds=2, failureThreshold=60
-        ),
-        "livenessProbe": pods.probe(
-            "/livez", ADMIN_PORT, periodSeconds=10, timeoutSeconds=5, failureThreshold=3
-        ),
-        "readinessProbe": pods.probe(
-            "/readyz", ADMIN_PORT, periodSeconds=1, timeoutSeconds=2, failureThreshold=3
-        ),
+        **pods.probes(ADMIN_PORT),
         "resources": config.router_resources,
         "securityContext": pods.container_security(user=pods.USER),
         "terminationMessagePolicy": "FallbackToLogsOnError",

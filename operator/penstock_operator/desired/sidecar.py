@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 from penstock_operator.api import ModelBackend
@@ -55,26 +56,34 @@ def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str)
             *pods.identity_env(),
             {"name": "PENSTOCK_BACKEND", "value": backend.name},
             {"name": names.DRAIN_ENV, "value": drain_secret},
+            *reconfigure_env(backend, drain_secret),
             *({"name": name, "value": value} for name, value in sorted(config.tracing.items())),
         ],
         "ports": [
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ],
-        "startupProbe": pods.probe(
-            "/livez", ADMIN_PORT, periodSeconds=1, timeoutSeconds=2, failureThreshold=60
-        ),
-        "livenessProbe": pods.probe(
-            "/livez", ADMIN_PORT, periodSeconds=10, timeoutSeconds=5, failureThreshold=3
-        ),
-        "readinessProbe": pods.probe(
-            "/readyz", ADMIN_PORT, periodSeconds=1, timeoutSeconds=2, failureThreshold=3
-        ),
+        **pods.probes(ADMIN_PORT),
         "resources": config.sidecar_resources if wanted.resources is None else wanted.resources.document(),
         "securityContext": pods.container_security(user=pods.USER),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": pods.reporter_mounts() + ([pods.warmup_mount()] if backend.spec.warmup else []),
     }
+
+
+def reconfigure_env(backend: ModelBackend, drain_secret: str) -> list[Object]:
+    """What shows a model that it is its sidecar that reconfigures it; nothing where it takes no userConfig.
+
+    It follows from the drain secret, and that not from it: a model must not be able to drain its pod.
+
+    Args:
+        backend: the backend.
+        drain_secret: as for `pre_stop`.
+    """
+    if reconfigure_path(backend) is None:
+        return []
+    secret = hashlib.sha256(f"reconfigure {drain_secret}".encode()).hexdigest()[:32]
+    return [{"name": names.RECONFIGURE_ENV, "value": secret}]
 
 
 def warmup_requests(warmup: Warmup) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock_operator.api import ModelEndpoint, TrafficSplit
 from penstock_operator.api.defaults import route
+from penstock_operator.api.modelendpoint import Cors
 from penstock_wire import durations, router_settings
 
 
@@ -26,9 +27,10 @@ class EndpointPlan:
         route: its path prefix at the front door; "" for none, and for one that lost a conflict.
         route_taken_by: the endpoint that serves its route instead.
         split: the TrafficSplit that decides its weights.
-        backends: who serves, as told to the router: backends that do not exist are left out while another
-            one of weight > 0 exists.
+        backends: who serves, as the router's settings have it: backends that do not exist are left out while
+            another of weight > 0 exists, those that were never ready while another of weight > 0 is ready.
         missing: backends that are named and do not exist.
+        untried: backends of weight > 0 that were never ready.
         waits_for: the endpoint's own backend, if the last weights stand in until it is ready.
     """
 
@@ -37,6 +39,7 @@ class EndpointPlan:
     split: str | None = None
     backends: tuple[Weight, ...] = ()
     missing: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
     waits_for: str | None = None
 
 
@@ -49,12 +52,16 @@ class SplitPlan:
         conflict_with: the older split on the same endpoint, if that is why not.
         endpoint_missing: whether its endpoint does not exist.
         missing: backends that are named and do not exist.
+        untried: backends of weight > 0 that were never ready.
+        left_out: those of them whose part the others have.
     """
 
     accepted: bool
     conflict_with: str | None = None
     endpoint_missing: bool = False
     missing: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +82,22 @@ class TrafficPlan:
 
 
 def plan(
-    endpoints: Sequence[ModelEndpoint], splits: Sequence[TrafficSplit], backends: Mapping[str, bool]
+    endpoints: Sequence[ModelEndpoint],
+    splits: Sequence[TrafficSplit],
+    backends: Mapping[str, bool],
+    untried: Collection[str] = (),
 ) -> TrafficPlan:
     """Decide who serves what in a namespace.
 
     An endpoint keeps the weights in its `status.backends`, those of a split that was deleted, until
-    `spec.backend` is ready.
+    `spec.backend` is ready. A backend that was never ready (its image is not there, its model does not load)
+    gets no request while another is ready: it would only be held until its time is over.
 
     Args:
         endpoints: all endpoints of the namespace.
         splits: all splits of the namespace.
         backends: the backends that exist, and whether each has a ready pod.
+        untried: those of them that were never ready.
     """
     there = sorted((item for item in endpoints if not item.deleting), key=lambda item: item.age_key)
     asked = sorted((item for item in splits if not item.deleting), key=lambda item: item.age_key)
@@ -113,8 +125,9 @@ def plan(
             route="" if lost else wanted,
             route_taken_by=routes[wanted] if lost else None,
             split=decided.name if decided else None,
-            backends=_present(weights, backends),
+            backends=_tried(_present(weights, backends), backends, untried),
             missing=_missing(named, backends),
+            untried=_untried(weights, untried),
             waits_for=waits_for,
         )
     return TrafficPlan(
@@ -149,6 +162,19 @@ def _present(weights: tuple[Weight, ...], backends: Mapping[str, bool]) -> tuple
     return left if any(share.weight > 0 for share in left) else weights
 
 
+def _tried(
+    weights: tuple[Weight, ...], backends: Mapping[str, bool], untried: Collection[str]
+) -> tuple[Weight, ...]:
+    """Without backends that were never ready, so that the others share their weight; all if none is ready."""
+    if not any(share.weight > 0 and backends.get(share.name, False) for share in weights):
+        return weights
+    return tuple(share for share in weights if share.weight == 0 or share.name not in untried)
+
+
+def _untried(weights: tuple[Weight, ...], untried: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted(share.name for share in weights if share.weight > 0 and share.name in untried))
+
+
 def _missing(weights: tuple[Weight, ...], backends: Mapping[str, bool]) -> tuple[str, ...]:
     return tuple(sorted(share.name for share in weights if share.name not in backends))
 
@@ -161,16 +187,30 @@ def _split_plan(
 ) -> SplitPlan:
     endpoint_missing = split.spec.endpoint not in endpoints
     conflict = chosen.name if chosen.name != split.name else None
+    accepted = conflict is None and not endpoint_missing
+    decided = endpoints[split.spec.endpoint] if accepted else EndpointPlan(route="")
+    serving = {share.name for share in decided.backends}
     return SplitPlan(
-        accepted=conflict is None and not endpoint_missing,
+        accepted=accepted,
         conflict_with=conflict,
         endpoint_missing=endpoint_missing,
+        untried=decided.untried,
+        left_out=tuple(name for name in decided.untried if name not in serving),
         missing=tuple(sorted(share.name for share in split.spec.backends if share.name not in backends)),
     )
 
 
+def _cors(found: Cors | None) -> router_settings.Cors | None:
+    if found is None:
+        return None
+    return router_settings.Cors(origins=found.origins, headers=found.headers, credentials=found.credentials)
+
+
 def router_endpoints(
-    endpoints: Sequence[ModelEndpoint], found: TrafficPlan, ports: Mapping[str, int]
+    endpoints: Sequence[ModelEndpoint],
+    found: TrafficPlan,
+    ports: Mapping[str, int],
+    closed: Mapping[str, str],
 ) -> tuple[router_settings.Endpoint, ...]:
     """The endpoints as the router is told them, sorted by name.
 
@@ -178,6 +218,7 @@ def router_endpoints(
         endpoints: all endpoints of the namespace.
         found: the namespace's plan.
         ports: port by endpoint name; an endpoint without one is left out.
+        closed: for each backend whose model takes a userConfig, the path where it does.
     """
     return tuple(
         router_settings.Endpoint(
@@ -191,9 +232,19 @@ def router_endpoints(
                 timeout_ms=durations.parse_ms(endpoint.spec.cold_start.timeout),
                 max_pending=endpoint.spec.cold_start.max_pending,
             ),
+            cors=_cors(endpoint.spec.cors),
             backends=tuple(
                 router_settings.WeightedBackend(name=share.name, weight=share.weight)
                 for share in found.endpoints[endpoint.name].backends
+            ),
+            closed=tuple(
+                sorted(
+                    {
+                        closed[share.name]
+                        for share in found.endpoints[endpoint.name].backends
+                        if share.name in closed
+                    }
+                )
             ),
         )
         for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.name)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock_operator.api import ModelBackend, ResourceError
-from penstock_operator.api.defaults import batching_spec, unreachable_batch
+from penstock_operator.api.defaults import batching_spec, unreachable_batch, unreachable_target
 from penstock_operator.apply import CHANGED, needs_write
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.cluster import Obj
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
 from penstock_operator.desired.keeping import Pods
-from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SERVICE_ACCOUNT
 from penstock_operator.reconcile import ghosts
 from penstock_operator.reconcile.context import Context, Problems, Scaled, outcome
 from penstock_operator.reconcile.writing import write_status
@@ -62,7 +62,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         )
         uid = backend.metadata.uid
         problems = await ctx.settle(
-            key, desired, owners=(uid,), candidates=lambda: ctx.store.owned(uid), looked=looked,
+            key, desired, owners=(uid,), candidates=lambda: _unused(ctx, backend), looked=looked,
             confirm=lambda: ghosts.confirm_own(ctx, stored),
         )  # fmt: skip
     if problems.untold:
@@ -71,6 +71,21 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     wait = await _write_status(ctx, key, backend, versioned, problems, pods, held)
     again = outcome(problems)
     return wait if wait is not None else again
+
+
+def _unused(ctx: Context, backend: ModelBackend) -> list[Obj]:
+    """A backend's children, but a ServiceAccount that a pod of its still names.
+
+    A pod whose ServiceAccount is gone cannot report any more: its token is refused. The last such pod's end
+    is an event of this backend's, and then the account goes.
+    """
+    pods = ctx.view.backend_pods(backend.namespace, backend.name)
+    named = {(pod.get("spec") or {}).get("serviceAccountName") for pod in pods}
+    return [
+        child
+        for child in ctx.store.owned(backend.metadata.uid)
+        if child["kind"] != SERVICE_ACCOUNT.kind or child["metadata"]["name"] not in named
+    ]
 
 
 def forget(ctx: Context, key: Key) -> None:
@@ -187,6 +202,7 @@ async def _write_status(
         scaled=untold,
         foreign_scaler=scaled.foreign,
         batching_note=unreachable_batch(spec),
+        target_note=unreachable_target(backend, spec),
         upgrade_pending=pods.upgrade_pending,
         held=held,
     )

@@ -56,10 +56,12 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     wait = ctx.unheard(stored, routers.pods, routers.reports)
     if wait is not None:
         return outcome(problems) or wait
+    backends = ctx.view.backends_seen(namespace)
     seen = EndpointObserved(
         plan=plan,
         router=routers,
-        backends=ctx.view.backends_ready(namespace),
+        backends=backends.ready,
+        without_service=backends.without_service,
         port=port,
         taken=bool(problems.taken),
         refused=problems.refused,

@@ -9,19 +9,24 @@ from typing import Protocol
 from penstock_operator.clock import Clock
 from penstock_operator.cluster import Obj
 from penstock_operator.desired.labels import MANAGED, MANAGED_BY
-from penstock_operator.errors import LeaseLost, Outdated
+from penstock_operator.errors import LeaseLost, OperatorError, Outdated
 from penstock_operator.kinds import BACKEND, ENDPOINT, PARENTS, POD, POLICY, SPLIT, WATCHED_CHILDREN, Kind
 from penstock_operator.reconcile import backend, endpoint, policy, router, split
-from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.context import TOLD_AFTER, Context
 from penstock_operator.reconcile.relisting import Found, relist_kind
 from penstock_operator.reconcile.scaling import Scaler
 from penstock_operator.reconcile.triggers import concerned
-from penstock_operator.reconcile.writing import same_status
+from penstock_operator.reconcile.writing import same_status, write_status
+from penstock_operator.status import parse_failed
 from penstock_operator.store import Change, Key, key_of, parent_changed
+from penstock_operator.supervision import keep_running
 from penstock_operator.workqueue import QueueObserver, WorkQueue, work
 
 LOAD_INTERVAL = 15.0
 """Seconds between two looks at whether a backend's load is worth publishing."""
+
+SCALERS = 4
+"""Backends scaled at once: an apiserver that takes seconds over one must not hold up the others."""
 
 SILENCE_INTERVAL = 2.0
 """Seconds between two looks for pods that fell silent."""
@@ -102,7 +107,7 @@ class Manager:
         Args:
             obj: from a watch or a list.
         """
-        self._changed(self.ctx.store.put(obj))
+        self._guarded(self.ctx.store.put, obj)
 
     def remove(self, obj: Obj) -> None:
         """An object is gone.
@@ -110,7 +115,19 @@ class Manager:
         Args:
             obj: its last version.
         """
-        self._changed(self.ctx.store.remove(obj))
+        self._guarded(self.ctx.store.remove, obj)
+
+    def _guarded(self, take: Callable[[Obj], Change], obj: Obj) -> None:
+        """Take up a change; what goes wrong with one object is told, and it is looked at all the same."""
+        try:
+            self._changed(take(obj))
+        except Exception as error:
+            key = key_of(obj)
+            self.ctx.log(
+                "change not followed", level="error", key=str(key), error=f"{type(error).__name__}: {error}"
+            )
+            if key.kind in RECONCILERS:
+                self.queue.add(key)
 
     def reported(self, namespace: str, backend_name: str, *, notable: bool) -> None:
         """A report was taken.
@@ -200,12 +217,25 @@ class Manager:
             again = await RECONCILERS[key.kind](self.ctx, key)
         except Outdated:
             ok, again = True, None  # what it found is in the store, and who is concerned in the queue
+        except OperatorError:
+            raise
+        except Exception as error:
+            await self._cannot_follow(key, error)
+            raise
         else:
             ok = True
         finally:
             if self._observer is not None:
                 self._observer.ran(key.kind, self.ctx.clock.time() - began, ok=ok)
         return again
+
+    async def _cannot_follow(self, key: Key, error: Exception) -> None:
+        """Tell of an object that reconciling fails on for a reason that nobody has foreseen."""
+        kind = next((kind for kind in PARENTS if kind.kind == key.kind), None)
+        stored = self.ctx.store.get(kind, key.namespace, key.name) if kind is not None else None
+        if stored is not None and self.ctx.failures(key) >= TOLD_AFTER:
+            why = f"{key}: it cannot be followed: {type(error).__name__}: {error}"
+            await write_status(self.ctx, stored, parse_failed(stored, why, now=self.ctx.now()))
 
     async def scale(self, key: Key) -> float | None:
         """Run the autoscaler for one backend once (see `reconcile`).
@@ -237,10 +267,17 @@ class Manager:
         Raises:
             LeaseLost: a write was refused because we may not lead any more (in an exception group).
         """
+
+        async def reconciling() -> None:
+            await work(self.queue, self.reconcile, self.failed, fatal=_FATAL)
+
+        async def scaling() -> None:
+            await work(self.scale_queue, self.scale, self.failed, fatal=_FATAL)
+
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(workers):
-                tasks.create_task(work(self.queue, self.reconcile, self.failed, fatal=_FATAL))
-            tasks.create_task(work(self.scale_queue, self.scale, self.failed, fatal=_FATAL))
+            for loop in (reconciling,) * workers + (scaling,) * SCALERS:
+                kept = keep_running(loop.__name__, loop, clock=self.ctx.clock, log=self.ctx.log)
+                tasks.create_task(kept)
 
     async def watch_silence(self) -> None:
         """Have backends looked at whose pods stopped reporting; runs until cancelled."""

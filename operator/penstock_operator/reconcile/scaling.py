@@ -15,7 +15,7 @@ from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.context import Context, Scaled, is_ready
 from penstock_operator.status import HISTORY, refusal
 from penstock_operator.status.pods import living
-from penstock_operator.store import Key
+from penstock_operator.store import Key, owners_of_replicas
 
 INTERVAL = 2.0
 """Seconds between two looks at a backend."""
@@ -195,7 +195,7 @@ def owns_replicas(stored: Obj) -> bool:
     Args:
         stored: the backend.
     """
-    return any(entry.get("manager") == SCALE_MANAGER for entry in _owners_of_replicas(stored))
+    return any(entry.get("manager") == SCALE_MANAGER for entry in owners_of_replicas(stored))
 
 
 def foreign_scaler(stored: Obj) -> str | None:
@@ -206,18 +206,10 @@ def foreign_scaler(stored: Obj) -> str | None:
     """
     if owns_replicas(stored):
         return None
-    for entry in _owners_of_replicas(stored):
+    for entry in owners_of_replicas(stored):
         if entry.get("subresource") == "scale":
             return str(entry.get("manager") or "unknown")
     return None
-
-
-def _owners_of_replicas(stored: Obj) -> list[Obj]:
-    return [
-        entry
-        for entry in stored["metadata"].get("managedFields") or ()
-        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
-    ]
 
 
 def _readable(ctx: Context, stored: Obj | None) -> ModelBackend | None:

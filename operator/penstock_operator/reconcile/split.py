@@ -40,7 +40,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         split,
         plan,
         seen,
-        ctx.view.backends_ready(key.namespace),
+        ctx.view.backends_seen(key.namespace).ready,
         now=ctx.now(),
     )
     await write_status(ctx, stored, status)

@@ -15,7 +15,7 @@ from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD,
 from penstock_operator.reconcile.router import is_shared, router_key
 from penstock_operator.reconcile.view import View
 from penstock_operator.status import pods
-from penstock_operator.store import Change, Key, child_changed, key_of, parent_changed
+from penstock_operator.store import Change, Key, child_changed, key_of, owner_uids, parent_changed
 
 _PARENTS = frozenset(kind.kind for kind in PARENTS)
 
@@ -32,6 +32,10 @@ def concerned(view: View, change: Change) -> set[Key]:
         return set()
     kind = versions[0]["kind"]
     if kind in _PARENTS:
+        if kind == BACKEND.kind and _tried(change.old) != _tried(change.new):
+            key = key_of(versions[0])
+            found = set(readiness_matters(view, key.namespace, key.name))
+            return found | (set(_of_parent(view, change, versions)) if parent_changed(change) else set())
         return set(_of_parent(view, change, versions)) if parent_changed(change) else set()
     if not child_changed(change):
         return set()
@@ -71,7 +75,7 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
             reference = _spec(version).get("batchPolicyRef")
             if reference:
                 yield Key(POLICY.kind, namespace, reference)
-        if _came_or_went(change):
+        if _came_or_went(change) or _takes_config(change.old) != _takes_config(change.new):
             yield from readiness_matters(view, namespace, key.name)
     elif key.kind == POLICY.kind:
         for backend in view.backends(namespace):
@@ -143,6 +147,8 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
             if ref.get("kind") in _PARENTS:
                 yield Key(ref["kind"], namespace, ref["name"])
         backend = (version["metadata"].get("labels") or {}).get(labels.BACKEND)
+        if backend and version["kind"] == SERVICE.kind and _owners(change.old) != _owners(change.new):
+            yield from readiness_matters(view, namespace, backend)
         if backend and version["kind"] == DEPLOYMENT.kind and _ready(change.old) != _ready(change.new):
             if not _ready(change.old) or not _ready(change.new):
                 yield from readiness_matters(view, namespace, backend)
@@ -178,6 +184,21 @@ def _router_face(deployment: Obj | None) -> tuple[object, ...]:
 
 def _ready(deployment: Obj | None) -> int:
     return int(((deployment or {}).get("status") or {}).get("readyReplicas") or 0)
+
+
+def _tried(backend: Obj | None) -> bool:
+    """Whether a backend was ever ready."""
+    return bool(((backend or {}).get("status") or {}).get("firstReadyTime"))
+
+
+def _takes_config(backend: Obj | None) -> tuple[object, ...]:
+    """What decides where a backend's model takes its userConfig, which routers close."""
+    model = _spec(backend).get("model") if backend is not None else None
+    return (model.get("reconfigurePath"), "python" in model) if isinstance(model, dict) else ()
+
+
+def _owners(child: Obj | None) -> list[str]:
+    return [] if child is None else sorted(owner_uids(child))
 
 
 def _came_or_went(change: Change) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from penstock_operator.api import (
     ResourceError,
     TrafficSplit,
 )
+from penstock_operator.api.defaults import reconfigure_path
 from penstock_operator.cluster import Obj
 from penstock_operator.desired import labels, names, ports, settings, traffic
 from penstock_operator.kinds import (
@@ -27,7 +28,7 @@ from penstock_operator.kinds import (
     SPLIT,
     Kind,
 )
-from penstock_operator.store import Key, Store, key_of
+from penstock_operator.store import UNREADABLE, Key, Store, key_of, owner_uids
 
 R = TypeVar("R", bound=Resource)
 
@@ -39,10 +40,28 @@ _MODELS: dict[str, type[Resource]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """The backends of a namespace as those see them who send requests there.
+
+    Args:
+        ready: those that exist, and whether each has a ready pod to which a Service of its own leads.
+        untried: those that were never ready.
+        without_service: those whose ready pods no router finds: the Service of their name is not theirs, or
+            is not there (yet).
+        reconfigure_paths: where their models take a userConfig, of those that do.
+    """
+
+    ready: Mapping[str, bool]
+    untried: frozenset[str]
+    without_service: frozenset[str]
+    reconfigure_paths: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Planned:
     signature: tuple[Any, ...]
-    ready: Mapping[str, bool]
+    backends: Backends
     plan: traffic.TrafficPlan
     endpoints: tuple[ModelEndpoint, ...]
     ports: dict[str, int]
@@ -59,7 +78,7 @@ class View:
         self.store = store
         self._parsed: dict[Key, tuple[Obj, Resource | ResourceError]] = {}
         self._plans: dict[str, _Planned] = {}
-        self._ready: dict[str, tuple[tuple[int, int], dict[str, bool]]] = {}
+        self._backends: dict[str, tuple[tuple[int, ...], Backends]] = {}
         self._written: dict[str, tuple[_Planned, Obj | None, bool]] = {}
 
     def read(self, stored: Obj) -> Resource:
@@ -69,16 +88,12 @@ class View:
             stored: from the store.
 
         Raises:
-            ResourceError: it does not fit its schema.
+            ResourceError: it does not fit its schema, or cannot be read for another reason.
         """
         key = key_of(stored)
         known = self._parsed.get(key)
         if known is None or known[0] is not stored:
-            try:
-                parsed: Resource | ResourceError = _MODELS[stored["kind"]].parse(stored)
-            except ResourceError as error:
-                parsed = error
-            known = (stored, parsed)
+            known = (stored, _parsed(stored))
             self._parsed[key] = known
         if isinstance(known[1], ResourceError):
             raise known[1]
@@ -93,7 +108,7 @@ class View:
         self._parsed.pop(key, None)
         if not any(self.store.all(kind, key.namespace) for kind in (BACKEND, ENDPOINT, SPLIT)):
             self._plans.pop(key.namespace, None)
-            self._ready.pop(key.namespace, None)
+            self._backends.pop(key.namespace, None)
             self._written.pop(key.namespace, None)
 
     def backend(self, namespace: str, name: str) -> ModelBackend | None:
@@ -138,24 +153,52 @@ class View:
         """
         return self._all(TrafficSplit, SPLIT, namespace)
 
-    def backends_ready(self, namespace: str) -> dict[str, bool]:
-        """The backends that exist, and whether each has a ready pod.
+    def backends_seen(self, namespace: str) -> Backends:
+        """The backends of a namespace, for those who send requests there.
 
         Args:
             namespace: where.
         """
-        epochs = (self.store.epoch(BACKEND, namespace), self.store.epoch(DEPLOYMENT, namespace))
-        known = self._ready.get(namespace)
+        epochs = tuple(self.store.epoch(kind, namespace) for kind in (BACKEND, DEPLOYMENT, SERVICE))
+        known = self._backends.get(namespace)
         if known is None or known[0] != epochs:
-            ready = {
-                stored["metadata"]["name"]: self.ready_pods(namespace, stored["metadata"]["name"]) > 0
+            there = [
+                stored
                 for stored in self.store.all(BACKEND, namespace)
                 if not stored["metadata"].get("deletionTimestamp")
+            ]
+            with_pods = {
+                (metadata := stored["metadata"])["name"]: self.ready_pods(namespace, metadata["name"]) > 0
+                for stored in there
             }
+            without = frozenset(
+                metadata["name"]
+                for stored in there
+                if with_pods[(metadata := stored["metadata"])["name"]]
+                and metadata["uid"] not in self._service_owners(namespace, metadata["name"])
+            )
+            ready = {name: has_pods and name not in without for name, has_pods in with_pods.items()}
+            untried = frozenset(
+                name
+                for stored in there
+                if not ready[name := stored["metadata"]["name"]]
+                and not (stored.get("status") or {}).get("firstReadyTime")
+            )
+            paths = {
+                backend.name: path
+                for backend in self.backends(namespace)
+                if (path := reconfigure_path(backend)) is not None
+            }
+            seen = Backends(ready=ready, untried=untried, without_service=without, reconfigure_paths=paths)
             # NB: an equal picture keeps its identity, by which the plan is cached.
-            known = (epochs, known[1] if known is not None and known[1] == ready else ready)
-            self._ready[namespace] = known
+            known = (epochs, known[1] if known is not None and known[1] == seen else seen)
+            self._backends[namespace] = known
         return known[1]
+
+    def _service_owners(self, namespace: str, backend: str) -> Iterable[str]:
+        """Uids of whom the Service of a backend's name belongs to, as far as it is one of ours."""
+        live = self.store.get(SERVICE, namespace, names.backend(backend))
+        return () if live is None else owner_uids(live)
 
     def ready_pods(self, namespace: str, backend: str) -> int:
         """How many pods of a backend are ready, as its Deployment says.
@@ -207,7 +250,10 @@ class View:
             namespace: where.
         """
         planned = self._planned(namespace)
-        return settings.for_router(traffic.router_endpoints(planned.endpoints, planned.plan, planned.ports))
+        closed = planned.backends.reconfigure_paths
+        return settings.for_router(
+            traffic.router_endpoints(planned.endpoints, planned.plan, planned.ports, closed)
+        )
 
     def router_written(self, namespace: str) -> bool:
         """Whether just that is recorded in their ConfigMap, so that they can have reported it.
@@ -227,12 +273,12 @@ class View:
         return known[2]
 
     def _planned(self, namespace: str) -> _Planned:
-        ready = self.backends_ready(namespace)
+        backends = self.backends_seen(namespace)
         signature = (
             self.store.epoch(ENDPOINT, namespace),
             self.store.epoch(SPLIT, namespace),
             self.store.epoch(SERVICE, namespace),
-            id(ready),
+            id(backends),
         )
         known = self._plans.get(namespace)
         if known is None or known.signature != signature:
@@ -244,8 +290,8 @@ class View:
             ]
             known = _Planned(
                 signature,
-                ready,  # held, so that no other picture gets its id
-                traffic.plan(endpoints, self.splits(namespace), ready),
+                backends,  # held, so that no other picture gets its id
+                traffic.plan(endpoints, self.splits(namespace), backends.ready, backends.untried),
                 tuple(endpoints),
                 ports.allocate([endpoint.name for endpoint in endpoints], services),
             )
@@ -268,3 +314,15 @@ class View:
             for stored in self.store.all(kind, namespace)
         ]
         return [resource for resource in found if resource is not None]
+
+
+def _parsed(stored: Obj) -> Resource | ResourceError:
+    key = key_of(stored)
+    if UNREADABLE in stored:
+        return ResourceError(f"{key}: {stored[UNREADABLE]}")
+    try:
+        return _MODELS[key.kind].parse(stored)
+    except ResourceError as error:
+        return error
+    except Exception as error:  # what is read here is read for its neighbours, too
+        return ResourceError(f"{key}: it cannot be read: {type(error).__name__}: {error}")

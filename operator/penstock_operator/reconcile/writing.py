@@ -67,10 +67,14 @@ async def _write(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
     ctx.saying[key_of(stored)] = answer.get("status") or {}
     ctx.changed(ctx.store.put(answer))
     underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
-    for old, new in transitions(stored, status):
+    said: set[tuple[str | None, str | None]] = set()
+    for old, new in sorted(transitions(stored, status), key=lambda pair: pair[1]["type"] != "Ready"):
         fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
         ctx.log("condition changed", **fields, reason=new.get("reason"), text=new.get("message"))
-        if worth_an_event(old, new, underway=underway):
+        # One cause in several conditions is one Event: Ready's, where it is among them.
+        cause = (new.get("reason"), new.get("message"))
+        if worth_an_event(old, new, underway=underway) and not (cause[1] and cause in said):
+            said.add(cause)
             await _emit(ctx, stored, new, failing=_failing(new) and not underway)
     return True
 

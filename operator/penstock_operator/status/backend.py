@@ -53,6 +53,7 @@ class BackendObserved:
         scaled: what was changed through `/scale` and may not be in `status.scaling` yet, the oldest first.
         foreign_scaler: another manager that writes `/scale` beside the autoscaler.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
+        target_note: why a pod's load can never exceed its target, if so (`defaults.unreachable_target`).
         upgrade_pending: as `keeping.Pods.upgrade_pending`.
         held: what a suspended backend keeps from being changed: its "pods", its "settings".
     """
@@ -71,6 +72,7 @@ class BackendObserved:
     scaled: Sequence[ScalingEntry] = ()
     foreign_scaler: str | None = None
     batching_note: str | None = None
+    target_note: str | None = None
     upgrade_pending: bool = False
     held: Collection[str] = ()
 
@@ -103,6 +105,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         replicas=counts.get("replicas") or 0,
         ready_replicas=counts.get("readyReplicas") or 0,
         updated_replicas=counts.get("updatedReplicas") or 0,
+        first_ready_time=old.first_ready_time or (now if counts.get("readyReplicas") else None),
         selector=labels.selector_text(labels.backend_selector(backend.name)),
         desired_replicas=recommended.replicas if recommended else backend.spec.replicas,
         load=seen.load,
@@ -175,6 +178,9 @@ def _ready(
         return condition("Ready", "False", wrong.reason, wrong.message), waits, not waits
     if seen.policy_missing:
         return condition("Ready", "False", "BatchPolicyMissing", _policy_text(backend)), False, True
+    if rolling is not None and applied.reason == "ReconfigureFailed":
+        # A pod whose model never took its userConfig is not ready: this is what the rollout waits for.
+        return condition("Ready", "False", "ReconfigureFailed", f"{rolling}; {applied.message}"), False, True
     if rolling is not None and overdue is not None:
         return condition("Ready", "False", overdue.reason, overdue.message), False, True
     if rolling is not None and backend.spec.suspend:
@@ -289,7 +295,7 @@ def _reconfigured(seen: BackendObserved, *, at_most: int | None = HISTORY) -> tu
             pod=name,
             version=report.reconfigure.version,
             ok=report.reconfigure.ok,
-            message="" if report.reconfigure.ok else report.reconfigure.message[:_SAID],
+            message=report.reconfigure.message[:_SAID],
         )
         for name in map(pods.name, pods.living(seen.pods))
         if (report := seen.reports.get(name)) is not None and report.reconfigure is not None
@@ -308,6 +314,8 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
         active = condition("ScalingActive", "False", "ForeignScaler", text)
     elif seen.scale_refused is not None:
         active = condition("ScalingActive", "False", seen.scale_refused.reason, seen.scale_refused.message)
+    elif seen.target_note is not None:
+        active = condition("ScalingActive", "True", "TargetUnreachable", seen.target_note)
     elif recommended is not None and recommended.verdict == "Limited":
         text = f"the load asks for more than maxReplicas {spec.max_replicas}"
         active = condition("ScalingActive", "True", "Limited", text)

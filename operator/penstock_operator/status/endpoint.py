@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock_operator.api import Condition, ModelEndpoint
 from penstock_operator.api.defaults import route, url
 from penstock_operator.api.modelendpoint import ModelEndpointStatus, ServingBackend
+from penstock_operator.desired import names
 from penstock_operator.desired.objects import Object
 from penstock_operator.desired.traffic import EndpointPlan
 from penstock_operator.status import conditions, pods
@@ -51,6 +52,7 @@ class EndpointObserved:
         port: its port; None if none is left.
         taken: whether a stranger holds the Service of its name.
         refused: why the apiserver did not take its Service, if so.
+        without_service: backends whose ready pods no router finds, since no Service of theirs leads there.
     """
 
     plan: EndpointPlan
@@ -59,6 +61,7 @@ class EndpointObserved:
     port: int | None
     taken: bool = False
     refused: Refusal | None = None
+    without_service: Collection[str] = ()
 
 
 def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str) -> dict[str, Any]:
@@ -129,11 +132,20 @@ def _backends_ready(seen: EndpointObserved) -> Condition:
     kind, missing = "BackendsReady", seen.plan.missing
     if missing:
         return condition(kind, "False", "BackendMissing", f"no such ModelBackend: {conditions.some(missing)}")
-    waiting = [
-        share.name for share in seen.plan.backends if share.weight > 0 and not seen.backends[share.name]
-    ]
-    if waiting:
-        return condition(kind, "False", "BackendNotReady", f"no pod is ready of: {conditions.some(waiting)}")
+    asked = {share.name for share in seen.plan.backends if share.weight > 0} | set(seen.plan.untried)
+    if hidden := asked.intersection(seen.without_service):
+        text = (
+            f"pods are ready, but no router finds them, of: {conditions.some(hidden)}; the Service "
+            f"{names.backend(min(hidden))} is not there or not Penstock's"
+        )
+        return condition(kind, "False", "NoService", text)
+    left_out = asked.difference(share.name for share in seen.plan.backends)
+    waiting = [name for name in asked - left_out if not seen.backends[name]]
+    texts = [f"no pod is ready of: {conditions.some(waiting)}"] if waiting else []
+    if left_out:
+        texts.append(f"never ready, so the others have its part: {conditions.some(left_out)}")
+    if texts:
+        return condition(kind, "False", "BackendNotReady", "; ".join(texts))
     if seen.plan.waits_for is not None:
         serving = conditions.some(share.name for share in seen.plan.backends if share.weight > 0)
         text = f"no pod is ready of: {seen.plan.waits_for}; until then requests stay with {serving}"

@@ -93,7 +93,7 @@ def _is_true(pod: Object, kind: str) -> bool:
 
 def _of_pod(pod: Object) -> Trouble | None:
     for status in _containers(pod):
-        found = _of_container(status)
+        found = _of_container(status, unready_since=_unready_since(pod))
         if found is not None:
             return Trouble(reason=found.reason, message=f"pod {name(pod)}: {found.message}")
     for raw in _conditions(pod):
@@ -117,7 +117,32 @@ def _containers(pod: Object) -> Iterator[Mapping[str, Any]]:
     yield from status.get("containerStatuses") or ()
 
 
-def _of_container(status: Mapping[str, Any]) -> Trouble | None:
+def _unready_since(pod: Object) -> str:
+    """Since when a pod is not ready, as the API spells times; empty where it does not say."""
+    return next(
+        (raw.get("lastTransitionTime") or "" for raw in _conditions(pod) if raw.get("type") == "Ready"), ""
+    )
+
+
+def _crashes(status: Mapping[str, Any], unready_since: str) -> bool:
+    """Whether a container that has ended before is no better yet.
+
+    One that runs again, and is ready by its own account since it has no readiness probe, is no better while
+    its pod has not been ready since: a status would else change its mind at every restart.
+    """
+    if not status.get("ready"):
+        return True
+    started = status.get("state", {}).get("running", {}).get("startedAt") or ""
+    return bool(unready_since and started) and unready_since <= started
+
+
+def _last_first(text: str) -> str:
+    """A message with its last line before the others: a traceback's says what happened."""
+    before, _, last = text.rpartition("\n")
+    return f"{last}\n{before}" if before else last
+
+
+def _of_container(status: Mapping[str, Any], *, unready_since: str) -> Trouble | None:
     who = f"container {status.get('name')}"
     waiting = status.get("state", {}).get("waiting") or {}
     word, text = waiting.get("reason") or "", waiting.get("message") or ""
@@ -129,12 +154,12 @@ def _of_container(status: Mapping[str, Any]) -> Trouble | None:
     if word in _CREATE:
         return Trouble(reason="ContainerNotCreated", message=f"{who}: {word}: {text}")
     ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
-    if ended and not status.get("ready"):
+    if ended and _crashes(status, unready_since):
         cause = ended.get("reason") or "Error"
         last = (ended.get("message") or "").strip()
         return Trouble(
             reason="ContainerCrashed",
             message=f"{who} exited with code {ended.get('exitCode')} ({cause}), restarts: "
-            f"{status.get('restartCount', 0)}" + (f"; its last words: {last}" if last else ""),
+            f"{status.get('restartCount', 0)}" + (f"; its last words: {_last_first(last)}" if last else ""),
         )
     return None

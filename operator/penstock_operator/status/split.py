@@ -47,7 +47,7 @@ def split_status(
             SplitWeight(
                 name=share.name,
                 desired=share.weight,
-                applied=(share.weight if share.name in backends else 0)
+                applied=(share.weight if share.name in backends and share.name not in plan.left_out else 0)
                 if taken_up
                 else before.get(share.name),
             )
@@ -74,6 +74,10 @@ def _summary(accepted: Condition, plan: SplitPlan, routers: Condition, *, stood:
         return condition("Ready", "False", "BackendMissing", text)
     if routers.status == "False":
         return condition("Ready", "False", routers.reason, routers.message)
+    if plan.untried:
+        then = "until then the others have its part" if plan.left_out else "requests wait for the first"
+        text = f"never ready: {conditions.some(plan.untried)}; {then}"
+        return condition("Ready", "False", "WaitingForBackend", text)
     if routers.status == "Unknown" and not stood:
         return condition("Ready", "Unknown", routers.reason, routers.message)
     return condition("Ready", "True", "Applied")

@@ -7,7 +7,8 @@ import penstock_operator.desired.sidecar as module
 CHANGES = {
     "spec = backend.spec\n    words = {": 'spec = backend.spec\n    words = {"--log-level": "debug",',
     '        "--log-level": spec.sidecar.log_level,\n': "",
-    "failureThreshold=60": "failureThreshold=61",
+    "        **pods.probes(ADMIN_PORT),\n": "        **pods.probes(ADMIN_PORT),\n"
+    '        "startupProbe": pods.probes(ADMIN_PORT)["startupProbe"] | {"failureThreshold": 61},\n',
 }
 
 path = Path(module.__file__)

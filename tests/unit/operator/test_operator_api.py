@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from penstock_operator.api import (
@@ -137,26 +136,22 @@ def test_batching_comes_from_one_source() -> None:
 @pytest.mark.parametrize(
     ("spec", "queue"),
     [
-        ({}, 256),
-        ({"maxBatchSize": 4}, 32),
-        ({"maxBatchSize": 4, "maxConcurrentBatches": 3}, 96),
-        ({"maxConcurrentBatches": "auto"}, None),
+        ({}, None),
+        ({"maxBatchSize": 4, "maxConcurrentBatches": 3}, None),
         ({"maxConcurrentBatches": "auto", "maxQueuedItems": 5}, 5),
         ({"maxQueuedItems": 0}, 0),
         ({"maxQueuedItems": 7}, 7),
     ],
 )
 def test_queue(spec: dict[str, Any], queue: int | None) -> None:
-    """`maxQueuedItems` is derived where it is absent, and 0 is not absent; with auto the sidecar knows it."""
+    """Where `maxQueuedItems` is absent the sidecar derives it; 0 is not absent."""
     told = defaults.batching(BatchPolicySpec.model_validate(spec))
     assert told.max_queued_items == queue
 
 
 def test_the_sidecar_has_the_same_defaults() -> None:
-    """An empty policy is told as a sidecar alone would have it, but for the queue, which is filled in."""
-    alone = settings.Batching()
-    told = defaults.batching(BatchPolicySpec())
-    assert told == msgspec.structs.replace(alone, max_queued_items=alone.queue_limit(1))
+    """An empty policy is told as a sidecar alone would have it."""
+    assert defaults.batching(BatchPolicySpec()) == settings.Batching()
     assert defaults.max_ongoing_requests(backend()) == settings.Settings().max_ongoing_requests
 
 

@@ -234,6 +234,35 @@ def test_only_the_sidecar_sees_the_token() -> None:
     assert "penstock-token" in [mount["name"] for mount in spec["initContainers"][0]["volumeMounts"]]
 
 
+@pytest.mark.parametrize(
+    ("model", "takes"),
+    [
+        ({"container": {"image": "i"}}, False),
+        ({"container": {"image": "i"}, "reconfigurePath": "/c"}, True),
+        ({"python": {"image": "i", "target": "m:C"}}, True),
+    ],
+)
+def test_model_and_sidecar_share_what_shows_who_reconfigures(model: dict[str, Any], takes: bool) -> None:
+    """Where the model takes a userConfig; the secret of the drain is another, which the model has not."""
+    source = next(value for value in model.values() if isinstance(value, dict))
+    source["env"] = [
+        {"name": "PENSTOCK_RECONFIGURE_SECRET", "value": "the user's"},
+        {"name": "LAST", "value": "1"},
+    ]
+    spec = rendered(model=model)["Deployment"]["spec"]["template"]["spec"]
+    (ours,), (its,) = (
+        [{one["name"]: one.get("value") for one in container["env"]} for container in spec[kind]]
+        for kind in ("initContainers", "containers")
+    )
+    assert [one["name"] for one in spec["containers"][0]["env"]].count("PENSTOCK_RECONFIGURE_SECRET") == 1
+    assert its["LAST"] == "1"
+    secret = ours.get("PENSTOCK_RECONFIGURE_SECRET")
+    assert (secret is not None) == takes
+    assert its["PENSTOCK_RECONFIGURE_SECRET"] == (secret or "the user's")
+    assert ours["PENSTOCK_DRAIN_SECRET"] not in its.values()
+    assert ours["PENSTOCK_DRAIN_SECRET"] not in (secret or "")
+
+
 def test_the_hash_tells_what_was_desired() -> None:
     """The stamp does not change the hash it holds; a changed or dropped field does."""
     found = rendered()["Deployment"]
@@ -391,6 +420,36 @@ def test_the_last_weights_stay_until_the_backend_is_ready(
     assert {share.name: share.weight for share in found.endpoints["e"].backends} == told
 
 
+@pytest.mark.parametrize(
+    ("backends", "untried", "told", "left_out"),
+    [
+        ({"a": True, "b": False}, {"b"}, {"a": 9}, ("b",)),
+        ({"a": True, "b": False}, set(), {"a": 9, "b": 1}, ()),
+        ({"a": False, "b": False}, {"b"}, {"a": 9, "b": 1}, ()),
+        ({"a": False, "b": False}, {"a", "b"}, {"a": 9, "b": 1}, ()),
+        ({"a": False, "b": True}, {"a"}, {"b": 1}, ("a",)),
+        ({"b": False}, {"b"}, {"b": 1}, ()),
+    ],
+)
+def test_a_backend_that_was_never_ready_has_no_share_while_another_is_ready(
+    backends: dict[str, bool], untried: set[str], told: dict[str, int], left_out: tuple[str, ...]
+) -> None:
+    """One that was ready once keeps its share, as all do while none is ready: requests are then held."""
+    found = traffic.plan([endpoint("e")], [split("s", "e", a=9, b=1)], backends, untried)
+    assert {share.name: share.weight for share in found.endpoints["e"].backends} == told
+    assert set(found.endpoints["e"].untried) == untried
+    assert (set(found.splits["s"].untried), found.splits["s"].left_out) == (untried, left_out)
+    assert "TrafficSplit/s" in found.used_by["b"]
+
+
+def test_weight_0_neither_waits_nor_takes_over() -> None:
+    """A ready backend of weight 0 gets nothing, and one that was never ready keeps nobody waiting."""
+    backends = {"a": False, "b": True, "c": False}
+    found = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=0, c=0)], backends, {"a", "c"})
+    assert {share.name: share.weight for share in found.endpoints["e"].backends} == {"a": 1, "b": 0, "c": 0}
+    assert (found.splits["s"].untried, found.splits["s"].left_out) == (("a",), ())
+
+
 def test_the_oldest_endpoint_has_the_route() -> None:
     """The other keeps its own Service and says so; an endpoint that is being deleted has no claim."""
     plan = traffic.plan([endpoint("new", 2, route="/r"), endpoint("old", 1, route="/r/")], [], {"a": True})
@@ -412,8 +471,16 @@ def test_no_route_conflicts_with_no_route() -> None:
 def test_the_router_is_told_of_endpoints_with_a_port() -> None:
     """One that found no port fails alone."""
     both = [endpoint("b"), endpoint("a", timeout="1m")]
-    found = traffic.router_endpoints(both, traffic.plan(both, [], {"a": True}), {"a": 20000})
+    found = traffic.router_endpoints(both, traffic.plan(both, [], {"a": True}), {"a": 20000}, {})
     assert [(item.name, item.port, item.timeout_ms) for item in found] == [("a", 20000, 60000)]
+
+
+def test_the_router_closes_the_paths_where_an_endpoints_models_take_their_user_config() -> None:
+    """Those of the backends that serve it, each once."""
+    plan = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=1, c=1)], dict.fromkeys("abcd", True))
+    closed = {"a": "/x", "b": "/c", "c": "/x", "d": "/d"}
+    (found,) = traffic.router_endpoints([endpoint("e")], plan, {"e": 20000}, closed)
+    assert found.closed == ("/c", "/x")
 
 
 # --- routers ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from penstock_operator import config as configuration
 from penstock_operator.api import ModelBackend, ModelEndpoint
-from penstock_operator.desired import backend, deployment, labels, ports, router, sidecar
+from penstock_operator.desired import backend, deployment, labels, pods, ports, router, sidecar
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 from penstock_operator.errors import ConfigError
@@ -177,6 +177,21 @@ def test_tracing_is_environment_of_the_sidecars(monkeypatch: pytest.MonkeyPatch)
         {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector.o:4318"},
         {"name": "OTEL_TRACES_SAMPLER", "value": "always_off"},
     ]
+
+
+def test_the_access_log_is_an_argument_of_routers_and_sidecars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is off nothing says so: a template stays what it was."""
+    assert "--access-log" not in pods.reporting(configuration.parse([]).render)
+    monkeypatch.setenv("PENSTOCK_ACCESS_LOG", "0.01")
+    found = configuration.parse([]).render
+    wanted = ModelBackend.parse(
+        {"metadata": {"name": "b", "uid": "b"}, "spec": {"model": {"container": {"image": "i"}}}}
+    )
+    words = sidecar.container(wanted, config=found, drain_secret="s")["args"]
+    assert words[words.index("--access-log") + 1] == "0.01"
+    assert pods.reporting(found)["--access-log"] == "0.01"
+    with pytest.raises(ConfigError, match="--access-log"):
+        configuration.parse(["--access-log", "2"])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", '{"OTEL_A": 1}', '{"PATH": "/"}', '{"OTEL_A\\n": "1"}'])

@@ -25,3 +25,35 @@ def test_a_pull_that_is_tried_again_and_again_is_told_once() -> None:
     ((reason, message),) = told
     assert reason == "ImagePullFailed"
     assert message.endswith("10.0.0.10:53: read udp 10.0.0.5->10.0.0.10:53: i/o timeout")
+
+
+def crashed(**running: str) -> object:
+    """A pod that is not ready since 10:00:00 whose model has ended before; it runs again, or waits."""
+    ended = {"exitCode": 1, "reason": "Error", "message": "Traceback:\n  line 3\nValueError: no weights\n"}
+    state = {"running": running} if running else {"waiting": {"reason": "CrashLoopBackOff"}}
+    model = container(last=ended, restarts=4, **state)
+    model["ready"] = bool(running)
+    found = pod(ready=False, containerStatuses=[model])
+    found["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T10:00:00Z"
+    return pods.trouble([found])
+
+
+def test_a_crash_is_told_until_the_pod_is_ready_whether_its_container_runs_just_now_or_not() -> None:
+    """It has no readiness probe, so it counts as ready for the moment that it runs."""
+    waits, runs = crashed(), crashed(startedAt="2026-01-01T10:00:09Z")
+    assert waits == runs
+    assert waits is not None
+
+
+def test_a_container_that_was_well_since_its_restart_has_not_crashed() -> None:
+    """Its pod has been ready in between, and is not for another reason."""
+    assert crashed(startedAt="2026-01-01T09:00:00Z") is None
+
+
+def test_the_last_line_of_a_traceback_comes_first() -> None:
+    """Tables end at the first line."""
+    found = crashed()
+    assert isinstance(found, pods.Trouble)
+    first, *rest = found.message.splitlines()
+    assert first.endswith("; its last words: ValueError: no weights")
+    assert rest == ["Traceback:", "  line 3"]

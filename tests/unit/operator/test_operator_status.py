@@ -98,6 +98,7 @@ def test_a_backend_that_is_well() -> None:
         "replicas": 1,
         "readyReplicas": 1,
         "updatedReplicas": 1,
+        "firstReadyTime": NOW,
         "selector": "app.kubernetes.io/name=penstock-backend,penstock.dev/backend=b",
         "desiredReplicas": 1,
         "model": {"state": "Loaded"},
@@ -422,6 +423,7 @@ def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int
             ("False", "TooManyUnknown"),
         ),
         ({}, {"foreign_scaler": "hpa"}, ("False", "ForeignScaler"), ("True", "ReportsReceived")),
+        ({}, {"target_note": "too much"}, ("True", "TargetUnreachable"), ("True", "ReportsReceived")),
         ({"suspend": True}, {}, ("False", "Suspended"), None),
     ],
 )
@@ -454,7 +456,14 @@ def test_scaling_history() -> None:
         "from": 12,
         "to": 13,
         "reason": "load 35 / targetLoad 10 = 4",
-        "inputs": {"load": 35, "targetLoad": 10, "wanted": 4, "readyPods": 1, "silentPods": 0},
+        "inputs": {
+            "load": 35,
+            "targetLoad": 10,
+            "refused": 0,
+            "wanted": 4,
+            "readyPods": 1,
+            "silentPods": 0,
+        },
     }
     for told in (both, ()):  # the answer to the last write was lost; nothing was changed
         seen = replace(WELL, scaled=told, recommendation=recommendation(replicas=7))
@@ -551,7 +560,7 @@ def test_a_user_config_that_a_model_refuses_is_told() -> None:
     assert found["reconfigure"] == [
         {"pod": "p2", "version": 3, "ok": False, "message": "threshold: expected at most 1, found 3"},
         {"pod": "p3", "version": 3, "ok": False, "message": "x" * 1024},
-        {"pod": "p1", "version": 3, "ok": True, "message": ""},
+        {"pod": "p1", "version": 3, "ok": True, "message": "fine"},
     ]
 
 

@@ -63,6 +63,9 @@ def of_next_generation(resource: Any) -> Any:
     return resource.model_copy(update={"metadata": metadata})
 
 
+HIDDEN = "pods are ready, but no router finds them, of"
+
+
 def routers(**more: Any) -> dict[str, Any]:
     return {"router": replace(ROUTER, **more)}
 
@@ -91,6 +94,24 @@ def routers(**more: Any) -> dict[str, Any]:
             "no such ModelBackend: b, c",
         ),
         ({"backends": {"a": False}}, "BackendsReady", "BackendNotReady", "no pod is ready of: a"),
+        (
+            {"plan": replace(SEEN.plan, untried=("c",))},
+            "BackendsReady",
+            "BackendNotReady",
+            "never ready, so the others have its part: c",
+        ),
+        (
+            {"plan": replace(SEEN.plan, untried=("c",)), "backends": {"a": False}},
+            "BackendsReady",
+            "BackendNotReady",
+            "no pod is ready of: a; never ready, so the others have its part: c",
+        ),
+        (
+            {"backends": {"a": False}, "without_service": {"a", "other"}},
+            "BackendsReady",
+            "NoService",
+            f"{HIDDEN}: a; the Service a-backend is not there or not Penstock's",
+        ),
         (
             routers(taken=["Service/penstock-router"]),
             "RouterReady",
@@ -131,7 +152,7 @@ def test_an_endpoint_that_is_not(change: dict[str, Any], kind: str, reason: str,
     for which in (kind, "Ready"):
         assert by_type(found)[which] == ("False", reason)
         assert message(found, which) == told
-    waits = reason in ("BackendNotReady", "RouterStarting", "Waiting")
+    waits = reason in ("BackendNotReady", "NoService", "RouterStarting", "Waiting")
     assert ("Reconciling" in by_type(found)) == waits
     assert ("Stalled" in by_type(found)) == (not waits)
 
@@ -237,6 +258,26 @@ def test_a_split_that_cannot_be(plan: SplitPlan, kind: str, reason: str, told: s
     assert by_type(found)["Stalled"] == ("True", reason)
     if plan.missing:
         assert found["weights"][1] == {"name": "b", "desired": 1, "applied": 0}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "applied", "told"),
+    [
+        (("b",), 0, "never ready: b; until then the others have its part"),
+        ((), 1, "never ready: b; requests wait for the first"),
+    ],
+)
+def test_a_split_with_a_backend_that_was_never_ready(
+    left_out: tuple[str, ...], applied: int, told: str
+) -> None:
+    """It waits for that backend by name, and nobody need do anything about the split."""
+    plan = SplitPlan(accepted=True, untried=("b",), left_out=left_out)
+    found = status.split_status(split(), plan, ROUTER, BOTH, now=NOW)
+    assert by_type(found)["Ready"] == ("False", "WaitingForBackend")
+    assert message(found, "Ready") == told
+    assert "Reconciling" in by_type(found)
+    assert "Stalled" not in by_type(found)
+    assert [weight["applied"] for weight in found["weights"]] == [9, applied]
 
 
 def test_a_split_of_silent_routers() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock_operator.config import SHORTEST_AUTHORITY, SHORTEST_CERTIFICATE, parse
 from penstock_operator.control.rotation import (
     BACKDATED,
     DAY,
@@ -18,6 +19,7 @@ from penstock_operator.control.rotation import (
     next_step,
     replaced_by,
 )
+from penstock_operator.errors import ConfigError
 
 NAMES = ("operator.ns.svc",)
 LIVES = Lifetimes(authority=300 * DAY, certificate=30 * DAY, overlap=3600.0)
@@ -161,3 +163,37 @@ def test_it_is_told_by_when_a_certificate_is_replaced(authority: float, certific
 def test_the_authorities_that_are_told_are_one_file() -> None:
     """The one in use first; keys never."""
     assert keyring(next=B, previous=issued("c", life=1.0)).authorities == b"a\nb\nc\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--authority-lifetime", "0s", "--authority-lifetime: .*at least 1h"),
+        ("--authority-lifetime", "59m", "--authority-lifetime: .*at least 1h"),
+        ("--certificate-lifetime", "0s", "--certificate-lifetime: .*at least 10m"),
+        ("--certificate-lifetime", "9m59s", "--certificate-lifetime: .*at least 10m"),
+        ("--authority-overlap", "1461h", "--authority-overlap: .*at most a sixth"),
+    ],
+)
+def test_lives_too_short_for_a_rotation_are_refused(flag: str, value: str, message: str) -> None:
+    """With a life of 0s each step is followed by another, for ever; the message names the flag."""
+    with pytest.raises(ConfigError, match=message):
+        parse([flag, value])
+
+
+def test_with_the_shortest_lives_a_rotation_comes_to_its_end() -> None:
+    """Each of a day's looks finds something shown that is valid, and ends."""
+    lives = parse(
+        ["--authority-lifetime", SHORTEST_AUTHORITY, "--certificate-lifetime", SHORTEST_CERTIFICATE,
+         "--authority-overlap", "10m"]
+    ).lifetimes  # fmt: skip
+    found: Keyring | None = None
+    for now in range(0, 86_400, 10):
+        for _ in range(10):
+            step = next_step(found, names=NAMES, lifetimes=lives, asked="", now=float(now))
+            if step is None:
+                break
+            found = done(step, found, float(now), now, lives)
+        assert step is None
+        assert found is not None
+        assert found.serving.ends > now

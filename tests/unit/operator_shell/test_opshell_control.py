@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
 import aiohttp
@@ -21,11 +20,11 @@ from penstock_operator.control.rotation import DAY
 from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.store import Store
-from penstock_wire.h1_front import H1Front
 from penstock_wire.report import BackendTotals, EndpointReport, Items, RouterReport, SidecarReport, encode
 from penstock_wire.trust import client_context, digest
 from tests.support.control_server import DOCUMENT, Harness, parent, pod, record, sidecar, token, verdict
 from tests.support.hand_clock import HandClock
+from tests.support.waiting import SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +202,7 @@ async def test_an_apiserver_that_cannot_review_is_told_as_503(server: Harness, e
         (b'{"v":"1","pod":"m-1","uid":"uid-1","seq":1,"state":"ready"}', "bad_report"),
         (b'{"v":1,"pod":"m-1"}', "bad_report"), (sidecar(state="well"), "bad_report"),
         (sidecar(seq="1"), "bad_report"), (sidecar(items=[1]), "bad_report"),
-        (b'{"v":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "bad_report"),
+        (b'{"v":1,"x":' + b"[" * 30_000 + b"]" * 30_000 + b"}", "bad_report"),
         (b"x" * (MAX_SIDECAR_REPORT + 1), "too_large"),
         (sidecar(pod="m-2"), "other_pod"), (sidecar(uid="uid-2"), "other_pod"),
     ],
@@ -245,6 +244,8 @@ async def test_a_router_with_ten_thousand_endpoints_is_heard(server: Harness) ->
     endpoints = {f"{'e' * 45}{n}": EndpointReport(listening=True, backends=backends) for n in range(10_000)}
     body = encode(RouterReport(pod="r-1", uid="uid-r", seq=1, state="ready", endpoints=endpoints))
     assert len(body) > 3 * 1024 * 1024
+    for name in endpoints:
+        server.store.put(parent(name, name) | {"kind": "ModelEndpoint"})
     server.status = verdict(name="r-1", uid="uid-r")
     status, answer = await server.post(body, kind="router")
     assert status == 200
@@ -333,7 +334,7 @@ async def test_reporters_leave_room_for_probes(
     monkeypatch: pytest.MonkeyPatch, authority: pki.Issued
 ) -> None:
     """As many connections as one port takes keep no probe from the other: it would restart us."""
-    monkeypatch.setattr("penstock_operator.control.server.H1Front", partial(H1Front, max_connections=1))
+    monkeypatch.setattr("penstock_operator.control.server.MAX_CONNECTIONS", 1)
     harness = Harness()
     address = await harness.server.start("127.0.0.1", 0)
     context = server_context()
@@ -344,6 +345,30 @@ async def test_reporters_leave_room_for_probes(
     async with aiohttp.ClientSession() as harness.session:
         assert await harness.page("/livez") == (200, "ok\n")
     reporter.close()
+    await harness.server.stop()
+
+
+async def test_one_address_leaves_room_for_others(
+    monkeypatch: pytest.MonkeyPatch, authority: pki.Issued
+) -> None:
+    """Connections that say nothing count from the first moment, on both ports, and only for their address."""
+    monkeypatch.setattr("penstock_operator.control.server.MAX_PER_ADDRESS", 2)
+    harness = Harness()
+    plain = await harness.server.start("0.0.0.0", 0)
+    context = server_context()
+    show(context, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=DAY))
+    reports = await harness.server.start_reports("0.0.0.0", 0, context)
+    for port in (plain[1], reports[1]):
+        silent = [
+            await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(3)
+        ]
+        assert await asyncio.wait_for(silent[2][0].read(), SECONDS) == b""
+        assert not silent[0][0].at_eof()
+        tls = client_context(authority.certificate) if port == reports[1] else None
+        _, other = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        other.close()
+        for _, writer in silent:
+            writer.close()
     await harness.server.stop()
 
 

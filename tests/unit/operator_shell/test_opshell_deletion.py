@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT, SPLIT, Kind
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT, POD, SERVICE_ACCOUNT, SPLIT, Kind
 from tests.support.operator_harness import Harness, backend, endpoint, split
 
 KINDS: dict[str, Kind] = {"a": BACKEND, "b": BACKEND, "e": ENDPOINT, "s": SPLIT}
@@ -104,3 +104,22 @@ async def test_what_is_missing_is_named() -> None:
         found = harness.cluster.find(kind, "n", name)["status"]["conditions"]
         (told,) = [one["message"] for one in found if one["type"] == condition]
         assert "no such ModelBackend: b" in told
+
+
+async def test_a_service_account_stays_until_no_pod_names_it() -> None:
+    """Who moves to an account of his own keeps the reports of the pods that still have the old one."""
+    harness = Harness()
+    harness.apply(backend())
+    await harness.run()
+    old = harness.pods_ready("m-backend", 2)
+    for name in old:
+        harness.cluster.edit(POD, "n", name, lambda live: live["spec"].update(serviceAccountName="m-backend"))
+    harness.apply(backend(podTemplate={"serviceAccountName": "mine"}))
+    await harness.run()
+    assert harness.cluster.names(SERVICE_ACCOUNT, "n") == ["m-backend"]
+    harness.cluster.remove(POD, "n", old[0])
+    await harness.run()
+    assert harness.cluster.names(SERVICE_ACCOUNT, "n") == ["m-backend"]
+    harness.cluster.remove(POD, "n", old[1])
+    await harness.run()
+    assert harness.cluster.names(SERVICE_ACCOUNT, "n") == []

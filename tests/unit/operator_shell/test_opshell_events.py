@@ -8,8 +8,9 @@ from typing import Any
 from penstock_operator.apply import NoObserver
 from penstock_operator.errors import Unavailable
 from penstock_operator.events import KEPT, Recorder
-from penstock_operator.kinds import BACKEND, EVENT
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, EVENT, POD
 from tests.support.memory_cluster import MemoryCluster
+from tests.support.observed import CRASH
 from tests.support.operator_harness import Harness, backend
 
 
@@ -122,3 +123,21 @@ async def test_of_too_many_the_oldest_are_dropped() -> None:
     assert (found[0], found[-1]) == ("e00002", f"e{KEPT + 1:05}")
     assert told == ["event dropped"] * 2
     task.cancel()
+
+
+async def test_one_cause_in_several_conditions_is_one_event() -> None:
+    """A crash makes Ready, ModelLoaded and Stalled say the same; the Event is Ready's."""
+    harness = Harness()
+    harness.apply(backend())
+    await harness.run()
+    (name,) = harness.pods_ready("m-backend", 1)
+    told = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+    harness.cluster.edit(
+        POD, "n", name, lambda live: live.update(status=told | {"containerStatuses": [CRASH]})
+    )
+    harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["status"].update(readyReplicas=0))
+    await harness.run()
+    found = [harness.cluster.find(EVENT, "n", one) for one in harness.cluster.names(EVENT, "n")]
+    assert [(one["reason"], one["action"]) for one in found if one["reason"] == "ContainerCrashed"] == [
+        ("ContainerCrashed", "ReadyFalse")
+    ]

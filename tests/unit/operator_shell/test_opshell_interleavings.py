@@ -250,19 +250,26 @@ class Interleavings(RuleBasedStateMachine):
         for name in POLICIES:
             if (POLICY.kind, "n", name) not in cluster.objects:
                 used.apply(policy(name))
-        idle = []
+        idle: list[str] = []
         for name in BACKENDS:
             if (BACKEND.kind, "n", name) not in cluster.objects:
                 used.apply(backend(name))
             live = cluster.edit(BACKEND, "n", name, lambda live: live["spec"].update(suspend=False))
             if live["spec"].get("replicas") == 0 and "autoscaling" not in live["spec"]:
                 idle.append(name)
-        if idle:
+        await self._ready_once(used, idle)
+
+    async def _ready_once(self, harness: Harness, idle: list[str]) -> None:
+        """Backends without replicas were ready once: another would have no share in a split."""
+        for replicas in (1, 0) if idle else ():
             for name in idle:
-                cluster.edit(BACKEND, "n", name, lambda live: live["spec"].update(replicas=1))
-            await peace(used)
-            for name in idle:
-                cluster.edit(BACKEND, "n", name, lambda live: live["spec"].update(replicas=0))
+                harness.cluster.edit(
+                    BACKEND,
+                    "n",
+                    name,
+                    lambda live, count=replicas: live["spec"].update(replicas=count),  # type: ignore[misc]
+                )
+            await peace(harness)
 
     async def _fresh(self, used: MemoryCluster) -> dict[str, Any]:
         """What a new operator makes of the same resources, applied in the order of their making."""
@@ -274,6 +281,10 @@ class Interleavings(RuleBasedStateMachine):
             fresh.apply({**{k: live[k] for k in ("apiVersion", "kind", "spec")}, "metadata": own})
         await fresh.run()
         await peace(fresh)
+        specs = [(live["metadata"]["name"], live["spec"]) for live in parents if live["kind"] == BACKEND.kind]
+        await self._ready_once(
+            fresh, [name for name, spec in specs if spec.get("replicas") == 0 and "autoscaling" not in spec]
+        )
         fresh.stop()
         return shape(fresh.cluster)
 

@@ -7,8 +7,9 @@ from tests.support.reasons import in_code
 
 OF_OTHERS = {
     *("PodsReady", "Loaded", "Loading", "NoPod", "NoReadyPod", "Accepted", "Listening"),
-    *("NoReconfigurePath", "ReconfigureFailed"),
+    "NoReconfigurePath",
     *("FollowingLoad", "ForeignScaler", "Limited", "NotLookedYet", "ReportsReceived", "TooManyUnknown"),
+    "TargetUnreachable",
 }
 """Reasons of Available, ModelLoaded, Accepted, RouterReady, SettingsApplied and scaling, never of Ready."""
 

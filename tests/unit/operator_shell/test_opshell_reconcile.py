@@ -246,6 +246,8 @@ async def test_a_split_changes_the_routers_settings_and_not_its_pods() -> None:
     harness = await serving()
     harness.apply(backend("other"))
     await harness.run()
+    harness.pods_ready("other-backend", 1)
+    await harness.run()
     version = settings(harness, "penstock-router-settings")["version"]
     generation = harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["generation"]
     harness.apply(split(m=90, other=10))

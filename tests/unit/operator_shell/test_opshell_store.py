@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD
+from penstock_operator.desired import names
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD
 from penstock_operator.store import Change, Key, Store, child_changed, parent_changed
 
 
@@ -18,6 +19,8 @@ def obj(
     kind: str = "Deployment", version: int = 1, uid: str = "u", name: str = "d", **more: Any
 ) -> dict[str, Any]:
     metadata = {"namespace": "n", "name": name, "uid": uid, "resourceVersion": str(version), **more}
+    if kind == "Deployment":
+        metadata.setdefault("ownerReferences", [{"kind": "ModelBackend", "name": "b", "uid": "b"}])
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": {"v": version}}
 
 
@@ -120,7 +123,7 @@ def test_owners_and_labels_are_indexed_and_unindexed() -> None:
     assert store.owned("b") == []
 
 
-def test_a_pod_is_kept_without_its_spec_and_a_parent_with_its_managers() -> None:
+def test_a_pod_is_kept_without_its_spec_and_a_parent_with_who_owns_its_replicas() -> None:
     """Memory goes to what is read."""
     store = Store()
     pod = obj("Pod", 1, name="p", managedFields=[{"manager": "x"}])
@@ -130,10 +133,46 @@ def test_a_pod_is_kept_without_its_spec_and_a_parent_with_its_managers() -> None
     assert kept["spec"] == {"nodeName": ""}
     assert "managedFields" not in kept["metadata"]
     assert "managedFields" in pod["metadata"]
-    store.put(obj("ModelBackend", 1, name="b", managedFields=[{"manager": "x"}]))
+    replicas = {"f:spec": {"f:replicas": {}}}
+    scaler = {"manager": "hpa", "operation": "Update", "subresource": "scale", "fieldsV1": replicas}
+    more = {**scaler, "time": "now", "fieldsV1": {"f:spec": {"f:replicas": {}, "f:model": {}}}}
+    store.put(obj("ModelBackend", 1, name="b", managedFields=[{"manager": "x"}, more]))
     parent = store.get(BACKEND, "n", "b")
     assert parent is not None
-    assert parent["metadata"]["managedFields"]
+    assert parent["metadata"]["managedFields"] == [scaler]
+
+
+def test_of_children_what_is_read_is_kept() -> None:
+    """A pod's annotations, a stranger's megabyte under our label, and what we never render cost no memory."""
+    store = Store()
+    owners = {"ownerReferences": [{"kind": "ModelBackend", "name": "b", "uid": "b"}]}
+    store.put(obj("Pod", 1, name="p", annotations={"a": "x" * 100_000}, labels={"l": "1"}))
+    pod = store.get(POD, "n", "p")
+    assert pod is not None
+    assert "annotations" not in pod["metadata"]
+    assert pod["metadata"]["labels"] == {"l": "1"}
+    data = {"settings.json": "{}", "ca.crt": "PEM", "more": "x" * 1_000_000}
+    for name, more in (
+        ("ours", owners),
+        ("stranger", {}),
+        ("other", {"ownerReferences": [{"kind": "Job", "uid": "j"}]}),
+    ):
+        found = obj("ConfigMap", 1, name=name, annotations={"penstock.dev/desired-hash": "h"}, **more)
+        store.put(found | {"data": data, "binaryData": {"b": "eA=="}})
+    ours, stranger, other = (store.get(CONFIG_MAP, "n", name) for name in ("ours", "stranger", "other"))
+    assert ours is not None
+    assert stranger is not None
+    assert other is not None
+    assert ours["data"] == {names.SETTINGS_KEY: "{}", names.AUTHORITIES_KEY: "PEM"}
+    assert "binaryData" not in ours
+    for found in (stranger, other):
+        assert found["data"] == {}
+        assert "binaryData" not in found
+        assert found["metadata"]["annotations"] == {"penstock.dev/desired-hash": "h"}
+    store.put(obj("Deployment", 1, name="d", **owners))
+    child = store.get(DEPLOYMENT, "n", "d")
+    assert child is not None
+    assert child["spec"] == {"v": 1}
 
 
 @pytest.mark.parametrize(

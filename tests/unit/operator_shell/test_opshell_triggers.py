@@ -307,7 +307,103 @@ async def test_nothing_is_kept_of_a_namespace_that_is_gone() -> None:
         harness.cluster.remove(kind, "n", name)
     await harness.run()
     view = harness.ctx.view
-    assert (view._plans, view._ready, view._parsed, view._written) == ({}, {}, {}, {})
+    assert (view._plans, view._backends, view._parsed, view._written) == ({}, {}, {}, {})
+
+
+async def test_a_backend_has_its_share_from_its_first_ready_pod_on() -> None:
+    """Before, the others have it; afterwards it keeps its share, whatever becomes of its pods."""
+
+    def shares() -> dict[str, int]:
+        return {one["name"]: one["weight"] for one in told(harness)["endpoints"][0]["backends"]}
+
+    harness = Harness()
+    for obj in (backend(), backend("canary"), endpoint(), split(m=90, canary=10)):
+        harness.apply(obj)
+    await harness.run()
+    assert shares() == {"m": 90, "canary": 10}  # none is ready: requests wait for the first
+    harness.pods_ready("m-backend", 1)
+    await harness.run()
+    assert shares() == {"m": 90}
+    (router,) = harness.pods_ready("penstock-router", 1)
+    await harness.run()
+    harness.router_report(router, ["e"], version=told(harness)["version"])
+    await harness.run()
+    assert harness.condition(SPLIT, "s", "Ready") == ("False", "WaitingForBackend")
+    assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("False", "BackendNotReady")
+    again = await harness.restart()
+    assert shares() == {"m": 90}
+    again.pods_ready("canary-backend", 1)
+    await again.run()
+    assert shares() == {"m": 90, "canary": 10}
+    await again.turn(9)  # an operator that has just started gives pods time to report before it writes
+    again.pods_ready("canary-backend", 0)
+    await again.run()
+    last = await again.restart()
+    assert shares() == {"m": 90, "canary": 10}
+    last.router_report(router, ["e"], version=told(last)["version"])
+    await last.run()
+    assert last.condition(SPLIT, "s", "Ready") == ("True", "Applied")
+
+
+async def test_an_endpoint_whose_backends_service_is_a_strangers_says_so() -> None:
+    """Its pods are ready, and no router finds them; as soon as the name is free, all is well."""
+    harness = Harness()
+    stranger = {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "n", "name": "m-backend"}}
+    for obj in (stranger | {"spec": {"ports": [{"port": 1}]}}, backend(), backend("other"), endpoint()):
+        harness.apply(obj)
+    harness.apply(split(m=1, other=1))
+    await harness.run()
+    harness.pods_ready("m-backend", 1)
+    harness.pods_ready("other-backend", 1)
+    harness.pods_ready("penstock-router", 1)
+    await harness.run()
+    assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("False", "NoService")
+    serving = harness.cluster.find(ENDPOINT, "n", "e")["status"]["backends"]
+    assert {one["name"]: one["ready"] for one in serving} == {"m": False, "other": True}
+    harness.cluster.remove(SERVICE, "n", "m-backend")
+    await harness.turn(31)  # a name that is free again is not told of: it is looked at
+    assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("True", "PodsReady")
+
+
+async def test_the_router_looks_again_when_a_backends_first_ready_time_is_written() -> None:
+    """Its pods may be gone by then: nothing else would say that it has its share now."""
+    harness = Harness()
+    for obj in (backend(), backend("canary"), endpoint(), split(m=90, canary=10)):
+        harness.apply(obj)
+    await harness.run()
+    harness.pods_ready("m-backend", 1)
+    await harness.run()
+    assert [one["name"] for one in told(harness)["endpoints"][0]["backends"]] == ["m"]
+
+    def ready_once(live: dict[str, Any]) -> None:
+        live["status"]["firstReadyTime"] = "2026-01-01T00:00:00Z"
+
+    harness.cluster.edit(BACKEND, "n", "canary", ready_once)
+    await harness.run()
+    assert [one["name"] for one in told(harness)["endpoints"][0]["backends"]] == ["m", "canary"]
+
+
+async def test_the_routers_follow_where_a_model_takes_its_user_config() -> None:
+    """They close that path to clients, from the change on and until another."""
+
+    def model(**more: Any) -> dict[str, Any]:
+        container = {
+            "container": {"image": "model:1"},
+            "protocol": "instances",
+            "port": 8080,
+            "readyPath": "/",
+        }
+        return {"model": container | more}
+
+    harness = Harness()
+    harness.apply(backend())
+    harness.apply(endpoint())
+    await harness.run()
+    assert told(harness)["endpoints"][0]["closed"] == []
+    for path in ("/conf", "/other"):
+        harness.apply(backend(**model(reconfigurePath=path)))
+        await harness.run()
+        assert told(harness)["endpoints"][0]["closed"] == [path]
 
 
 async def test_an_events_note_is_cut_in_bytes() -> None:

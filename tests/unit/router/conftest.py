@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock_router.slices import DATA_PORT
+from tests.support.ports import free_host
 from tests.support.router_process import RouterProcess
 from tests.support.router_upstream import Behave, UpstreamServer, echo
 
@@ -22,6 +24,21 @@ async def upstream() -> AsyncIterator[MakeUpstream]:
     async def make(behave: Behave = echo, port: int = 0) -> UpstreamServer:
         servers.append(await UpstreamServer(behave).start(port))
         return servers[-1]
+
+    yield make
+    for server in servers:
+        await server.stop()
+
+
+@pytest.fixture
+async def pod_server() -> AsyncIterator[MakeUpstream]:
+    """Start servers as pods are: each has an address of its own, and all have the sidecars' port."""
+    servers: list[UpstreamServer] = []
+
+    async def make(behave: Behave = echo) -> UpstreamServer:
+        server = UpstreamServer(behave)
+        servers.append(await server.start(DATA_PORT, free_host(DATA_PORT)))
+        return server
 
     yield make
     for server in servers:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections import Counter
+from pathlib import Path
 from typing import Any
+
+from yarl import URL
 
 from tests.support.ports import free_port
 from tests.support.router_process import backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, hang
+from tests.support.sidecar_process import run
 
 
 async def test_a_request_goes_through_whole_and_its_answer_comes_back_untouched(
@@ -120,11 +125,15 @@ async def test_time_is_the_smaller_of_the_clients_and_the_endpoints_and_is_count
 ) -> None:
     server = await upstream()
     process = await router().start(endpoint("e", backend("b", server.target), timeoutMs=50_000))
-    for sent in ("20000", "60000", "nonsense", None):
+    for sent in ("20000", "60000", None):
         await process.ask(headers={} if sent is None else {"x-penstock-timeout-ms": sent})
     told = [int(seen.header("x-penstock-timeout-ms") or 0) for seen in server.seen]
     assert 10_000 < told[0] < 20_001
     assert all(30_000 < milliseconds < 50_001 for milliseconds in told[1:])
+    refused = await process.ask(headers={"x-penstock-timeout-ms": "abc"})
+    assert (refused.status, refused.document["reason"]) == (400, "bad_request")
+    assert refused.document["detail"] == "expected x-penstock-timeout-ms in whole milliseconds, found 'abc'"
+    assert len(server.seen) == 3
 
 
 async def test_a_pod_that_does_not_answer_in_time_is_504(upstream: Any, router: Any) -> None:
@@ -272,6 +281,15 @@ async def test_garbage_settings_change_nothing_and_are_told(upstream: Any, route
     assert settings["endpoints"][0]["coldStart"] == {"timeoutMs": 120_000, "maxPending": 1000}
 
 
+async def test_a_file_by_hand_that_cannot_be_used_ends_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "router.yaml"
+    path.write_text("endpoints: [{name: e, targets: ['127.0.0.1:1']}]\n")
+    ended = await run("penstock_router", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", f"--settings={path}")
+    assert ended.code == 2
+    assert ended.out == ""
+    assert "$.endpoints[0]: unknown member targets: targets belongs in $.endpoints[].backends[]" in ended.err
+
+
 async def test_admin_port(upstream: Any, router: Any) -> None:
     server = await upstream()
     process = await router().start(endpoint("e", backend("b", server.target)))
@@ -291,3 +309,79 @@ async def test_admin_port(upstream: Any, router: Any) -> None:
     process.settle()
     await process.until_routes(lambda routes: routes == [])
     assert 'endpoint="e"' not in await process.metrics()
+
+
+async def test_ctrl_c_ends_a_router_that_runs_alone_at_once(upstream: Any, router: Any) -> None:
+    """Nobody was promised a drain."""
+    server = await upstream()
+    process = await router("--propagation-delay=600s").start(endpoint("e", backend("b", server.target)))
+    assert (await process.ask()).status == 200
+    process.signal(signal.SIGINT)
+    assert await process.ended() == 0
+
+
+async def test_each_error_has_a_reason_and_the_access_log_has_each_request(
+    upstream: Any, router: Any
+) -> None:
+    """Of a model's own answer, of one of the SDK's, of ours; no query, no field and no body is logged."""
+    answers = {
+        "/ok": Answer(),
+        "/own": Answer(status=503),
+        "/sdk": Answer(status=500, headers=b"x-penstock-reason: model_failed\r\n"),
+        "/odd": Answer(status=500, headers=b"x-penstock-reason: made_up\r\n"),
+    }
+
+    async def behave(seen: Seen) -> Answer:
+        return answers[seen.target.partition("?")[0]]
+
+    server = await upstream(behave)
+    process = await router("--access-log=1").start(endpoint("e", backend("b", server.target)))
+    for path in answers:
+        await process.ask(f"/e{path}?s3cret", data=b"s3cret", headers={"x-request-id": path})
+    await process.ask("/nobody?s3cret", headers={"x-request-id": "/nobody"})
+    text = await process.metrics()
+    for code, reason in (
+        ("503", "model_answer"),
+        ("500", "model_failed"),
+        ("500", "model_answer"),
+        ("200", ""),
+    ):
+        labels = f'backend="b",code="{code}",endpoint="e",mirror="false",reason="{reason}"'
+        assert f"penstock_router_requests_total{{{labels}}} 1.0" in text
+
+    def logged() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in process.log]
+        found = [line for line in lines if line["message"] == "request"]
+        return found if len(found) == 5 else []
+
+    found = await until(logged)
+    assert [(line["request_id"], line["status"], line["reason"]) for line in found] == [
+        ("/ok", 200, ""),
+        ("/own", 503, "model_answer"),
+        ("/sdk", 500, "model_failed"),
+        ("/odd", 500, "model_answer"),
+        ("/nobody", 404, "no_route"),
+    ]
+    assert (found[0]["endpoint"], found[0]["backend"], found[0]["path"]) == ("e", "b", "/ok")
+    assert not any("s3cret" in line for line in process.log)
+
+
+async def test_a_closed_path_is_refused_in_every_spelling_on_both_ways_in(upstream: Any, router: Any) -> None:
+    """Where a model takes its userConfig no client gets; a sidecar of an older release would let it pass."""
+    server = await upstream()
+    port = free_port()
+    process = await router().start(
+        endpoint("e", backend("b", server.target), port=port, closed=["/-/reconfigure", "/conf"]),
+        endpoint("open", backend("b", server.target)),
+    )
+    for path in ("/-/reconfigure", "/-/reconfigur%65?x", "//-/reconfigure/", "/CONF", "/x/../conf"):
+        for base in (process.data + "/e", f"http://127.0.0.1:{port}"):
+            url = URL(base + path, encoded=True)
+            async with process.session.post(url, json={}) as reply:
+                assert (reply.status, (await reply.json(content_type=None))["reason"]) == (403, "forbidden")
+    assert server.seen == []
+    assert (await process.ask("/e/-/reconfigured")).status == 200
+    assert (await process.ask("/open/conf")).status == 200
+    process.settle(endpoint("e", backend("b", server.target), port=port))
+    await process.until_routes(lambda routes: len(routes) == 1)
+    assert (await process.ask("/e/conf")).status == 200

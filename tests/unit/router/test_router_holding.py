@@ -233,7 +233,15 @@ def test_a_short_pause_is_not_slept_through_because_a_longer_one_was_set_before(
         )
 
         def ask(*, again: bool) -> Any:
-            return state.place(size=0, turn=0, arrived=loop.time(), deadline=None, backend="b", again=again)
+            return state.place(
+                size=0,
+                turn=0,
+                arrived=loop.time(),
+                deadline=None,
+                backend="b",
+                again=again,
+                for_room=again,
+            )
 
         asking = asyncio.create_task(ask(again=False))
         await fake_loop.settle()

@@ -43,8 +43,16 @@ def test_who_was_refused_comes_back_before_those_that_came_after_it_in_the_same_
         world = World()
         state, came = world.state, world.loop.time()
 
-        def place(turn: int, *, again: bool = False) -> asyncio.Task[Place]:
-            wanted = state.place(size=0, turn=turn, arrived=came, deadline=None, backend="b", again=again)
+        def place(turn: int, *, refused: bool = False) -> asyncio.Task[Place]:
+            wanted = state.place(
+                size=0,
+                turn=turn,
+                arrived=came,
+                deadline=None,
+                backend="b",
+                again=refused,
+                for_room=refused,
+            )
             return asyncio.create_task(wanted)
 
         asking = [place(turn) for turn in range(FIRST_WINDOW + 2)]
@@ -53,7 +61,7 @@ def test_who_was_refused_comes_back_before_those_that_came_after_it_in_the_same_
         await fake_loop.settle()
         assert [task.done() for task in asking] == [True] * FIRST_WINDOW + [False] * 2
         state.give_back(asking[3].result(), answered=False, queue_full=True)
-        back = place(3, again=True)
+        back = place(3, refused=True)
         await fake_loop.settle()
         state.give_back(asking[0].result(), answered=False)  # room for one
         await asyncio.sleep(1)

@@ -91,9 +91,30 @@ async def test_an_error_of_the_model_is_an_answer(upstream: Any, router: Any) ->
 async def test_tries_are_counted_and_the_last_refusal_is_the_answer(
     upstream: Any, router: Any, retries: int
 ) -> None:
-    servers = [await upstream(refuse("queue_full", status=429)) for _ in range(4)]
+    servers = [await upstream(refuse("deadline")) for _ in range(4)]
     process = await router().start(
         endpoint("e", backend("b", *(server.target for server in servers)), retries=retries)
+    )
+    reply = await process.ask()
+    assert (reply.status, reply.document, reply.headers["retry-after"]) == (503, {"reason": "deadline"}, "7")
+    assert reply.headers["x-penstock-reason"] == "deadline"
+    assert sum(len(server.seen) for server in servers) == retries + 1
+    assert max(len(server.seen) for server in servers) == 1
+
+
+@pytest.mark.parametrize("retries", [0, 5])
+async def test_where_nothing_may_wait_each_pod_is_asked_for_room_once_and_a_refusal_is_the_answer(
+    upstream: Any, router: Any, retries: int
+) -> None:
+    """Whatever the retries: a refusal for want of room is not counted as a try."""
+    servers = [await upstream(refuse("queue_full", status=429)) for _ in range(4)]
+    process = await router().start(
+        endpoint(
+            "e",
+            backend("b", *(server.target for server in servers)),
+            retries=retries,
+            coldStart={"maxPending": 0},
+        )
     )
     reply = await process.ask()
     assert (reply.status, reply.document, reply.headers["retry-after"]) == (
@@ -102,16 +123,24 @@ async def test_tries_are_counted_and_the_last_refusal_is_the_answer(
         "7",
     )
     assert reply.headers["x-penstock-reason"] == "queue_full"
-    assert sum(len(server.seen) for server in servers) == retries + 1
-    assert max(len(server.seen) for server in servers) == 1
+    assert [len(server.seen) for server in servers] == [1, 1, 1, 1]
 
 
-async def test_the_only_pods_full_queue_is_told_at_once(upstream: Any, router: Any) -> None:
-    server = await upstream(refuse("queue_full"))
-    process = await router().start(endpoint("e", backend("b", server.target), retries=5))
-    reply = await process.ask()
-    assert (reply.status, reply.document["reason"]) == (503, "queue_full")
-    assert len(server.seen) == 1
+async def test_a_pod_is_asked_for_room_once_however_long_the_others_take_to_refuse(
+    upstream: Any, router: Any
+) -> None:
+    """A pod counts as full for 0.1 s; a round of many or slow pods takes longer, and must end."""
+
+    async def slow(seen: Seen) -> Answer:
+        await asyncio.sleep(0.08)
+        return await refuse("queue_full")(seen)
+
+    servers = [await upstream(slow) for _ in range(4)]
+    process = await router().start(
+        endpoint("e", backend("b", *(server.target for server in servers)), coldStart={"maxPending": 0})
+    )
+    assert (await process.ask()).status == 503
+    assert [len(server.seen) for server in servers] == [1, 1, 1, 1]
 
 
 async def test_the_only_pod_is_tried_again_when_it_could_not_be_reached(upstream: Any, router: Any) -> None:

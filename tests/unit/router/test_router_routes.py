@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock_router.router import decode_settings
 from penstock_router.routes import RouteTable
+from penstock_wire.errors import DocumentError
 from penstock_wire.router_settings import Endpoint
 
 
@@ -20,25 +24,25 @@ ROUTES = table(root="/", digits="/digits", deep="/digits/v2", odd="/a b", none="
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        ("/digits", ("digits", "/")),
-        ("/digits/", ("digits", "/")),
-        ("/digits/predict", ("digits", "/predict")),
-        ("/digits/predict?x=1&y=%2F", ("digits", "/predict?x=1&y=%2F")),
-        ("/digits?x", ("digits", "/?x")),
-        ("/digits?", ("digits", "/?")),
-        ("/digits/v2", ("deep", "/")),
-        ("/digits/v2/x", ("deep", "/x")),
-        ("/digits/v20", ("digits", "/v20")),
-        ("/digitsx", ("root", "/digitsx")),
-        ("/Digits", ("root", "/Digits")),
-        ("/%64igits/x", ("digits", "/x")),
-        ("/digits%2Fv2", ("root", "/digits%2Fv2")),
-        ("/a%20b/c%20d", ("odd", "/c%20d")),
-        ("/digits//x", ("digits", "//x")),
-        ("/", ("root", "/")),
-        ("/?q", ("root", "/?q")),
-        ("//", ("root", "//")),
-        ("/named/x", ("named", "/x")),
+        ("/digits", ("digits", "/digits", "/")),
+        ("/digits/", ("digits", "/digits", "/")),
+        ("/digits/predict", ("digits", "/digits", "/predict")),
+        ("/digits/predict?x=1&y=%2F", ("digits", "/digits", "/predict?x=1&y=%2F")),
+        ("/digits?x", ("digits", "/digits", "/?x")),
+        ("/digits?", ("digits", "/digits", "/?")),
+        ("/digits/v2", ("deep", "/digits/v2", "/")),
+        ("/digits/v2/x", ("deep", "/digits/v2", "/x")),
+        ("/digits/v20", ("digits", "/digits", "/v20")),
+        ("/digitsx", ("root", "", "/digitsx")),
+        ("/Digits", ("root", "", "/Digits")),
+        ("/%64igits/x", ("digits", "/%64igits", "/x")),
+        ("/digits%2Fv2", ("root", "", "/digits%2Fv2")),
+        ("/a%20b/c%20d", ("odd", "/a%20b", "/c%20d")),
+        ("/digits//x", ("digits", "/digits", "//x")),
+        ("/", ("root", "", "/")),
+        ("/?q", ("root", "", "/?q")),
+        ("//", ("root", "", "//")),
+        ("/named/x", ("named", "/named", "/x")),
         ("*", None),
     ],
 )
@@ -56,7 +60,7 @@ def test_without_a_root_route_the_rest_has_no_endpoint() -> None:
 
 def test_of_two_endpoints_with_one_route_the_first_stands_and_the_other_is_told() -> None:
     found = table(first="/x", second="/x/", third="/%78")
-    assert found.match("/x/y") == ("first", "/y")
+    assert found.match("/x/y") == ("first", "/x", "/y")
     assert found.conflicts == {
         "second": "route '/x/' is taken by endpoint first",
         "third": "route '/%78' is taken by endpoint first",
@@ -83,6 +87,26 @@ def test_a_match_is_the_longest_prefix_and_nothing_is_lost(
         return
     longest = max(prefixes, key=len)
     assert found is not None
-    name, rest = found
+    name, route, rest = found
+    assert route == endpoints[name].rstrip("/")
     assert endpoints[name] == "/" + "/".join(longest)
     assert rest == "/" + "/".join(path[len(longest) :]) + query
+
+
+@pytest.mark.parametrize(
+    ("others", "works"), [(["h:1"], True), ([], True), (["h:2"], False), (["h:1", "h:2"], False)]
+)
+def test_a_backend_has_the_same_targets_in_all_endpoints_that_name_it(others: list[str], works: bool) -> None:
+    """Otherwise clients of one endpoint would get the answers of another one's model."""
+    endpoints = [
+        {"name": name, "backends": [{"name": "stable", "targets": targets}]}
+        for name, targets in (("one", ["h:1"]), ("two", others))
+    ]
+    document = json.dumps({"v": 1, "endpoints": endpoints}).encode()
+    if works:
+        assert len(decode_settings(document).endpoints) == 2
+    else:
+        with pytest.raises(
+            DocumentError, match="endpoint two, backend stable: expected the targets that another"
+        ):
+            decode_settings(document)

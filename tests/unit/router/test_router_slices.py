@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock_router.slices import Address, backend_of, merge, parse_target
+from penstock_operator.api import ModelBackend
+from penstock_operator.desired import service
+from penstock_router.slices import DATA_PORT, SELECTOR, Address, backend_of, merge, parse_target
 
 
 def endpoint(address: str, *, pod: str = "", uid: str = "", **conditions: bool | None) -> dict[str, Any]:
@@ -17,8 +19,14 @@ def endpoint(address: str, *, pod: str = "", uid: str = "", **conditions: bool |
 
 
 def slice_of(backend: str, *endpoints: dict[str, Any], **more: Any) -> dict[str, Any]:
+    labels = {
+        "app.kubernetes.io/managed-by": "penstock",
+        "app.kubernetes.io/name": "penstock-backend",
+        "penstock.dev/backend": backend,
+        "kubernetes.io/service-name": f"{backend}-backend",
+    }
     return {
-        "metadata": {"name": "s", "labels": {"kubernetes.io/service-name": f"{backend}-backend"}},
+        "metadata": {"name": "s", "labels": labels},
         "addressType": "IPv4",
         "ports": [{"name": "http", "port": 8012, "protocol": "TCP"}],
         "endpoints": list(endpoints),
@@ -55,12 +63,54 @@ def test_missing_members_and_nulls_are_borne() -> None:
     }
 
 
-def test_services_of_others_are_not_looked_at() -> None:
-    others = slice_of("x")
-    others["metadata"]["labels"]["kubernetes.io/service-name"] = "database"
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"kubernetes.io/service-name": "database"},
+        {"app.kubernetes.io/managed-by": None},
+        {"app.kubernetes.io/managed-by": "Helm"},
+        {"app.kubernetes.io/name": "penstock-router"},
+        {"penstock.dev/backend": None},
+        {"penstock.dev/backend": ""},
+        {"penstock.dev/backend": "y"},
+        {"kubernetes.io/service-name": "y-backend"},
+    ],
+)
+def test_services_of_others_are_not_looked_at(labels: dict[str, str | None]) -> None:
+    """A Service is a backend's by its labels and its name, never by one of them alone."""
+    others = slice_of("x", endpoint("10.0.0.1"))
+    assert merge([others]) != {}
+    mirrored = others["metadata"]["labels"] | labels
+    others["metadata"]["labels"] = {key: value for key, value in mirrored.items() if value is not None}
     assert backend_of(others) is None
-    assert backend_of({"metadata": {}}) is None
     assert merge([others]) == {}
+
+
+def test_a_slice_without_labels_is_nobodys() -> None:
+    assert backend_of({"metadata": {}}) is None
+    assert backend_of({"metadata": {"labels": None}}) is None
+    assert backend_of({}) is None
+
+
+def test_what_the_operator_renders_is_what_the_router_selects() -> None:
+    """The EndpointSlice controller mirrors a Service's labels, adds its name, and lists its target ports."""
+    backend = ModelBackend.parse(
+        {"metadata": {"name": "x", "namespace": "n"}, "spec": {"model": {"container": {"image": "i"}}}}
+    )
+    rendered = service.service(backend)
+    name = rendered["metadata"]["name"]
+    mirrored = slice_of("x", endpoint("10.0.0.1"))
+    mirrored["metadata"]["labels"] = rendered["metadata"]["labels"] | {"kubernetes.io/service-name": name}
+    mirrored["ports"] = [
+        {"name": port["name"], "port": port["targetPort"], "protocol": port["protocol"]}
+        for port in rendered["spec"]["ports"]
+    ]
+    assert merge([mirrored]) == {"x": (Address(host="10.0.0.1", port=DATA_PORT),)}
+    asked = [term.partition("=") for term in SELECTOR.split(",")]
+    assert all(
+        mirrored["metadata"]["labels"].get(key) == value if equals else key in mirrored["metadata"]["labels"]
+        for key, equals, value in asked
+    )
 
 
 def test_a_backend_without_ready_pods_is_there_and_empty() -> None:
@@ -95,18 +145,19 @@ def test_the_first_of_several_addresses_stands_for_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ports", "expected"),
+    ("ports", "leads"),
     [
-        ([], 8012),
-        ([{"name": "admin", "port": 8013}, {"name": "x", "port": 8012}], 8012),
-        ([{"name": "x", "port": 1}, {"name": "http", "port": 9000, "protocol": "TCP"}], 9000),
-        ([{"name": "x", "port": 7}], 7),
-        ([{"name": "x", "port": 7, "protocol": "UDP"}], 8012),
-        ([{"name": "x", "port": None}], 8012),
+        ([{"name": "x", "port": 8012}], True),
+        ([{"name": "admin", "port": 8013}, {"name": "x", "port": 8012, "protocol": "TCP"}], True),
+        ([], False),
+        ([{"name": "http", "port": 9000, "protocol": "TCP"}], False),
+        ([{"name": "http", "port": 8012, "protocol": "UDP"}], False),
+        ([{"name": "http", "port": None}], False),
     ],
 )
-def test_the_data_port_is_found(ports: list[dict[str, Any]], expected: int) -> None:
-    assert merge([slice_of("a", endpoint("10.0.0.1"), ports=ports)])["a"][0].port == expected
+def test_only_the_sidecars_port_is_called(ports: list[dict[str, Any]], leads: bool) -> None:
+    found = merge([slice_of("a", endpoint("10.0.0.1"), ports=ports)])
+    assert found == {"a": (Address(host="10.0.0.1", port=8012),) if leads else ()}
 
 
 def test_targets_of_settings() -> None:

@@ -47,39 +47,40 @@ def in_cluster(router: Any, api: FakeApiServer, account: Path) -> RouterProcess:
 
 
 async def test_pods_come_from_the_slices_and_follow_them(
-    upstream: Any, router: Any, api: FakeApiServer, account: Path
+    pod_server: Any, router: Any, api: FakeApiServer, account: Path
 ) -> None:
-    first, second = await upstream(), await upstream()
-    await api.put(endpoint_slice("b-1", "b", first.port, one(pod="p1")))
+    first, second = await pod_server(), await pod_server()
+    await api.put(endpoint_slice("b-1", "b", one(first.host, pod="p1")))
     process = await in_cluster(router, api, account).start(endpoint("e", backend("b")))
     assert (await process.ask()).status == 200
-    await api.put(endpoint_slice("b-2", "b", second.port, one(pod="p2"), one("127.0.0.9", ready=False)))
+    await api.put(endpoint_slice("b-2", "b", one(second.host, pod="p2"), one("127.0.0.9", ready=False)))
     await ready_pods(process, 2)
     await asyncio.gather(*(process.ask() for _ in range(40)))
     assert len(second.seen) > 5
     count = len(first.seen)
     await api.put(
-        endpoint_slice("b-1", "b", first.port, one(pod="p1", ready=False, serving=True, terminating=True))
+        endpoint_slice("b-1", "b", one(first.host, pod="p1", ready=False, serving=True, terminating=True))
     )
     await ready_pods(process, 1)
     await asyncio.gather(*(process.ask() for _ in range(20)))
     assert len(first.seen) == count
     await api.delete("b-1")
-    await api.put(endpoint_slice("other", "c", 1, one()))
+    await api.put(endpoint_slice("other", "c", one()))
     await ready_pods(process, 1)
     assert (await process.ask()).status == 200
     path, query, headers = api.requests[0]
     assert path == "/apis/discovery.k8s.io/v1/namespaces/team/endpointslices"
-    assert query["labelSelector"] == "kubernetes.io/service-name"
+    selected = query["labelSelector"].split(",")
+    assert {"penstock.dev/backend", "app.kubernetes.io/name=penstock-backend"} <= set(selected)
     assert headers["authorization"] == "Bearer secret-token"
     assert api.requests[1][1]["allowWatchBookmarks"] == "true"
 
 
 async def test_a_backend_with_no_ready_pod_holds_and_one_with_no_service_shares_its_weight(
-    upstream: Any, router: Any, api: FakeApiServer, account: Path
+    pod_server: Any, router: Any, api: FakeApiServer, account: Path
 ) -> None:
-    server = await upstream()
-    await api.put(endpoint_slice("b-1", "b", server.port, one()), endpoint_slice("c-1", "c", server.port))
+    server = await pod_server()
+    await api.put(endpoint_slice("b-1", "b", one(server.host)), endpoint_slice("c-1", "c"))
     process = await in_cluster(router, api, account).start(
         endpoint("e", backend("b"), backend("gone", weight=50)), endpoint("f", backend("c"))
     )
@@ -87,23 +88,49 @@ async def test_a_backend_with_no_ready_pod_holds_and_one_with_no_service_shares_
     held = asyncio.create_task(process.ask("/f"))
     while 'held_requests{backend="c"} 1.0' not in await process.metrics():
         pass
-    await api.put(endpoint_slice("c-1", "c", server.port, one()))
+    await api.put(endpoint_slice("c-1", "c", one(server.host)))
     assert (await held).headers["x-penstock-backend"] == "c"
+
+
+async def test_a_strangers_service_of_a_backends_name_gets_no_request(
+    upstream: Any, pod_server: Any, router: Any, api: FakeApiServer, account: Path
+) -> None:
+    """Without our labels it is nobody's backend, and behind another port than the sidecars' is no sidecar.
+
+    Both while the backend has pods of its own and while it has none, or does not even exist.
+    """
+    private, sidecar = await upstream(), await pod_server()
+    unlabelled = endpoint_slice("s-1", "b", one(private.host))
+    unlabelled["metadata"]["labels"] = {"kubernetes.io/service-name": "b-backend"}
+    unlabelled["ports"] = [{"name": "http", "port": private.port, "protocol": "TCP"}]
+    labelled = endpoint_slice("s-2", "b", one(private.host))
+    labelled["ports"] = unlabelled["ports"]
+    labels = {"kubernetes.io/service-name": "m-backend"}
+    missing = {**unlabelled, "metadata": {"name": "s-3", "labels": labels}}
+    await api.put(unlabelled, labelled, missing, endpoint_slice("b-1", "b", one(sidecar.host)))
+    process = await in_cluster(router, api, account).start(
+        endpoint("e", backend("b")), endpoint("m", backend("m"), coldStart={"timeoutMs": 0})
+    )
+    assert {(await process.ask()).status for _ in range(20)} == {200}
+    assert (await process.ask("/m/x")).document["reason"] == "backend_missing"
+    await api.put(endpoint_slice("b-1", "b"))
+    await ready_pods(process, 0)
+    assert (len(sidecar.seen), len(private.seen)) == (20, 0)
 
 
 @pytest.mark.parametrize("in_stream", [True, False])
 async def test_a_version_that_is_too_old_leads_to_a_new_list(
-    upstream: Any, router: Any, api: FakeApiServer, account: Path, in_stream: bool
+    pod_server: Any, router: Any, api: FakeApiServer, account: Path, in_stream: bool
 ) -> None:
     api.gone_in_stream = in_stream
-    server = await upstream()
-    await api.put(endpoint_slice("b-1", "b", server.port), endpoint_slice("c-1", "c", server.port, one()))
+    server = await pod_server()
+    await api.put(endpoint_slice("b-1", "b"), endpoint_slice("c-1", "c", one(server.host)))
     process = await in_cluster(router, api, account).start(
         endpoint("e", backend("b"), backend("c", weight=0))
     )
     await until(lambda: api.watches >= 1)
     # What happens while nobody watches, and is compacted: one slice changes, one goes.
-    api.objects["b-1"] = endpoint_slice("b-1", "b", server.port, one())
+    api.objects["b-1"] = endpoint_slice("b-1", "b", one(server.host))
     del api.objects["c-1"]
     api.forget()
     api.cut_streams()
@@ -114,44 +141,44 @@ async def test_a_version_that_is_too_old_leads_to_a_new_list(
 
 
 async def test_a_watch_that_is_cut_goes_on_where_it_stopped(
-    upstream: Any, router: Any, api: FakeApiServer, account: Path
+    pod_server: Any, router: Any, api: FakeApiServer, account: Path
 ) -> None:
-    server = await upstream()
-    await api.put(endpoint_slice("b-1", "b", server.port))
+    server = await pod_server()
+    await api.put(endpoint_slice("b-1", "b"))
     process = await in_cluster(router, api, account).start(endpoint("e", backend("b")))
     await until(lambda: api.watches == 1)
     await api.bookmark()
     for count in (1, 0, 1, 0):
         watches = api.watches
         api.cut_streams()
-        await api.put(endpoint_slice("b-1", "b", server.port, *[one()] * count))
+        await api.put(endpoint_slice("b-1", "b", *[one(server.host)] * count))
         await until(lambda before=watches: api.watches > before)  # type: ignore[misc]
         await ready_pods(process, count)
     assert api.lists == 1
 
 
 async def test_pods_stay_known_while_the_apiserver_is_away(
-    upstream: Any, router: Any, api: FakeApiServer, account: Path
+    pod_server: Any, router: Any, api: FakeApiServer, account: Path
 ) -> None:
-    server = await upstream()
-    await api.put(endpoint_slice("b-1", "b", server.port, one()))
+    server = await pod_server()
+    await api.put(endpoint_slice("b-1", "b", one(server.host)))
     process = await in_cluster(router, api, account).start(endpoint("e", backend("b")))
     await api.stop()
     await until(lambda: any("cannot be followed" in line for line in process.log))
     assert (await process.ask()).status == 200
-    await api.put(endpoint_slice("b-1", "b", server.port, one(), one("127.0.0.2")))
+    await api.put(endpoint_slice("b-1", "b", one(server.host), one("127.0.0.2")))
     await api.start()
     await ready_pods(process, 2)
     await until(lambda: any("followed again" in line for line in process.log))
 
 
 async def test_it_is_not_ready_before_it_knows_its_pods_and_does_not_hammer(
-    upstream: Any, router: Any, api: FakeApiServer, account: Path
+    pod_server: Any, router: Any, api: FakeApiServer, account: Path
 ) -> None:
     """Watches that are refused are tried again after growing pauses, with what was listed in effect."""
     api.refuse_watches = 403
-    server = await upstream()
-    await api.put(endpoint_slice("b-1", "b", server.port, one()))
+    server = await pod_server()
+    await api.put(endpoint_slice("b-1", "b", one(server.host)))
     process = await in_cluster(router, api, account).start(endpoint("e", backend("b")))
     await until(lambda: api.watches >= 4)
     # Pauses of at least half of 0.1, 0.2 and 0.4 s lie between four tries.
@@ -170,7 +197,7 @@ async def test_it_is_not_ready_before_it_knows_its_pods_and_does_not_hammer(
 
 
 async def test_a_slice_of_a_thousand_pods_is_read(
-    upstream: Any, router: Any, api: FakeApiServer, account: Path
+    pod_server: Any, router: Any, api: FakeApiServer, account: Path
 ) -> None:
     """Its event is a line of some 150 kB."""
     process = await in_cluster(router, api, account).start(endpoint("e", backend("b")))
@@ -178,7 +205,7 @@ async def test_a_slice_of_a_thousand_pods_is_read(
         one(f"10.1.{index // 250}.{index % 250}", pod=f"model-with-a-long-name-{index:05}")
         for index in range(1000)
     ]
-    await api.put(endpoint_slice("b-1", "b", 1, *pods))
+    await api.put(endpoint_slice("b-1", "b", *pods))
     await ready_pods(process, 1000)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.raw_client import until_closed
 from tests.support.router_process import backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, UpstreamServer
 from tests.support.waiting import SECONDS
@@ -101,7 +102,7 @@ async def test_a_full_queue_is_told_with_its_status(upstream: Any, router: Any, 
 
     model = await upstream(stuck)
     _, target = await sidecar(model, maxBatchSize=1, maxQueuedItems=1, overflowStatus=429)
-    process = await router().start(endpoint("e", backend("b", target)))
+    process = await router().start(endpoint("e", backend("b", target), coldStart={"maxPending": 0}))
     running = [asyncio.create_task(process.ask(**body(index))) for index in range(2)]
     await until(lambda: any(seen.method == "POST" for seen in model.seen))
     while (reply := await process.ask(**body(9), timeout=None)).status != 429:
@@ -110,6 +111,23 @@ async def test_a_full_queue_is_told_with_its_status(upstream: Any, router: Any, 
     assert int(reply.headers["retry-after"]) >= 1
     for task in running:
         task.cancel()
+
+
+async def test_real_sidecars_of_one_slot_and_no_queue_refuse_nobody(
+    upstream: Any, router: Any, sidecar: Any
+) -> None:
+    """Four callers at two pods that take one request each: who finds no room waits for some."""
+    models = [await upstream(predict) for _ in range(2)]
+    targets = [(await sidecar(model, maxBatchSize=1, maxQueuedItems=0))[1] for model in models]
+    process = await router().start(endpoint("e", backend("b", *targets)))
+
+    async def caller(number: int) -> list[Any]:
+        replies = [await process.ask(**body(100 * number + index)) for index in range(50)]
+        return [(reply.status, reply.document.get("predictions")) for reply in replies]
+
+    found = await asyncio.gather(*(caller(number) for number in range(4)))
+    assert found == [[(200, [100 * number + index]) for index in range(50)] for number in range(4)]
+    assert 'penstock_router_retries_total{reason="queue_full"}' in await process.metrics()
 
 
 async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any, sidecar: Any) -> None:
@@ -138,3 +156,20 @@ async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any
     stop.set()
     await asyncio.gather(*clients)
     assert set(statuses) == {200}
+
+
+async def test_the_heads_of_answers_pass_through_both(upstream: Any, router: Any, sidecar: Any) -> None:
+    """Early hints come before their answer, and HEAD has the length of what it leaves out."""
+    hints = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
+
+    async def behave(seen: Seen) -> Answer:
+        return Answer(body=b"x" * 12_345, interim=hints)
+
+    model = await upstream(behave)
+    _, target = await sidecar(model, "--protocol=none")
+    process = await router().start(endpoint("e", backend("b", target)))
+    address = ("127.0.0.1", int(process.data.rpartition(":")[2]))
+    found = await until_closed(address, b"HEAD /e/ HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert found.startswith(hints + b"HTTP/1.1 200 OK\r\n")
+    assert found.count(b"\r\ncontent-length: 12345\r\n") == 1
+    assert found.endswith(b"\r\n\r\n")

@@ -105,11 +105,11 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     (tmp_path / "broken.py").write_text("raise OSError('no weights here')\n")
     running: list[Served] = []
 
-    async def run(*arguments: str, port: int = 0) -> Served:
+    async def run(*arguments: str, port: int = 0, program: str = "penstock.serve") -> Served:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "penstock.serve",
+            program,
             *arguments,
             "--port",
             str(port),
@@ -183,6 +183,22 @@ async def test_sigterm_ends_a_server_that_still_loads(start: Start, tmp_path: Pa
     served.process.send_signal(signal.SIGTERM)
     code, errors = await served.end()
     assert (code, json.loads(errors)["message"]) == (0, "stopped while the model was loading")
+
+
+async def test_ctrl_c_ends_a_server_whose_model_hangs(start: Start, tmp_path: Path) -> None:
+    """Nobody was promised an answer; SIGTERM would wait for it, here for longer than the test."""
+    (tmp_path / "patient.py").write_text(
+        "import penstock.serve as serve\nserve.STOP_SECONDS = 600.0\nraise SystemExit(serve.main())\n"
+    )
+    kwargs = json.dumps({"gate": str(tmp_path / "never")})
+    served = await start("models:Slow", "--init-kwargs", kwargs, program="patient")
+    await served.ready()
+    call = asyncio.ensure_future(served.post([7]))
+    assert await served.line() == "begun"
+    served.process.send_signal(signal.SIGINT)
+    assert (await served.end())[0] == 0
+    with pytest.raises(UpstreamError):
+        await call
 
 
 async def test_sigterm_lets_a_call_under_way_finish(start: Start, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import decimal
 import json
 import math
@@ -19,6 +20,7 @@ from penstock.model import Model
 from penstock.server import ModelServer
 from penstock.signature import read
 from penstock.target import Served
+from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
 
 Ask = Callable[..., Any]
@@ -186,7 +188,6 @@ async def test_items_arrive_as_python_reads_them(ask: Ask) -> None:
         (np.float64(1), "predict: expected a list of 2 answers, found float"),
         ((item for item in [1, 2]), "predict: expected a list of 2 answers, found generator"),
         ([1, object()], "the answer to item 1: a value of type object has no JSON"),
-        ([1, "\ud800"], "the answer to item 1: "),
     ],
 )
 async def test_an_answer_that_cannot_be_sent_is_a_502_that_says_why(
@@ -342,6 +343,64 @@ async def test_what_the_server_does_not_do_has_its_status(
     assert (found, problem["reason"]) == (status, reason)
 
 
+LONG = b"1" * 10_000
+"""An integer that Python's `int` does not read."""
+
+
+@pytest.mark.parametrize("function", [double, double_async, joined, one, one_async])
+@pytest.mark.parametrize("item", [LONG, b'{"text":"a","lang":[-%b]}' % LONG])
+async def test_an_integer_of_very_many_digits_is_its_own_items_misfit(
+    ask: Ask, function: Callable[..., Any], item: bytes
+) -> None:
+    """It is the client's fault, and no failure of the model: 422 says so and names the item."""
+    for body in (b"%b", b"NaN,%b", b'%b,"\\ud800"'):
+        status, problem, _ = await ask(function, b'{"instances":[' + body % item + b"]}")
+        assert (status, problem["reason"]) == (422, "missing_arguments")
+        assert "expected integers of at most 4300 digits, found more" in problem["detail"]
+        if function is not joined:  # to which the others are misfits, too
+            assert [each["index"] for each in problem["items"]] == [1 if body[:1] == b"N" else 0]
+
+
+@dataclasses.dataclass
+class Named:
+    """An answer with members."""
+
+    name: str
+    score: float
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("\ud800", "\ud800"),
+        (["a\udfff", math.nan, 1e22], ["a\udfff", None, 1e22]),
+        ({"\ud800": 1, "b": ("\ud800", b"\0")}, {"\ud800": 1, "b": ["\ud800", "AA=="]}),
+        (Named("\ud800", math.inf), {"name": "\ud800", "score": None}),
+        (np.array(["\ud800", "b"]), ["\ud800", "b"]),
+    ],
+)
+async def test_a_lone_surrogate_in_an_answer_is_sent_as_an_escape(
+    ask: Ask, answer: Any, expected: Any
+) -> None:
+    """JSON has it, and a client that sent it gets it back; its neighbours' answers keep their bytes."""
+    status, document, sent = await ask(penstock.batched(lambda items: [answer, 1e22]), [1, 2])
+    assert (status, document) == (200, {"predictions": [expected, 1e22]})
+    assert sent.body.endswith(b",1e22]}")
+    assert document_of(await ask(lambda item: penstock.Response(body={"a": answer}), [1])) == {"a": expected}
+
+
+def document_of(reply: tuple[int, Any, Response]) -> Any:
+    """The document of an answer of 200."""
+    assert reply[0] == 200
+    return reply[1]
+
+
+@pytest.mark.parametrize("answer", [["\ud800", object()], {"a": "\ud800", "b": object()}])
+async def test_an_answer_with_a_lone_surrogate_and_without_json_is_bad(ask: Ask, answer: Any) -> None:
+    status, problem, _ = await ask(lambda item: answer, [1])
+    assert (status, problem["reason"]) == (502, "bad_answer")
+
+
 async def test_the_ready_path_answers_with_and_without_a_query(ask: Ask) -> None:
     for method, target in (("GET", "/"), ("HEAD", "/"), ("GET", "/?x=1")):
         assert (await ask(double, [], method=method, target=target))[0] == 200
@@ -438,3 +497,90 @@ async def test_a_model_without_the_method_takes_no_configuration(configure: Ask)
 
     status, detail = await configure(Fixed(), b'{"instances": [1]}')
     assert (status, "reconfigure(config)" in detail) == (404, True)
+
+
+async def fails_async(item: Any) -> Any:
+    raise RuntimeError(f"no place for {item}")
+
+
+def fails(item: Any) -> Any:
+    raise RuntimeError(f"no place for {item}")
+
+
+@pytest.mark.parametrize(
+    "function", [fails, fails_async, penstock.batched(fails), penstock.batched(fails_async)]
+)
+async def test_what_the_model_raises_is_logged_with_the_ids_of_its_requests(
+    ask: Ask, capsys: pytest.CaptureFixture[str], function: Callable[..., Any]
+) -> None:
+    """In threads as on the loop; of a batch the first sixteen, and how many there are."""
+    asked = [[(b"x-request-id", b"r-1")], [(b"x-request-id", b",".join(b"b-%d" % n for n in range(40)))], []]
+    answers = await asyncio.gather(*[ask(function, [1], headers=tuple(headers)) for headers in asked])
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert {line["message"] for line in lines} == {"the model raised an exception"}
+    named = [{name: line[name] for name in line if "request" in name} for line in lines]
+    assert {"request_id": "r-1"} in named
+    assert {"requests": 40, "request_ids": [f"b-{n}" for n in range(16)]} in named
+    assert {} in named
+    # A problem of a batch goes to several clients, and names none of their requests.
+    assert [answer[1].get("request_id") for answer in answers] == ["r-1", None, None]
+
+
+async def test_an_exception_in_a_slot_is_logged_with_the_ids(
+    ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The caller may be told its type alone, so the author finds the text here."""
+
+    @penstock.batched
+    def returns(items: list[Any]) -> list[Any]:
+        return [ValueError(f"no {item}") if item == 2 else item for item in items]
+
+    assert (await ask(returns, [1, 2], headers=((b"x-request-id", b"r-1"),)))[0] == 500
+    (line,) = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert (line["message"], line["request_id"]) == ("the model returned an exception", "r-1")
+    assert "ValueError: no 2" in line["traceback"]
+
+
+async def test_an_answer_that_cannot_be_used_is_logged_with_the_ids(
+    ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong number of answers, and one that has no JSON."""
+    headers = ((b"x-request-id", b"a,b"),)
+    few = penstock.batched(lambda items: items[1:])
+    odd = penstock.batched(lambda items: [object() for _ in items])
+    assert [(await ask(each, [1, 2], headers=headers))[0] for each in (few, odd)] == [502, 502]
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["message"] for line in lines] == ["the model's answer cannot be used"] * 2
+    assert [line["request_ids"] for line in lines] == [["a", "b"]] * 2
+    assert "expected 2 answers, found 1" in lines[0]["error"]
+
+
+async def test_a_configuration_is_taken_from_the_pods_sidecar_alone(executor: ThreadPoolExecutor):
+    """Without its secret 403, and nothing changes; the ready path names the one that is in force."""
+    model = Tuned()
+    server = ModelServer(reconfigure_secret="s3cret")
+    served = Served(shape=read(model.predict, "predict"), method=model.predict, reconfigure=model.reconfigure)
+    server.serve(Model(served, executor))
+
+    async def send(*headers: tuple[bytes, bytes], body: bytes = b"{}") -> int:
+        request = Request(method="POST", target="/-/reconfigure", headers=headers, body=body)
+        return (await server.handle(request)).status
+
+    async def in_force() -> bytes | None:
+        answer = await server.handle(Request(method="GET", target="/", headers=(), body=b""))
+        assert answer.status == 200
+        return get(answer.headers, b"x-penstock-config")
+
+    secret = (b"x-penstock-reconfigure", b"s3cret")
+    assert await in_force() == b""
+    assert await send() == 403
+    assert await send((b"x-penstock-reconfigure", b"s3cre")) == 403
+    assert await send((b"x-penstock-config", b"mine")) == 403
+    assert (model.taken, await in_force()) == ([], b"")
+    assert await send(secret, (b"x-penstock-config", b"one")) == 204
+    assert await in_force() == b"one"
+    assert await send(secret, (b"x-penstock-config", b"two"), body=b"7") == 422
+    assert await in_force() == b"one"
+    assert await send(secret) == 204
+    assert await in_force() == b"unnamed"
+    assert len(model.taken) == 2

@@ -114,6 +114,8 @@ def test_slots_are_never_exceeded_and_all_are_used():
         ({"target": "/a"}, {"target": "/b"}),
         ({"target": "/a?x=1"}, {"target": "/a?x=2"}),
         ({"authorization": "Bearer 1"}, {"authorization": "Bearer 2"}),
+        ({"origin": "https://a.example"}, {"origin": "https://b.example"}),
+        ({"origin": "https://a.example"}, {}),
         ({"x_penstock_method": "f"}, {"x_penstock_method": "g"}),
         ({"content_type": "application/json"}, {}),
         ({"x_tenant": "1"}, {"x_tenant": "2"}),
@@ -145,6 +147,19 @@ def test_fields_outside_the_key_do_not_part_requests_and_are_sent_only_where_equ
         assert run.fields[b"content-type"] == b"application/json"
         assert run.fields[b"x-request-id"] == b"id-(1.),id-(2.)"
         assert int(run.fields[b"x-penstock-timeout-ms"]) == 30_000
+        await s.close()
+
+    fake_loop.run(main())
+
+
+def test_a_batch_has_the_origin_of_its_requests():
+    """A model that answers by origin (CORS) must know which it is."""
+
+    async def main():
+        s = Scripted()
+        await asyncio.gather(*(s.ask(number, origin="https://a.example") for number in range(2)))
+        (run,) = s.runs
+        assert run.fields[b"origin"] == b"https://a.example"
         await s.close()
 
     fake_loop.run(main())

@@ -121,7 +121,7 @@ CASES = {
         look=one_of_two_is_bad,
         one={"on_batch_error": "Isolate"},
         other={"on_batch_error": "Fail"},
-        seen=([400, ["good"]], [400, 400]),
+        seen=([400, ["good"]], [("batch_failed", 502)] * 2),
     ),
     "fairness": Case(
         look=one_tenant_came_first,

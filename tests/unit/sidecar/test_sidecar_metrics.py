@@ -16,7 +16,7 @@ from penstock_wire.report import Fit
 class Busy:
     """A dispatcher with work."""
 
-    queued, ongoing, oldest_age, drain_seconds, slots = 7, 3, 1.5, 0.25, 2
+    queued, ongoing, oldest_age, drain_seconds, slots, batch_limit = 7, 3, 1.5, 0.25, 2, 32
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
@@ -73,6 +73,15 @@ def test_ends_are_counted_for_scrapes_and_for_reports():
     totals = metrics.totals(batches=2, batch_items=5)
     assert (totals.arrived, totals.answered, totals.batches, totals.batch_items) == (5, 5, 2, 5)
     assert totals.refused == {"queue_full": 5, "bad_json": 1}
+
+
+def test_a_reason_of_the_sdk_and_of_the_sidecar_is_one_series():
+    """Prometheus refuses a scrape in which a series stands twice."""
+    metrics = Metrics()
+    metrics.ended(422, Reason.BAD_SHAPE, 1)
+    metrics.ended(422, None, 1, "bad_shape")
+    shown = [line for line in metrics.text().decode().splitlines() if 'reason="bad_shape"' in line]
+    assert shown == ['penstock_sidecar_requests_total{code="422",reason="bad_shape"} 2.0']
 
 
 def test_gauges_show_the_queue_the_curves_and_what_is_open():

@@ -321,6 +321,21 @@ class TestAnswers:
 
         fake_loop.run(main())
 
+    def test_interim_answers_pass_without_fields_of_ours(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            asked = bench.ask()
+            await settle()
+            request, *_ = bench.model.calls[0]
+            assert request.interim is not None
+            request.interim(103, ((b"link", b"</a>"), (b"x-penstock-queue", b"1"), (b"x-request-id", b"7")))
+            assert asked.interims == [(103, ((b"link", b"</a>"),))]
+            bench.model.answer(0)
+            await settle()
+            assert asked.status == 200
+
+        fake_loop.run(main())
+
     def test_small_bodies_are_whole_and_large_ones_streams(self) -> None:
         def ask(length: int | None) -> bool:
             return Passing.streams(Request("POST", "/", (), b"", length=length))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,30 @@ async def test_a_hook_that_used_up_the_grace_is_counted_in(start: Start):
     assert await told(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
     assert await pair.sidecar.ended() == 1
     await asyncio.gather(hook, return_exceptions=True)
+
+
+async def test_ctrl_c_ends_a_sidecar_that_runs_alone_at_once(start: Start):
+    """Nobody was promised a drain: it waits neither for others to learn of its end nor for the model."""
+    pair = await start("--propagation-delay=600s")
+    assert got(await pair.predict(1)) == [1]
+    pair.signal(signal.SIGINT)
+    assert await pair.sidecar.ended() == 0
+
+
+async def test_ctrl_c_tells_those_whose_requests_it_cuts_and_the_exit_code_says_so(start: Start):
+    pair = await start("--propagation-delay=600s")
+    asked = await ask(pair, NEVER)
+    pair.signal(signal.SIGINT)
+    replies = await asyncio.gather(*asked)
+    assert {reply.reason for reply in replies} == {"model_unreachable", "draining"}
+    assert await pair.sidecar.ended() == 1
+
+
+async def test_ctrl_c_drains_a_sidecar_that_reports_to_an_operator(start: Start):
+    pair = await start("--report-to=http://127.0.0.1:1", version=1)
+    asked = await ask(pair, HELD)
+    pair.signal(signal.SIGINT)
+    await pair.until_state(drain="flushing")
+    await pair.release()
+    assert [reply.status for reply in await asyncio.gather(*asked)] == [200] * len(asked)
+    assert await pair.sidecar.ended() == 0

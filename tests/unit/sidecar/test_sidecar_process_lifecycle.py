@@ -302,8 +302,11 @@ async def test_no_log_line_holds_anything_of_a_request_at_any_level(start: Start
         await asyncio.gather(
             *(pair.ask(path, json={"instances": [MARKER]}, headers=headers) for _ in range(3))
         )
-    for body in (f'{{"{MARKER}', f'{{"instances": {{"{MARKER}": 1}}}}', MARKER):
-        assert (await pair.ask(data=body.encode(), headers=headers)).status in (400, 422)
+    for body in (f'"{MARKER}', f'{{"{MARKER}": 1}}', f'[1], "{MARKER}": 1, "{MARKER}": 2'):
+        assert (await pair.ask(data=f'{{"instances": {body}}}'.encode(), headers=headers)).status in (
+            400,
+            422,
+        )
     await pair.ask(data=MARKER.encode(), headers={**headers, "content-type": f"text/{MARKER}"})
     await pair.ask(f"/p?{MARKER}", method="GET", headers=headers)
     await pair.admin_get(f"/queue?{MARKER}")
@@ -339,7 +342,7 @@ async def test_the_queue_is_shown_without_anything_of_a_request(start: Start):
     assert MARKER not in metrics
     assert f'penstock_sidecar_fit_intercept_seconds{{class="{class_label(path)}"}}' in metrics
     assert "penstock_sidecar_slots 2.0" in metrics
-    assert (await pair.admin_get("/settings")).document["batching"]["maxQueuedItems"] == 32
+    assert (await pair.admin_get("/settings")).document["batching"]["maxQueuedItems"] > 32
     await pair.release()
     assert [got(await task) for task in asked] == [[MARKER]] * 7
 

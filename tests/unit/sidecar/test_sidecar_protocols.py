@@ -211,7 +211,7 @@ async def test_the_example_of_none_passes_as_it_is(start: Callable[..., Any]):
     assert (await pair.look())["runs"] == []
 
 
-SCRIPTED = [name for name in EXAMPLES if name.startswith("told ")]
+SCRIPTED = [name for name in EXAMPLES if name.startswith("told envelope")]
 
 
 @pytest.mark.parametrize("name", SCRIPTED)
@@ -229,16 +229,67 @@ async def test_clients_see_what_the_page_says_of_the_models_answer(start: Callab
         pair.ask("/score", headers=image_type, data=b"\x89PNG"),
     )
     for index, reply in enumerate(replies):
-        head, _, body = EXAMPLES[f"client {example} {index}"].partition("\n\n")
-        status, *fields = head.strip().split("\n")
-        assert reply.status == int(status)
-        for field in fields:
-            key, _, value = field.partition(": ")
-            assert reply.headers[key] == value
-        if reply.headers["content-type"].endswith("json"):
-            assert not body or json.loads(reply.body) == json.loads(body)
-        else:
-            assert reply.body.decode().rstrip("\n") == body.rstrip("\n")
+        check_client(f"client {example} {index}", reply)
+
+
+def check_client(name: str, reply: Reply) -> None:
+    """A reply is what the page shows, but for the id of its request."""
+    head, _, body = EXAMPLES[name].partition("\n\n")
+    status, *fields = head.strip().split("\n")
+    assert reply.status == int(status)
+    for field in fields:
+        key, _, value = field.partition(": ")
+        assert reply.headers[key] == value
+    if reply.headers["content-type"].endswith("json"):
+        document = reply.document
+        document.pop("request_id", None)
+        assert not body or document == json.loads(body)
+    else:
+        assert reply.body.decode().rstrip("\n") == body.rstrip("\n")
+
+
+ITEM_ANSWERS = "told instances-items application/vnd.penstock.items+json"
+
+
+async def test_clients_see_what_the_page_says_of_item_answers(start: Callable[..., Any]):
+    """The model gets the page's batch, with the header, and answers with the page's bytes."""
+    pair = await start("instances")
+    script = {"type": ITEM_ANSWERS.rpartition(" ")[2], "body": EXAMPLES[ITEM_ANSWERS]}
+    assert (await pair.ask("/-/script", base=pair.model_url, json=script)).status == 200
+
+    async def ask(queued: int, *items: Any) -> Reply:
+        """Send a request once those before it are queued."""
+        await pair.until_state(queued=queued)
+        return await pair.predict(*items)
+
+    replies = await pair.batched(
+        4, pair.predict([1]), ask(0, [0, 3, 15]), ask(1, ["x"]), ask(2, [1, 0, 2], ["y", 1])
+    )
+    for index, reply in enumerate(replies):
+        check_client(f"client instances-items {index}", reply)
+    assert (await pair.look())["sent"] == [json.loads(EXAMPLES["sent instances-items"])]
+
+
+async def test_the_example_with_fastapi_answers_by_item(start: Callable[..., Any], tmp_path: Path):
+    """The page's code under uvicorn: two fine requests and a bad one in one run; alone, plain HTTP."""
+    code = tmp_path / "example.py"
+    code.write_text(EXAMPLES["python instances-items"])
+    pair = await start("instances", program=("tests.support.asgi_model", str(code)))
+    path = "/v1/models/sum:predict"
+    one, bad, two = await pair.batched(
+        4,
+        pair.predict([1], path=path),
+        pair.predict([1, 2], path=path),
+        pair.predict(["x"], path=path),
+        pair.predict([3], [4, 5], path=path),
+    )
+    assert (one.status, one.document) == (200, {"predictions": [3]})
+    assert (two.status, two.document) == (200, {"predictions": [3, 9]})
+    assert (bad.status, list(bad.document)) == (422, ["detail"])
+    assert "unsupported operand" in bad.document["detail"]
+    alone = await pair.predict(["x"], path=path)
+    assert (alone.status, alone.headers["content-type"]) == (422, "application/json")
+    assert [entry["index"] for entry in alone.document["detail"]] == [0]
 
 
 async def test_the_model_gets_what_the_page_says(start: Callable[..., Any]):
@@ -261,7 +312,9 @@ async def test_the_model_gets_what_the_page_says(start: Callable[..., Any]):
 def test_each_protocol_has_an_example_and_each_block_of_the_page_is_run():
     ran = {f"{side} {kind}" for side in ("request", "answer") for kind in (*MATES, "v2-binary", "none")}
     clients = {f"client {name.split(' ')[1]} {index}" for name in SCRIPTED for index in (0, 1)}
-    assert set(EXAMPLES) == ran | set(SCRIPTED) | clients | {"sent envelope-items"}
+    items = {f"client instances-items {index}" for index in range(3)} | {ITEM_ANSWERS}
+    items |= {f"{kind}-items" for kind in ("sent envelope", "sent instances", "python instances")}
+    assert set(EXAMPLES) == ran | set(SCRIPTED) | clients | items
     assert PAGE.count("\n```") == 2 * len(EXAMPLES)
 
 

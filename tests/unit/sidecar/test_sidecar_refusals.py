@@ -130,7 +130,7 @@ async def test_a_fault_of_ours_is_logged_with_its_requests_id(
 async def test_while_there_is_room_what_cannot_be_read_is_told_so():
     world = World(max_queued_items=3)
     await world.fill()
-    heard = Heard(b"no JSON")
+    heard = Heard(b'{"instances": [1')
     world.handler.begin(heard)
     assert [answer.status for answer in heard.answers] == [400]
     await world.close()
@@ -142,7 +142,7 @@ async def test_who_finds_too_little_room_for_all_items_is_refused_and_who_fits_i
     large, small = Heard(b'{"instances": [1, 2, 3]}'), Heard(b'{"instances": [1, 2]}')
     world.handler.begin(large)
     assert [reason(answer) for answer in large.answers] == ["queue_full"]
-    assert "room for 3 items" in json.loads(large.answers[0].body)["detail"]
+    assert "room for 3 more" in json.loads(large.answers[0].body)["detail"]
     world.handler.begin(small)
     assert not small.answers
     await world.close()

@@ -103,7 +103,9 @@ async def test_load_totals_and_drain_are_told(operator: Operator, pair: Pair):
     assert busy.items.queued + busy.items.ongoing <= 5
     await pair.release()
     assert [got(await task) for task in asked] == [[n] for n in range(5)]
-    assert (await pair.ask(data=b"{}", headers={"content-type": "application/json"})).status == 422
+    assert (
+        await pair.ask(data=b'{"instances": 1}', headers={"content-type": "application/json"})
+    ).status == 422
     done = await operator.told(lambda each: each.totals.answered == 5 and bool(each.totals.refused))
     assert (done.totals.arrived, done.totals.batch_items, done.totals.refused) == (5, 5, {"bad_shape": 1})
     assert 3 <= done.totals.batches <= 5

@@ -249,7 +249,7 @@ async def test_a_traceparent_that_cannot_be_read_begins_a_new_trace(world: World
 
 async def test_errors_are_told_by_status_and_reason_alone(world: World):
     json_type = {"content-type": "application/json"}
-    async with world.session.post(world.url, data=b"{secret", headers=json_type) as answer:
+    async with world.session.post(world.url, data=b'{"instances": [secret', headers=json_type) as answer:
         assert answer.status == 400
     world.fails = ConnectFailed("cannot connect to h:1")
     assert await world.ask("secret") == 502

@@ -142,6 +142,15 @@ async def test_head_and_bodiless_answers_have_no_body(server: Server) -> None:
     found = await server.exchange(b"HEAD / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
     assert b"content-length" not in found
 
+    async def left_out(request: Request) -> Response:
+        return Response(200, (), b"", length=int(request.target[1:]))
+
+    server.handler = left_out
+    for length in (b"0", b"7000"):
+        sent = b"HEAD /%b HTTP/1.1\r\nhost: a\r\n\r\nHEAD /9 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+        found = await server.exchange(sent % length)
+        assert re.findall(rb"content-length: (\d+)\r\n", found) == [length, b"9"]
+
     async def empty(_: Request) -> Response:
         return Response(204, (), b"never sent")
 
@@ -248,6 +257,11 @@ async def test_what_can_be_read_in_two_ways_is_refused_and_closes(server: Server
         ),
         (b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 70_000 + b"\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 300 + b"\r\n", 431),
+        (b"GET /" + b"y" * 70_000, 414),
+        (b"GET /" + b"y" * 65_536 + b" HTTP/1.1\r\nhost: a\r\n\r\n", 414),
+        (b"GET /" + b"y" * 60_000 + b" HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 6_000 + b"\r\n\r\n", 414),
+        (b"GET /" + b"y" * 6_000 + b" HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 60_000 + b"\r\n\r\n", 431),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 505),
     ],
 )
 async def test_what_cannot_be_served_is_told_and_closes(server: Server, sent: bytes, status: int) -> None:
@@ -256,6 +270,33 @@ async def test_what_cannot_be_served_is_told_and_closes(server: Server, sent: by
     assert found.startswith(b"HTTP/1.1 %d " % status)
     assert b"connection: close" in found
     assert not server.seen
+
+
+async def test_interim_answers_go_out_before_their_answer_and_no_later(server: Server) -> None:
+    """RFC 9110 section 15.2: any number of them, to whoever speaks HTTP/1.1."""
+    late: list[Request] = []
+
+    async def hints(request: Request) -> Response:
+        late.append(request)
+        assert request.interim is not None
+        for link in (b"</a>", b"</b>"):
+            request.interim(103, ((b"link", link),))
+        request.interim(103, ((b"link", b"x\r\nforged: 1"),))
+        return Response(200, (), b"end")
+
+    server.handler = hints
+    reader, writer = await server.connect()
+    for _ in range(2):
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        for link in (b"</a>", b"</b>"):
+            interim = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)
+            assert interim == b"HTTP/1.1 103 Early Hints\r\nlink: %b\r\n\r\n" % link
+        assert (await answer(reader))[::2] == (200, b"end")
+    await until(lambda: late[0].interim is None)
+    writer.close()
+    old = await server.exchange(b"GET / HTTP/1.0\r\n\r\n")
+    assert old.startswith(OK)
+    assert b"103" not in old
 
 
 async def test_good_requests_before_a_bad_one_are_answered_first(server: Server) -> None:

@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from penstock_wire.h1_front import H1Front
 from penstock_wire.http import ClientGone, Exchange, Response, Tunnel
 from tests.support.front_server import Server, body, head, post, serving
+from tests.support.raw_client import until_closed
 from tests.support.waiting import SECONDS, until
 
 UPGRADE = b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: x\r\n\r\n"
@@ -173,3 +175,23 @@ async def test_who_cannot_switch_is_not_said_to_ask(server: Server, sent: bytes)
     with pytest.raises((ValueError, ClientGone)):
         server.exchanges[0].switch(SWITCH)
     writer.close()
+
+
+async def test_where_nothing_may_switch_a_request_says_that_it_asked_and_is_answered() -> None:
+    """A listener without streams: what comes behind the request is the next one."""
+    asked: list[bytes] = []
+
+    def service(exchange: Exchange) -> None:
+        asked.append(exchange.request.upgrade)
+        if exchange.request.upgrade:
+            with pytest.raises(ValueError, match="may switch"):
+                exchange.switch(SWITCH)
+        exchange.answer(Response(200, (), b"end"))
+
+    front = H1Front()
+    listener = await front.serve("127.0.0.1", 0, service)
+    last = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    found = await until_closed(listener.address, UPGRADE + last)
+    await front.close(0)
+    assert found.count(b"HTTP/1.1 200 OK\r\n") == found.count(b"\r\n\r\nend") == 2
+    assert asked == [b"x", b""]

@@ -10,6 +10,7 @@ import pytest
 from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.h1_upstream_answer import HIGH_BYTES
 from penstock_wire.h1_upstream_connection import MAX_HEAD_BYTES
+from penstock_wire.headers import Headers
 from penstock_wire.http import (
     AnswerUnreadable,
     ClientGone,
@@ -129,15 +130,28 @@ class TestBodiesIn:
         await check_pool(upstream, peer, 1)
 
     async def test_interim_answers_are_skipped(self, upstream: H1Upstream, peer: Scripted) -> None:
+        """Whoever asks for them gets each but 100, which is about this connection, in its turn."""
+
         async def play(wire: Wire) -> None:
             await wire.head()
-            await wire.send(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", b"HTTP/1.1 100 C\r\n\r\n", OK)
+            await wire.send(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", b"HTTP/1.1 100 C\r\n\r\n")
+            await wire.send(b"HTTP/1.1 199 Own\r\nconnection: a\r\na: 1\r\nb: 2\r\n\r\n", OK)
+
+        async def both(wire: Wire) -> None:
+            await play(wire)
+            await play(wire)
             await good(wire)
 
-        peer.scripts = [play]
-        answer = await ask(upstream, peer)
-        assert (answer.status, answer.headers, await rest(answer)) == (200, (), b"ok")
+        peer.scripts = [both]
+        found: list[tuple[int, Headers]] = []
+        request = get()
+        for interim in (None, lambda status, headers: found.append((status, headers))):
+            request.interim = interim
+            answer = await ask(upstream, peer, request)
+            assert (answer.status, answer.headers, await rest(answer)) == (200, (), b"ok")
+        assert found == [(103, ((b"link", b"x"),)), (199, ((b"b", b"2"),))]
         await check_pool(upstream, peer, 1)
+        assert len(found) == 2
 
 
 class TestBroken:

@@ -31,6 +31,10 @@ def message(document: Any, binary: bytes | None = None) -> Request:
     return Request("POST", "/v2/models/m/infer", headers, text + binary)
 
 
+def one(**more: Any) -> dict[str, Any]:
+    return {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2], **more}]}
+
+
 def flat(data: Any) -> list[Any]:
     return [leaf for each in data for leaf in flat(each)] if isinstance(data, list) else [data]
 
@@ -169,14 +173,98 @@ def test_joined_and_split_is_what_a_plain_reading_says(requests: list[dict[str, 
     answers = V2_PROTOCOL.split(response, [each.items for each in parsed], parsed[0].parameters)
     for each, one in zip(requests, answers, strict=True):
         document, found_ = tensors(one.headers, one.body, "outputs")
-        expected_id = "batch" if each["id"] is None else each["id"]
-        assert document == {"id": expected_id, "model_name": "m", "model_version": "3"}
+        own_id = {} if each["id"] is None else {"id": each["id"]}
+        assert document == {**own_id, "model_name": "m", "model_version": "3"}
         assert (b"x-model", b"7") in one.headers
         for index, (datatype, shape, _, values) in enumerate(each["inputs"]):
             assert found_[f"t{index}"] == (datatype, shape, values)
     if len(answers) > 1:
         merged = V2_PROTOCOL.merge(answers)
-        assert tensors(merged.headers, merged.body, "outputs")[1] == got
+        document, found_ = tensors(merged.headers, merged.body, "outputs")
+        assert found_ == got
+        assert document.get("id") == requests[0]["id"]
+
+
+def test_each_batch_has_an_id_unlike_others():
+    """Some models answer with their request's id, and fail where there is none."""
+    parsed = [V2_PROTOCOL.parse(message({**one(), **own})) for own in ({"id": "a"}, {})]
+    ids = [
+        json.loads(V2_PROTOCOL.join([each.items for each in parsed], parsed[0].parameters).body)["id"]
+        for _ in range(3)
+    ]
+    assert len(set(ids)) == 3
+    assert not {"", "a"} & set(ids)
+
+
+@pytest.mark.parametrize("answered", [{}, {"id": None}, {"id": "b"}, {"id": 7}])
+def test_each_gets_its_own_id_whatever_the_model_answers(answered: dict[str, Any]):
+    parsed = [V2_PROTOCOL.parse(message({**one(), **own})) for own in ({"id": "a"}, {}, {"id": None})]
+    output = {"name": "y", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}
+    answer = Response(200, (), json.dumps({**answered, "outputs": [output]}).encode())
+    answers = V2_PROTOCOL.split(answer, [each.items for each in parsed], parsed[0].parameters)
+    documents = [json.loads(each.body) for each in answers]
+    assert [document.get("id", "none") for document in documents] == ["a", "none", "none"]
+    merged = [json.loads(V2_PROTOCOL.merge([each, each]).body).get("id", "none") for each in answers]
+    assert merged == ["a", "none", "none"]
+
+
+NULLS = {"id": None, "parameters": None, "outputs": None}
+
+
+@pytest.mark.parametrize(
+    ("with_nulls", "without"),
+    [
+        ({**one(), **NULLS}, one()),
+        (one(parameters=None), one()),
+        (
+            {**one(), "outputs": [{"name": "y", "parameters": None}]},
+            {**one(), "outputs": [{"name": "y"}]},
+        ),
+    ],
+)
+def test_null_is_absent_in_a_request(with_nulls: Any, without: Any):
+    """KServe's server and those who use its types write all optional members."""
+    left, right = (V2_PROTOCOL.parse(message(each)) for each in (with_nulls, without))
+    assert (left.items[0].id, left.lone) == (None, False)
+    assert left.parameters == right.parameters
+    joined = V2_PROTOCOL.join([left.items, right.items], left.parameters)
+    assert b"null" not in joined.body
+
+
+def test_null_data_and_sizes_are_absent():
+    nulls = {**binary_input("FP32", [2], 8), "data": None}
+    assert len(V2_PROTOCOL.parse(message({"inputs": [nulls]}, b"\0" * 8)).items) == 2
+    assert len(V2_PROTOCOL.parse(message(one(parameters={"binary_data_size": None}))).items) == 1
+
+
+def test_null_is_absent_in_an_answer():
+    parsed = [V2_PROTOCOL.parse(message({**one(), "id": name})) for name in ("a", "b")]
+    output = {"name": "y", "shape": [2], "datatype": "INT64", "parameters": None, "data": [1, 2]}
+    answer = {"model_name": "m", "model_version": None, "id": None, "parameters": None, "outputs": [output]}
+    answers = V2_PROTOCOL.split(
+        Response(200, (), json.dumps(answer).encode()),
+        [each.items for each in parsed],
+        parsed[0].parameters,
+    )
+    for name, value, each in zip("ab", (1, 2), answers, strict=True):
+        found = json.loads(each.body)
+        assert (found["id"], found["model_name"]) == (name, "m")
+        assert found["outputs"] == [{"name": "y", "shape": [1], "datatype": "INT64", "data": [value]}]
+
+
+def test_json_sent_as_octets_shares_a_batch_with_json():
+    """As tritonclient.aio and everybody who posts bytes with aiohttp sends it."""
+    plain = message(one())
+    octets = Request("POST", plain.target, ((b"content-type", b"application/octet-stream"),), plain.body)
+    left, right = V2_PROTOCOL.parse(plain), V2_PROTOCOL.parse(octets)
+    assert left.parameters == right.parameters
+    assert right.fields == plain.headers
+
+
+def test_binary_tensors_keep_their_content_type():
+    binary = {"name": "x", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}
+    parsed = V2_PROTOCOL.parse(message({"inputs": [binary]}, b"\0" * 8))
+    assert parsed.fields is None
 
 
 def test_numbers_keep_their_spelling():
@@ -184,10 +272,6 @@ def test_numbers_keep_their_spelling():
     parsed = V2_PROTOCOL.parse(Request("POST", "/v2/models/m/infer", (), text))
     joined = V2_PROTOCOL.join([parsed.items], parsed.parameters).body
     assert b'"data":[9007199254740993,1.50e0]' in joined
-
-
-def one(**more: Any) -> dict[str, Any]:
-    return {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2], **more}]}
 
 
 @pytest.mark.parametrize(
@@ -261,8 +345,14 @@ def test_a_raw_request_is_alone():
 @pytest.mark.parametrize(
     ("document", "binary", "words"),
     [
-        ({"a": 1}, None, r"\$: expected a member \"inputs\", found a"),
-        ({"inputs": 1}, None, r"\$\.inputs: expected an array"),
+        ({"inputs": 1}, None, r"\$\.inputs: expected an array of at most 1000 objects, found a number$"),
+        ({"inputs": None}, None, r"\$\.inputs: expected an array of at most 1000 objects, found null$"),
+        ({"inputs": [None]}, None, r"\$\.inputs\[0\]: expected an object, found null$"),
+        ({"inputs": [{}] * 1001}, None, r"\$\.inputs: .* at most 1000 objects, found more$"),
+        ({**one(), "outputs": {}}, None, r"\$\.outputs: expected an array of at most 1000 objects, found an"),
+        ({**one(), "parameters": []}, None, r"\$\.parameters: expected an object, found an array$"),
+        (one(parameters=7), None, r"\$\.inputs\[0\]\.parameters: expected an object, found a number$"),
+        (one(data=None), None, r"\$\.inputs\[0\]: expected a member \"data\", found datatype, name$"),
         ({"inputs": [1]}, None, r"\$\.inputs\[0\]: expected an object, found a number"),
         ({**one(), "id": 7}, None, r"\$\.id: expected a string, found 7"),
         (one(name=None), None, r"name: expected a string, found null"),
@@ -342,7 +432,7 @@ def test_a_header_length_that_lies_is_told(length: bytes):
 
 def test_a_header_length_inside_the_json_is_no_json():
     with pytest.raises(PenstockError) as caught:
-        V2_PROTOCOL.parse(Request("POST", "/v2/models/m/infer", ((LENGTH, b"5"),), b'{"inputs":[]}'))
+        V2_PROTOCOL.parse(Request("POST", "/v2/models/m/infer", ((LENGTH, b"11"),), b'{"inputs":[]}'))
     assert caught.value.reason == Reason.BAD_JSON
 
 

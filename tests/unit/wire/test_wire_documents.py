@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_wire import headers, process, report, router_settings, settings
+from penstock_wire import documents, headers, process, report, router_settings, settings
 from penstock_wire.durations import format_ms, parse_ms
 from penstock_wire.errors import STATUS, TITLE, DocumentError, PenstockError, Reason
 from penstock_wire.settings_source import SettingsSource
@@ -19,13 +21,11 @@ from penstock_wire.settings_source import SettingsSource
 class TestSettings:
     def test_defaults_are_those_of_the_policy(self):
         batching = settings.decode(b'{"v": 1}').batching
-        assert (batching.max_batch_size, batching.max_concurrent_batches, batching.queue_limit(1)) == (
+        assert (batching.max_batch_size, batching.max_concurrent_batches, batching.max_queued_items) == (
             32,
             1,
-            256,
+            None,
         )
-        assert settings.Batching(max_queued_items=0).queue_limit(1) == 0
-        assert settings.Batching(max_batch_size=10, max_concurrent_batches=3).queue_limit(3) == 240
 
     def test_a_document_survives_its_own_bytes_and_unknown_fields(self):
         batching = settings.Batching(max_batch_size=7, batch_key_headers=("x-a",), overflow_status=429)
@@ -59,6 +59,24 @@ class TestSettings:
     def test_a_value_that_yaml_cannot_make_is_refused_as_any_other(self, data: bytes):
         with pytest.raises(DocumentError, match="expected JSON or YAML"):
             settings.decode(data, text=True)
+
+    @pytest.mark.parametrize("value", [1e-7, "\x7f", "no", {"a": "1:30"}, "2001-01-01", [1, 2.5, None, True]])
+    def test_json_is_read_as_json_also_where_yaml_may_stand(self, value: object):
+        """What the operator writes and mounts: YAML makes a text of 1e-7, and refuses what JSON admits."""
+        document = settings.Settings(version=1, user_config=value)
+        assert settings.decode(settings.encode(document), text=True) == document
+
+    def test_json_never_costs_the_time_of_a_yaml_parser(self, monkeypatch: pytest.MonkeyPatch):
+        def parse(_data: bytes) -> object:
+            raise AssertionError("asked")
+
+        monkeypatch.setattr(documents.yaml, "safe_load", parse)
+        assert settings.decode(b' {"backend": "b"} ', text=True).backend == "b"
+        assert settings.decode(b"null", text=True) == settings.Settings()
+        with pytest.raises(DocumentError, match="expected JSON or YAML"):
+            settings.decode(b'{"userConfig": ' + b"[" * 5000 + b"]" * 5000 + b"}", text=True)
+        with pytest.raises(AssertionError, match="asked"):
+            settings.decode(b"backend: b", text=True)
 
     def test_router_settings_keep_the_same_rules(self):
         document = router_settings.RouterSettings(endpoints=(router_settings.Endpoint(name="e", port=20000),))
@@ -113,14 +131,15 @@ class TestHeaders:
         [
             (b"250", 250),
             (b"0", 0),
-            (b"-1", None),
-            (b"1.5", None),
-            (b"", None),
-            (b"9" * 13, None),
-            (b"1s", None),
+            (b"-1", -1),
+            (b"1.5", -1),
+            (b"", -1),
+            (b"9" * 13, 10**12),
+            (b"9" * 5000, 10**12),
+            (b"1s", -1),
         ],
     )
-    def test_a_timeout_that_cannot_be_read_is_none(self, sent: bytes, expected: int | None):
+    def test_a_timeout_that_cannot_be_read_is_negative(self, sent: bytes, expected: int | None):
         assert headers.timeout_ms(((headers.TIMEOUT_MS, sent),)) == expected
 
 
@@ -155,6 +174,7 @@ class TestErrors:
             "status": STATUS[reason],
             "detail": "expected x, found y",
             "reason": reason.value,
+            "error": "expected x, found y",
             "request_id": "r",
             "backend": "b",
             "pod": "p",
@@ -183,6 +203,28 @@ class TestFlags:
         parser.flag("some-flag", type=process.duration, required=True)
         assert parser.parse_args([]).some_flag == 5.0
         assert parser.parse_args(["--some-flag", "1s"]).some_flag == 1.0
+
+
+class TestOpenFiles:
+    @pytest.mark.parametrize(
+        "program",
+        [
+            "from penstock_wire import process\nprocess.run(told)",
+            "import penstock_operator.__main__ as m; m.run = lambda _: told(); sys.argv[1:] = []; m.main()",
+        ],
+        ids=["data plane", "operator"],
+    )
+    def test_a_process_opens_as_many_as_it_may(self, program: str):
+        """Whatever the runtime begins with; never beyond the hard limit."""
+        code = (
+            "import resource, sys\n"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 2048))\n"
+            "async def told():\n    print(resource.getrlimit(resource.RLIMIT_NOFILE))\n    return 0\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code + program], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "(2048, 2048)\n"
 
 
 class TestSettingsSource:

@@ -161,6 +161,48 @@ def test_messages_say_what_was_found(body: bytes, message: str):
         members(body)
 
 
+@pytest.mark.parametrize("number", [b"1" * 10_000, b"-" + b"7" * 10_000])
+def test_an_integer_of_any_length_is_json(number: bytes):
+    """Beside what the tolerant scanner is for, too: there is a limit to what `int` reads."""
+    for body in (b"[%b]", b"[%b,NaN]", b'["\\ud800",%b]'):
+        assert number in elements(body % number)
+    assert members(b'{"a":%b,"b":NaN}' % number)["a"] == number
+
+
+@pytest.mark.parametrize(
+    ("array", "found"),
+    [
+        (b"{}", "an object"),
+        (b'{"a":NaN}', "an object"),
+        (b"1", "a number"),
+        (b"[1,1,1]", "more"),
+        (b"[1", "bytes that are not JSON (Input data was truncated)"),
+    ],
+)
+def test_what_was_found_is_there_for_messages_of_others(array: bytes, found: str):
+    """So that none of them says `found expected …`."""
+    with pytest.raises(NotJSON) as caught:
+        elements(array, 2)
+    assert caught.value.found == found
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b"[]", "an array"),
+        (b"[NaN]", "an array"),
+        (b'{"a":1,"a":2}', "member 'a' twice"),
+        (b'{"a":1,"a":NaN}', "member 'a' twice"),
+        (b'{"a":"\xff"}', "byte 0xff at 6"),
+        (b"[" * 600, "600 levels of nesting"),
+    ],
+)
+def test_what_was_found_instead_of_an_object_is_there_for_messages_of_others(body: bytes, found: str):
+    with pytest.raises(NotJSON) as caught:
+        members(body)
+    assert caught.value.found == found
+
+
 class TestInstances:
     def test_slices_keep_every_byte(self):
         body = b'{"b": {"y":1,"x":2} ,"instances" : [9007199254740993, 1E400,NaN, "\\u00fc" ],"a":1.0}'

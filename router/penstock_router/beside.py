@@ -1,0 +1,111 @@
+"""The admin port in a thread of its own, so that kubelet's probes are answered however busy the router is.
+
+The event loop that serves requests may be late by seconds where processors are short. A probe that it answers
+late takes a router that is alive out of its Service, and with it the place of those that it serves: the nodes
+refuse their connections. So probes are answered by a thread with an event loop of its own, from what the
+router last said of itself; all else on the admin port is handed to the router's loop.
+
+What a probe must find is a loop that stands still. It beats once a second, and after `STILL_SECONDS` without
+a beat the process is broken: no starved process makes no turn of its loop for so long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from typing import Protocol
+
+import uvloop
+
+from penstock_wire.h1_front import H1Front
+from penstock_wire.http import Handler, Request, Response
+
+BEAT_SECONDS = 1.0
+STILL_SECONDS = 30.0
+"""A loop that made no turn for so long stands still."""
+
+
+class Probe(Protocol):
+    """Answers a request without the router's loop."""
+
+    def __call__(self, request: Request, *, still: bool) -> Response | None:
+        """The answer; None where only that loop can give it.
+
+        Args:
+            request: the request.
+            still: the router's loop stands still.
+        """
+        ...
+
+
+class Beside:
+    """Serves a port in a thread of its own.
+
+    Args:
+        probe: is asked first, in the thread; it may only look at what the router's loop leaves as it is.
+        handler: answers all else, in the router's loop.
+    """
+
+    def __init__(self, probe: Probe, handler: Handler) -> None:
+        self._probe = probe
+        self._handler = handler
+        self._loop = asyncio.get_running_loop()
+        self._beaten = time.monotonic()
+        self._heart: asyncio.TimerHandle | None = None
+        self._listening: concurrent.futures.Future[tuple[str, int]] = concurrent.futures.Future()
+        self._own: asyncio.AbstractEventLoop | None = None
+        self._closing = asyncio.Event()  # the thread's
+        self._thread: threading.Thread | None = None
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Begin to serve; returns the address.
+
+        Raises:
+            OSError: it cannot be bound.
+        """
+        self._beat()
+        self._thread = threading.Thread(target=self._run, args=(host, port), name="admin", daemon=True)
+        self._thread.start()
+        return await asyncio.wrap_future(self._listening)
+
+    async def close(self) -> None:
+        """Stop to serve, whoever is under way."""
+        if self._heart is not None:
+            self._heart.cancel()
+        if self._own is not None:
+            self._own.call_soon_threadsafe(self._closing.set)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def _beat(self) -> None:
+        self._beaten = time.monotonic()
+        self._heart = self._loop.call_later(BEAT_SECONDS, self._beat)
+
+    def _run(self, host: str, port: int) -> None:
+        try:
+            uvloop.run(self._serve(host, port))
+        except BaseException as error:
+            if self._listening.done():
+                raise
+            self._listening.set_exception(error)
+
+    async def _serve(self, host: str, port: int) -> None:
+        front = H1Front()
+        listener = await front.listen(host, port, self._answer)
+        self._own = asyncio.get_running_loop()
+        self._listening.set_result(listener.address)
+        await self._closing.wait()
+        await front.close(0)
+
+    async def _answer(self, request: Request) -> Response:
+        still = time.monotonic() - self._beaten > STILL_SECONDS
+        answer = self._probe(request, still=still)
+        if answer is not None:
+            return answer
+        asked = asyncio.run_coroutine_threadsafe(self._ask(request), self._loop)
+        return await asyncio.wrap_future(asked)
+
+    async def _ask(self, request: Request) -> Response:
+        return await self._handler(request)

@@ -1,0 +1,89 @@
+"""Cross-origin requests of web pages: preflights, and the fields that let a page read an answer. Pure.
+
+Source: the Fetch standard (https://fetch.spec.whatwg.org/), section "HTTP CORS protocol". CORS protects
+pages' users, not the model: a request from another origin is served like any other, and its page cannot read
+the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock_router.edge import BACKEND
+from penstock_wire.h1_front_head import METHODS
+from penstock_wire.headers import FROM_CLIENT, REASON, REQUEST_ID, Headers, get
+from penstock_wire.http import Request, Response
+from penstock_wire.router_settings import ANY_ORIGIN, Cors
+
+ORIGIN = b"origin"
+ALLOW_ORIGIN = b"access-control-allow-origin"
+REQUEST_METHOD = b"access-control-request-method"
+
+MAX_AGE_SECONDS = 600
+"""How long a browser may go by the answer to a preflight."""
+
+_EXPOSED = b", ".join([b"retry-after", b"server-timing", BACKEND, REASON, REQUEST_ID])
+_ALWAYS_ALLOWED = {b"content-type", REQUEST_ID, *FROM_CLIENT}
+_VARY = (b"vary", ORIGIN)
+
+
+def is_preflight(request: Request) -> bool:
+    """Whether a browser asks by this request if a page may send another."""
+    return (
+        request.method == "OPTIONS"
+        and get(request.headers, ORIGIN) is not None
+        and get(request.headers, REQUEST_METHOD) is not None
+    )
+
+
+class Policy:
+    """What pages may do with one endpoint.
+
+    Args:
+        cors: the endpoint's `cors`.
+        methods: the methods that it takes; empty for any.
+    """
+
+    def __init__(self, cors: Cors, methods: Sequence[str]) -> None:
+        self._origins = frozenset(origin.encode() for origin in cors.origins)
+        self._any = ANY_ORIGIN in cors.origins
+        credentials: Headers = ((b"access-control-allow-credentials", b"true"),) if cors.credentials else ()
+        self._readable: Headers = (*credentials, (b"access-control-expose-headers", _EXPOSED))
+        takes = methods or sorted(set(METHODS.values()) - {"CONNECT", "TRACE"})
+        fields = sorted(_ALWAYS_ALLOWED | {name.lower().encode() for name in cors.headers})
+        self._preflight: Headers = (
+            *credentials,
+            (b"access-control-allow-methods", ", ".join(takes).encode()),
+            (b"access-control-allow-headers", b", ".join(fields)),
+            (b"access-control-max-age", b"%d" % MAX_AGE_SECONDS),
+        )
+
+    def preflight(self, request: Request) -> Response:
+        """The answer to a preflight; to one of an origin that is not listed, one that allows nothing."""
+        allowed = self._allowed(request.headers)
+        return Response(204, (*self._varies(), *((*allowed, *self._preflight) if allowed else ())))
+
+    def marked(self, answer: Headers, request: Headers) -> Headers:
+        """The fields of an answer with those that let the page read it that sent the request.
+
+        An answer that has an `Access-Control-Allow-Origin` keeps it, and gets nothing: the model speaks CORS.
+
+        Args:
+            answer: the fields of the answer.
+            request: the fields of the request.
+        """
+        if get(answer, ALLOW_ORIGIN) is not None:
+            return answer
+        allowed = self._allowed(request)
+        return (*answer, *self._varies(), *((*allowed, *self._readable) if allowed else ()))
+
+    def _allowed(self, request: Headers) -> Headers:
+        """The field that allows the request's origin; empty where it is not listed."""
+        if self._any:
+            return ((ALLOW_ORIGIN, b"*"),)
+        origin = get(request, ORIGIN)
+        return ((ALLOW_ORIGIN, origin),) if origin in self._origins else ()
+
+    def _varies(self) -> Headers:
+        """A cache keeps the answers for unlike origins apart, also the answer for a request without one."""
+        return () if self._any else (_VARY,)

@@ -1,0 +1,93 @@
+"""The answers of a model call item by item, for a sidecar that splits them (`penstock_wire.item_answers`).
+
+Each exception and each `Response` is the answer to its own item alone, and so is an answer that has no JSON.
+Where every item has a prediction the answer is the plain one.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.answers import predictions_of, problem_of
+from penstock.encoding import encode
+from penstock.errors import AnswerError
+from penstock.response import Response, to_http
+from penstock_wire import http
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import Headers
+from penstock_wire.item_answers import ANSWERS, MEDIA_TYPE
+from penstock_wire.process import log
+
+
+def respond_by_item(answers: Sequence[Any]) -> http.Response:
+    """The HTTP answer for the answers of one call.
+
+    Args:
+        answers: one for each item: a value, a `Response`, an exception.
+    """
+    values = list(answers)
+    own: dict[int, bytes] = {}
+    for index, answer in enumerate(answers):
+        if isinstance(answer, BaseException | Response):
+            values[index] = None
+            own[index] = _own(index, answer)
+    try:
+        predictions = encode(values)
+    except AnswerError:
+        predictions = _one_by_one(values, own)
+    if not own:
+        return predictions_of(predictions)
+    entries = b",".join([own[index] for index in sorted(own)])
+    body = b'{"predictions":%b,"%b":[%b]}' % (predictions, ANSWERS.encode(), entries)
+    return http.Response(status=200, headers=((b"content-type", MEDIA_TYPE),), body=body)
+
+
+def _one_by_one(values: Sequence[Any], own: dict[int, bytes]) -> bytes:
+    """Predictions of which some have no JSON; these items get answers of their own."""
+    texts = []
+    for index, value in enumerate(values):
+        try:
+            texts.append(encode(value))
+        except AnswerError as error:
+            texts.append(b"null")
+            own[index] = _own(index, AnswerError(f"the answer to the item: {error}"))
+    return b"[" + b",".join(texts) + b"]"
+
+
+def _own(index: int, answer: Any) -> bytes:
+    """The answer to one item as JSON: what its request would get if it had a call of its own."""
+    is_json = True
+    try:
+        if isinstance(answer, Response):
+            answered = to_http(answer)
+            # NB: what the author has encoded need not be JSON, whatever its content type.
+            is_json = not isinstance(answer.body, bytes | bytearray | memoryview | str)
+        else:
+            answered = _problem(answer)
+    except AnswerError as error:
+        answered = _problem(error)
+    head = {"index": index, "status": answered.status, "headers": _fields(answered.headers)}
+    text = msgspec.json.encode(head)
+    if not answered.body:
+        return text
+    if is_json:
+        return text[:-1] + b',"body":' + answered.body + b"}"
+    return text[:-1] + b',"bodyB64":"' + base64.b64encode(answered.body) + b'"}'
+
+
+def _problem(error: BaseException) -> http.Response:
+    if isinstance(error, AnswerError):
+        log("the answer to an item cannot be used", level="error", error=str(error))
+        return PenstockError(Reason.BAD_ANSWER, str(error)).response()
+    return problem_of([(0, error)], several=False).response()
+
+
+def _fields(headers: Headers) -> dict[str, str | list[str]]:
+    fields: dict[str, list[str]] = {}
+    for name, value in headers:
+        fields.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+    return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}

@@ -1,0 +1,36 @@
+"""A FastAPI model for uvicorn, hypercorn and gunicorn's UvicornWorker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+SECONDS = 0.01
+
+
+def ready() -> str:
+    """Answer the probe."""
+    return "ready"
+
+
+async def predict(body: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Answer each instance with itself."""
+    await asyncio.sleep(SECONDS)
+    if "bad" in body["instances"]:
+        raise RuntimeError("a bug that one instance meets")
+    return {"predictions": [{"got": instance} for instance in body["instances"]]}
+
+
+async def explain(_: Request, error: Exception) -> JSONResponse:
+    """Answer an exception as the client's fault; Starlette raises it again behind that answer."""
+    return JSONResponse({"error": str(error)}, 422)
+
+
+app = FastAPI()
+explained = FastAPI(exception_handlers={Exception: explain})
+for each in (app, explained):
+    each.get("/")(ready)
+    each.post("/predict")(predict)

@@ -1,0 +1,69 @@
+"""Servers that end connections behind an unhandled exception, each in its own way, before a real sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.foreign_servers import SERVERS, ForeignPair, ForeignServer, versions
+from tests.support.sidecar_process import Reply
+
+REQUESTS = 200
+AT_ONCE = 20
+ROUNDS = 3
+
+
+@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
+async def test_an_exception_fails_no_request_but_the_one_that_meets_it(
+    server: ForeignServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """One bad request in 200, 20 at once: the 199 others are answered by the model."""
+    failed: list[int] = []
+    bad: list[int] = []
+    for turn in range(ROUNDS):
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        pair = ForeignPair(folder, server)
+        try:
+            await pair.start(maxBatchSize=32, onBatchError="Isolate")
+            replies = await _load(pair, bad_at=REQUESTS // 2 + turn)
+        finally:
+            await pair.stop()
+        bad.append(replies.pop(REQUESTS // 2 + turn).status)
+        failed.append(sum(not _good(number, reply) for number, reply in replies.items()))
+    _note(request.config, server.name, failed)
+    assert (failed, bad) == ([0] * ROUNDS, [server.status] * ROUNDS)
+
+
+async def _load(pair: ForeignPair, bad_at: int) -> dict[int, Reply]:
+    numbers = iter(range(REQUESTS))
+    replies: dict[int, Reply] = {}
+
+    async def client() -> None:
+        for number in numbers:
+            replies[number] = await pair.predict("bad" if number == bad_at else number, path="/predict")
+
+    await asyncio.gather(*[client() for _ in range(AT_ONCE)])
+    return replies
+
+
+def _good(number: int, reply: Reply) -> bool:
+    return reply.status == 200 and reply.document == {"predictions": [{"got": number}]}
+
+
+def _note(config: pytest.Config, server: str, failed: list[int]) -> None:
+    """Write a server's figures beside the others'."""
+    if (path := config.getoption("--clients-results")) is None:
+        return
+    file = Path(path)
+    figures = json.loads(file.read_text()) if file.exists() else {}
+    figures["versions"] = versions()
+    figures.setdefault("innocents failed", {})[server] = {
+        "requests": ROUNDS * (REQUESTS - 1),
+        "failed": sum(failed),
+        "at once": AT_ONCE,
+    }
+    file.write_text(json.dumps(figures, indent=2, sort_keys=True) + "\n")

@@ -1,0 +1,82 @@
+"""Values that the apiserver admits and no parser of ours goes down to: they cost their own object alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import Namespace, container_backend, endpoint
+from tests.support.release import OPERATOR_PODS, wait_in_force
+
+LEVELS = 3000
+DEEP = "@deep@"
+GOOD = '{"instances": [1]}'
+SERVES = """
+import http.server, json
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, body):
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.answer(b"ok")
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.answer(json.dumps({"predictions": asked["instances"]}).encode())
+http.server.ThreadingHTTPServer(("0.0.0.0", 8080), Handler).serve_forever()
+"""
+
+
+def poisoned() -> dict[str, dict[str, Any]]:
+    """A backend for each free-form field that no type of Kubernetes' own bounds, by name."""
+    python = {"python": {"image": "none", "target": "m:C", "initKwargs": {"a": DEEP}}}
+    warmup = {"requests": [{"path": "/", "body": DEEP}]}
+    return {
+        "user-config": container_backend("user-config", script="", userConfig=DEEP),
+        "init-kwargs": {**container_backend("init-kwargs", script=""), "spec": {"model": python}},
+        "warmup-body": container_backend("warmup-body", script="", warmup=warmup),
+        "volume": container_backend("volume", script="", podTemplate={"volumes": [{"name": "v", "a": DEEP}]}),
+        "affinity": container_backend("affinity", script="", podTemplate={"affinity": {"a": DEEP}}),
+    }
+
+
+def ready_of(namespace: Namespace, name: str) -> dict[str, Any]:
+    """The condition Ready of a backend that nothing of ours could parse as a whole; {} where it has none."""
+    path = "jsonpath={.status.conditions[?(@.type=='Ready')]}"
+    found: dict[str, Any] = json.loads(namespace.kubectl("get", "modelbackend", name, "-o", path) or "{}")
+    return found
+
+
+def test_an_object_of_3000_levels_is_unreadable_and_the_others_serve_on(
+    namespace: Namespace, operator: Namespace
+) -> None:
+    """One of each free-form field: told at once, and by an operator that starts beside them."""
+    for backend in poisoned().values():
+        text = json.dumps(backend).replace(json.dumps(DEEP), "[" * LEVELS + "]" * LEVELS)
+        namespace.kubectl("create", "-f", "-", input=text)
+    namespace.apply(container_backend("good", script=SERVES), endpoint("e", "good"))
+    namespace.wait_ready("modelbackend", "good")
+    namespace.wait_ready("modelendpoint", "e")
+    assert namespace.curl(namespace.url("e"), body=GOOD)[0] == 200
+
+    def told() -> bool:
+        return all(ready_of(namespace, name).get("reason") == "Unreadable" for name in poisoned())
+
+    wait_for("each to be told", told)
+    message = ready_of(namespace, "user-config")["message"]
+    assert "spec.userConfig" in message
+    assert "128 levels" in message
+
+    operator.kubectl("delete", "pods", "-l", OPERATOR_PODS)
+    wait_in_force(namespace.cluster)
+    namespace.apply(container_backend("later", script=SERVES))
+    namespace.wait_ready("modelbackend", "later")
+    assert told()
+    for pod in operator.list("pods", OPERATOR_PODS):
+        assert [one["restartCount"] for one in pod["status"]["containerStatuses"]] == [0]
+
+    namespace.kubectl("delete", "modelbackend/user-config")
+    namespace.apply(container_backend("user-config", script=SERVES))
+    namespace.wait_ready("modelbackend", "user-config")

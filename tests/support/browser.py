@@ -1,0 +1,104 @@
+"""Chromium, as Debian has it, with a page of the test's own: what a page's script returns.
+
+The page is served on loopback, at an origin of its own; the browser resolves no name and asks nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.router_upstream import Answer, Seen, UpstreamServer
+from tests.support.waiting import SECONDS
+
+PACKAGE = "chromium-headless-shell"
+_PAGE = """<!doctype html><meta charset="utf-8"><title>test</title><script>
+async function run() { %s }
+run().then(value => ({value}), error => ({error: String(error)})).then(
+  told => fetch("/result", {method: "POST", body: JSON.stringify(told)}));
+</script>"""
+
+
+async def install() -> str:
+    """The path of the browser, which apt-get installs where it is not there (as root)."""
+    if (found := shutil.which(PACKAGE)) is None:
+        command = ("apt-get", "install", "--yes", "--quiet", "--no-install-recommends", PACKAGE)
+        process = await asyncio.create_subprocess_exec(*command)
+        assert await process.wait() == 0, f"{' '.join(command)}: exit code {process.returncode}"
+        found = shutil.which(PACKAGE)
+    assert found is not None, f"expected the program {PACKAGE}, found none"
+    return found
+
+
+class Browser:
+    """A page that runs one script after another.
+
+    Args:
+        folder: for the browser's profile.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._script = ""
+        self._result: asyncio.Future[dict[str, Any]] | None = None
+        self._server = UpstreamServer(self._serve)
+        self._runs = 0
+
+    @property
+    def origin(self) -> str:
+        """The page's."""
+        return f"http://{self._server.target}"
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[Browser]:
+        """Serve the page."""
+        await self._server.start()
+        try:
+            yield self
+        finally:
+            await self._server.stop()
+
+    async def run(self, script: str) -> Any:
+        """Open the page anew and return what a script returns.
+
+        Args:
+            script: the body of an async function of JavaScript; what it returns must fit into JSON.
+
+        Raises:
+            AssertionError: it threw an error.
+        """
+        self._script = script
+        self._result = asyncio.get_running_loop().create_future()
+        self._runs += 1
+        browser = await asyncio.create_subprocess_exec(
+            await install(),
+            "--no-sandbox",  # tests run as root
+            "--disable-gpu",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            "--remote-debugging-port=0",  # it stays until it is killed
+            f"--user-data-dir={self._folder / str(self._runs)}",
+            f"{self.origin}/",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            found = await asyncio.wait_for(self._result, SECONDS)
+        finally:
+            browser.kill()
+            await browser.wait()
+        assert "error" not in found, found["error"]
+        return found.get("value")
+
+    async def _serve(self, seen: Seen) -> Answer:
+        if seen.target == "/":
+            return Answer(body=(_PAGE % self._script).encode(), headers=b"content-type: text/html\r\n")
+        if seen.target == "/result" and self._result is not None and not self._result.done():
+            self._result.set_result(json.loads(seen.body))
+        return Answer(body=b"")

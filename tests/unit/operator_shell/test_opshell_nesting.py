@@ -1,0 +1,317 @@
+"""Values nested too deeply for a parser cost their own object alone, wherever they come in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_operator import nesting
+from penstock_operator.api.crds import definition
+from penstock_operator.cluster import Credentials, KubernetesCluster
+from penstock_operator.handlers import Watches
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, Kind
+from penstock_operator.nesting import CUT, LEVELS
+from penstock_operator.store import Store
+from tests.support.operator_harness import Harness, backend, endpoint, settings
+from tests.support.operator_process import Process, until
+from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.waiting import SECONDS
+
+DEPTHS = [LEVELS, CUT + 1, 900, 1000, 3000, 9000]
+"""Around our own bounds, around Python's, and what the apiserver admits."""
+
+
+def nested(levels: int, inner: Any = 1) -> Any:
+    """A value of so many levels of lists and objects in turn."""
+    for level in range(levels):
+        inner = [inner] if level % 2 else {"a": inner}
+    return inner
+
+
+def spelled(levels: int) -> str:
+    """The text of such a value, of lists alone."""
+    return "[" * levels + "]" * levels
+
+
+def depth(value: Any) -> int:
+    """Levels of containers, counted without recursion."""
+    levels, layer = 0, [value]
+    while layer := [one for one in layer if isinstance(one, dict | list)]:
+        levels += 1
+        layer = [one for held in layer for one in (held.values() if isinstance(held, dict) else held)]
+    return levels
+
+
+def reference(value: Any, levels: int) -> Any:
+    """What `cut` makes of a value, the slow way."""
+    if isinstance(value, dict):
+        return {name: reference(one, levels - 1) for name, one in value.items()} if levels else None
+    if isinstance(value, list):
+        return [reference(one, levels - 1) for one in value] if levels else None
+    return value
+
+
+_TEXT = st.text(st.sampled_from('[]{}"\\,:aé'), max_size=6)
+_TREE = st.recursive(
+    st.none() | st.integers() | _TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@given(_TREE, st.integers(1, 5), st.booleans(), st.sampled_from([None, 1]))
+def test_what_is_cut_off_is_just_what_lies_below(
+    value: Any, levels: int, ascii: bool, indent: int | None
+) -> None:
+    """Brackets in texts do not count, and all that is kept is as it was."""
+    text = json.dumps(value, ensure_ascii=ascii, indent=indent).encode()
+    assert json.loads(nesting.cut(text, levels)) == reference(value, levels)
+
+
+@pytest.mark.parametrize("levels", DEPTHS)
+def test_an_answer_is_parsed_however_deep_it_is(levels: int) -> None:
+    """The neighbours of a deep value are whole, and what is left of it is deeper than an object may be."""
+    text = f'{{"items": [{{"good": 1}}, {{"spec": {spelled(levels)}}}, {{"good": 2}}]}}'
+    found = nesting.decode(text.encode())["items"]
+    assert (found[0], found[2]) == ({"good": 1}, {"good": 2})
+    assert depth(found[1]) > LEVELS
+
+
+def free_form() -> list[str]:
+    """The paths of all fields that may hold anything."""
+
+    def walk(schema: Any, path: str) -> list[str]:
+        found = [path] if schema.get("x-kubernetes-preserve-unknown-fields") else []
+        for name, member in (schema.get("properties") or {}).items():
+            found += walk(member, f"{path}.{name}")
+        if isinstance(schema.get("items"), dict):
+            found += walk(schema["items"], f"{path}.0")
+        return found
+
+    return [
+        f"{kind.kind}{path}"
+        for kind in PARENTS
+        for version in definition(kind.kind)["spec"]["versions"]
+        for path in walk(version["schema"]["openAPIV3Schema"], "")
+    ]
+
+
+def poisoned(path: str, value: Any, name: str = "bad") -> dict[str, Any]:
+    """A resource with the value in a field, named by its path."""
+    steps = path.split(".")[1:]
+    found = backend(name)
+    if "warmup" in steps:
+        found["spec"]["warmup"] = {"requests": [{"path": "/"}]}
+    if "python" in steps:
+        found["spec"]["model"] = {"python": {"image": "i", "target": "m:C"}}
+    at: Any = found
+    for step, after in zip(steps, [*steps[1:], None], strict=True):
+        if after is None:
+            at[int(step) if step.isdigit() else step] = value
+        elif step.isdigit():
+            at = at[0]
+        else:
+            at.setdefault(step, [{"name": "x"}] if after.isdigit() else {})
+            at = at[step]
+    return found
+
+
+def test_free_form_fields_are_those_of_backends() -> None:
+    """The list is not empty, and names those that the tests on a cluster poison, too."""
+    found = free_form()
+    assert {path.split(".")[0] for path in found} == {"ModelBackend"}
+    assert {
+        "ModelBackend.spec.userConfig",
+        "ModelBackend.spec.model.python.initKwargs",
+        "ModelBackend.spec.warmup.requests.0.body",
+    } <= set(found)
+
+
+@pytest.mark.parametrize("path", free_form())
+async def test_a_poisoned_object_is_unreadable_and_its_neighbours_serve_on(path: str) -> None:
+    """In any field that may hold anything: the condition names it, all else converges; mended, it is read."""
+    harness = Harness()
+    deep = nested(LEVELS)
+    harness.apply(poisoned(path, {"a": deep} if path != "ModelBackend.spec.userConfig" else deep))
+    harness.apply(backend("good"))
+    harness.apply(endpoint(backend="good"))
+    await harness.run()
+    assert not harness.errors
+    assert harness.condition(BACKEND, "bad", "Ready") == ("False", "Unreadable")
+    message = harness.cluster.find(BACKEND, "n", "bad")["status"]["conditions"][0]["message"]
+    assert ".".join(path.split(".")[1:7]) in message
+    assert "128 levels" in message
+    assert harness.cluster.names(DEPLOYMENT, "n") == ["good-backend", "penstock-router"]
+    assert (harness.condition(ENDPOINT, "e", "Accepted") or "")[0] == "True"
+
+    again = await harness.restart()  # a start with the object there
+    assert not again.errors
+    assert again.condition(BACKEND, "bad", "Ready") == ("False", "Unreadable")
+
+    again.cluster.remove(BACKEND, "n", "bad")
+    again.apply(poisoned("ModelBackend.spec.userConfig", {"a": 1}))
+    await again.run()
+    assert again.condition(BACKEND, "bad", "Ready") != ("False", "Unreadable")
+    assert "bad-backend" in again.cluster.names(DEPLOYMENT, "n")
+
+
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [
+        ("ModelBackend.spec.userConfig", 2),
+        ("ModelBackend.spec.warmup.requests.0.body", 5),
+        ("ModelBackend.spec.model.python.initKwargs", 4),
+    ],
+)
+async def test_the_deepest_value_that_is_read_is_followed(path: str, above: int) -> None:
+    """What the store takes in passes all steps behind it: models, rendering, hashes, settings."""
+    harness = Harness()
+    deep: Any = nested(LEVELS - above)
+    deep = deep if isinstance(deep, dict) else {"a": nested(LEVELS - above - 1)}
+    harness.apply(poisoned(path, deep))
+    await harness.run()
+    assert not harness.errors
+    assert "bad-backend" in harness.cluster.names(DEPLOYMENT, "n")
+    if path.endswith("userConfig"):
+        assert settings(harness, "bad-backend-settings")["userConfig"] == deep
+    harness.apply(poisoned(path, {"a": deep}))
+    await harness.run()
+    assert harness.condition(BACKEND, "bad", "Ready") == ("False", "Unreadable")
+    assert "bad-backend" in harness.cluster.names(DEPLOYMENT, "n"), "what runs is left as it is"
+    harness.apply(poisoned(path, {"b": 1}))
+    await harness.run()
+    assert harness.condition(BACKEND, "bad", "Ready") != ("False", "Unreadable")
+
+
+def test_a_stub_is_indexed_and_gives_way() -> None:
+    """It has kind and metadata; a later version that can be read takes its place, in all indexes."""
+    store = Store()
+    labels = {"penstock.dev/backend": "m"}
+    metadata = {"namespace": "n", "name": "p", "uid": "u", "labels": labels, "more": nested(LEVELS)}
+    pod: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata | {"resourceVersion": "1"}}
+    for version, more in (("1", {}), ("2", nested(LEVELS)), ("3", {}), ("4", nested(LEVELS)), ("5", {})):
+        found = {"resourceVersion": version, "more": more}
+        assert store.put(pod | {"metadata": metadata | found, "status": {"a": 1}}).happened
+        stored = store.selected(POD, "n", "penstock.dev/backend", "m")
+        assert [one["metadata"]["resourceVersion"] for one in stored] == [version]
+        assert stored[0]["status"] == {"a": 1}
+        assert ("penstock.dev/unreadable" in stored[0]) == bool(more)
+        assert ("more" in stored[0]["metadata"]) != bool(more)
+    assert len(store) == 1
+
+
+# -- as a real client and kopf bring it in ---------------------------------------------------------------
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TinyApiserver]:
+    async with TinyApiserver() as running:
+        yield running
+
+
+def poison(server: TinyApiserver, levels: int) -> None:
+    """Three backends, the second with a deep userConfig, and with owners of its fields as deep."""
+    server.spelled['"@deep@"'] = spelled(levels)
+    server.spelled['{"f:deep": {}}'] = '{"f:a":' * levels + "{}" + "}" * levels
+    for name, config in (("a", 1), ("bad", "@deep@"), ("c", 1)):
+        server.cluster.user_applies(backend(name, userConfig=config))
+    live = server.cluster.objects["ModelBackend", "n", "bad"]
+    live["metadata"]["managedFields"].append({"manager": "x", "fieldsV1": {"f:spec": {"f:deep": {}}}})
+
+
+@pytest.mark.parametrize("levels", DEPTHS)
+async def test_lists_and_reads_hold_the_neighbours(
+    server: TinyApiserver, cluster: KubernetesCluster, levels: int
+) -> None:
+    """Whole lists, lists of metadata alone, and a read of the object itself."""
+    poison(server, levels)
+    for metadata_only in (False, True):
+        listed = await cluster.list(BACKEND, keep=dict, metadata_only=metadata_only)
+        assert [obj["metadata"]["name"] for obj in listed] == ["a", "bad", "c"]
+    alone = await cluster.get(BACKEND, "n", "bad")
+    assert alone is not None
+    assert depth(alone["spec"]) >= LEVELS
+
+
+@pytest.mark.parametrize("levels", DEPTHS)
+async def test_a_watch_goes_on_behind_a_deep_object(server: TinyApiserver, levels: int) -> None:
+    """One watch a kind, opened once: listed, changed and made while it is watched, neighbours and all."""
+    poison(server, levels)
+    seen: asyncio.Queue[str] = asyncio.Queue()
+    starts = 0
+
+    class Sink:
+        def knows(self, kind: Kind, obj: dict[str, Any]) -> bool:
+            return False
+
+        def put(self, obj: dict[str, Any]) -> None:
+            if obj["kind"] == "ModelBackend":
+                seen.put_nowait(obj["metadata"]["name"])
+
+        def remove(self, obj: dict[str, Any]) -> None:
+            pass
+
+    def started() -> None:
+        nonlocal starts
+        starts += 1
+
+    async def credentials() -> Credentials:
+        return Credentials(
+            server=server.url, authorization="Bearer t", ca_path=None, insecure=True,
+            certificate_path=None, private_key_path=None,
+        )  # fmt: skip
+
+    watches = Watches(
+        Sink(), credentials=credentials, started=started, child_selector="a=b", namespace=None,
+        log=lambda *_args, **_fields: None,
+    )  # fmt: skip
+    watches.start()
+
+    async def sees(*names: str) -> None:
+        missing = set(names)
+        async with asyncio.timeout(SECONDS):
+            while missing:
+                missing.discard(await seen.get())
+
+    try:
+        await sees("a", "bad", "c")
+        server.cluster.user_applies(backend("bad", userConfig=["@deep@"]))
+        server.cluster.user_applies(backend("d"))
+        await sees("bad", "d")
+        assert starts == 1
+    finally:
+        await watches.stop()
+
+
+async def test_an_operator_starts_and_works_beside_a_deep_object(
+    server: TinyApiserver, tmp_path: Path
+) -> None:
+    """The whole process: it lists, watches, reconciles the others, says what is wrong, and re-lists."""
+    poison(server, 3000)
+    process = await Process.start(server, tmp_path)
+    try:
+
+        def unreadable() -> bool:
+            status = server.cluster.find(BACKEND, "n", "bad").get("status") or {}
+            return any(entry["reason"] == "Unreadable" for entry in status.get("conditions", ()))
+
+        def has(name: str) -> bool:
+            return ("Deployment", "n", f"{name}-backend") in server.cluster.objects
+
+        await until(unreadable, "the deep one is told")
+        await until(lambda: has("a") and has("c"), "its neighbours are followed")
+        server.cluster.user_applies(backend("later"))
+        await until(lambda: has("later"), "events still come")
+        server.cluster.user_applies(backend("bad", userConfig={"a": 1}))
+        await until(lambda: has("bad"), "it is read again once it is mended")
+        assert process.said("watches ended") == 0
+        assert process.said("loop failed") == 0
+    finally:
+        assert await process.end() == 0

@@ -1,0 +1,134 @@
+"""What a real router makes of an answer's head (interim answers, HEAD, `Location`), and of WebSockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from penstock_router.edge import under_route
+from penstock_wire.headers import Headers
+from tests.support.ports import free_port
+from tests.support.raw_client import until_closed
+from tests.support.router_process import RouterProcess, backend, endpoint
+from tests.support.router_upstream import Answer, Seen
+from tests.support.stream_peer import Scripted, Wire, scripted
+from tests.support.waiting import SECONDS
+
+HOST = b"shop.example:81"
+
+
+@pytest_asyncio.fixture
+async def pod() -> AsyncIterator[Scripted]:
+    async with scripted(Scripted()) as found:
+        yield found
+
+
+async def raw(process: RouterProcess, sent: bytes) -> bytes:
+    """What the front door says to a request, until it closes."""
+    return await until_closed(("127.0.0.1", int(process.data.rpartition(":")[2])), sent)
+
+
+async def test_head_tells_the_length_of_what_it_leaves_out(pod: Scripted, router: Any) -> None:
+    """RFC 9110 sections 8.6 and 9.3.2: the length that GET's answer would have, where the model tells it."""
+
+    async def play(wire: Wire) -> None:
+        while True:
+            length = (await wire.head()).split()[1].removeprefix(b"/")
+            field = b"content-length: %b\r\n" % length if length else b"transfer-encoding: chunked\r\n"
+            await wire.send(b"HTTP/1.1 200 OK\r\n%b\r\n" % field)
+
+    pod.scripts = [play]
+    process = await router().start(endpoint("e", backend("b", f"127.0.0.1:{pod.port}")))
+    found: list[str | None] = []
+    for length in ("0", "5", "9000000", ""):
+        reply = await process.ask(f"/e/{length}", method="HEAD")
+        assert (reply.status, reply.body) == (200, b"")
+        found.append(reply.headers.get("content-length"))
+    assert found == ["0", "5", "9000000", None]
+    assert pod.connections == 1
+
+
+async def test_early_hints_come_before_the_answer(pod: Scripted, router: Any) -> None:
+    """RFC 9110 section 15.2 and RFC 8297: as the model sends them, without what is between router and pod."""
+    wait = asyncio.Event()
+
+    async def play(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\nx-penstock-queue: 1\r\n\r\n")
+        await wait.wait()
+        await wire.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+    pod.scripts = [play]
+    process = await router().start(endpoint("e", backend("b", f"127.0.0.1:{pod.port}")))
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(process.data.rpartition(":")[2]))
+    writer.write(b"GET /e/ HTTP/1.1\r\nhost: a\r\n\r\n")
+    hints = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)
+    assert hints == b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n"
+    wait.set()
+    assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 OK\r\n")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (b"/", b"/shop/"),
+        (b"/items/7?x=/y#z", b"/shop/items/7?x=/y#z"),
+        (b"/shop/items", b"/shop/shop/items"),
+        (b"http://shop.example:81/items", b"http://shop.example:81/shop/items"),
+        (b"HTTPS://SHOP.example:81/items", b"HTTPS://SHOP.example:81/shop/items"),
+        (b"http://shop.example:81", b"http://shop.example:81/shop/"),
+        (b"http://shop.example:81?x", b"http://shop.example:81/shop/?x"),
+        (b"http://shop.example/items", b"http://shop.example/items"),
+        (b"http://other:81/items", b"http://other:81/items"),
+        (b"//shop.example:81/items", b"//shop.example:81/items"),
+        (b"items", b"items"),
+        (b"../items", b"../items"),
+        (b"?page=2", b"?page=2"),
+        (b"", b""),
+    ],
+)
+def test_a_location_on_the_server_that_was_asked_gets_the_route_back(found: bytes, expected: bytes) -> None:
+    headers: Headers = ((b"a", b"/"), (b"location", found), (b"content-location", found), (b"link", b"</a>"))
+    wanted = ((b"a", b"/"), (b"location", expected), (b"content-location", expected), (b"link", b"</a>"))
+    assert under_route(headers, route=b"/shop", host=HOST) == wanted
+    assert under_route(headers, route=b"", host=HOST) is headers
+
+
+async def test_the_front_door_gives_a_location_its_route_back(upstream: Any, router: Any) -> None:
+    """As the client wrote it. An endpoint's own port strips nothing, and changes nothing."""
+
+    async def moved(seen: Seen) -> Answer:
+        return Answer(status=307, headers=b"location: /v2" + seen.target.encode() + b"\r\n")
+
+    server = await upstream(moved)
+    port = free_port()
+    process = await router().start(
+        endpoint("e", backend("b", server.target), port=port, route="/sh op"),
+        endpoint("all", backend("b", server.target), route="/"),
+    )
+    ask = b"GET %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    assert b"\r\nlocation: /sh%20op/v2/x?y\r\n" in await raw(process, ask % b"/sh%20op/x?y")
+    assert b"\r\nlocation: /v2/x\r\n" in await raw(process, ask % b"/x")
+    own = await until_closed(("127.0.0.1", port), ask % b"/sh%20op/x")
+    assert b"\r\nlocation: /v2/sh%20op/x\r\n" in own
+
+
+async def test_who_asks_for_a_websocket_is_told_that_there_is_none(upstream: Any, router: Any) -> None:
+    """501, on both ways in; another protocol may be ignored (RFC 9110 section 7.8)."""
+    server = await upstream()
+    port = free_port()
+    process = await router().start(endpoint("e", backend("b", server.target), port=port, methods=["POST"]))
+    fields = {"connection": "Upgrade", "upgrade": "WebSocket", "sec-websocket-version": "13"}
+    for path, base in (("/e/chat", ""), ("/chat", f"http://127.0.0.1:{port}")):
+        refused = await process.ask(path, method="GET", headers=fields, base=base)
+        assert (refused.status, refused.document["reason"]) == (501, "not_implemented")
+        assert "WebSocket" in refused.document["detail"]
+        assert "endpoint e, " in refused.document["detail"]
+    assert not server.seen
+    h2c = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQAAP__"}
+    assert (await process.ask(method="POST", headers=h2c)).status == 200

@@ -1,0 +1,93 @@
+"""A settings file that a person wrote is refused for what it does not know; on the wire that is ignored."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock_router.router import decode_settings
+from penstock_wire import router_settings, settings
+from penstock_wire.errors import DocumentError
+
+SIDECAR = [
+    (b"batching: {maxBachSize: 8}", r"\$.batching: unknown member maxBachSize: the nearest is maxBatchSize"),
+    (b"batching: {max_batch_size: 8}", r"the nearest is maxBatchSize"),
+    (b"maxBatchSize: 8", r"\$: unknown member maxBatchSize: maxBatchSize belongs in \$.batching$"),
+    (b"batchWaitTimeout: 20ms", r"\$: unknown member batchWaitTimeout: .* belongs in \$.batching$"),
+    (
+        b"batching: {priority: {level: 2}}",
+        r"\$.batching.priority: unknown member level: the nearest is levels",
+    ),
+    (b"batching: {fairness: {head: x}}", r"\$.batching.fairness: unknown member head: the nearest is header"),
+    (b"batching: {qqqqqq: 1}", r"\$.batching: unknown member qqqqqq: known are maxBatchSize, maxBatchBytes"),
+    (b"batching: {1: 2}", r"\$.batching: unknown member 1: known are"),
+    (b"batching: {batchWaitTimeout: 20}", r"\$.batching.batchWaitTimeout: expected a duration such as 250ms"),
+    (
+        b"batching: {batchWaitTimeout: 20ms, batchWaitTimeoutMs: 20}",
+        "expected batchWaitTimeout or batchWaitTimeoutMs, found both",
+    ),
+    (b"batching: {batchWaitTimeout: 2h}", r"Expected `int` <= 60000 - at `\$.batching.batchWaitTimeoutMs`"),
+    (b"batching: [1]", r"Expected `object`, got `array` - at `\$.batching`"),
+    (b'{"batching": {"maxBachSize": 8}}', "the nearest is maxBatchSize"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), SIDECAR)
+def test_a_sidecars_file_is_refused_with_the_place_and_what_is_near(data: bytes, message: str):
+    with pytest.raises(DocumentError, match=message):
+        settings.decode(data, text=True, by_hand=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            b"endpoints: [{name: a}, {name: e, targets: ['h:1']}]",
+            r"\$.endpoints\[1\]: unknown member targets: targets belongs in \$.endpoints\[\].backends\[\]$",
+        ),
+        (b"endpoints: [{name: e, backend: []}]", r"\$.endpoints\[0\]: .* the nearest is backends"),
+        (b"backends: []", r"\$: unknown member backends: backends belongs in \$.endpoints\[\]$"),
+        (
+            b"endpoints: [{name: e, backends: [{name: b, wieght: 1}]}]",
+            r"\$.endpoints\[0\].backends\[0\]: .*weight",
+        ),
+        (b'{"endpoints": [{"name": "e", "targets": []}]}', r"belongs in \$.endpoints\[\].backends\[\]$"),
+    ],
+)
+def test_a_routers_file_is_refused_with_the_place_and_where_it_belongs(data: bytes, message: str):
+    with pytest.raises(DocumentError, match=message):
+        decode_settings(data, by_hand=True)
+
+
+def test_durations_may_be_written_as_in_a_batch_policy():
+    written = b"""
+    batching: {batchWaitTimeout: 20ms, latencyObjective: 1m30s, defaultTimeout: 2s}
+    userConfig: {anyMember: {timeout: 5s}}
+    """
+    read = settings.decode(written, text=True, by_hand=True)
+    batching = read.batching
+    assert (batching.batch_wait_timeout_ms, batching.latency_objective_ms, batching.default_timeout_ms) == (
+        20,
+        90_000,
+        2_000,
+    )
+    assert read.user_config == {"anyMember": {"timeout": "5s"}}
+    nothing = settings.decode(b"batching: {latencyObjective: null}", text=True, by_hand=True)
+    assert nothing.batching.latency_objective_ms is None
+    endpoints = b'{"endpoints": [{"name": "e", "timeout": "5s", "coldStart": {"timeout": "1m"}}]}'
+    (endpoint,) = decode_settings(endpoints, by_hand=True).endpoints
+    assert (endpoint.timeout_ms, endpoint.cold_start.timeout_ms) == (5_000, 60_000)
+
+
+def test_what_the_operator_sends_may_have_members_that_this_version_does_not_know():
+    sidecar = b'{"v": 1, "version": 7, "batching": {"maxBatchSize": 8, "later": 1}, "later": {}}'
+    assert settings.decode(sidecar, text=True).batching.max_batch_size == 8
+    router = b'{"v": 1, "version": 7, "endpoints": [{"name": "e", "later": 1}]}'
+    assert decode_settings(router).endpoints[0].name == "e"
+
+
+@pytest.mark.parametrize("module", [settings, router_settings])
+def test_what_a_process_shows_of_its_settings_may_be_written_into_a_file(module):
+    kind = {settings: settings.Settings, router_settings: router_settings.RouterSettings}[module]
+    document = msgspec.json.encode(kind())
+    assert module.decode(document, text=True, by_hand=True) == kind()

@@ -1,0 +1,82 @@
+"""The access log: one JSON line for each sampled request, without query, fields or bodies."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import zlib
+
+from penstock_wire.http import Request, Response
+from penstock_wire.process import log
+
+
+def share(text: str) -> float:
+    """Parse a share of requests such as `0.01` (an argparse type).
+
+    Raises:
+        argparse.ArgumentTypeError: not a number from 0 to 1.
+    """
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found <= 1.0:
+        raise argparse.ArgumentTypeError(f"expected a share from 0 to 1 such as 0.01, found {text!r}")
+    return found
+
+
+class AccessLog:
+    """Logs a share of the requests, chosen by their ids: a router and a sidecar choose the same ones.
+
+    Args:
+        share: of the requests, from 0 to 1; 0 = none.
+    """
+
+    __slots__ = ("_below", "on")
+
+    def __init__(self, share: float) -> None:
+        self._below = round(share * 2**32)
+        self.on = share > 0.0
+
+    def write(
+        self,
+        request: Request,
+        answer: Response | None,
+        *,
+        request_id: str,
+        status: int,
+        reason: str,
+        seconds: float,
+        received: int,
+        **where: str,
+    ) -> None:
+        """Log a request that has ended, if it is one of the sample.
+
+        Args:
+            request: the request; its query is left out.
+            answer: what its client got, None for nothing.
+            request_id: its id; empty where it has none, and chance decides.
+            status: of the answer, 499 where the client left before.
+            reason: why, of an error.
+            seconds: from its arrival to the head of its answer.
+            received: bytes of its body.
+            where: who answered, by field name; empty ones are left out.
+        """
+        if not self.on:
+            return
+        chosen = zlib.crc32(request_id.encode()) if request_id else random.getrandbits(32)
+        if chosen >= self._below:
+            return
+        sent = 0 if answer is None else len(answer.body) if answer.stream is None else answer.length
+        fields: dict[str, object] = {
+            "request_id": request_id,
+            "method": request.method,
+            "path": request.path,
+            "status": status,
+            "reason": reason,
+            "ms": round(seconds * 1e3, 3),
+            "received": received,
+            "sent": sent,
+        }
+        fields.update({name: text for name, text in where.items() if text})
+        log("request", level="info", **fields)

@@ -1,0 +1,124 @@
+"""Settings files that a person wrote: what the document does not know is refused, durations may be text.
+
+On the wire unknown members are ignored, so that a newer operator can talk to an older pod. In a file that a
+person wrote an unknown member is a slip: the person believes that it has an effect.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+
+from penstock_wire.durations import parse_ms
+from penstock_wire.errors import DocumentError
+
+_MS = "Ms"
+
+
+def read(document: Any, kind: Any, *, what: str) -> Any:
+    """Check a document's members and put durations into milliseconds.
+
+    Args:
+        document: what the file holds, as plain values.
+        kind: the struct that it is to become.
+        what: what the document is, for the error message.
+
+    Returns:
+        The document with each duration such as `batchWaitTimeout: 20ms` as `batchWaitTimeoutMs: 20`. Values
+        of a wrong type are left as they are, for the conversion to refuse.
+
+    Raises:
+        DocumentError: a member is unknown, is there twice, or is no duration; says where, and what is near.
+    """
+    return _Reader(kind, what).value(document, kind, "$")
+
+
+class _Reader:
+    """Reads one document.
+
+    Args:
+        root: the struct that the document is to become.
+        what: what the document is.
+    """
+
+    def __init__(self, root: Any, what: str) -> None:
+        self._root = root
+        self._what = what
+
+    def value(self, value: Any, kind: Any, path: str) -> Any:
+        for option in _options(kind):
+            if isinstance(value, dict) and _is_struct(option):
+                return self._members(value, option, path)
+            if isinstance(value, list) and get_origin(option) is tuple:
+                element = get_args(option)[0]
+                return [self.value(each, element, f"{path}[{index}]") for index, each in enumerate(value)]
+        return value
+
+    def _members(self, members: Mapping[Any, Any], kind: Any, path: str) -> dict[str, Any]:
+        types_by_name = _types(kind)
+        read: dict[str, Any] = {}
+        for name, value in members.items():
+            in_ms = f"{name}{_MS}"
+            if name in types_by_name:
+                read[name] = self.value(value, types_by_name[name], f"{path}.{name}")
+            elif in_ms not in types_by_name:
+                raise self._unknown(str(name), types_by_name, path)
+            elif in_ms in members:
+                raise DocumentError(f"{self._what}: {path}: expected {name} or {in_ms}, found both")
+            else:
+                read[in_ms] = self._milliseconds(value, f"{path}.{name}")
+        return read
+
+    def _milliseconds(self, value: Any, path: str) -> int | None:
+        if value is None:
+            return None
+        try:
+            return parse_ms(str(value))
+        except ValueError as error:
+            raise DocumentError(f"{self._what}: {path}: {error}") from error
+
+    def _unknown(self, name: str, types_by_name: Mapping[str, Any], path: str) -> DocumentError:
+        places = dict.fromkeys(place for known, place in _places(self._root, "$") if known == name)
+        known = [each.removesuffix(_MS) for each in types_by_name]
+        near = difflib.get_close_matches(name, known, n=1)
+        if places:
+            hint = f"{name} belongs in {' or '.join(places)}"
+        elif near:
+            hint = f"the nearest is {near[0]}"
+        else:
+            hint = f"known are {', '.join(known)}"
+        return DocumentError(f"{self._what}: {path}: unknown member {name}: {hint}")
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _types(kind: Any) -> dict[str, Any]:
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _options(kind: Any) -> list[Any]:
+    """The types that a value may have: the members of a union, without what annotates them."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _options(get_args(kind)[0])
+    if origin in (Union, types.UnionType):
+        return [option for each in get_args(kind) for option in _options(each)]
+    return [kind]
+
+
+def _places(kind: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every member of a document with the path of the object that holds it; durations by both names."""
+    for option in _options(kind):
+        if get_origin(option) is tuple:
+            yield from _places(get_args(option)[0], f"{path}[]")
+        elif _is_struct(option):
+            for name, member in _types(option).items():
+                yield name, path
+                yield name.removesuffix(_MS), path
+                yield from _places(member, f"{path}.{name}")
