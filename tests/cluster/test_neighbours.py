@@ -78,6 +78,11 @@ def test_a_service_is_a_backends_by_its_labels_not_by_its_name(namespace: Namesp
         namespace.wait_condition("modelendpoint", name, "RouterReady")
         status, _, text = namespace.curl(namespace.url(name), body=body)
         assert (status, json.loads(text)["reason"]) == (503, "backend_missing")
+    # With the name free again the backend gets its Service, and the endpoint its requests answered.
+    namespace.kubectl("delete", "service", "taken-backend")
+    namespace.wait_ready("modelbackend", "taken")
+    namespace.wait_ready("modelendpoint", "t")
+    assert namespace.curl(namespace.url("t"), body=body)[0] == 200
 
 
 def test_no_client_reconfigures_a_model(namespace: Namespace, load: Load) -> None:

@@ -15,10 +15,10 @@ from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.control.reports import Reports
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ClusterError, NameTaken, Rejected
-from penstock_operator.kinds import kind_of
+from penstock_operator.kinds import SERVICE, kind_of
 from penstock_operator.reconcile.view import View
 from penstock_operator.status import Refusal, refusal
-from penstock_operator.store import Change, Key, Store, key_of
+from penstock_operator.store import Change, Key, Store, key_of, owner_uids
 
 
 @dataclass(slots=True)
@@ -196,8 +196,10 @@ class Context:
                 if error.status not in _OF_ONE_CHILD:
                     return problems  # it is not about this child: spare the apiserver the rest
             else:
-                if before is not None and before.get("status") != live.get("status"):
-                    # NB: the answer may be ahead of the watch, which then has nothing new to tell.
+                # NB: the watch has nothing new to tell of what an answer has told. Others look at a child's
+                # status, and whether a Service is there.
+                matters = child["kind"] == SERVICE.kind if before is None else _told(before) != _told(live)
+                if matters:
                     self.changed(Change(before, live))
         try:
             await self.applier.prune(candidates(), [key_of(child) for child in desired])
@@ -230,6 +232,11 @@ SETTLE_SECONDS = 8.0
 
 SECONDS_AFTER_PROBLEM = 30.0
 """When to look again at a child that a stranger holds or the apiserver refuses: no event will tell."""
+
+
+def _told(child: Obj) -> tuple[object, ...]:
+    """What others look at of a child of somebody's."""
+    return child.get("status"), sorted(owner_uids(child))
 
 
 def outcome(problems: Problems) -> float | None:

@@ -345,8 +345,12 @@ async def test_a_backend_has_its_share_from_its_first_ready_pod_on() -> None:
     assert last.condition(SPLIT, "s", "Ready") == ("True", "Applied")
 
 
-async def test_an_endpoint_whose_backends_service_is_a_strangers_says_so() -> None:
-    """Its pods are ready, and no router finds them; as soon as the name is free, all is well."""
+@pytest.mark.parametrize("watch", ["before the answer", "behind it"])
+async def test_an_endpoint_whose_backends_service_is_a_strangers_says_so(watch: str) -> None:
+    """Its pods are ready, and no router finds them; as soon as the name is free, all is well.
+
+    What the answer to a write has told, the watch does not tell again.
+    """
     harness = Harness()
     stranger = {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "n", "name": "m-backend"}}
     for obj in (stranger | {"spec": {"ports": [{"port": 1}]}}, backend(), backend("other"), endpoint()):
@@ -361,6 +365,8 @@ async def test_an_endpoint_whose_backends_service_is_a_strangers_says_so() -> No
     serving = harness.cluster.find(ENDPOINT, "n", "e")["status"]["backends"]
     assert {one["name"]: one["ready"] for one in serving} == {"m": False, "other": True}
     harness.cluster.remove(SERVICE, "n", "m-backend")
+    if watch == "behind it":
+        harness.unheard.add(SERVICE.kind)
     await harness.turn(31)  # a name that is free again is not told of: it is looked at
     assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("True", "PodsReady")
 
