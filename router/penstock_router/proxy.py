@@ -1,7 +1,8 @@
 """One request, from the edge to a pod and back.
 
 The steps: the method, a place (`endpoints`), a pod (`pods`), one try, and another try on another pod only
-where nothing was executed: no connection could be made, or the sidecar marked its refusal as not admitted.
+where nothing was executed: no connection could be made, the pod had ended the kept one before it read the
+request, or the sidecar marked its refusal as not admitted.
 A connection that could not be made is no try of the client's where the request may be held: it waits until
 one of the backend's pods can be reached. Nor is a refusal for want of room: every other pod that may have
 room is asked, then the request waits for room. Once a request went out on a connection and no answer came, it
@@ -41,6 +42,7 @@ from penstock_wire.http import (
     ConnectTimeout,
     PeerSilent,
     Request,
+    RequestUnread,
     Response,
     Upstream,
     UpstreamError,
@@ -53,6 +55,11 @@ SAME_POD_PAUSE_SECONDS = 0.1
 hold."""
 TELLING_SECONDS = 0.2
 """A connection that was not made in less, since the request had no more time, says nothing of the pod."""
+UNREAD_SECONDS = 1.0
+"""A pod that ends a kept connection just when a request is sent on it says so within less. A reset that comes
+later may be another's, who has the pod's address by now."""
+CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
+"""Why a further try was made, beside the sidecars' own words."""
 CLIENT_GONE = "499"
 """The code under which a request whose client left is counted."""
 
@@ -72,6 +79,11 @@ class Refused:
     reason: str
     answer: Response | None = None
     detail: str = ""
+
+    @property
+    def is_connecting(self) -> bool:
+        """No connection could be made."""
+        return self.reason == CONNECT_FAILED
 
     @property
     def is_load(self) -> bool:
@@ -328,7 +340,9 @@ class Proxy:
             for_room = False
             if refused.answer is not None:
                 again = True
-            elif state.may_hold(exchange.arrived, None if again else len(exchange.request.body)):
+            elif refused.is_connecting and state.may_hold(
+                exchange.arrived, None if again else len(exchange.request.body)
+            ):
                 tries -= 1
                 exchange.deadline = None  # its time begins with a connection
             if tries > state.settings.retries:
@@ -387,10 +401,12 @@ class Proxy:
             if isinstance(error, ConnectTimeout) and self._clock() - now < TELLING_SECONDS:
                 raise PenstockError(Reason.DEADLINE, str(error)) from error
             self._pods.failed(pod, str(error))
-            return Refused("connect_failed", None, str(error))
+            return Refused(CONNECT_FAILED, None, str(error))
         except UpstreamTimeout as error:
             raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
         except ConnectionLost as error:
+            if isinstance(error, RequestUnread) and self._clock() - now < UNREAD_SECONDS:
+                return Refused(CONNECTION_CLOSED, None, str(error))
             if isinstance(error, PeerSilent):
                 pod.silent(self._clock())
             unreadable = isinstance(error, AnswerUnreadable)

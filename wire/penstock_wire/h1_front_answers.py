@@ -104,6 +104,7 @@ class AnswerSide:
         "_current",
         "_dry_bytes",
         "_fields",
+        "_fresh",
         "_front",
         "_heads",
         "_holders",
@@ -152,6 +153,7 @@ class AnswerSide:
         self._mode = PARSE
         self._phase = PLAIN
         self._since = front.now  # when the phase began, or its last progress
+        self._fresh = True  # no request has come yet
         self._last = False  # no further request is read
         self._lingering = False  # the end was written; what still comes is dropped
         self._scheduled = False  # `_advance` will be called

@@ -45,6 +45,7 @@ from penstock_wire.headers import REQUEST_ID, Headers, get
 from penstock_wire.http import ClientGone, Request, Tunnel
 from penstock_wire.native import mypyc_attr
 from penstock_wire.process import log
+from penstock_wire.silence import nothing_waits
 
 if TYPE_CHECKING:
     from penstock_wire.h1_front import H1Front, H1Listener
@@ -206,6 +207,7 @@ class H1Connection(AnswerSide):
         """The first byte of a request."""
         if self._last:
             raise _EndedError
+        self._fresh = False
         self._phase = HEAD
         self._since = self._front.now
 
@@ -374,6 +376,7 @@ class H1Connection(AnswerSide):
 
     def _take(self, head: Known, data: bytes) -> None:
         """Take a whole request whose head came before: as the parser's callbacks would."""
+        self._fresh = False
         self._since = self._front.now
         body = data[len(data) - head.length :] if head.length else b""
         request = Request(head.method, head.target, head.fields, body, self._peer)
@@ -548,7 +551,7 @@ class H1Connection(AnswerSide):
         if self._lingering:
             patience = limits.LINGER_SECONDS
         elif self._phase == PLAIN:
-            patience = limits.IDLE_SECONDS
+            patience = 0.0 if self._fresh and self._listener.closing else limits.IDLE_SECONDS
         else:
             patience = limits.HEAD_SECONDS if self._phase == HEAD else limits.BODY_SECONDS
         return now - self._since > patience + limits.SWEEP_SECONDS
@@ -565,9 +568,15 @@ class H1Connection(AnswerSide):
             )
 
     def close_if_idle(self) -> None:
-        """Close now unless a request is read or answered."""
+        """Close now unless a request is read or answered, or one is sure to come.
+
+        Closed with a request unread, a connection would be reset, and its client could not tell whether the
+        request was executed. Who has just connected is about to send; the sweep ends those who do not.
+        """
         if self._current is None and not self._line and self._phase == PLAIN and self._tunnel is None:
-            self._transport.close()
+            ending = self._transport.is_closing()
+            if not ending and not self._fresh and nothing_waits(self._transport):
+                self._transport.close()
 
 
 def _check_size(url: bytes, fields: heads.Fields) -> None:

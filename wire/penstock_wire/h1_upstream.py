@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import select
 import ssl
 import time
 from collections.abc import Callable
@@ -165,7 +164,7 @@ class H1Upstream:
                 connection.reusable
                 and age < self._idle_seconds
                 and not connection.transport.is_closing()
-                and (age < LOOK_SECONDS or _quiet(connection))
+                and (age < LOOK_SECONDS or silence.nothing_waits(connection.transport))
             ):
                 found = connection
             else:
@@ -278,10 +277,3 @@ class H1Upstream:
         self._idle.clear()
         for connection in list(self._open):
             connection.end()
-
-
-def _quiet(connection: Connection) -> bool:
-    """Whether an idle connection's peer has neither ended it nor said anything."""
-    poll = select.poll()
-    poll.register(connection.transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return not poll.poll(0)

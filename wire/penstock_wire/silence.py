@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import select
 import socket
 import struct
 
@@ -81,3 +82,10 @@ def was_reset(transport: asyncio.BaseTransport) -> bool:
 def is_silence(error: BaseException | None) -> bool:
     """Whether a connection ended because nobody answered; a refusal or a reset is an answer."""
     return isinstance(error, OSError) and error.errno in _ERRORS
+
+
+def nothing_waits(transport: asyncio.BaseTransport) -> bool:
+    """Whether the peer has said nothing, not even its end, that the loop has not handed over yet."""
+    found = select.poll()
+    found.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return not found.poll(0)

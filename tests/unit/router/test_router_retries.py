@@ -12,6 +12,9 @@ import pytest
 from tests.support.ports import free_port
 from tests.support.router_process import backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, UpstreamServer, cut, echo, hang, refuse
+from tests.support.stream_peer import Scripted, Wire, scripted, unread
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
 def executed(*servers: UpstreamServer) -> Counter[str]:
@@ -43,6 +46,30 @@ async def test_a_pod_that_drains_is_left_alone_at_once(upstream: Any, router: An
     for _ in range(60):
         assert (await process.ask()).status == 200
     assert len(refusing.seen) == 1
+
+
+@pytest.mark.parametrize(("retries", "status"), [(1, 200), (0, 502)])
+async def test_a_request_that_a_pod_ended_its_connection_before_is_tried_again(
+    router: Any, retries: int, status: int
+) -> None:
+    """A pod that ends closes its idle connections; one may have been used in that moment."""
+
+    async def end_unread(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(OK)
+        assert await unread(wire)
+        wire.reset()
+
+    async def serve(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(OK)
+
+    async with scripted(Scripted()) as peer:
+        peer.scripts = [end_unread, serve]
+        pod = backend("b", f"127.0.0.1:{peer.port}")
+        process = await router().start(endpoint("e", pod, retries=retries))
+        assert [(await process.ask(method="GET")).status for _ in range(2)] == [200, status]
+        assert ('reason="connection_closed"' in await process.metrics()) == (retries > 0)
 
 
 async def test_a_pod_that_cannot_be_reached_is_passed_over(upstream: Any, router: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -389,6 +391,32 @@ async def test_closing_ends_idle_connections_now_and_busy_ones_with_their_answer
     assert await asyncio.wait_for(reader.read(), SECONDS) == b""
     writer.close()
     idle_writer.close()
+
+
+async def test_closing_ends_no_connection_on_which_a_request_is_coming(server: Server) -> None:
+    """One that was sent and not read yet, one of a client that has just connected; one that never comes."""
+    used, used_writer = await server.connect()
+    used_writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    await answer(used)
+    (first,) = server.front.connections
+    made, made_writer = await server.connect()
+    silent, silent_writer = await server.connect()
+    await until(lambda: len(server.front.connections) >= 3)
+    sent = socket.socket(fileno=os.dup(used_writer.get_extra_info("socket").fileno()))
+    sent.sendall(b"GET /unread HTTP/1.1\r\nhost: a\r\n\r\n")  # no turn of the loop from here
+    closing = asyncio.ensure_future(server.front.close(SECONDS))
+    sent.close()
+    server.front.close_keepalive()
+    assert not first._transport.is_closing()
+    status, fields, body = await answer(used)
+    assert (status, fields[b"connection"], body) == (200, b"close", b"/unread|")
+    made_writer.write(b"GET /made HTTP/1.1\r\nhost: a\r\n\r\n")
+    status, fields, body = await answer(made)
+    assert (status, fields[b"connection"], body) == (200, b"close", b"/made|")
+    assert await asyncio.wait_for(silent.read(), SECONDS) == b""
+    await asyncio.wait_for(closing, SECONDS)
+    for writer in (used_writer, made_writer, silent_writer):
+        writer.close()
 
 
 async def test_many_idle_connections_are_held_and_one_too_many_is_closed(server: Server) -> None:
