@@ -37,22 +37,23 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 
 # What needs no cluster runs beside the building of one, and is told when both are done.
 BESIDE := .beside.log
-test: check ## Everything: `check`, `compiled`, the kept mutants, the unit tests, the tests on a real Kubernetes cluster
-	@echo "[test] beside the cluster's start: compiled modules, kept mutants (told below)"; \
-	{ $(MAKE) --no-print-directory compiled && echo "[test] kept mutants" && $(BIN)/python -m tests.mutants --quiet; } \
-	  >$(BESIDE) 2>&1 & beside=$$!; \
+# There when the unit tests of wire and sidecar have passed on what images hold: then they need not run again.
+COMPILED := .compiled.passed
+test: check ## Everything: `check`, the unit tests, the tests on a real Kubernetes cluster
+	@echo "[test] beside the cluster's start: compiled modules (told below)"; rm -f $(COMPILED); \
+	$(MAKE) --no-print-directory compiled >$(BESIDE) 2>&1 & beside=$$!; \
 	$(BIN)/python -m devcluster --name penstock-test down && \
 	$(BIN)/python -m devcluster --name penstock-test up && \
 	$(BIN)/python -m devcluster --name penstock-test images --load; cluster=$$?; \
 	tail -n +1 -f --pid=$$beside $(BESIDE); wait $$beside; code=$$?; rm -f $(BESIDE); exit $$((code | cluster))
-	@$(BIN)/pytest tests
+	@$(BIN)/pytest tests $$(test ! -f $(COMPILED) || echo --without-compiled)
 
 # Where nothing can be compiled, that is told and no failure: an image then holds Python, which all other tests run on.
-compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire and sidecar once more, on the compiled modules
+compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire and sidecar on the compiled modules
 	@echo "[compiled] compiling wire and sidecar"; folder=$$($(BIN)/python compile_modules.py --cached); code=$$?; \
 	case $$code in \
 	0) PYTHONPATH=$$folder PENSTOCK_TEST_BUILD=compiled $(BIN)/pytest -q -m "not interpreted" \
-	     tests/unit/compiled tests/unit/wire tests/unit/sidecar;; \
+	     tests/unit/compiled tests/unit/wire tests/unit/sidecar && touch $(COMPILED);; \
 	3) echo "[compiled] NOT RUN: see above";; \
 	*) exit $$code;; \
 	esac

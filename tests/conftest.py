@@ -16,6 +16,25 @@ settings.load_profile("penstock")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
+    parser.addoption(
+        "--without-compiled", action="store_true", help="leave out what `make compiled` has run: it has passed"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run each test of wire and sidecar once, on what images hold, where `make test` has done that."""
+    if not config.getoption("--without-compiled"):
+        return
+    unit = Path(__file__).with_name("unit")
+    ran = [
+        item
+        for item in items
+        if any(item.path.is_relative_to(unit / name) for name in ("compiled", "sidecar", "wire"))
+        and item.get_closest_marker("interpreted") is None
+    ]
+    config.hook.pytest_deselected(items=ran)
+    left_out = set(ran)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
