@@ -51,7 +51,7 @@ def refused(parts: Sequence[Part], answers: Sequence[Outcome]) -> int:
 
 
 def _with_id(answer: Response, request_id: bytes) -> Response:
-    """A problem that names its request: the model's server, which had the ids of a batch, cannot say whose."""
+    """A problem that names its request: who answered a batch had the ids of all."""
     fields, body = answer.headers, answer.body
     if get(fields, b"content-type") != _PROBLEM or get(fields, REASON) is None or _ID in body:
         return answer

@@ -27,7 +27,6 @@ from penstock_wire.h1_front_head import AnswerHead
 from penstock_wire.h1_front_known import KnownHeads
 from penstock_wire.http import Exchange, Handler, Listener, Service, Streams
 
-
 TURNS = 3
 """Of a loop, until a connection that it has accepted is known here."""
 

@@ -32,8 +32,8 @@ def read(document: Any, kind: Any, *, what: str) -> Any:
         of a wrong type are left as they are, for the conversion to refuse.
 
     Raises:
-        DocumentError: a member is unknown, is there twice, is no duration, or is none of the values that it may
-            have; says where, and what is near or allowed.
+        DocumentError: a member is unknown, is there twice, is no duration, or has none of its listed values;
+            says where, and what is near or allowed.
     """
     return _Reader(kind, what).value(document, kind, "$")
 

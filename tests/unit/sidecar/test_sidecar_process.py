@@ -232,7 +232,7 @@ async def test_a_changed_file_is_taken_up_without_restart_and_a_bad_one_changes_
 async def test_a_file_by_hand_is_refused_at_the_start_and_later_for_what_it_does_not_know(
     start: Start, tmp_path: Path
 ):
-    """It says where and what is near; a start ends, as one without the file does; a change changes nothing."""
+    """It says where and what is near; a start ends, as without the file; a change changes nothing."""
     path = tmp_path / "by-hand.yaml"
     for told in ("No such file or directory", "unknown member maxBachSize: the nearest is maxBatchSize"):
         ended = await run(
