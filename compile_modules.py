@@ -70,6 +70,7 @@ MODULES: dict[str, Sequence[str]] = {
         "handler",
         "isolation",
         "keys",
+        "limits",
         "lines",
         "metrics",
         "own_answers",

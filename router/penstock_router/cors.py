@@ -75,7 +75,8 @@ class Policy:
         if get(answer, ALLOW_ORIGIN) is not None:
             return answer
         allowed = self._allowed(request)
-        return (*answer, *self._varies(), *((*allowed, *self._readable) if allowed else ()))
+        varies = () if _VARY in answer else self._varies()  # a preflight that allows nothing says so already
+        return (*answer, *varies, *((*allowed, *self._readable) if allowed else ()))
 
     def _allowed(self, request: Headers) -> Headers:
         """The field that allows the request's origin; empty where it is not listed."""

@@ -50,14 +50,14 @@ def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
         settings = router_settings.decode(data, text=True, by_hand=by_hand)
     seen: set[str] = set()
     targets_of: dict[str, tuple[str, ...]] = {}
-    for endpoint in settings.endpoints:
+    for place, endpoint in enumerate(settings.endpoints):
         if not endpoint.name or endpoint.name in seen:
             raise DocumentError(f"router settings: expected unique endpoint names, found {endpoint.name!r}")
         seen.add(endpoint.name)
         names = [backend.name for backend in endpoint.backends]
         if "" in names or len(set(names)) < len(names):
             raise DocumentError(f"router settings: endpoint {endpoint.name}: expected unique backend names")
-        for backend in endpoint.backends:
+        for number, backend in enumerate(endpoint.backends):
             if backend.targets and targets_of.setdefault(backend.name, backend.targets) != backend.targets:
                 where = f"endpoint {endpoint.name}, backend {backend.name}"
                 others = ", ".join(targets_of[backend.name])
@@ -65,11 +65,11 @@ def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
                     f"router settings: {where}: expected the targets that another endpoint gives this "
                     f"backend ({others}), found {', '.join(backend.targets)}: use another name"
                 )
-            for target in backend.targets:
+            for index, target in enumerate(backend.targets):
                 try:
                     parse_target(target)
                 except ValueError as error:
-                    where = f"endpoint {endpoint.name}, backend {backend.name}"
+                    where = f"$.endpoints[{place}].backends[{number}].targets[{index}]"
                     raise DocumentError(f"router settings: {where}: {error}") from error
     return settings
 

@@ -111,10 +111,13 @@ def parse_target(target: str) -> Address:
     Raises:
         ValueError: not of that form.
     """
+    if "://" in target:
+        rest = target.partition("://")[2].partition("/")[0]
+        raise ValueError(f"expected host:port such as {rest or '127.0.0.1:8012'}, found a URL: {target!r}")
     host, colon, port = target.rpartition(":")
     host = host.strip("[]")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"expected a target such as 127.0.0.1:8012, found {target!r}")
+        raise ValueError(f"expected host:port such as 127.0.0.1:8012, found {target!r}")
     if ":" in host:
         ipaddress.IPv6Address(host)
     return Address(host=host, port=int(port))

@@ -17,10 +17,16 @@ from __future__ import annotations
 from penstock_sidecar.lines import Group
 from penstock_sidecar.ranking import Ranking
 from penstock_sidecar.work import Work
+from penstock_wire.settings import Batching
 
 LEVELS = 8
 ITEMS, BYTES = 0, 1
 """What is measured."""
+
+
+def crowds(batching: Batching) -> bool:
+    """Whether requests may have to give way to others of a policy."""
+    return batching.priority.levels > 1 or batching.fairness is not None
 
 
 class Crowd:

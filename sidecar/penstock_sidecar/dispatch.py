@@ -20,16 +20,19 @@ from collections.abc import Callable
 from penstock_sidecar import admission
 from penstock_sidecar.beside import Beside
 from penstock_sidecar.concurrency import AutoSlots
+from penstock_sidecar.crowd import crowds
 from penstock_sidecar.curve import ServiceCurve
 from penstock_sidecar.door import MAX_QUEUED_BYTES, Door
 from penstock_sidecar.fault_tracker import FaultTracker
 from penstock_sidecar.forecast import Forecast, Turn
 from penstock_sidecar.keys import Keys, Told
+from penstock_sidecar.limits import Limits
 from penstock_sidecar.pace import Pace
 from penstock_sidecar.patience import Patience
-from penstock_sidecar.queue import Limits, Queue
+from penstock_sidecar.queue import Queue
 from penstock_sidecar.runs import Begin, Observer, Runs, Send, Trace
 from penstock_sidecar.streaming import StreamedSends
+from penstock_sidecar.timeline import earlier
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError
@@ -90,7 +93,7 @@ class Dispatcher:
         self._clock = clock
         self._beside = beside
         self._isolates = protocol.isolates
-        self._queue = Queue(crowded=_crowded(batching))
+        self._queue = Queue(crowded=crowds(batching))
         self._curve = ServiceCurve()
         self._forecast = Forecast(self._curve)
         self._faults = FaultTracker(self._queue, self._curve, clock, self._size)
@@ -232,7 +235,7 @@ class Dispatcher:
             before.fairness,
         ):
             self.keys.apply(batching)
-            self._queue.rekey(self.keys.rekey, crowded=_crowded(batching))
+            self._queue.rekey(self.keys.rekey, crowded=crowds(batching))
         self._schedule()
 
     def pause(self) -> None:
@@ -523,8 +526,8 @@ class Dispatcher:
         again = self._fill(now)
         if self._free() > 0:
             self._forecast.rest()
-        again = _earlier(again, self._expire(now))
-        again = _earlier(again, self._runs.expire(now))
+        again = earlier(again, self._expire(now))
+        again = earlier(again, self._runs.expire(now))
         self._check_idle()
         if not self._drawn and self._queue.items >= self._usual and self._free() <= 0:
             self._drawn = True  # once a batch, whatever becomes of it
@@ -594,14 +597,3 @@ class Dispatcher:
                 return work.expires
             self.settle(work, admission.expired(now - work.arrived))
         return None if work is None else work.deadline
-
-
-def _crowded(batching: Batching) -> bool:
-    """Whether requests may have to give way to others of a policy."""
-    return batching.priority.levels > 1 or batching.fairness is not None
-
-
-def _earlier(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)

@@ -14,10 +14,13 @@ import msgspec
 from penstock_sidecar.work import Outcome, Part
 from penstock_wire.batch_protocol import OwnAnswer, OwnAnswers
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import Headers, get
+from penstock_wire.headers import REASON, Headers, get
+from penstock_wire.http import Response
 
 LOAD = frozenset({429, 503})
 """Statuses by which a model says that it did not run an item, for want of capacity."""
+_PROBLEM = b"application/problem+json"
+_ID = b'"request_id":'
 SHOWN = 10
 """Items that a problem names at most."""
 
@@ -33,7 +36,7 @@ def request_answer(part: Part, own: OwnAnswers) -> Outcome:
         answer = own.answers[0]
         if answer.response is None:
             return PenstockError(Reason.BAD_ANSWER, f"the model's answer: {answer.fault}")
-        return answer.response
+        return _with_id(answer.response, part.work.request_id)
     return _problem({part.start + place: answer for place, answer in own.answers.items()})
 
 
@@ -45,6 +48,16 @@ def refused(parts: Sequence[Part], answers: Sequence[Outcome]) -> int:
         answers: what each gets. The items of a request count together, by its status.
     """
     return sum([part.size for answer, part in zip(answers, parts, strict=True) if answer.status in LOAD])
+
+
+def _with_id(answer: Response, request_id: bytes) -> Response:
+    """A problem that names its request: who answered a batch had the ids of all."""
+    fields, body = answer.headers, answer.body
+    if get(fields, b"content-type") != _PROBLEM or get(fields, REASON) is None or _ID in body:
+        return answer
+    if body[:1] == b"{" and body[-1:] == b"}" and len(body) > 2:
+        answer.body = body[:-1] + b"," + _ID + msgspec.json.encode(request_id.decode("latin-1")) + b"}"
+    return answer
 
 
 def _problem(own: dict[int, OwnAnswer]) -> PenstockError:

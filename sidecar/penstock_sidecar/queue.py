@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 
 from penstock_sidecar.crowd import BYTES, ITEMS, LEVELS, Crowd
 from penstock_sidecar.draft import Draft, draw
+from penstock_sidecar.limits import Limits, fills, fit
 from penstock_sidecar.lines import Group, Lane, Line, group_rank
 from penstock_sidecar.ranking import Ranking
 from penstock_sidecar.shares import Flow, Flows
@@ -35,23 +36,6 @@ _GAP_WEIGHT = 1 / 16
 _HEADROOM = 1.25
 _SHORTER = 0.5
 """A `service` that falls below this share of what was kept is taken up; a smaller fall is not."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a batch may hold, and how long a part-full one may wait.
-
-    Args:
-        size: items at most.
-        bytes: bytes of items at most; one larger item goes alone.
-        wait: seconds from the arrival of a line's oldest request.
-        service: seconds before the earliest deadline beyond which a part-full batch waits no longer.
-    """
-
-    size: int
-    bytes: int
-    wait: float = 0.0
-    service: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -274,7 +258,7 @@ class Queue:
             if (count > room - items or before > space - size) and not line.lone:
                 if parts:
                     break
-                count = self._fit(work, room, space)
+                count = fit(work, room, space)
             parts.append(work.take(count))
             items += count
             size += before - work.bytes_left
@@ -562,7 +546,7 @@ class Queue:
             line.held = True
             line.latest = max(work.arrived for work in line.by_arrival)
             due = self._due(line)
-            if limits.wait > 0.0 and due is not None and not self._fills(line):
+            if limits.wait > 0.0 and due is not None and not fills(line, self._limits):
                 self._held.touch(line, due)
             else:
                 self._release(line)
@@ -585,17 +569,11 @@ class Queue:
             gap = min(arrived - line.latest, self._limits.wait)
             self._gap += _GAP_WEIGHT * (gap - self._gap)
         line.latest = arrived
-        if line.held and self._fills(line):
+        if line.held and fills(line, self._limits):
             self._release(line)
 
-    def _fills(self, line: Line) -> bool:
-        size, faults = self._limits.size, line.key.faults
-        if faults is not None and faults.limit < size:
-            size = faults.limit
-        return line.lone or line.items >= size or line.bytes >= self._limits.bytes
-
     def _goes(self, line: Line, now: float) -> bool:
-        return self._fills(line) or self._until(line) <= now
+        return fills(line, self._limits) or self._until(line) <= now
 
     def _release(self, line: Line) -> None:
         line.held = False
@@ -605,14 +583,3 @@ class Queue:
             if due is not None:
                 lane.group.lanes.touch(lane, due)
                 self._levels[lane.level - 1].touch(lane.group, lane.group.flow.tag)
-
-    @staticmethod
-    def _fit(work: Work, room: int, space: int) -> int:
-        """How many of the next items fit into an empty batch; at least one."""
-        count = 0
-        for item in work.items[work.taken : work.taken + room]:
-            space -= len(item)
-            if space < 0:
-                break
-            count += 1
-        return max(1, count)

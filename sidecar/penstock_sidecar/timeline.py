@@ -116,3 +116,10 @@ class Timeline:
         while heap[0][2] is None:
             heapq.heappop(heap)
         return heap[0]
+
+
+def earlier(one: float | None, other: float | None) -> float | None:
+    """The earlier of two times that need not be."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

@@ -33,8 +33,8 @@ def backend(name: str, *targets: str, weight: int = 1) -> dict[str, Any]:
 
 
 def endpoint(name: str, *backends: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """One endpoint of router settings."""
-    return {"name": name, "backends": list(backends), **fields}
+    """One endpoint of router settings; of a backend without pods where none is named."""
+    return {"name": name, "backends": list(backends) or [backend("none")], **fields}
 
 
 class RouterProcess:

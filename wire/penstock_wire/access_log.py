@@ -67,7 +67,10 @@ class AccessLog:
         chosen = zlib.crc32(request_id.encode()) if request_id else random.getrandbits(32)
         if chosen >= self._below:
             return
-        sent = 0 if answer is None else len(answer.body) if answer.stream is None else answer.length
+        if answer is None or request.method == "HEAD":  # an answer to HEAD tells of a body that it leaves out
+            sent: int | None = 0
+        else:
+            sent = len(answer.body) if answer.stream is None else answer.length
         fields: dict[str, object] = {
             "request_id": request_id,
             "method": request.method,

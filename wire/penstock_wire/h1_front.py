@@ -12,11 +12,13 @@ other one with its current answer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import time
 from typing import cast
 
+from penstock_wire import h1_front_accept
 from penstock_wire import h1_front_limits as limits
 from penstock_wire.h1_front_accept import Acceptor
 from penstock_wire.h1_front_answers import H1Exchange
@@ -24,6 +26,9 @@ from penstock_wire.h1_front_connection import H1Connection
 from penstock_wire.h1_front_head import AnswerHead
 from penstock_wire.h1_front_known import KnownHeads
 from penstock_wire.http import Exchange, Handler, Listener, Service, Streams
+
+TURNS = 3
+"""Of a loop, until a connection that it has accepted is known here."""
 
 
 class H1Front:
@@ -101,7 +106,7 @@ class H1Front:
                 backlog=self._backlog,
             )
         else:
-            listener.server = await loop.create_server(
+            server = listener.server = await loop.create_server(
                 lambda: cast("asyncio.Protocol", H1Connection(self, listener, loop)),
                 host,
                 port,
@@ -111,6 +116,7 @@ class H1Front:
                 ssl_handshake_timeout=limits.HANDSHAKE_SECONDS if tls else None,
                 ssl_shutdown_timeout=limits.LINGER_SECONDS if tls else None,
             )
+            listener.plain = None if tls else server
         self._listeners.add(listener)
         if self._sweeper is None:
             self.sweep()
@@ -179,6 +185,7 @@ class H1Listener:
         self.closing = front.closing  # each answer is the last of its connection
         self.server: asyncio.Server | Acceptor
         self.acceptor: Acceptor | None = None
+        self.plain: asyncio.Server | None = None  # the server, where no hands are shaken
         self.connections: set[H1Connection] = set()
         self.empty = asyncio.Event()
         self.empty.set()
@@ -201,9 +208,21 @@ class H1Listener:
     async def close(self, grace: float | None = None) -> None:
         """See `Listener.close`; after `grace` seconds what is still under way is cut."""
         self.closing = True
-        self.server.close()
+        loop = asyncio.get_running_loop()
+        made: list[socket.socket] = []
+        if self.plain is None:
+            self.server.close()
+        else:
+            made = h1_front_accept.close(self.plain)
         for connection in list(self.connections):
             connection.close_if_idle()
+        for each in made:
+            with contextlib.suppress(OSError):
+                await loop.connect_accepted_socket(
+                    lambda: cast("asyncio.Protocol", H1Connection(self._front, self, loop)), each
+                )
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
         try:
             async with asyncio.timeout(grace):
                 await self.empty.wait()

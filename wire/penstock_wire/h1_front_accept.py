@@ -1,12 +1,14 @@
-"""Connections that are counted when they are accepted, before any TLS handshake, in all and by address.
+"""How connections are accepted: counted, and to the last one.
 
-A server of asyncio shakes hands first and makes the connection known after that. A client that sends nothing
-holds 50 KiB until the handshake's time is over, uncounted.
+`Acceptor` counts them when they are accepted, before any TLS handshake, in all and by address. A server of
+asyncio shakes hands first and makes the connection known after that. A client that sends nothing holds 50 KiB
+until the handshake's time is over, uncounted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections import Counter
@@ -20,6 +22,28 @@ if TYPE_CHECKING:
 
 ACCEPT_PAUSE = 1.0
 """Seconds without accepting where the process has no file descriptor left."""
+
+
+def close(server: asyncio.Server) -> list[socket.socket]:
+    """Stop to listen.
+
+    Returns:
+        The connections that were made and not accepted. A listener that is closed with these in line resets
+        them, and their clients, which may have sent, could not tell whether that was executed.
+    """
+    listening = [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
+    server.close()
+    made: list[socket.socket] = []
+    for each in listening:
+        with each:
+            each.settimeout(0.0)
+            try:
+                while True:
+                    made.append(each.accept()[0])
+                    made[-1].settimeout(0.0)
+            except OSError:  # there is none left, or no file descriptor for it
+                continue
+    return made
 
 
 class Acceptor:

@@ -551,7 +551,9 @@ class H1Connection(AnswerSide):
         if self._lingering:
             patience = limits.LINGER_SECONDS
         elif self._phase == PLAIN:
-            patience = 0.0 if self._fresh and self._listener.closing else limits.IDLE_SECONDS
+            # NB: `_since` may be a whole sweep old when a connection is made.
+            closing = self._fresh and self._listener.closing
+            patience = limits.SWEEP_SECONDS if closing else limits.IDLE_SECONDS
         else:
             patience = limits.HEAD_SECONDS if self._phase == HEAD else limits.BODY_SECONDS
         return now - self._since > patience + limits.SWEEP_SECONDS
@@ -561,7 +563,8 @@ class H1Connection(AnswerSide):
         if self._paused or self._lingering:
             self._cut()
         elif self._phase == PLAIN:
-            self._transport.close()
+            if nothing_waits(self._transport):
+                self._transport.close()
         else:
             self._refuse(
                 PenstockError(Reason.BAD_REQUEST, "expected the rest of the request in time", status=408)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -32,7 +32,8 @@ def read(document: Any, kind: Any, *, what: str) -> Any:
         of a wrong type are left as they are, for the conversion to refuse.
 
     Raises:
-        DocumentError: a member is unknown, is there twice, or is no duration; says where, and what is near.
+        DocumentError: a member is unknown, is there twice, is no duration, or has none of its listed values;
+            says where, and what is near or allowed.
     """
     return _Reader(kind, what).value(document, kind, "$")
 
@@ -50,7 +51,10 @@ class _Reader:
         self._what = what
 
     def value(self, value: Any, kind: Any, path: str) -> Any:
-        for option in _options(kind):
+        options = _options(kind)
+        if isinstance(value, str | int) and (allowed := _allowed(value, options)):
+            raise DocumentError(f"{self._what}: {path}: expected {allowed}, found {value!r}")
+        for option in options:
             if isinstance(value, dict) and _is_struct(option):
                 return self._members(value, option, path)
             if isinstance(value, list) and get_origin(option) is tuple:
@@ -110,6 +114,17 @@ def _options(kind: Any) -> list[Any]:
     if origin in (Union, types.UnionType):
         return [option for each in get_args(kind) for option in _options(each)]
     return [kind]
+
+
+def _allowed(value: str | int, options: list[Any]) -> str:
+    """What a member with a list of values may be, where this is none of it; else empty."""
+    listed = [each for option in options if get_origin(option) is Literal for each in get_args(option)]
+    others = [option for option in options if get_origin(option) is not Literal and option is not type(None)]
+    # NB: True is 1 for Python, and of another type for a document.
+    if not listed or type(value) in others or any(type(value) is type(e) and value == e for e in listed):
+        return ""
+    numbers = ["a number"] if int in others else []
+    return " or ".join([*numbers, *map(str, listed)])
 
 
 def _places(kind: Any, path: str) -> Iterator[tuple[str, str]]:

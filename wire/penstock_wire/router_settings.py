@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -16,6 +16,8 @@ ANY_ORIGIN = "*"
 HEADER_PATTERN = r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$"
 """The name of a header field (RFC 9110 section 5.1), without `*`."""
 
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+"""A method that an endpoint may list."""
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
@@ -103,12 +105,31 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def decode(
     data: bytes, *, what: str = "router settings", text: bool = False, by_hand: bool = False
 ) -> RouterSettings:
-    """Decode router settings (raises DocumentError; see `documents.decode`)."""
+    """Decode router settings (raises DocumentError; see `documents.decode`).
+
+    By hand, what a ModelEndpoint or a TrafficSplit may not have is refused, too.
+    """
     settings = documents.decode(RouterSettings, data, what=what, text=text, by_hand=by_hand)
     for endpoint in settings.endpoints:
         if endpoint.cors is not None and (fault := _fault(endpoint.cors)):
             raise DocumentError(f"{what}: endpoint {endpoint.name}: cors.{fault}")
+    if by_hand:
+        for index, endpoint in enumerate(settings.endpoints):
+            if fault := _slip(endpoint):
+                raise DocumentError(f"{what}: $.endpoints[{index}].{fault}")
     return settings
+
+
+def _slip(endpoint: Endpoint) -> str:
+    """What of an endpoint can have no effect; empty where nothing is wrong."""
+    known = get_args(Method)
+    for index, method in enumerate(endpoint.methods):
+        if method not in known:
+            near = f": did you mean {method.upper()}?" if method.upper() in known else ""
+            return f"methods[{index}]: expected one of {', '.join(known)}, found {method!r}{near}"
+    if not any(backend.weight for backend in endpoint.backends):
+        return "backends: expected at least one backend with a weight above 0, found none"
+    return ""
 
 
 def _fault(cors: Cors) -> str:

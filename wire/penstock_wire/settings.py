@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from penstock_wire import documents
+from penstock_wire.durations import format_ms
+from penstock_wire.errors import DocumentError
 
 Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -108,8 +110,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 def decode(data: bytes, *, what: str = "settings", text: bool = False, by_hand: bool = False) -> Settings:
-    """Decode settings (raises DocumentError; see `documents.decode`)."""
-    return documents.decode(Settings, data, what=what, text=text, by_hand=by_hand)
+    """Decode settings (raises DocumentError; see `documents.decode`).
+
+    By hand, what a BatchPolicy may not have is refused, too.
+    """
+    settings = documents.decode(Settings, data, what=what, text=text, by_hand=by_hand)
+    batching = settings.batching
+    objective, timeout = batching.latency_objective_ms, batching.default_timeout_ms
+    if by_hand and objective is not None and objective > timeout:
+        raise DocumentError(
+            f"{what}: $.batching.latencyObjective: expected at most defaultTimeout ({format_ms(timeout)}), "
+            f"found {format_ms(objective)}"
+        )
+    return settings
 
 
 def encode(settings: Any) -> bytes:

@@ -55,14 +55,15 @@ class SettingsSource(Generic[T]):
         self._versioned_only = versioned_only
         self._digest = b""
         self._told = ""
+        self._unread: str | None = None
         self._refused = False
         self._wake = asyncio.Event()
         self.current: T | None = None
 
     @property
     def refused(self) -> bool:
-        """Whether the latest document could not be used; a file that cannot be read is none."""
-        return self._refused
+        """Whether the latest document could not be used, or the file could not be read."""
+        return self._refused or self._unread is not None
 
     @property
     def version(self) -> int:
@@ -105,11 +106,11 @@ class SettingsSource(Generic[T]):
         try:
             data = self._path.read_bytes()
         except OSError as error:
-            message = f"{self._path}: {error.strerror}"
-            if message != self._told:
-                self._told = message
+            if error.strerror != self._unread:
+                self._unread = error.strerror
                 log("settings file cannot be read", level="error", path=str(self._path), error=error.strerror)
             return False
+        self._unread = None
         digest = hashlib.sha256(data).digest()
         if digest == self._digest:
             return False

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
 from penstock_operator.api.fields import Duration, Name, cel, duration_rule, map_list, rules
-from penstock_wire.router_settings import HEADER_PATTERN, ORIGIN_PATTERN
-
-Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+from penstock_wire.router_settings import HEADER_PATTERN, ORIGIN_PATTERN, Method
 
 
 class ColdStart(Part):

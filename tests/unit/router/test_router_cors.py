@@ -48,6 +48,9 @@ async def test_a_page_of_another_origin_is_blocked_before_it_sends_and_cannot_re
         page = Page(router=process, origin=origin)
         with pytest.raises(Blocked, match=r"preflight: origin ''"):
             await page.fetch("/e/x", headers=JSON)
+        asks = {"origin": origin, "access-control-request-method": "POST"}
+        preflight = await process.ask("/e/x", method="OPTIONS", headers=asks)
+        assert preflight.headers.getall("vary") == ["origin"]
         assert not server.seen
         with pytest.raises(Blocked, match=r"answer: origin ''"):
             await page.fetch("/e/x", headers={"content-type": "text/plain"})

@@ -174,8 +174,9 @@ async def test_routes_are_listed(upstream: Any, router: Any) -> None:
         endpoint("a", route="/a/x"),
         endpoint("c", route="/a/x"),
     )
+    none = {"name": "none", "weight": 1, "readyPods": 0}
     assert await process.routes() == [
-        {"route": "/a/x", "methods": [], "endpoint": "a", "port": None, "backends": []},
+        {"route": "/a/x", "methods": [], "endpoint": "a", "port": None, "backends": [none]},
         {
             "route": "/b",
             "methods": ["POST"],
@@ -191,7 +192,7 @@ async def test_routes_are_listed(upstream: Any, router: Any) -> None:
             "methods": [],
             "endpoint": "c",
             "port": None,
-            "backends": [],
+            "backends": [none],
             "error": "route '/a/x' is taken by endpoint a",
         },
     ]

@@ -129,12 +129,25 @@ async def test_a_port_that_is_taken_fails_its_endpoint_alone_and_is_tried_again(
 
 
 async def test_it_is_not_ready_without_settings(router: Any) -> None:
-    process: RouterProcess = router("--listen=127.0.0.1:0")
+    """One with an operator waits for them."""
+    process: RouterProcess = router(f"--report-to=http://127.0.0.1:{free_port()}")
     await process.launch()
     await until(lambda: any("cannot be read" in line for line in process.log))
-    process.settle(endpoint("e"))
+    process.settle(endpoint("e"), version=1)
     await process.ready()
     assert (await process.ask("/readyz", method="GET", base=process.admin)).status == 200
+
+
+async def test_alone_a_settings_file_that_is_missing_ends_the_process(router: Any) -> None:
+    """While it runs, a file that vanishes leaves the settings that were in effect."""
+    process: RouterProcess = router()
+    await process.launch()
+    assert await process.ended() == 2
+    await until(lambda: any("cannot be read" in line and "router.json" in line for line in process.log))
+    process = await router().start(endpoint("e"))
+    process.path.unlink()
+    await until(lambda: any("cannot be read" in line for line in process.log))
+    assert [route["endpoint"] for route in await process.routes()] == ["e"]
 
 
 async def test_a_front_door_that_cannot_be_bound_ends_the_process(router: Any) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_sidecar.crowd import ITEMS
-from penstock_sidecar.queue import AGEING, Limits, Queue
+from penstock_sidecar.limits import Limits
+from penstock_sidecar.queue import AGEING, Queue
 from penstock_sidecar.work import Key, Outcome, Work
 from penstock_wire.http import Request
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_sidecar.draft import MAX_BYTES
+from penstock_sidecar.limits import Limits
 from penstock_sidecar.lines import Line
-from penstock_sidecar.queue import AGEING, Limits, Queue
+from penstock_sidecar.queue import AGEING, Queue
 from penstock_sidecar.work import Key, Outcome, Part, Work
 from penstock_wire.headers import REQUEST_ID, get
 from penstock_wire.http import Request

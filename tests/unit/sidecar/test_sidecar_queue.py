@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_sidecar.queue import AGEING, LEVELS, Limits, Queue
+from penstock_sidecar.limits import Limits
+from penstock_sidecar.queue import AGEING, LEVELS, Queue
 from penstock_sidecar.work import Key, Outcome, Part, Work
 from penstock_wire.http import Request
 

@@ -41,6 +41,14 @@ def test_a_line_has_what_happened_and_nothing_that_was_sent(capsys: pytest.Captu
     }
 
 
+@pytest.mark.parametrize("length", [None, 6])
+def test_nothing_of_a_body_is_sent_to_head(length: int | None, capsys: pytest.CaptureFixture[str]):
+    answer = Response(200, (), b"secret", length=length)
+    head = Request("HEAD", "/p", (), b"")
+    AccessLog(1.0).write(head, answer, request_id="r", status=200, reason="", seconds=0.5, received=0)
+    assert lines(capsys)[0]["sent"] == 0
+
+
 def test_two_processes_choose_the_same_requests_and_about_that_share(capsys: pytest.CaptureFixture[str]):
     chosen = []
     for log in (AccessLog(0.1), AccessLog(0.1), AccessLog(1.0), AccessLog(0.0)):

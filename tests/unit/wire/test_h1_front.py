@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
+import uvloop
 
 from penstock_wire import h1_front_limits
 from penstock_wire.h1_front import H1Front
@@ -417,6 +418,47 @@ async def test_closing_ends_no_connection_on_which_a_request_is_coming(server: S
     await asyncio.wait_for(closing, SECONDS)
     for writer in (used_writer, made_writer, silent_writer):
         writer.close()
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_closing_answers_whoever_has_just_connected(turns: int) -> None:
+    """Its kernel has the request, and would reset the connection, whether that was accepted or not.
+
+    On the loop that all processes run: asyncio's own forgets what it accepted just before its server closed.
+    """
+
+    async def connect_and_close() -> bytes:
+        found = Server()
+        listener = await found.front.listen("127.0.0.1", 0, found.handle)
+        with socket.create_connection(listener.address, SECONDS) as client:  # with no turn of the loop
+            client.sendall(b"GET /made HTTP/1.1\r\nhost: a\r\n\r\n")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await listener.close(SECONDS)
+            received = b"".join(iter(lambda: client.recv(1000), b""))
+        await found.front.close(SECONDS)
+        return received
+
+    answer = uvloop.run(connect_and_close())
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b"/made|")
+
+
+async def test_while_it_closes_the_sweep_ends_no_connection_that_was_just_made(server: Server) -> None:
+    """Nor one on which a request has come that is not read yet, however late."""
+    server.front.close_keepalive()
+    for age, sent in (
+        (1.5 * h1_front_limits.SWEEP_SECONDS, b""),
+        (h1_front_limits.IDLE_SECONDS, b"GET / HTTP/1.1\r\n"),
+    ):
+        with socket.create_connection(server.address) as client:
+            await until(lambda: server.front.connections)
+            (made,) = server.front.connections
+            made._since = time.monotonic() - age
+            client.sendall(sent)  # with no turn of the loop
+            server.front.sweep()
+            assert not made._transport.is_closing()
+        await until(lambda: not server.front.connections)
 
 
 async def test_many_idle_connections_are_held_and_one_too_many_is_closed(server: Server) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from penstock_wire import router_settings
 from penstock_wire.errors import STATUS, Reason
-from penstock_wire.settings import Batching
+from penstock_wire.settings import Batching, Settings
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -36,6 +37,36 @@ def test_every_knob_is_in_the_table_and_none_besides():
     table = rows((DOCS / "batching.md").read_text(), "| knob |")
     fields = {field.encode_name.removesuffix("Ms") for field in msgspec.structs.fields(Batching)}
     assert {row[0].strip("`") for row in table} == fields
+
+
+def members(kind: type[msgspec.Struct], prefix: str = "") -> set[str]:
+    """The paths of a document's members; objects by their members."""
+    found: set[str] = set()
+    for field in msgspec.structs.fields(kind):
+        text = str(field.type)
+        nested = [each for each in NESTED if each.__name__ in text]
+        path = prefix + field.encode_name
+        for each in nested:
+            found |= members(each, path + ("[]." if "tuple" in text else "."))
+        if not nested:
+            found.add(path)
+    return found
+
+
+NESTED = (router_settings.ColdStart, router_settings.Cors, router_settings.WeightedBackend)
+
+
+def test_every_member_of_the_settings_is_in_its_table_and_none_besides():
+    text = (DOCS / "wire.md").read_text()
+    sidecar = {row[0].strip("`") for row in rows(text, "| member | type")}
+    assert sidecar == {field.encode_name for field in msgspec.structs.fields(Settings)}
+    table = rows(text, "| member of `endpoints[]`")
+    assert {row[0].strip("`") for row in table} == members(router_settings.Endpoint)
+    defaults = {row[0].strip("`"): row[2] for row in table}
+    for name, kind in (("", router_settings.Endpoint), ("coldStart.", router_settings.ColdStart)):
+        for field in msgspec.structs.fields(kind):
+            if type(field.default) is int:
+                assert defaults[name + field.encode_name] == str(field.default)
 
 
 def test_the_example_of_a_settings_document_holds_the_defaults():

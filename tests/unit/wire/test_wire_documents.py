@@ -294,3 +294,23 @@ class TestSettingsSource:
         assert (applied, source.version) == ([1], 1)
         told = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
         assert told == ["settings file cannot be read", "settings applied", "settings refused"]
+
+    def test_a_file_that_vanishes_leaves_the_last_settings_and_is_told_once_each_time(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ):
+        path = tmp_path / "settings.json"
+        source, applied = self.source(path)
+        path.write_bytes(self.document(1))
+        for times in range(2):
+            assert source.read_file() == (not times)
+            assert not source.refused
+            kept = path.read_bytes()
+            path.unlink()
+            for _ in range(3):
+                assert not source.read_file()
+                assert source.refused
+            path.write_bytes(kept)
+        assert applied == [1]
+        assert source.current is not None
+        told = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+        assert told == ["settings applied", *["settings file cannot be read"] * 2]

@@ -29,6 +29,25 @@ SIDECAR = [
     (b"batching: {batchWaitTimeout: 2h}", r"Expected `int` <= 60000 - at `\$.batching.batchWaitTimeoutMs`"),
     (b"batching: [1]", r"Expected `object`, got `array` - at `\$.batching`"),
     (b'{"batching": {"maxBachSize": 8}}', "the nearest is maxBatchSize"),
+    (
+        b"batching: {latencyObjective: 1m}",
+        r"\$.batching.latencyObjective: expected at most defaultTimeout \(30s\), found 1m$",
+    ),
+    (
+        b"batching: {latencyObjectiveMs: 5000, defaultTimeout: 4s}",
+        r"expected at most defaultTimeout \(4s\), found 5s",
+    ),
+    (
+        b"batching: {onBatchError: isolate}",
+        r"\$.batching.onBatchError: expected Isolate or Fail, found 'isolate'$",
+    ),
+    (b"batching: {overflowStatus: 504}", r"\$.batching.overflowStatus: expected 503 or 429, found 504$"),
+    (b"batching: {overflowStatus: true}", r"\$.batching.overflowStatus: expected 503 or 429, found True$"),
+    (
+        b"batching: {maxConcurrentBatches: many}",
+        r"\$.batching.maxConcurrentBatches: expected a number or auto, found 'many'$",
+    ),
+    (b"batching: {maxConcurrentBatches: 65}", r"Expected `int` <= 64"),
 ]
 
 
@@ -52,6 +71,26 @@ def test_a_sidecars_file_is_refused_with_the_place_and_what_is_near(data: bytes,
             r"\$.endpoints\[0\].backends\[0\]: .*weight",
         ),
         (b'{"endpoints": [{"name": "e", "targets": []}]}', r"belongs in \$.endpoints\[\].backends\[\]$"),
+        (
+            b"endpoints: [{name: e, methods: [GET, post], backends: [{name: b}]}]",
+            r"\$.endpoints\[0\].methods\[1\]: expected one of GET, .*S, found 'post': did you mean POST\?",
+        ),
+        (
+            b"endpoints: [{name: e, methods: [PSOT], backends: [{name: b}]}]",
+            r"expected one of GET, .* found 'PSOT'$",
+        ),
+        (
+            b"endpoints: [{name: a, backends: [{name: b}]}, {name: e, backends: []}]",
+            r"\$.endpoints\[1\].backends: expected at least one backend with a weight above 0, found none",
+        ),
+        (
+            b"endpoints: [{name: e, backends: [{name: b, weight: 0}, {name: c, weight: 0}]}]",
+            r"\$.endpoints\[0\].backends: expected at least one backend with a weight above 0, found none",
+        ),
+        (
+            b"endpoints: [{name: e, backends: [{name: b, targets: ['h:1', 'http://h:2/x']}]}]",
+            r"\$.endpoints\[0\].backends\[0\].targets\[1\]: expected host:port such as h:2, found a URL: 'http://h:2/x'",
+        ),
     ],
 )
 def test_a_routers_file_is_refused_with_the_place_and_where_it_belongs(data: bytes, message: str):
@@ -61,7 +100,7 @@ def test_a_routers_file_is_refused_with_the_place_and_where_it_belongs(data: byt
 
 def test_durations_may_be_written_as_in_a_batch_policy():
     written = b"""
-    batching: {batchWaitTimeout: 20ms, latencyObjective: 1m30s, defaultTimeout: 2s}
+    batching: {batchWaitTimeout: 20ms, latencyObjective: 1m30s, defaultTimeout: 2m}
     userConfig: {anyMember: {timeout: 5s}}
     """
     read = settings.decode(written, text=True, by_hand=True)
@@ -69,12 +108,13 @@ def test_durations_may_be_written_as_in_a_batch_policy():
     assert (batching.batch_wait_timeout_ms, batching.latency_objective_ms, batching.default_timeout_ms) == (
         20,
         90_000,
-        2_000,
+        120_000,
     )
     assert read.user_config == {"anyMember": {"timeout": "5s"}}
     nothing = settings.decode(b"batching: {latencyObjective: null}", text=True, by_hand=True)
     assert nothing.batching.latency_objective_ms is None
-    endpoints = b'{"endpoints": [{"name": "e", "timeout": "5s", "coldStart": {"timeout": "1m"}}]}'
+    endpoints = b'{"endpoints": [{"name": "e", "timeout": "5s", "coldStart": {"timeout": "1m"},'
+    endpoints += b' "backends": [{"name": "b"}]}]}'
     (endpoint,) = decode_settings(endpoints, by_hand=True).endpoints
     assert (endpoint.timeout_ms, endpoint.cold_start.timeout_ms) == (5_000, 60_000)
 
@@ -84,6 +124,14 @@ def test_what_the_operator_sends_may_have_members_that_this_version_does_not_kno
     assert settings.decode(sidecar, text=True).batching.max_batch_size == 8
     router = b'{"v": 1, "version": 7, "endpoints": [{"name": "e", "later": 1}]}'
     assert decode_settings(router).endpoints[0].name == "e"
+
+
+def test_what_the_operator_sends_is_not_judged_as_a_persons_file_is():
+    """What a resource may hold is for the apiserver to check; a data plane serves what it can."""
+    sidecar = b'{"v": 1, "version": 7, "batching": {"latencyObjectiveMs": 2, "defaultTimeoutMs": 1}}'
+    assert settings.decode(sidecar, text=True).batching.latency_objective_ms == 2
+    router = b'{"v": 1, "version": 7, "endpoints": [{"name": "e", "methods": ["PURGE"]}]}'
+    assert decode_settings(router).endpoints[0].methods == ("PURGE",)
 
 
 @pytest.mark.parametrize("module", [settings, router_settings])
