@@ -101,6 +101,7 @@ class ControlServer:
         observer: counts.
         metrics: makes the text of /metrics.
         alive: why the process should be restarted, None while all is well.
+        waits: why it is not ready, None while it leads, or would as soon as its leader is gone.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class ControlServer:
         observer: ReportObserver,
         metrics: Callable[[], bytes],
         alive: Callable[[], str | None],
+        waits: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._gate = gate
         self._reports = reports
@@ -131,6 +133,7 @@ class ControlServer:
         self._observer = observer
         self._metrics = metrics
         self._alive = alive
+        self._waits = waits
         # NB: two, so that however many connections there are to the one port, the other has its own.
         self._pages_front, self._reports_front = (
             H1Front(
@@ -349,8 +352,9 @@ class ControlServer:
         return _text(200 if wrong is None else 500, wrong or "ok")
 
     def _readyz(self) -> Response:
-        # A standby is ready too: it is ready to take over.
-        return _text(200, "ok")
+        # A standby is ready too: it is ready to take over. An installation beside another one is of no use.
+        wrong = self._waits()
+        return _text(200 if wrong is None else 503, wrong or "ok")
 
 
 async def _listen(
