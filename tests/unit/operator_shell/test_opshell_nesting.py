@@ -19,7 +19,7 @@ from penstock_operator.handlers import Watches
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, Kind
 from penstock_operator.nesting import CUT, LEVELS
 from penstock_operator.store import Store
-from tests.support.operator_harness import Harness, backend, endpoint, settings
+from tests.support.operator_harness import Harness, backend, endpoint, serving, settings
 from tests.support.operator_process import Process, until
 from tests.support.tiny_apiserver import TinyApiserver
 from tests.support.waiting import SECONDS
@@ -160,6 +160,24 @@ async def test_a_poisoned_object_is_unreadable_and_its_neighbours_serve_on(path:
     await again.run()
     assert again.condition(BACKEND, "bad", "Ready") != ("False", "Unreadable")
     assert "bad-backend" in again.cluster.names(DEPLOYMENT, "n")
+
+
+async def test_a_backend_that_serves_and_becomes_unreadable_keeps_what_scale_reads() -> None:
+    """Its pods are counted, and an HPA finds them; of its load nothing is said that would grow old."""
+    harness = await serving()
+    before = harness.cluster.find(BACKEND, "n", "m")["status"]
+    harness.apply(backend(userConfig=nested(LEVELS)))
+    await harness.run()
+    assert harness.condition(BACKEND, "m", "Ready") == ("False", "Unreadable")
+    status = harness.cluster.find(BACKEND, "n", "m")["status"]
+    assert (status["replicas"], status["readyReplicas"]) == (1, 1)
+    kept = ("selector", "firstReadyTime", "usedBy", "settingsVersion")
+    assert [status.get(name) for name in kept] == [before.get(name) for name in kept]
+    assert "load" not in status
+    harness.pods_ready("m-backend", 3)
+    await harness.run()
+    assert harness.cluster.find(BACKEND, "n", "m")["status"]["replicas"] == 3
+    assert not harness.errors
 
 
 @pytest.mark.parametrize(
