@@ -21,6 +21,9 @@ from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.errors import ClusterError, Conflict, LeaseLost, NotFound
 from penstock_operator.kinds import LEASE
 
+UNANSWERED = 1.5
+"""Seconds until a Lease is asked for again that is nobody else's, as far as we know: the call failed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
@@ -111,7 +114,8 @@ class Elector:
         """Wait until we lead."""
         while not await self._try(self._times.renew_within):
             left = self._free_at - self._clock.time()
-            await self._clock.sleep(min(self._times.retry, left) if left > 0 else self._times.retry)
+            pause = self._times.retry if self._anothers(self.holder) else min(self._times.retry, UNANSWERED)
+            await self._clock.sleep(min(pause, left) if left > 0 else pause)
 
     async def hold(self) -> None:
         """Renew until that fails.

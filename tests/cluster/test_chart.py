@@ -140,7 +140,10 @@ def allowed(cluster: Cluster, account: str, *question: str) -> bool:
 
 
 def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namespace: Namespace) -> None:
-    """It reads its own Secret alone, changes no right, and binds routers to the one ClusterRole for them."""
+    """It reads its own Secret alone, changes no right, and binds routers to the one ClusterRole for them.
+
+    Outside of its own namespace it has the one Lease by which one of several installations acts.
+    """
     may = [
         ("patch", "deployments"),
         ("create", "tokenreviews"),
@@ -166,6 +169,11 @@ def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namesp
         ("delete", keys),
     ]
     assert [allowed(penstock, OPERATOR, *one, *own) for one in verbs] == [True, True, False, False, False]
+    shared = "leases/penstock-installation"
+    verbs = [(verb, shared) for verb in ("get", "create", "patch", "delete")]
+    verbs += [("patch", "leases/another"), ("create", "leases")]
+    rights = [allowed(penstock, OPERATOR, *one, "-n", "kube-system") for one in verbs]
+    assert rights == [True, True, True, False, False, False]
     outcome = {}
     for role in ("penstock-router", "view", "cluster-admin"):
         binding = {
