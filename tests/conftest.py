@@ -17,7 +17,9 @@ settings.load_profile("penstock")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
     parser.addoption(
-        "--without-compiled", action="store_true", help="leave out what `make compiled` has run: it has passed"
+        "--without-compiled",
+        action="store_true",
+        help="leave out what `make compiled` has run: it has passed",
     )
 
 

@@ -34,6 +34,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.fleet import Fleet
     from penstock_operator.handlers import KopfLog, Watches
     from penstock_operator.holding import CALL_SECONDS, LeaseKeeper
+    from penstock_operator.installation import Leadership, among_installations, identity_of
     from penstock_operator.lease import Elector
     from penstock_operator.metrics import Metrics, QueueMetrics
     from penstock_operator.publishing import Publisher
@@ -66,6 +67,7 @@ class Operator:
         self._store = store = Store()
         self._reports = Reports(clock)
         scaled: dict[Key, Scaled] = {}
+        self._other = ""
         metrics.show(Fleet(store, self._reports, scaled).text)
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
@@ -73,7 +75,7 @@ class Operator:
             metrics.watch_work(name, one.underway)
         self._lease = LeaseKeeper(
             partial(KubernetesCluster.connect, config.kubeconfig or None, timeout=CALL_SECONDS),
-            partial(_elector, config, clock),
+            partial(_leadership, config, clock, self._waits_for),
             clock=clock,
         )
         self._fenced = fenced = FencedCluster(
@@ -128,6 +130,7 @@ class Operator:
             observer=metrics,
             metrics=metrics.text,
             alive=self._what_is_wrong,
+            waits=lambda: f"another installation leads: {self._other}" if self._other else None,
         )
         self._context = context
         metrics.certificate_ends.set_function(
@@ -205,6 +208,7 @@ class Operator:
             LeaseLost: we lead no more. Nobody acts after that: the process ends.
         """
         await self._lease.acquire()
+        log("leading", identity=self._config.identity)
         self._metrics.leader.set(1)
         async with asyncio.TaskGroup() as tasks:
 
@@ -267,14 +271,26 @@ class Operator:
         self._metrics.watch_starts.inc()
         self._relister.soon()
 
+    def _waits_for(self, holder: str) -> None:
+        """Another installation leads, or none does any more; called in the thread of the Lease."""
+        self._other = holder
+        self._metrics.waits_for(holder)
+
     def _what_is_wrong(self) -> str | None:
         if self._acting and self._watches is not None and not self._watches.alive:
             return "the thread that watches has ended"
         return None
 
 
-def _elector(config: Config, clock: Clock, cluster: Connection, working: Callable[[], bool]) -> Elector:
-    return Elector(
+def _leadership(
+    config: Config,
+    clock: Clock,
+    waits_for: Callable[[str], None],
+    cluster: Connection,
+    working: Callable[[], bool],
+) -> Leadership:
+    where = f"{config.operator_namespace}/{config.service}"
+    first = Elector(
         cluster,
         namespace=config.operator_namespace,
         name=config.service,
@@ -282,6 +298,18 @@ def _elector(config: Config, clock: Clock, cluster: Connection, working: Callabl
         clock=clock,
         log=log,
         working=working,
+        waiting=lambda holder: log("standing by", holder=holder, lease=where) if holder else None,
+    )
+    return among_installations(
+        cluster,
+        first,
+        lease_namespace=config.lease_namespace,
+        watched=config.namespace,
+        identity=identity_of(config.operator_namespace, config.service, config.identity),
+        clock=clock,
+        log=log,
+        working=working,
+        waiting=waits_for,
     )
 
 

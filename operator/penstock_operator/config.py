@@ -102,6 +102,9 @@ class Config(BaseModel):
     operator_namespace: Annotated[
         str, Field(pattern=_NAME, description="Namespace of the operator itself, its Lease and its Service.")
     ] = "penstock-system"
+    lease_namespace: Annotated[
+        str, Field(pattern=_NAME, description="Namespace of the Lease by which one installation acts.")
+    ] = "kube-system"
     service: Annotated[
         str, Field(pattern=_NAME, description="Name of the operator's Service, and of its Lease.")
     ] = "penstock-operator"

@@ -20,7 +20,7 @@ import uvloop
 from penstock_operator.clock import Clock
 from penstock_operator.cluster import Connection
 from penstock_operator.errors import LeaseLost
-from penstock_operator.lease import Elector
+from penstock_operator.installation import Leadership
 
 T = TypeVar("T")
 
@@ -33,18 +33,18 @@ more."""
 
 
 class LeaseKeeper:
-    """An `Elector` in a thread. Create, start and use it in one loop, the one that acts.
+    """A `Leadership` in a thread. Create, start and use it in one loop, the one that acts.
 
     Args:
         connect: logs in; called in the thread. The cluster is used by nobody else.
-        elect: makes the elector for that cluster; its `working` must be the argument.
+        elect: makes it for that cluster; its `working` must be the argument.
         clock: time, the same in all threads.
     """
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[Connection]],
-        elect: Callable[[Connection, Callable[[], bool]], Elector],
+        elect: Callable[[Connection, Callable[[], bool]], Leadership],
         *,
         clock: Clock,
     ) -> None:
@@ -52,7 +52,7 @@ class LeaseKeeper:
         self._elect = elect
         self._clock = clock
         self._cluster: Connection | None = None
-        self._elector: Elector | None = None
+        self._elector: Leadership | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._acting: asyncio.AbstractEventLoop | None = None
         self._seen = float("-inf")
@@ -109,7 +109,7 @@ class LeaseKeeper:
         self._cluster = await self._connect()
         self._elector = self._elect(self._cluster, self._working)
 
-    def _leading(self) -> Elector:
+    def _leading(self) -> Leadership:
         if self._elector is None:
             raise LeaseLost("the Lease was never asked for")
         return self._elector

@@ -6,6 +6,8 @@ resourceVersion that was read, so of two candidates one wins. The leader renews 
 could not for `renew_within` seconds it must stop acting, which is earlier than anybody can take over. A
 renewal is one call: the record as we wrote it last, with its version; it is read again when that is refused.
 
+Which installation acts, where there are several, is asked in the same way: see `installation`.
+
 Source: k8s.io/client-go/tools/leaderelection/leaderelection.go.
 """
 
@@ -18,6 +20,9 @@ from penstock_operator.clock import Clock, rfc3339_micro, run_until
 from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.errors import ClusterError, Conflict, LeaseLost, NotFound
 from penstock_operator.kinds import LEASE
+
+UNANSWERED = 1.5
+"""Seconds until a Lease is asked for again that is nobody else's, as far as we know: the call failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,12 @@ class Elector:
         times: how long things take.
         log: called with a constant message and fields.
         working: whether whoever acts for us does; a leader that does not is not to stay one.
+        ours: whether a holder is one of us, from whom the Lease is taken over at once; None: nobody else is.
+        waiting: called with the holder whenever that is another one, with "" when it is no more.
+        takes: False to hold no Lease, but to lead for as long as nobody else holds this one.
+        by_apply: make the Lease by an apply, which needs no right but to this one name. (Of two that make it
+            at the same moment the later one has it, and the first sees that when it renews it.)
+        kept_seconds: how long a Lease that is given back stays ours in the eyes of the others.
     """
 
     def __init__(
@@ -62,6 +73,11 @@ class Elector:
         times: LeaseTimes | None = None,
         log: Callable[..., None] = lambda _message, **_fields: None,
         working: Callable[[], bool] = lambda: True,
+        ours: Callable[[str], bool] | None = None,
+        waiting: Callable[[str], None] = lambda _holder: None,
+        takes: bool = True,
+        by_apply: bool = False,
+        kept_seconds: int = 0,
     ) -> None:
         self._cluster = cluster
         self._namespace = namespace
@@ -71,6 +87,11 @@ class Elector:
         self._times = times or LeaseTimes()
         self._log = log
         self._working = working
+        self._ours = ours or (lambda holder: holder == identity)
+        self._waiting = waiting
+        self._takes = takes
+        self._by_apply = by_apply
+        self._kept_seconds = kept_seconds
         self._held: Obj | None = None
         self._seen: tuple[object, ...] | None = None
         self._seen_at = 0.0
@@ -93,8 +114,8 @@ class Elector:
         """Wait until we lead."""
         while not await self._try(self._times.renew_within):
             left = self._free_at - self._clock.time()
-            await self._clock.sleep(min(self._times.retry, left) if left > 0 else self._times.retry)
-        self._log("leading", identity=self._identity)
+            pause = self._times.retry if self._anothers(self.holder) else min(self._times.retry, UNANSWERED)
+            await self._clock.sleep(min(pause, left) if left > 0 else pause)
 
     async def hold(self) -> None:
         """Renew until that fails.
@@ -108,7 +129,7 @@ class Elector:
             renewed = self._working() and await self._try(self.until - self._clock.time())
             pause = self._times.retry if renewed else self._times.again
             if not renewed:
-                if self.holder not in ("", self._identity):
+                if self._anothers(self.holder):
                     raise LeaseLost(f"the Lease {self._namespace}/{self._name} is held by {self.holder}")
                 if not self.leads:
                     raise LeaseLost(
@@ -117,14 +138,15 @@ class Elector:
                     )
 
     async def release(self) -> None:
-        """Give the Lease back, so that the next leader need not wait; best effort."""
-        if not self.leads:
+        """Give the Lease back, so that the next leader need not wait (so long); best effort."""
+        if not self.leads or not self._takes:
             return
         self._renewed_at, self._held = float("-inf"), None
+        holder, kept = self._identity if self._kept_seconds else "", self._kept_seconds or 1
         try:
             live = await self._cluster.get(LEASE, self._namespace, self._name)
             if live is not None and (live.get("spec") or {}).get("holderIdentity") == self._identity:
-                await self._cluster.apply(LEASE, self._record(live, holder="", duration=1))
+                await self._cluster.apply(LEASE, self._record(live, holder=holder, duration=kept))
         except ClusterError as error:
             self._log("lease not released", error=str(error))
 
@@ -148,41 +170,57 @@ class Elector:
                 self._log("lease call failed", error=str(error))
                 return False
             else:
-                return self._ours(held, began)
+                return self._leading(held, began)
         try:
             live = await self._cluster.get(LEASE, self._namespace, self._name)
-            if live is None:
-                held = await self._cluster.create(LEASE, self._record(None))
-            else:
-                self._look(live)
-                spec = live.get("spec") or {}
-                if self.holder not in ("", self._identity):
-                    self._renewed_at = float("-inf")  # whatever we thought: it is another's
-                    given = float(spec.get("leaseDurationSeconds") or self._times.duration)
-                    self._free_at = self._seen_at + given
-                    if self._clock.time() < self._free_at:
-                        return False
-                held = await self._cluster.apply(LEASE, self._record(live))
+            if live is None and self._takes and self._by_apply:
+                await self._cluster.apply(LEASE, self._record(None))
+                live = await self._cluster.get(LEASE, self._namespace, self._name)
+            if live is not None and not self._free(live):
+                return False
+            if not self._takes:
+                return self._leading(None, began)
+            write = self._cluster.create if live is None else self._cluster.apply
+            held = await write(LEASE, self._record(live))
         except Conflict:
             return False  # somebody else was faster; look again
         except ClusterError as error:
             self._log("lease call failed", error=str(error))
             return False
-        return self._ours(held, began)
+        return self._leading(held, began)
 
-    def _ours(self, held: Obj, began: float) -> bool:
+    def _leading(self, held: Obj | None, began: float) -> bool:
         # NB: counted from before the call, so that a slow answer shortens our time and never lengthens it.
         self._renewed_at = began
         self._held = held
-        self.holder = self._identity
+        self._held_by(self._identity)
         return True
 
-    def _look(self, live: Obj) -> None:
+    def _free(self, live: Obj) -> bool:
+        """Whether the Lease, as it was just read, is nobody else's by now."""
         spec = live.get("spec") or {}
-        seen = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
+        holder = spec.get("holderIdentity") or ""
+        seen = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
         if seen != self._seen:
             self._seen, self._seen_at = seen, self._clock.time()
-        self.holder = spec.get("holderIdentity") or ""
+        if not self._anothers(holder):
+            self._held_by(holder)
+            return True
+        self._free_at = self._seen_at + float(spec.get("leaseDurationSeconds") or self._times.duration)
+        free = self._clock.time() >= self._free_at
+        if self._takes or not free:
+            self._renewed_at = float("-inf")  # whatever we thought: it is another's
+        if not free:
+            self._held_by(holder)
+        return free
+
+    def _anothers(self, holder: str) -> bool:
+        return holder not in ("", self._identity) and not self._ours(holder)
+
+    def _held_by(self, holder: str) -> None:
+        before, self.holder = self.holder, holder
+        if holder != before and (self._anothers(holder) or self._anothers(before)):
+            self._waiting(holder if self._anothers(holder) else "")
 
     def _record(self, live: Obj | None, *, holder: str | None = None, duration: int | None = None) -> Obj:
         spec = (live or {}).get("spec") or {}

@@ -175,9 +175,25 @@ class Metrics:
             registry=registry,
         )
         self.leader = Gauge(f"{prefix}_leader", "1 on the process that leads.", registry=registry)
+        self._other = Gauge(
+            f"{prefix}_waits_for_installation",
+            "1 while another installation leads; the label names its leader.",
+            ["holder"],
+            registry=registry,
+        )
         self.watch_starts = Counter(
             f"{prefix}_watch_starts", "How often the watches were started.", registry=registry
         )
+
+    def waits_for(self, holder: str) -> None:
+        """Another installation leads.
+
+        Args:
+            holder: who in it; empty where none does.
+        """
+        self._other.clear()
+        if holder:
+            self._other.labels(holder).set(1)
 
     def watch_work(self, name: str, underway: Callable[[], tuple[float, float]]) -> None:
         """Have the work that is under way in a queue measured at every scrape.

@@ -1,9 +1,10 @@
-"""JSON of the apiserver, however deeply its values are nested.
+"""JSON of the apiserver, however deeply its values are nested, and however many they are.
 
 The apiserver admits 10 000 levels in a field of any type; Python's parsers, and whatever walks a value by
 recursion, raise RecursionError at about 1000. One such object must not cost the others of its page or watch
 anything, so what lies below `CUT` is cut off before it is parsed, and `Store` keeps a stub of an object of
-more than `LEVELS`.
+more than `LEVELS`. The same becomes of a resource of more than `VALUES`: 1.5 MB, which is what etcd takes of
+an object, may be half a million empty lists, over which one look takes the loop half a second.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ LEVELS = 128
 """Levels of containers that an object may have, itself included. Every step behind the store walks values by
 recursion; the shortest reach is pydantic's, 255 levels."""
 
+VALUES = 50_000
+"""Values that the spec of a resource may have, in all its lists and maps together. A look at so many takes
+some tens of milliseconds."""
+
 CUT = LEVELS + 72
 """Levels of an answer that are parsed where it has too many: more than `LEVELS` in each of its objects, which
 lie within lists and watch events, so that the store notices."""
@@ -30,6 +35,44 @@ _TOKEN = re.compile(rb'"(?:[^"\\]+|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 class TooDeep(ValueError):
     """A value has more levels than are read."""
+
+
+class TooMany(ValueError):
+    """A resource has more values than are read."""
+
+
+def check_count(spec: Any, most: int = VALUES) -> None:
+    """See that a spec is not too large to be looked at.
+
+    Args:
+        spec: of a resource.
+        most: values that it may have.
+
+    Raises:
+        TooMany: it has more; the message says where most of them are.
+    """
+    fields = spec if isinstance(spec, dict) else {}
+    found = {name: count(member, most) for name, member in fields.items()}
+    if sum(found.values()) > most:
+        largest = max(found, key=lambda name: found[name])
+        raise TooMany(f"spec.{largest}: expected at most {most} values in a resource, found more")
+
+
+def count(value: Any, most: int) -> int:
+    """How many values there are in a value's lists and maps, itself included; beyond `most`, not exactly.
+
+    Args:
+        value: what a parser gave.
+        most: where counting ends.
+    """
+    found, waiting = 1, [value]
+    while waiting and found <= most:
+        members = waiting.pop()
+        if isinstance(members, dict | list):
+            found += len(members)
+            if found <= most:
+                waiting += members.values() if isinstance(members, dict) else members
+    return found
 
 
 def decode(data: bytes) -> Any:

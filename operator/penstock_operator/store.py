@@ -409,9 +409,13 @@ def _taken_in(obj: Obj, old: Obj | None) -> Obj:
     """
     try:
         kept = slim(obj)
+        if obj["kind"] in _PARENT_KINDS:
+            nesting.check_count(obj.get("spec"))
         return sharing(kept) if old is None else adopting(kept, old)
     except nesting.TooDeep:
         why = f"below {nesting.where(kept)}: expected at most {nesting.LEVELS} levels of nesting, found more"
+    except nesting.TooMany as error:
+        why = str(error)
     except Exception as error:
         why = f"it cannot be read: {type(error).__name__}: {error}"
     metadata = obj["metadata"]

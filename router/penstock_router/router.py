@@ -270,7 +270,7 @@ class Router:
     async def _serve(self, state: EndpointState, request: Request) -> Response:
         if state.closes(request.path):
             error = PenstockError(
-                Reason.FORBIDDEN, "expected another path, found one where a model is reconfigured"
+                Reason.FORBIDDEN, "expected another path, found one that is a model's and its sidecar's own"
             )
             return self._proxy.problem(error, request)
         return await self._proxy.serve(state, request)

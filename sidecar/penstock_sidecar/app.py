@@ -33,7 +33,7 @@ from penstock_wire import settings as wire_settings
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
 from penstock_wire.closed import ClosedPaths
-from penstock_wire.envelope import ENVELOPE_PROTOCOL
+from penstock_wire.envelope import CANCEL_PATH, ENVELOPE_PROTOCOL
 from penstock_wire.h1_front import H1Front
 from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.headers import Headers
@@ -246,10 +246,13 @@ class Sidecar:
 
     async def _listen(self) -> Listener:
         service, path = self._service, self._config.reconfigure_path
-        if path is not None:
+        closed = [] if path is None else [path]
+        if self._config.protocol == "envelope":
+            closed.append(CANCEL_PATH)
+        if closed:
             service = Guard(
                 service,
-                closed=ClosedPaths([path]),
+                closed=ClosedPaths(closed),
                 tally=self._metrics,
                 backend=lambda: self.settings.backend or self._config.backend,
                 pod=self._config.pod,

@@ -41,7 +41,7 @@ class Guard:
         self._refusals = Refusals(backend=backend, pod=pod, queued=queued)
         self._ids = RequestIds()
         self._error = PenstockError(
-            Reason.FORBIDDEN, "expected another path, found the one where the model is reconfigured"
+            Reason.FORBIDDEN, "expected another path, found one that is the model's and its sidecar's own"
         )
 
     def begin(self, exchange: Exchange) -> None:

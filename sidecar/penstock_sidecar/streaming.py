@@ -20,7 +20,7 @@ import msgspec
 
 from penstock_sidecar.exchange import from_model
 from penstock_sidecar.work import Outcome, Part, Work
-from penstock_wire.envelope import read_string
+from penstock_wire.envelope import CANCEL_PATH, read_string
 from penstock_wire.envelope_stream import Event, Splitter
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.h1_upstream import MAX_ANSWER_BYTES
@@ -43,7 +43,6 @@ EVENTS = b"text/event-stream"
 TEXT = b"text/plain; charset=utf-8"
 CANCEL_HEADER = PREFIX + b"cancel"
 """A model that takes `POST /-/cancel` says so in the head of its streamed answer."""
-CANCEL_PATH = "/-/cancel"
 CANCEL_SECONDS = 5.0
 IDLE_SECONDS = 60.0
 """A stream whose model is silent for longer is cut."""

@@ -5,8 +5,10 @@ The release is the one that all tests share; each test leaves it installed as it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,12 @@ from tests.support.k8s import (
     Load,
     Namespace,
     assert_nothing_lost,
+    condition_of,
     endpoint,
     ledger_backend,
     ledger_code,
 )
-from tests.support.release import upgrade, wait_in_force
+from tests.support.release import OPERATOR_PODS, upgrade, wait_in_force
 
 OPERATOR = f"system:serviceaccount:{INSTALLED_IN}:penstock-operator"
 CRDS = sorted(f"{kind.plural}.penstock.dev" for kind in KINDS.values())
@@ -137,7 +140,10 @@ def allowed(cluster: Cluster, account: str, *question: str) -> bool:
 
 
 def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namespace: Namespace) -> None:
-    """It reads its own Secret alone, changes no right, and binds routers to the one ClusterRole for them."""
+    """It reads its own Secret alone, changes no right, and binds routers to the one ClusterRole for them.
+
+    Outside of its own namespace it has the one Lease by which one of several installations acts.
+    """
     may = [
         ("patch", "deployments"),
         ("create", "tokenreviews"),
@@ -163,6 +169,11 @@ def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namesp
         ("delete", keys),
     ]
     assert [allowed(penstock, OPERATOR, *one, *own) for one in verbs] == [True, True, False, False, False]
+    shared = "leases/penstock-installation"
+    verbs = [(verb, shared) for verb in ("get", "create", "patch", "delete")]
+    verbs += [("patch", "leases/another"), ("create", "leases")]
+    rights = [allowed(penstock, OPERATOR, *one, "-n", "kube-system") for one in verbs]
+    assert rights == [True, True, True, False, False, False]
     outcome = {}
     for role in ("penstock-router", "view", "cluster-admin"):
         binding = {
@@ -196,9 +207,53 @@ def test_editors_and_viewers_of_a_namespace_get_their_part(penstock: Cluster, na
     assert may("editer", "patch", "--subresource=status") == {False}
 
 
-def test_standbys_are_ready_and_the_service_leads_to_the_leader(penstock: Cluster) -> None:
-    """With two replicas one leads; when it goes the other takes over the Service."""
+@contextlib.contextmanager
+def another_installation(cluster: Cluster, namespace: Namespace) -> Iterator[None]:
+    """The operator once more, in another namespace, with its rights; it would render routers otherwise.
+
+    Helm refuses a second release, whose ClusterRoles are the first one's: as where two tools apply the chart.
+    """
+    rendered = cluster.helm(
+        "template", "other", CHART, "-n", namespace.name, *VALUES, "--set", "router.replicas=3"
+    )
+    found = [one for one in yaml.safe_load_all(rendered.stdout) if one]
+    objects = [
+        one
+        for one in found
+        if one["metadata"].get("namespace") and "helm.sh/hook" not in one["metadata"].get("annotations", {})
+    ]
+    (binding,) = [one for one in found if one["kind"] == "ClusterRoleBinding"]
+    binding["metadata"]["name"] += f".{namespace.name}"
+    text = yaml.safe_dump_all([*objects, binding])
+    cluster.kubectl("apply", "-f", "-", input=text)
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", input=text)
+
+
+def test_standbys_are_ready_and_the_service_leads_to_the_leader(
+    penstock: Cluster, namespace: Namespace
+) -> None:
+    """With two replicas one leads; when it goes the other takes over the Service.
+
+    Not the operator of another installation: that one writes nothing, is not ready, and says who leads.
+    """
     system = Namespace(penstock, INSTALLED_IN)
+    namespace.apply(endpoint("e", "b"))
+
+    def router_generation() -> int:
+        found = wait_for("a router", lambda: namespace.get("deployment", "penstock-router"))
+        return int(found["metadata"]["generation"])
+
+    def refused() -> dict[str, str] | None:
+        (pod,) = namespace.list("pods", OPERATOR_PODS) or [None]
+        lines = namespace.log(pod["metadata"]["name"], "operator") if pod and started(pod) else []
+        return next((one for one in lines if one["message"] == "another installation leads"), None)
+
+    def started(pod: dict[str, Any]) -> bool:
+        states = (pod.get("status") or {}).get("containerStatuses") or [{}]
+        return "running" in states[0].get("state", {})
 
     def addresses() -> list[str]:
         found = system.get("endpointslice", "penstock-operator") or {}
@@ -213,11 +268,22 @@ def test_standbys_are_ready_and_the_service_leads_to_the_leader(penstock: Cluste
         }
 
     upgrade(penstock, "--set", "operator.replicas=2")
+    generation = router_generation()
     try:
         wait_for("two pods", lambda: len(pods()) == 2)
         (leader,) = wait_for("a leader", lambda: [one for one in addresses() if one in pods()])
         system.kubectl("delete", "pod", pods()[leader], "--wait=false")
         wait_for("the other to lead", lambda: addresses() and addresses()[0] in set(pods()) - {leader})
+        with another_installation(penstock, namespace):
+            said = wait_for("the other installation to stand by", refused)
+            assert said["holder"] == f"{INSTALLED_IN}/penstock-operator/{pods()[addresses()[0]]}"
+            system.kubectl("delete", "pod", pods()[addresses()[0]])
+            wait_for("its own standby to lead", lambda: addresses() and addresses()[0] in pods())
+            namespace.apply(endpoint("later", "b"))
+            wait_for("that to act", lambda: namespace.get("service", "later"))
+            (pod,) = namespace.list("pods", OPERATOR_PODS)
+            assert condition_of(pod, "Ready")["status"] == "False"
+            assert router_generation() == generation
         assert system.get("poddisruptionbudget", "penstock-operator")
     finally:
         upgrade(penstock)

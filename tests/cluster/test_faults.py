@@ -147,6 +147,9 @@ def alone(cluster: Cluster) -> Iterator[Cluster]:
         cluster.kubectl("scale", *where, "--replicas=0")
         selector = ("-n", INSTALLED_IN, "pods", "-l", OPERATOR_PODS, "-o", "name")
         wait_for("no operator", lambda: not cluster.kubectl("get", *selector).stdout.strip())
+        # The one under test belongs to another installation, which would wait until that one is surely gone.
+        lease = ("-n", "kube-system", "lease", "penstock-installation", "--ignore-not-found")
+        cluster.kubectl("delete", *lease)
     delete_namespace(cluster)  # of a killed run
     cluster.kubectl("create", "namespace", NAMESPACE)
     yield cluster

@@ -74,7 +74,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         cold_start: holding.
         cors: which web pages may read the answers; None = what the model answers passes as it is.
         backends: who serves it.
-        closed: paths that are refused in every spelling: where the backends' models take their userConfig.
+        closed: paths that are refused in every spelling: those where a sidecar alone may ask its model.
     """
 
     name: str

@@ -4,6 +4,11 @@
 penstock-operator
 {{- end }}
 
+{{/* The Lease by which one installation acts: that of all namespaces, or of the one that it looks after. */}}
+{{- define "penstock.installationLease" -}}
+penstock-installation{{ with .Values.operator.watchNamespace }}.{{ . }}{{ end }}
+{{- end }}
+
 {{/* The ClusterRole of routers, the only one that the operator may bind. */}}
 {{- define "penstock.routerClusterRole" -}}
 penstock-router

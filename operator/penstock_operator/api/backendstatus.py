@@ -12,7 +12,7 @@ from penstock_operator.api.fields import map_list
 
 
 class LoadStatus(Part):
-    """The load of all pods of a backend, refreshed at most every 15 seconds."""
+    """The load of all pods of a backend, refreshed within 3 seconds; later where many backends are busy."""
 
     queued: Annotated[int, Field(description="Items that wait.")] = 0
     ongoing: Annotated[int, Field(description="Items that are with the model.")] = 0

@@ -6,6 +6,7 @@ from penstock_operator.api.batchpolicy import BatchPolicy, BatchPolicySpec
 from penstock_operator.api.modelbackend import Drain, ModelBackend
 from penstock_operator.api.modelendpoint import ModelEndpoint
 from penstock_wire import durations, settings
+from penstock_wire.envelope import CANCEL_PATH
 
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
@@ -157,3 +158,10 @@ def unreachable_batch(spec: BatchPolicySpec) -> str | None:
             f"items: with what parts it from the next, an item has at least {LEAST_ITEM_BYTES} bytes"
         )
     return None
+
+
+def closed_paths(backend: ModelBackend) -> tuple[str, ...]:
+    """The paths at which a sidecar alone may ask the model: userConfig comes there, or who has left."""
+    path = reconfigure_path(backend)
+    cancel = (CANCEL_PATH,) if backend.spec.model.protocol == "envelope" else ()
+    return ((path,) if path is not None else ()) + cancel

@@ -43,11 +43,11 @@ one with 32 backends, each with ten statuses."""
 BURST = 10.0
 PER_SECOND = 2.0
 """Reports that a pod may send at once, and each second after that. It reports once a second, and at once when
-something has changed."""
+something has changed. So many requests of an address are refused at once, too."""
 
 PATIENCE = 1.0
-"""Seconds that a report too many waits for its turn. One that would wait for longer is refused after as long:
-who sends it over and over is held up by its own connection."""
+"""Seconds that a report too many waits for its turn. One that would wait for longer is refused after as long,
+and so is whatever else is refused too often: who sends it over and over is held up by its own connections."""
 
 WHOLE_REPORT = 16 * 1024
 """Bytes up to which a body is received together with its head. Most reports are smaller by far; so much does
@@ -101,6 +101,7 @@ class ControlServer:
         observer: counts.
         metrics: makes the text of /metrics.
         alive: why the process should be restarted, None while all is well.
+        waits: why it is not ready, None while it leads, or would as soon as its leader is gone.
     """
 
     def __init__(
@@ -117,12 +118,14 @@ class ControlServer:
         observer: ReportObserver,
         metrics: Callable[[], bytes],
         alive: Callable[[], str | None],
+        waits: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._gate = gate
         self._reports = reports
         self._store = store
         self._clock = clock
         self._turns = ReviewLimit(clock, burst=BURST, per_second=PER_SECOND)
+        self._refusals = ReviewLimit(clock, burst=BURST, per_second=PER_SECOND)
         self._records = Records(store)
         self._reported = reported
         self._leads = leads
@@ -131,6 +134,7 @@ class ControlServer:
         self._observer = observer
         self._metrics = metrics
         self._alive = alive
+        self._waits = waits
         # NB: two, so that however many connections there are to the one port, the other has its own.
         self._pages_front, self._reports_front = (
             H1Front(
@@ -204,7 +208,7 @@ class ControlServer:
         elif page is not None and request.method in ("GET", "HEAD"):
             exchange.answer(page())
         else:
-            exchange.answer(_text(404, "expected GET /metrics, /livez, /readyz or a report"))
+            self._turn_away(exchange, _text(404, "expected GET /metrics, /livez, /readyz or a report"))
 
     def _secure(self, exchange: Exchange) -> None:
         """Serve the port that speaks TLS."""
@@ -212,7 +216,7 @@ class ControlServer:
         if kind is not None and exchange.request.method == "POST":
             self._report(exchange, kind)
         else:
-            exchange.answer(_text(404, "reports alone: POST /reports/sidecar, /reports/router"))
+            self._turn_away(exchange, _text(404, "reports alone: POST /reports/sidecar, /reports/router"))
 
     def _report(self, exchange: Exchange, kind: str) -> None:
         # First who it is, then what it says: of a stranger nothing is read but what came with the head.
@@ -237,7 +241,10 @@ class ControlServer:
         request = exchange.request
         try:
             caller = await self._gate.admit(**_credentials(request, kind))
-            await self._turn(caller)
+            if not await self._turn(caller):
+                often = f"expected at most {PER_SECOND:.0f} reports a second from a pod"
+                self._refuse(exchange, kind, ReportRefused(429, "too_often", often), late=True)
+                return
             answer = self._take(request, await self._body(request, caller, kind), caller, kind)
         except ReportRefused as refusal:
             self._refuse(exchange, kind, refusal)
@@ -249,19 +256,12 @@ class ControlServer:
         else:
             exchange.answer(answer)
 
-    async def _turn(self, caller: Caller) -> None:
-        """Wait until a pod may report again.
-
-        Raises:
-            ReportRefused: too many of its reports wait already.
-        """
+    async def _turn(self, caller: Caller) -> bool:
+        """Wait until a pod may report again; False at once where too many of its reports wait already."""
         wait = self._turns.reserve(caller.uid, patience=PATIENCE)
-        if wait != 0.0:
-            await self._clock.sleep(PATIENCE if wait is None else wait)
-        if wait is None:
-            raise ReportRefused(
-                429, "too_often", f"expected at most {PER_SECOND:.0f} reports a second from a pod"
-            )
+        if wait:
+            await self._clock.sleep(wait)
+        return wait is not None
 
     async def _body(self, request: Request, caller: Caller, kind: str) -> bytes:
         """A request's whole body.
@@ -307,9 +307,16 @@ class ControlServer:
         )
         return min(MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT + ENDPOINT_BYTES * endpoints)
 
-    def _refuse(self, exchange: Exchange, kind: str, refusal: ReportRefused) -> None:
+    def _refuse(self, exchange: Exchange, kind: str, refusal: ReportRefused, *, late: bool = False) -> None:
         self._observer.report(kind, refusal.reason)
-        exchange.answer(_problem(refusal))
+        self._turn_away(exchange, _problem(refusal), late=late)
+
+    def _turn_away(self, exchange: Exchange, answer: Response, *, late: bool = False) -> None:
+        """Answer a request that is refused: at once, or late; always late where its address sends many."""
+        if not late and self._refusals.take(exchange.request.peer):
+            exchange.answer(answer)
+        else:
+            exchange.gone = self._clock.call_at(self._clock.time() + PATIENCE, exchange.answer, answer).cancel
 
     def _take(self, request: Request, body: bytes, caller: Caller, kind: str) -> Response:
         report: wire.SidecarReport | wire.RouterReport
@@ -349,8 +356,9 @@ class ControlServer:
         return _text(200 if wrong is None else 500, wrong or "ok")
 
     def _readyz(self) -> Response:
-        # A standby is ready too: it is ready to take over.
-        return _text(200, "ok")
+        # A standby is ready too: it is ready to take over. An installation beside another one is of no use.
+        wrong = self._waits()
+        return _text(200 if wrong is None else 503, wrong or "ok")
 
 
 async def _listen(
@@ -382,6 +390,7 @@ def _problem(refusal: ReportRefused) -> Response:
         "status": refusal.status,
         "reason": refusal.reason,
         "detail": refusal.detail,
+        "error": refusal.detail,
     }
     return Response(
         refusal.status, ((b"content-type", b"application/problem+json"),), msgspec.json.encode(body)

@@ -210,7 +210,7 @@ def router_endpoints(
     endpoints: Sequence[ModelEndpoint],
     found: TrafficPlan,
     ports: Mapping[str, int],
-    closed: Mapping[str, str],
+    closed: Mapping[str, Sequence[str]],
 ) -> tuple[router_settings.Endpoint, ...]:
     """The endpoints as the router is told them, sorted by name.
 
@@ -218,7 +218,7 @@ def router_endpoints(
         endpoints: all endpoints of the namespace.
         found: the namespace's plan.
         ports: port by endpoint name; an endpoint without one is left out.
-        closed: for each backend whose model takes a userConfig, the path where it does.
+        closed: by backend, the paths of its model where no client may ask.
     """
     return tuple(
         router_settings.Endpoint(
@@ -240,9 +240,9 @@ def router_endpoints(
             closed=tuple(
                 sorted(
                     {
-                        closed[share.name]
+                        path
                         for share in found.endpoints[endpoint.name].backends
-                        if share.name in closed
+                        for path in closed.get(share.name, ())
                     }
                 )
             ),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from penstock_operator.api import ModelBackend, ResourceError
+from penstock_operator.api.backendstatus import LoadStatus
 from penstock_operator.api.defaults import batching_spec, unreachable_batch, unreachable_target
 from penstock_operator.apply import CHANGED, needs_write
 from penstock_operator.autoscaling import Recommendation
@@ -15,9 +18,12 @@ from penstock_operator.desired.keeping import Pods
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SERVICE_ACCOUNT
 from penstock_operator.reconcile import ghosts
 from penstock_operator.reconcile.context import Context, Problems, Scaled, outcome
-from penstock_operator.reconcile.writing import write_status
-from penstock_operator.status import BackendObserved, backend_status, parse_failed, publish_load
-from penstock_operator.store import Key, owner_uids
+from penstock_operator.reconcile.writing import same_status, write_status
+from penstock_operator.status import BackendObserved, backend_status, load_moved, unreadable_status
+from penstock_operator.store import Key, key_of, owner_uids
+
+LOAD_SETTLES = 15.0
+"""Seconds after the start for which the load that the last operator has shown stands."""
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
@@ -40,7 +46,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     try:
         backend = ctx.view.read(stored)
     except ResourceError as error:
-        await write_status(ctx, stored, parse_failed(stored, str(error), now=ctx.now()))
+        await write_status(ctx, stored, unreadable(ctx, stored, str(error)))
         return None
     if not isinstance(backend, ModelBackend) or backend.deleting:
         return None
@@ -73,6 +79,21 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     return wait if wait is not None else again
 
 
+def unreadable(ctx: Context, stored: Obj, error: str) -> dict[str, Any]:
+    """The status of a backend that cannot be followed.
+
+    Args:
+        ctx: the shared pieces.
+        stored: the backend.
+        error: why.
+    """
+    key = key_of(stored)
+    live = ctx.store.get(DEPLOYMENT, key.namespace, names.backend(key.name))
+    if live is not None and stored["metadata"].get("uid") not in owner_uids(live):
+        live = None
+    return unreadable_status(stored, error, deployment=live, now=ctx.now())
+
+
 def _unused(ctx: Context, backend: ModelBackend) -> list[Obj]:
     """A backend's children, but a ServiceAccount that a pod of its still names.
 
@@ -97,7 +118,7 @@ def forget(ctx: Context, key: Key) -> None:
     """
     ctx.view.forget(key)
     ctx.scaled.pop(key, None)
-    ctx.load_published.pop(key, None)
+    ctx.load_turns.forget(key)
     ctx.reports.forget_backend(key.namespace, key.name)
 
 
@@ -154,6 +175,34 @@ def _unsure(backend: ModelBackend, recommendation: Recommendation | None) -> boo
     return known and not recommendation.metrics_available
 
 
+def look_at_load(ctx: Context, key: Key) -> None:
+    """Have the load of a backend shown where it has moved, as soon as its turn comes.
+
+    Args:
+        ctx: the shared pieces.
+        key: which backend.
+    """
+    backend = ctx.view.backend(key.namespace, key.name)
+    if backend is None:
+        return
+    reference = backend.spec.batch_policy_ref
+    policy = ctx.view.policy(key.namespace, reference) if reference else None
+    if _is_news(ctx, backend, _load(ctx, key, batching_spec(backend, policy).max_batch_size)):
+        ctx.load_turns.ask(key)
+
+
+def _load(ctx: Context, key: Key, max_batch_size: int) -> LoadStatus:
+    return ctx.reports.window(key.namespace, key.name).load(ctx.clock.time(), max_batch_size)
+
+
+def _is_news(ctx: Context, backend: ModelBackend, load: LoadStatus) -> bool:
+    """Whether a load is to be shown: not while it is that of the few reports that a new operator has."""
+    old = backend.status.load
+    if old is not None and ctx.clock.time() < ctx.started + LOAD_SETTLES:
+        return False
+    return load_moved(old, load)
+
+
 async def _write_status(
     ctx: Context,
     key: Key,
@@ -181,12 +230,7 @@ async def _write_status(
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(namespace, reference) if reference else None
     spec = batching_spec(backend, policy)
-    now = ctx.clock.time()
-    fresh = ctx.reports.window(namespace, name).load(now, spec.max_batch_size)
-    published = ctx.load_published.get(key)
-    if published is None and backend.status.load is not None:
-        published = ctx.load_published[key] = now  # after a restart the old number stands for a while
-    load = publish_load(backend.status.load, fresh, elapsed=None if published is None else now - published)
+    turn, fresh = ctx.load_turns.take(key), _load(ctx, key, spec.max_batch_size)
     seen = BackendObserved(
         deployment=ctx.store.get(DEPLOYMENT, namespace, names.backend(name)),
         pods=ctx.view.backend_pods(namespace, name),
@@ -197,7 +241,7 @@ async def _write_status(
         refused=problems.refused,
         scale_refused=scaled.refused,
         used_by=ctx.view.plan(namespace).used_by.get(name, ()),
-        load=load,
+        load=backend.status.load or fresh,
         recommendation=recommendation if backend.spec.autoscaling is not None else None,
         scaled=untold,
         foreign_scaler=scaled.foreign,
@@ -206,11 +250,14 @@ async def _write_status(
         upgrade_pending=pods.upgrade_pending,
         held=held,
     )
-    written = await write_status(ctx, stored, backend_status(backend, seen, now=ctx.now()))
+    status = backend_status(backend, seen, now=ctx.now())
+    if _is_news(ctx, backend, fresh) and (turn or not same_status(status, stored.get("status") or {})):
+        # What is written anyway shows the load as well.
+        status = backend_status(backend, replace(seen, load=fresh), now=ctx.now())
+        ctx.load_turns.forget(key)
+    written = await write_status(ctx, stored, status)
     # NB: what the autoscaler has changed while this was being written stays for the next status.
     scaled.untold = [entry for entry in scaled.untold if entry not in untold]
-    if load != backend.status.load or published is None:
-        ctx.load_published[key] = now
     if written and reference:
         ctx.enqueue(Key(POLICY.kind, namespace, reference), 0.0)
     return None

@@ -16,6 +16,7 @@ from penstock_operator.control.reports import Reports
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ClusterError, NameTaken, Rejected
 from penstock_operator.kinds import SERVICE, kind_of
+from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.view import View
 from penstock_operator.status import Refusal, refusal
 from penstock_operator.store import Change, Key, Store, key_of, owner_uids
@@ -88,7 +89,6 @@ class Context:
         draw_secret: draws a secret for a pod template.
         router_problems: by namespace, since a router has no object of its own to carry conditions.
         scaled: by backend.
-        load_published: by backend, when its load was last put into its status.
         saying: the statuses that are being written: what a watch tells of them is no news.
         started: when the first list was complete, monotonic seconds.
     """
@@ -110,9 +110,13 @@ class Context:
     draw_secret: Callable[[], str] = lambda: secrets.token_hex(16)
     router_problems: dict[str, Problems] = field(default_factory=dict)
     scaled: dict[Key, Scaled] = field(default_factory=dict)
-    load_published: dict[Key, float] = field(default_factory=dict)
     saying: dict[Key, Obj] = field(default_factory=dict)
     started: float = float("-inf")
+    load_turns: LoadTurns = field(init=False)
+    """Whose load is shown next."""
+
+    def __post_init__(self) -> None:
+        self.load_turns = LoadTurns(self.clock, lambda key: self.enqueue(key, 0.0))
 
     def now(self) -> str:
         """Wall time as conditions spell it."""

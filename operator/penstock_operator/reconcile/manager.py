@@ -22,8 +22,9 @@ from penstock_operator.store import Change, Key, key_of, parent_changed
 from penstock_operator.supervision import keep_running
 from penstock_operator.workqueue import QueueObserver, WorkQueue, work
 
-LOAD_INTERVAL = 15.0
-"""Seconds between two looks at whether a backend's load is worth publishing."""
+LOAD_INTERVAL = 2.0
+"""Seconds between two looks at whether a backend's load has moved. With a report a second it is shown within
+3 s where there are turns for all (see `load_turns`)."""
 
 SCALERS = 4
 """Backends scaled at once: an apiserver that takes seconds over one must not hold up the others."""
@@ -149,7 +150,7 @@ class Manager:
             self._policy_of(key)
         elif now - self._load_looked.get(key, float("-inf")) >= LOAD_INTERVAL:
             self._load_looked[key] = now
-            self.queue.add(key)
+            backend.look_at_load(self.ctx, key)
 
     def _changed(self, change: Change) -> None:
         self._forget_namesake(change)
@@ -235,7 +236,11 @@ class Manager:
         stored = self.ctx.store.get(kind, key.namespace, key.name) if kind is not None else None
         if stored is not None and self.ctx.failures(key) >= TOLD_AFTER:
             why = f"{key}: it cannot be followed: {type(error).__name__}: {error}"
-            await write_status(self.ctx, stored, parse_failed(stored, why, now=self.ctx.now()))
+            if kind is BACKEND:
+                status = backend.unreadable(self.ctx, stored, why)
+            else:
+                status = parse_failed(stored, why, now=self.ctx.now())
+            await write_status(self.ctx, stored, status)
 
     async def scale(self, key: Key) -> float | None:
         """Run the autoscaler for one backend once (see `reconcile`).

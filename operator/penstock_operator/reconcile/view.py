@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from penstock_operator.api import (
     ResourceError,
     TrafficSplit,
 )
-from penstock_operator.api.defaults import reconfigure_path
+from penstock_operator.api.defaults import closed_paths
 from penstock_operator.cluster import Obj
 from penstock_operator.desired import labels, names, ports, settings, traffic
 from penstock_operator.kinds import (
@@ -49,13 +49,13 @@ class Backends:
         untried: those that were never ready.
         without_service: those whose ready pods no router finds: the Service of their name is not theirs, or
             is not there (yet).
-        reconfigure_paths: where their models take a userConfig, of those that do.
+        closed_paths: those of their models where no client may ask, of those that have some.
     """
 
     ready: Mapping[str, bool]
     untried: frozenset[str]
     without_service: frozenset[str]
-    reconfigure_paths: Mapping[str, str]
+    closed_paths: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +184,12 @@ class View:
                 if not ready[name := stored["metadata"]["name"]]
                 and not (stored.get("status") or {}).get("firstReadyTime")
             )
-            paths = {
-                backend.name: path
+            closed = {
+                backend.name: paths
                 for backend in self.backends(namespace)
-                if (path := reconfigure_path(backend)) is not None
+                if (paths := closed_paths(backend))
             }
-            seen = Backends(ready=ready, untried=untried, without_service=without, reconfigure_paths=paths)
+            seen = Backends(ready=ready, untried=untried, without_service=without, closed_paths=closed)
             # NB: an equal picture keeps its identity, by which the plan is cached.
             known = (epochs, known[1] if known is not None and known[1] == seen else seen)
             self._backends[namespace] = known
@@ -250,7 +250,7 @@ class View:
             namespace: where.
         """
         planned = self._planned(namespace)
-        closed = planned.backends.reconfigure_paths
+        closed = planned.backends.closed_paths
         return settings.for_router(
             traffic.router_endpoints(planned.endpoints, planned.plan, planned.ports, closed)
         )

@@ -4,7 +4,13 @@ Read `conditions` (how they merge), `pods` (what kubelet says of containers), `r
 says of writes), then the kinds: `backend`, `endpoint` (with `RouterObserved`), `split`, `policy`.
 """
 
-from penstock_operator.status.backend import HISTORY, BackendObserved, backend_status, publish_load
+from penstock_operator.status.backend import (
+    HISTORY,
+    BackendObserved,
+    backend_status,
+    load_moved,
+    unreadable_status,
+)
 from penstock_operator.status.conditions import condition, merge, parse_failed
 from penstock_operator.status.endpoint import EndpointObserved, RouterObserved, endpoint_status
 from penstock_operator.status.policy import PolicyUse, policy_status
@@ -21,10 +27,11 @@ __all__ = [
     "backend_status",
     "condition",
     "endpoint_status",
+    "load_moved",
     "merge",
     "parse_failed",
     "policy_status",
-    "publish_load",
     "refusal",
     "split_status",
+    "unreadable_status",
 ]

@@ -30,7 +30,6 @@ HISTORY = 10
 """Entries that a status keeps of what was changed, and of which pods refused."""
 _SAID = 1024
 """Characters of a model's message that a status keeps."""
-_SHOW_LOAD_EVERY_S = 15.0
 _SHOW_LOAD_SHARE = 0.1
 
 
@@ -48,7 +47,7 @@ class BackendObserved:
         refused: why the apiserver did not take a child, if so (an image name, a quota, a webhook).
         scale_refused: why it did not take the autoscaler's number, if so.
         used_by: as `traffic.TrafficPlan.used_by`.
-        load: the load to publish (see `publish_load`).
+        load: the load to show.
         recommendation: the autoscaler's last one; None where there is no autoscaling.
         scaled: what was changed through `/scale` and may not be in `status.scaling` yet, the oldest first.
         foreign_scaler: another manager that writes `/scale` beside the autoscaler.
@@ -118,21 +117,38 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
     ).document() | {"conditions": conditions.merge(old.conditions, found, generation=generation, now=now)}
 
 
-def publish_load(old: LoadStatus | None, new: LoadStatus, *, elapsed: float | None) -> LoadStatus:
-    """The load to show: the new one at most every 15 s, and only if a number changed by more than 10 %.
+def unreadable_status(
+    stored: Mapping[str, Any], error: str, *, deployment: Object | None, now: str
+) -> dict[str, Any]:
+    """The status of a backend that cannot be read: its pods are counted all the same, for `/scale`.
+
+    Args:
+        stored: the backend as stored.
+        error: why it cannot be read.
+        deployment: its live Deployment.
+        now: the time, as in `backend_status`.
+    """
+    counts = (deployment or {}).get("status") or {}
+    selector = labels.selector_text(labels.backend_selector(stored["metadata"]["name"]))
+    return conditions.parse_failed(stored, error, now=now) | {
+        "replicas": counts.get("replicas") or 0,
+        "readyReplicas": counts.get("readyReplicas") or 0,
+        "updatedReplicas": counts.get("updatedReplicas") or 0,
+        "selector": selector,
+    }
+
+
+def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
+    """Whether the load that a status shows is another by now: a number has changed by more than a tenth.
 
     Args:
         old: the load in the live status.
         new: the load now.
-        elapsed: seconds since the load was last published; None if never.
     """
-    if old is None or elapsed is None:
-        return new
-    if elapsed < _SHOW_LOAD_EVERY_S:
-        return old
+    if old is None:
+        return True
     before, after = old.model_dump(), new.model_dump()
-    moved = any(abs(after[key] - before[key]) > _SHOW_LOAD_SHARE * abs(before[key]) for key in before)
-    return new if moved else old
+    return any(abs(after[key] - before[key]) > _SHOW_LOAD_SHARE * abs(before[key]) for key in before)
 
 
 def _needed(backend: ModelBackend) -> int:

@@ -88,6 +88,8 @@ def shares(weights: Iterable[tuple[str, int]]) -> str:
 def parse_failed(stored: Mapping[str, Any], error: str, *, now: str) -> dict[str, Any]:
     """The status of a stored object that does not parse: Ready=False and Stalled=True, reason Unreadable.
 
+    What its status said beside its conditions stays, since what was made for it stays; but for its load.
+
     Args:
         stored: the object as stored.
         error: the ResourceError's message.
@@ -101,7 +103,8 @@ def parse_failed(stored: Mapping[str, Any], error: str, *, now: str) -> dict[str
     ]
     ready = condition("Ready", "False", "Unreadable", error)
     conditions = [ready, *flags(ready, reconciling=False, stalled=True)]
-    return {
+    kept = {name: value for name, value in (stored.get("status") or {}).items() if name != "load"}
+    return kept | {
         "observedGeneration": generation,
         "conditions": merge(old, conditions, generation=generation, now=now),
     }

@@ -197,6 +197,10 @@ def test_where_a_model_is_reconfigured() -> None:
     assert defaults.reconfigure_path(backend(model=CONTAINER | {"reconfigurePath": "/c"})) == "/c"
     assert defaults.reconfigure_path(backend(model=python)) == "/-/reconfigure"
     assert defaults.reconfigure_path(backend(model=python | {"reconfigurePath": "/c"})) == "/c"
+    assert defaults.closed_paths(backend(model=CONTAINER)) == ()
+    assert defaults.closed_paths(backend(model=CONTAINER | {"protocol": "envelope"})) == ("/-/cancel",)
+    both = CONTAINER | {"protocol": "envelope", "reconfigurePath": "/c"}
+    assert defaults.closed_paths(backend(model=both)) == ("/c", "/-/cancel")
 
 
 def test_a_batch_that_can_never_be_full() -> None:

@@ -475,10 +475,10 @@ def test_the_router_is_told_of_endpoints_with_a_port() -> None:
     assert [(item.name, item.port, item.timeout_ms) for item in found] == [("a", 20000, 60000)]
 
 
-def test_the_router_closes_the_paths_where_an_endpoints_models_take_their_user_config() -> None:
+def test_the_router_closes_the_paths_that_are_an_endpoints_models_own() -> None:
     """Those of the backends that serve it, each once."""
     plan = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=1, c=1)], dict.fromkeys("abcd", True))
-    closed = {"a": "/x", "b": "/c", "c": "/x", "d": "/d"}
+    closed = {"a": ["/x"], "b": ["/c", "/x"], "c": ["/x"], "d": ["/d"]}
     (found,) = traffic.router_endpoints([endpoint("e")], plan, {"e": 20000}, closed)
     assert found.closed == ("/c", "/x")
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from penstock_operator.api import KINDS, BatchPolicy, ModelBackend, ModelEndpoint, Resource, TrafficSplit
-from penstock_operator.api.defaults import reconfigure_path
+from penstock_operator.api.defaults import closed_paths
 from penstock_operator.desired import backend, deployment, ports, router, settings, traffic
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.keeping import Pods
@@ -41,7 +41,7 @@ def render(resources: list[Resource]) -> list[dict[str, Any]]:
     if endpoints:
         plan = traffic.plan(endpoints, splits, {item.name: True for item in backends})
         given = ports.allocate([item.name for item in endpoints], [])
-        closed = {item.name: path for item in backends if (path := reconfigure_path(item)) is not None}
+        closed = {item.name: closed_paths(item) for item in backends}
         told = settings.next_version(
             settings.for_router(traffic.router_endpoints(endpoints, plan, given, closed)),
             recorded=None,

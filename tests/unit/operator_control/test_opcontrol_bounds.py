@@ -271,3 +271,34 @@ async def test_bodies_that_are_being_received_have_a_budget(
     assert (await server.post(own, kind="router", bearer=token(mark="r2")))[0] == 200
     for writer in (first, second, third):
         writer.close()
+
+
+@pytest.mark.parametrize("path", ["/reports/sidecar", "/reports/router", "/nothing"])
+async def test_who_is_refused_over_and_over_waits_for_each_answer(server: Harness, path: str) -> None:
+    """With a token that is known to be bad, or for nothing: what its connections bear; pods are let in.
+
+    The pods of its address, too; and a burst is answered at once, so that a pod which comes early reads why.
+    """
+    good = server.status
+    server.status = verdict(authenticated=False)
+
+    async def ask() -> int:
+        headers = {"authorization": f"Bearer {token(mark='bad')}"}
+        async with server.session.post(server.url + path, headers=headers) as answer:
+            await answer.read()
+            return answer.status
+
+    status = 404 if path == "/nothing" else 401
+    assert [await ask() for _ in range(int(BURST))] == [status] * int(BURST)
+    late = [asyncio.create_task(ask()) for _ in range(20)]
+    gone = asyncio.create_task(ask())
+    await until(lambda: server.clock.waiting == 21)
+    assert not any(task.done() for task in late)
+    server.status = good
+    assert (await server.post(sidecar()))[0] == 200
+    gone.cancel()
+    await until(lambda: server.clock.waiting == 20)
+    server.clock.turn(PATIENCE)
+    assert await asyncio.gather(*late) == [status] * 20
+    server.clock.turn(BURST / PER_SECOND)
+    assert await ask() == status

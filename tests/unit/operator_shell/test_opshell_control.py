@@ -129,6 +129,7 @@ async def test_refusals(server: Harness, name: str, setup: dict[str, Any], statu
     server.store.put(pod("m-2", "uid-2", **{"penstock.dev/backend": "m"}))
     found, answer = await server.post(sidecar())
     assert (found, answer["reason"]) == (status, reason)
+    assert answer["error"] == answer["detail"]
     assert server.heard == []
     assert server.reports.of_backend("n", "m") == {}
 

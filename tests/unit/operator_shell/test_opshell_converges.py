@@ -13,7 +13,7 @@ from penstock_operator.kinds import (
     ENDPOINT,
     POLICY,
 )
-from tests.support.operator_harness import Harness, backend, endpoint, policy, serving, settings, split
+from tests.support.operator_harness import Harness, backend, endpoint, policy, serving, split
 
 
 def world() -> list[dict[str, Any]]:
@@ -153,20 +153,6 @@ async def test_events_tell_of_transitions_only() -> None:
     harness.manager.enqueue_all()
     await harness.run()
     assert len(events()) == count
-
-
-async def test_a_new_load_is_published_at_most_every_fifteen_seconds() -> None:
-    """A report a second does not make a status write a second."""
-    harness = await serving()
-    harness.cluster.writes.clear()
-    version = settings(harness)["version"]
-    for second in range(60):
-        harness.report("m", "m-backend-0", version=version, load=second * 3)
-        await harness.turn(1)
-    statuses = [
-        write for write in harness.cluster.writes if write[0] == "status" and write[1] == "ModelBackend"
-    ]
-    assert 1 <= len(statuses) <= 5
 
 
 async def test_a_pod_that_falls_silent_is_told_of_soon() -> None:

@@ -17,9 +17,9 @@ from penstock_operator.api.crds import definition
 from penstock_operator.cluster import Credentials, KubernetesCluster
 from penstock_operator.handlers import Watches
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, Kind
-from penstock_operator.nesting import CUT, LEVELS
+from penstock_operator.nesting import CUT, LEVELS, VALUES, TooMany, check_count, count
 from penstock_operator.store import Store
-from tests.support.operator_harness import Harness, backend, endpoint, settings
+from tests.support.operator_harness import Harness, backend, endpoint, serving, settings
 from tests.support.operator_process import Process, until
 from tests.support.tiny_apiserver import TinyApiserver
 from tests.support.waiting import SECONDS
@@ -160,6 +160,57 @@ async def test_a_poisoned_object_is_unreadable_and_its_neighbours_serve_on(path:
     await again.run()
     assert again.condition(BACKEND, "bad", "Ready") != ("False", "Unreadable")
     assert "bad-backend" in again.cluster.names(DEPLOYMENT, "n")
+
+
+@pytest.mark.parametrize("path", free_form())
+@pytest.mark.parametrize("shape", ["list", "map", "square"])
+async def test_an_object_of_too_many_values_is_unreadable(path: str, shape: str) -> None:
+    """Wide, or many little containers: it is not walked through at each look, and all else converges."""
+    shapes: dict[str, Any] = {
+        "list": [[]] * VALUES,
+        "map": {str(number): 1 for number in range(VALUES)},
+        "square": [[1] * 250] * (VALUES // 250),
+    }
+    harness = Harness()
+    harness.apply(poisoned(path, {"a": shapes[shape]}))
+    harness.apply(backend("good"))
+    await harness.run()
+    assert not harness.errors
+    assert harness.condition(BACKEND, "bad", "Ready") == ("False", "Unreadable")
+    message = harness.cluster.find(BACKEND, "n", "bad")["status"]["conditions"][0]["message"]
+    field = ".".join(path.split(".")[1:3])
+    assert message.endswith(f"{field}: expected at most {VALUES} values in a resource, found more")
+    assert harness.cluster.names(DEPLOYMENT, "n") == ["good-backend"]
+    stored = harness.ctx.store.get(BACKEND, "n", "bad")
+    assert stored is not None
+    assert "spec" not in stored
+
+
+def test_values_are_counted_up_to_the_bound() -> None:
+    """A text is one value, however long; the resource as a whole counts, and its largest field is named."""
+    assert count({"a": [1, {"b": "x" * VALUES}], "c": {}}, 100) == 6
+    assert count([[1] * 10] * 10, 50) > 50
+    check_count({"a": [1] * 40, "b": [1] * 50}, 92)
+    with pytest.raises(TooMany, match=r"spec\.b: expected at most 91 values"):
+        check_count({"a": [1] * 40, "b": [1] * 50}, 91)
+
+
+async def test_a_backend_that_serves_and_becomes_unreadable_keeps_what_scale_reads() -> None:
+    """Its pods are counted, and an HPA finds them; of its load nothing is said that would grow old."""
+    harness = await serving()
+    before = harness.cluster.find(BACKEND, "n", "m")["status"]
+    harness.apply(backend(userConfig=nested(LEVELS)))
+    await harness.run()
+    assert harness.condition(BACKEND, "m", "Ready") == ("False", "Unreadable")
+    status = harness.cluster.find(BACKEND, "n", "m")["status"]
+    assert (status["replicas"], status["readyReplicas"]) == (1, 1)
+    kept = ("selector", "firstReadyTime", "usedBy", "settingsVersion")
+    assert [status.get(name) for name in kept] == [before.get(name) for name in kept]
+    assert "load" not in status
+    harness.pods_ready("m-backend", 3)
+    await harness.run()
+    assert harness.cluster.find(BACKEND, "n", "m")["status"]["replicas"] == 3
+    assert not harness.errors
 
 
 @pytest.mark.parametrize(

@@ -105,11 +105,11 @@ async def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def operators(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[Callable[[str], Any]]:
+async def operators(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     running: list[Process] = []
 
-    async def start(pod: str = "op-1") -> Process:
-        running.append(await Process.start(server, tmp_path, pod))
+    async def start(pod: str = "op-1", *flags: str) -> Process:
+        running.append(await Process.start(server, tmp_path, pod, *flags))
         return running[-1]
 
     yield start
@@ -209,6 +209,25 @@ async def test_a_standby_waits_is_ready_and_takes_no_reports(server: TinyApiserv
     assert second.said("leading") == 0
     assert await first.end() == 0
     await until(lambda: second.said("leading") == 1, "the second leads")
+
+
+async def test_an_operator_of_another_installation_is_not_ready_and_names_the_one_that_leads(
+    server: TinyApiserver, operators: Any
+) -> None:
+    """In its log, its metrics and its readiness; it leads its own installation, and writes nothing else."""
+    first = await operators("op-1")
+    await until(lambda: first.said("leading") == 1, "the first leads")
+    other = await operators("op-2", "--report-to=http://127.0.0.1:8015", "--operator-namespace=elsewhere")
+    await until(lambda: other.said("another installation leads") == 1, "the other says so")
+    holder = "penstock-system/penstock-operator/op-1"
+    assert await other.get("/readyz") == (503, f"another installation leads: {holder}\n")
+    assert (await other.get("/livez"))[0] == 200
+    metrics = (await other.get("/metrics"))[1]
+    assert f'penstock_operator_waits_for_installation{{holder="{holder}"}} 1.0' in metrics
+    assert "penstock_operator_leader 0.0" in metrics
+    assert (await first.get("/readyz"))[0] == 200
+    assert [write[1] for write in server.cluster.writes if write[2] == "elsewhere"] == ["Lease"]
+    assert other.said("leading") == 0
 
 
 async def test_a_lost_lease_ends_the_process(server: TinyApiserver, operators: Any) -> None:

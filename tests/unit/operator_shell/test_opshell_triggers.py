@@ -410,6 +410,9 @@ async def test_the_routers_follow_where_a_model_takes_its_user_config() -> None:
         harness.apply(backend(**model(reconfigurePath=path)))
         await harness.run()
         assert told(harness)["endpoints"][0]["closed"] == [path]
+    harness.apply(backend(**model(reconfigurePath="/conf", protocol="envelope")))
+    await harness.run()
+    assert told(harness)["endpoints"][0]["closed"] == ["/-/cancel", "/conf"]
 
 
 async def test_an_events_note_is_cut_in_bytes() -> None:

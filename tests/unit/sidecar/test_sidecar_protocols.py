@@ -98,6 +98,16 @@ async def test_an_example_of_the_page_in_a_batch(start: Callable[..., Any], kind
         assert own(kind, other) == answer
 
 
+@pytest.mark.parametrize("kind", list(MATES))
+async def test_no_client_tells_a_model_who_has_left(start: Callable[..., Any], kind: str):
+    """With the protocol whose models are told; with another one the path is the model's as any other."""
+    pair = await start(kind)
+    for path in ("/-/cancel", "/-/CANCEL/", "/-/%63ancel", "//-/x/../cancel?a"):
+        for method in ("POST", "PUT"):
+            reply = await pair.ask(path, method=method, json={"ids": ["a"]})
+            assert (reply.status == 403) == (kind == "envelope"), (path, method)
+
+
 def own(kind: str, reply: Reply) -> Any:
     """What is a mate's own in its answer."""
     document = reply.document

@@ -1,0 +1,226 @@
+"""Of several installations one acts; the others write nothing, name it, and take over when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock_operator.errors import LeaseLost, Unavailable
+from penstock_operator.installation import (
+    KEPT,
+    LEASE_NAME,
+    TIMES,
+    Leadership,
+    among_installations,
+    identity_of,
+)
+from penstock_operator.kinds import LEASE
+from penstock_operator.lease import Elector, LeaseTimes
+from tests.support.hand_clock import HandClock, settle
+from tests.support.memory_cluster import MemoryCluster
+
+OWN = LeaseTimes(duration=10, renew_within=7, retry=1.5)
+
+
+@dataclass
+class Pod:
+    """A pod of an installation, run as the process does: asked to lead, and over when it has led."""
+
+    cluster: MemoryCluster
+    clock: HandClock
+    installation: str
+    name: str = "op-1"
+    watched: str = ""
+    waits_for: list[str] = field(default_factory=list)
+    lines: list[tuple[str, object]] = field(default_factory=list)
+    alive: bool = True
+
+    def __post_init__(self) -> None:
+        own = Elector(
+            self.cluster, namespace=self.installation, name="penstock-operator", identity=self.name,
+            clock=self.clock, times=OWN, working=lambda: self.alive,
+        )  # fmt: skip
+        self.leadership: Leadership = among_installations(
+            self.cluster, own, lease_namespace="kube-system", watched=self.watched,
+            identity=identity_of(self.installation, "penstock-operator", self.name), clock=self.clock,
+            log=lambda message, **fields: self.lines.append((message, fields.get("holder"))),
+            working=lambda: self.alive, waiting=self.waits_for.append,
+        )  # fmt: skip
+        self.run = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        await self.leadership.acquire()
+        await self.leadership.hold()
+
+    @property
+    def leads(self) -> bool:
+        return self.clock.time() < self.leadership.until
+
+    async def end(self) -> None:
+        """As on SIGTERM."""
+        await self.die()
+        await self.leadership.release()
+
+    async def die(self) -> None:
+        """As on SIGKILL."""
+        self.run.cancel()
+        await asyncio.gather(self.run, return_exceptions=True)
+
+
+def lease(cluster: MemoryCluster, name: str = LEASE_NAME) -> str:
+    return str(cluster.find(LEASE, "kube-system", name)["spec"]["holderIdentity"])
+
+
+async def led_after(clock: HandClock, pod: Pod, *others: Pod) -> float:
+    """Seconds until a pod leads, beside whom nobody else does at any moment."""
+    began = clock.time()
+    while not pod.leads:
+        await clock.advance(0.5)
+        assert sum(one.leads for one in (pod, *others)) <= 1
+        assert clock.time() - began < 120, pod.lines
+    return clock.time() - began
+
+
+@pytest.mark.parametrize("ends", ["ended", "killed", "deaf"])
+async def test_a_second_installation_stands_by_and_names_the_first_until_that_is_gone(ends: str) -> None:
+    """Not before its Lease has run out, or `KEPT` seconds after it was given back."""
+    cluster, clock = MemoryCluster(), HandClock()
+    first = Pod(cluster, clock, "one")
+    await clock.advance(1)
+    second = Pod(cluster, clock, "two")
+    for _ in range(100):
+        await clock.advance(2)
+        assert (first.leads, second.leads) == (True, False)
+    holder = "one/penstock-operator/op-1"
+    assert lease(cluster) == holder
+    assert second.waits_for == [holder]
+    assert second.lines == [("another installation leads", holder)]
+    if ends == "ended":
+        await first.end()
+    elif ends == "killed":
+        await first.die()
+    else:
+        first.alive = False
+    waited = await led_after(clock, second, first)
+    at_least = KEPT if ends == "ended" else TIMES.duration - TIMES.retry
+    assert at_least <= waited <= TIMES.duration + OWN.duration
+    assert second.waits_for == [holder, ""]
+    assert lease(cluster) == "two/penstock-operator/op-1"
+    await first.die()
+    await second.die()
+
+
+@pytest.mark.parametrize("ends", ["upgraded", "killed"])
+async def test_the_pods_of_an_installation_change_places_before_another_installation(ends: str) -> None:
+    """Its next pod need not wait for the second Lease: the first says that its predecessor has stopped."""
+    cluster, clock = MemoryCluster(), HandClock()
+    first = Pod(cluster, clock, "one")
+    await clock.advance(1)
+    next_pod, other = Pod(cluster, clock, "one", "op-2"), Pod(cluster, clock, "two")
+    await clock.advance(30)
+    await (first.end() if ends == "upgraded" else first.die())
+    waited = await led_after(clock, next_pod, other, first)
+    assert waited <= (2.0 if ends == "upgraded" else 12.0)
+    assert lease(cluster) == "one/penstock-operator/op-2"
+    assert next_pod.waits_for == []
+    await clock.advance(60)
+    assert not other.leads
+    assert other.lines == [
+        ("another installation leads", f"one/penstock-operator/{name}") for name in ("op-1", "op-2")
+    ]
+    for pod in (next_pod, other):
+        await pod.die()
+
+
+@pytest.mark.parametrize("newer_first", [True, False], ids=["rollback", "upgrade"])
+async def test_a_release_that_has_one_lease_never_leads_beside_one_that_has_two(newer_first: bool) -> None:
+    """Both have that of their own namespace, whichever comes first."""
+    cluster, clock = MemoryCluster(), HandClock()
+
+    def older() -> Elector:
+        return Elector(
+            cluster, namespace="one", name="penstock-operator", identity="old", clock=clock, times=OWN
+        )
+
+    newer = Pod(cluster, clock, "one", "new") if newer_first else None
+    await clock.advance(1)
+    old = older()
+    taking = asyncio.create_task(old.acquire())
+    await clock.advance(1)
+    if newer is None:
+        holding = asyncio.create_task(old.hold())
+        newer = Pod(cluster, clock, "one", "new")
+        await clock.advance(60)
+        assert (old.leads, newer.leads) == (True, False)
+        holding.cancel()
+        await old.release()
+        await clock.advance(2)
+        assert (old.leads, newer.leads) == (False, True)
+    else:
+        await clock.advance(60)
+        assert (old.leads, newer.leads) == (False, True)
+        await newer.end()
+        await clock.advance(2)
+        assert (old.leads, newer.leads) == (True, False)
+    taking.cancel()
+    await newer.die()
+
+
+async def test_operators_of_different_namespaces_act_side_by_side_and_give_way_to_one_of_all() -> None:
+    """Two for one namespace do not; and when the operator of all namespaces has gone they act again."""
+    cluster, clock = MemoryCluster(), HandClock()
+    in_a, in_b = Pod(cluster, clock, "one", watched="a"), Pod(cluster, clock, "two", watched="b")
+    await clock.advance(10)
+    rival = Pod(cluster, clock, "three", watched="a")
+    await clock.advance(60)
+    assert [pod.leads for pod in (in_a, in_b, rival)] == [True, True, False]
+    assert rival.waits_for == ["one/penstock-operator/op-1"]
+    whole = Pod(cluster, clock, "four")
+    await clock.advance(TIMES.retry + 1)
+    assert [pod.leads for pod in (in_a, in_b, rival, whole)] == [False, False, False, True]
+    for pod in (in_a, in_b):
+        with pytest.raises(LeaseLost, match=f"kube-system/{LEASE_NAME} is held by four/"):
+            await pod.run
+    again = Pod(cluster, clock, "two", "op-2", watched="b")
+    await clock.advance(60)
+    assert again.waits_for == ["four/penstock-operator/op-1"]
+    assert not again.leads
+    await whole.end()
+    await led_after(clock, again)
+    await clock.advance(60)
+    assert again.leads  # what the other has left behind is not read as its presence
+    assert rival.leads
+    for pod in (again, rival):
+        await pod.die()
+
+
+@pytest.mark.parametrize("watched", ["", "a"])
+async def test_who_cannot_ask_stops_acting_in_time(watched: str) -> None:
+    """A Lease that cannot be renewed, or read where it is another's to hold: over within `renew_within`."""
+    cluster, clock = MemoryCluster(), HandClock()
+    pod = Pod(cluster, clock, "one", watched=watched)
+    await clock.advance(10)
+    assert pod.leads
+
+    def fail(_verb: str, _kind: str, namespace: str, name: str) -> None:
+        if (namespace, name) == ("kube-system", LEASE_NAME):
+            raise Unavailable(500, "induced")
+
+    cluster.fail = fail
+    await clock.advance(TIMES.renew_within + 1)
+    assert not pod.leads
+    with pytest.raises(LeaseLost, match="could not be renewed"):
+        await pod.run
+
+
+async def test_of_two_that_find_no_lease_at_the_same_moment_one_acts() -> None:
+    """It is made by an apply, which has no "only if it is not there"."""
+    cluster, clock = MemoryCluster(), HandClock()
+    pods = [Pod(cluster, clock, name) for name in ("one", "two", "three")]
+    await settle(200)
+    await clock.advance(TIMES.retry * 2)
+    assert [pod.leads for pod in pods].count(True) == 1
+    for pod in pods:
+        await pod.die()

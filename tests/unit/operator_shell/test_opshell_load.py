@@ -1,0 +1,122 @@
+"""The load in a status: fresh within 3 s, at a bounded number of writes, whatever the neighbours do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock_operator.kinds import BACKEND
+from penstock_operator.reconcile.backend import LOAD_SETTLES
+from penstock_operator.reconcile.load_turns import BURST, PER_SECOND, LoadTurns
+from penstock_operator.store import Key
+from tests.support.hand_clock import HandClock
+from tests.support.operator_harness import Harness, backend, serving, settings
+
+
+def key(namespace: str, number: int) -> Key:
+    return Key(BACKEND.kind, namespace, f"b{number}")
+
+
+def shown(harness: Harness, name: str = "m", namespace: str = "n") -> int:
+    """QUEUED, as kubectl shows it."""
+    return int(harness.cluster.find(BACKEND, namespace, name)["status"]["load"].get("queued", 0))
+
+
+def written(harness: Harness) -> int:
+    """How many statuses of backends were written since the writes were last cleared."""
+    found = sum(write[:2] == ("status", "ModelBackend") for write in harness.cluster.writes)
+    harness.cluster.writes.clear()
+    return found
+
+
+def test_turns_are_bounded_and_each_namespace_has_its_part() -> None:
+    """So many at once, so many a second; a backend that asks over and over has one; who is gone has none."""
+    clock, granted = HandClock(), list[Key]()
+    turns = LoadTurns(clock, granted.append)
+    for number in range(100):
+        for _ in range(3):
+            turns.ask(key("crowd", number))
+    assert len(granted) == BURST
+    turns.ask(key("few", 0))
+    turns.ask(key("gone", 0))
+    turns.forget(key("gone", 0))
+    clock.turn(2.5 / PER_SECOND)
+    assert granted[-2:] == [key("crowd", int(BURST)), key("few", 0)]
+    clock.turn(3.0)
+    assert len(granted) == BURST + 3 * PER_SECOND + 2
+    clock.turn(60.0)
+    assert granted.count(key("few", 0)) == 1
+    assert [one for one in granted if one.namespace == "crowd"] == [key("crowd", n) for n in range(100)]
+    assert key("gone", 0) not in granted
+    turns.ask(key("few", 0))
+    assert granted.count(key("few", 0)) == 1  # it has one that it has not used
+    assert turns.take(key("few", 0))
+    assert not turns.take(key("few", 0))
+    turns.ask(key("few", 0))
+    assert granted.count(key("few", 0)) == 2
+
+
+async def test_a_load_is_shown_within_three_seconds_and_written_only_where_it_moved() -> None:
+    """From nothing, up, down, to nothing; one that stays, or moves by less than a tenth, is not written."""
+    harness = await serving()
+    version = settings(harness)["version"]
+
+    async def seconds(count: int, load: int) -> int:
+        written(harness)
+        for _ in range(count):
+            harness.report("m", "m-backend-0", version=version, load=load)
+            await harness.turn(1)
+        return written(harness)
+
+    await seconds(5, 0)
+    assert await seconds(5, 0) == 0
+    for load in (7, 100, 50, 1, 0, 200):
+        assert await seconds(3, load) >= 1
+        assert shown(harness) == load
+        assert await seconds(20, load) == 0
+    assert await seconds(20, 190) == 0
+    assert shown(harness) == 200
+
+
+async def test_what_is_written_anyway_shows_the_load_and_a_new_operator_waits_for_reports() -> None:
+    """A status that says something else by now has the load of that moment, too, without a turn."""
+    harness = await serving()
+    version = settings(harness)["version"]
+    harness.report("m", "m-backend-0", version=version, load=5)
+    harness.apply(backend(replicas=2))
+    await harness.run()
+    assert shown(harness) == 5
+    harness = await harness.restart()
+    for second in range(int(LOAD_SETTLES) + 5):
+        harness.report("m", "m-backend-0", version=version, load=9)
+        await harness.turn(1)
+        assert shown(harness) in ((5,) if second < LOAD_SETTLES - 1 else (5, 9))
+    assert shown(harness) == 9
+
+
+async def test_a_thousandfold_neighbour_costs_a_bounded_number_of_writes_and_nobody_elses_freshness() -> None:
+    """100 backends whose load moves all the time: `PER_SECOND` writes; another namespace's load is fresh."""
+    harness = await serving()
+    crowd = [f"c{number}" for number in range(100)]
+    single: dict[str, Any] = backend("s")
+    single["metadata"]["namespace"] = "quiet"
+    for obj in (single, *map(backend, crowd)):
+        harness.apply(obj)
+    await harness.run()
+    harness.pods_ready("s-backend", 1, "quiet")
+    for name in crowd:
+        harness.pods_ready(f"{name}-backend", 1)
+    version = settings(harness)["version"]
+
+    async def second(number: int) -> None:
+        for name in crowd:
+            harness.report(name, f"{name}-backend-0", version=version, load=2 ** (number % 20))
+        harness.report("s", "s-backend-0", version=version, load=number // 3 + 1, namespace="quiet")
+        await harness.turn(1)
+
+    for number in range(6):
+        await second(number)
+    written(harness)
+    for number in range(6, 36):
+        await second(number)
+        assert abs(shown(harness, "s", "quiet") - (number // 3 + 1)) <= 1
+    assert written(harness) <= BURST + 30 * PER_SECOND
