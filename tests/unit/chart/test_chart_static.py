@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from penstock_operator.api import crds
+from penstock_operator.desired import names
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm/penstock"
@@ -163,6 +164,10 @@ def test_no_role_has_a_wildcard_or_a_right_over_rights() -> None:
             assert rule["resourceNames"] == ["operator-tls"]
             assert rule["verbs"] == ["get", "create", "patch"]
         assert "nonResourceURLs" not in rule, name
+        if "rolebindings" in rule["resources"] and not {"list", "watch"} >= set(rule["verbs"]):
+            # Those that it makes: of one name.
+            assert rule["resourceNames"] == [names.ROUTER], name
+            assert rule["verbs"] == ["get", "create", "patch", "delete"]
         if "bind" in rule["verbs"]:
             assert rule == {
                 "apiGroups": ["rbac.authorization.k8s.io"],

@@ -207,7 +207,7 @@ def test_volumes_that_have_our_group_are_left_alone() -> None:
 
 
 def test_no_image_has_a_name_that_somebody_may_own() -> None:
-    """Whoever starts the operator without saying which runs what is on the node, and nothing of a registry's."""
+    """Whoever does not say which gets those that are on the node, and nothing of a registry's."""
     found = configuration.parse([]).render
     assert found.sidecar_image.startswith("localhost/")
     assert found.router_image.startswith("localhost/")
