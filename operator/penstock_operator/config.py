@@ -55,15 +55,17 @@ def _tracing(text: str) -> str:
 
 def _resources(text: str) -> str:
     found = json.loads(text)
-    parts = found if isinstance(found, dict) else {"": found}
-    for name, part in parts.items():
-        fits = isinstance(part, dict) and all(quantity(value) is not None for value in part.values())
-        if name not in ("requests", "limits") or not fits:
-            raise ValueError("expected a JSON object of requests and limits, each of quantities by name")
+    fits = isinstance(found, dict) and found.keys() <= {"requests", "limits"}
+    if not fits or not all(map(_quantities, found.values())):
+        raise ValueError("expected a JSON object of requests and limits, each of quantities by name")
     return text
 
 
-_SCHEDULING = {
+def _quantities(part: object) -> bool:
+    return isinstance(part, dict) and all(quantity(value) is not None for value in part.values())
+
+
+_SCHEDULING: dict[str, type] = {
     "priorityClassName": str,
     "nodeSelector": dict,
     "tolerations": list,

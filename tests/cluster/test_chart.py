@@ -6,6 +6,7 @@ The release is the one that all tests share; each test leaves it installed as it
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from devcluster.cluster import Cluster
 from penstock_operator import config as configuration
 from penstock_operator.api import KINDS
 from penstock_operator.desired.config import RenderConfig
-from tests.support.chart import rendered, template
+from penstock_operator.kinds import CHILDREN
+from tests.support.chart import helm, rendered
 from tests.support.cluster_waits import wait_for
 from tests.support.k8s import (
     CHART,
     INSTALLED_IN,
     RELEASE,
+    ROOT,
     VALUES,
     Load,
     Namespace,
@@ -70,6 +73,16 @@ MANY = (
 )
 
 
+STAYS = {
+    "clusterrole/penstock-router",
+    "secret/penstock-operator-tls",
+    "lease/penstock-operator",
+    "endpointslice/penstock-operator",
+    *(f"crd/{name}" for name in CRDS),
+}
+"""What `helm uninstall` leaves, beside resources and what was rendered for them."""
+
+
 def crd(cluster: Cluster, name: str) -> dict[str, Any]:
     """A CustomResourceDefinition as it is in the cluster."""
     found: dict[str, Any] = json.loads(cluster.kubectl("get", "crd", name, "-o", "json").stdout)
@@ -107,7 +120,7 @@ def test_what_it_renders_is_taken_by_the_apiserver(penstock: Cluster, arguments:
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_with_its_name(setting: str, message: str) -> None:
-    done = template("--set", setting)
+    done = helm("template", "--set", setting)
     assert done.returncode != 0
     assert message in done.stderr
     assert setting.split("=")[0].split(".")[0] in done.stderr
@@ -117,9 +130,9 @@ def test_images_have_names_of_the_users_own() -> None:
     """By a prefix, or each by itself; without either nothing is rendered."""
     whole = [f"images.{name}=r.example/{name}@sha256:00" for name in ("operator", "router", "sidecar")]
     for arguments in (["images.prefix=r.example/p"], whole):
-        done = template(*(word for one in arguments for word in ("--set", one)))
+        done = helm("template", *(word for one in arguments for word in ("--set", one)))
         assert done.returncode == 0, done.stderr
-    done = template()
+    done = helm("template")
     assert (done.returncode, done.stdout) == (1, "")
     assert "--set images.prefix=registry.example/penstock" in done.stderr
 
@@ -293,6 +306,31 @@ def test_upgrades_and_rollbacks_bring_the_crds_along(penstock: Cluster, tmp_path
     helm_test(penstock)
 
 
+def test_notes_and_docs_name_what_stays_after_uninstalling() -> None:
+    """Each in a command that takes it away; the namespaces' own by their kinds."""
+    _, _, notes = helm("install", *VALUES, "--dry-run=client").stdout.partition("\nNOTES:\n")
+    _, _, docs = (ROOT / "docs/operations.md").read_text().partition("\n## Uninstalling\n")
+    for text in (notes, docs.partition("\n## ")[0]):
+        assert set(re.findall(r" ((?:crd|clusterrole|secret|lease|endpointslice)/\S+)", text)) == STAYS
+        kinds = [one.plural for one in (*KINDS.values(), *CHILDREN)]
+        assert [kind for kind in kinds if kind not in text.lower()] == []
+
+
+def left(cluster: Cluster) -> set[str]:
+    """What there is of the release, or by its operator, in its namespace and of the cluster's own."""
+    ours = "secrets,leases,endpointslices,configmaps,services,serviceaccounts,deployments,roles,rolebindings"
+    shared = "crd,clusterroles,clusterrolebindings,validatingadmissionpolicies"
+    found = [
+        *Namespace(cluster, INSTALLED_IN).kubectl("get", ours, "-o", "name").split(),
+        *cluster.kubectl(
+            "get", shared, "-l", "app.kubernetes.io/part-of=penstock", "-o", "name"
+        ).stdout.split(),
+    ]
+    pairs = [(kind.partition(".")[0], name) for kind, _, name in (one.partition("/") for one in found)]
+    short = {"customresourcedefinition": "crd"}
+    return {f"{short.get(kind, kind)}/{name}" for kind, name in pairs if "penstock" in name}
+
+
 def test_uninstalling_keeps_every_resource_and_requests_flow(
     penstock: Cluster, namespace: Namespace, load: Load
 ) -> None:
@@ -307,7 +345,7 @@ def test_uninstalling_keeps_every_resource_and_requests_flow(
     load.start(url, rate=50)
     penstock.helm("uninstall", RELEASE, "-n", INSTALLED_IN, "--wait", "--timeout", "240s")
     try:
-        assert [crd(penstock, name)["metadata"]["name"] for name in CRDS] == CRDS
+        wait_for("what is said to stay, and nothing else", lambda: left(penstock) == STAYS)
         first = namespace.pods("kept")[0]["metadata"]["name"]
         namespace.kubectl("delete", "pod", first)
 

@@ -11,14 +11,15 @@ from devcluster import programs
 from tests.support.k8s import CHART, INSTALLED_IN, RELEASE, VALUES
 
 
-def template(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `helm template` on the chart; helm is built where it is not there.
+def helm(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run helm on the chart; it is built where it is not there.
 
     Args:
-        arguments: of helm, such as values; there are none but these.
+        verb: `template`, or another that needs no cluster.
+        arguments: further ones, such as values; there are none but these.
     """
     programs.ensure("helm")
-    command = [programs.program("helm", "helm"), "template", RELEASE, CHART, "-n", INSTALLED_IN, *arguments]
+    command = [programs.program("helm", "helm"), verb, RELEASE, CHART, "-n", INSTALLED_IN, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -28,6 +29,6 @@ def rendered(*arguments: str) -> list[dict[str, Any]]:
     Args:
         arguments: further ones of helm.
     """
-    done = template(*VALUES, *arguments)
+    done = helm("template", *VALUES, *arguments)
     assert done.returncode == 0, done.stderr
     return [one for one in yaml.safe_load_all(done.stdout) if one]
