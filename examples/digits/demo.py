@@ -204,7 +204,7 @@ class Demo:
         head("2/8  Images")
         self.target.images()
         head("3/8  The operator, by its chart")
-        values = " ".join(self.target.chart_values[:4]).replace(f"{ROOT}/", "")
+        values = " ".join(self.target.chart_values).replace(f"{ROOT}/", "")
         say(f"$ helm upgrade --install penstock helm/penstock -n {SYSTEM} --create-namespace {values}")
         start = time.monotonic()
         self.target.helm(
