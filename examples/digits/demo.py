@@ -204,7 +204,8 @@ class Demo:
         head("2/8  Images")
         self.target.images()
         head("3/8  The operator, by its chart")
-        say(f"$ helm upgrade --install penstock helm/penstock -n {SYSTEM} --create-namespace")
+        values = " ".join(self.target.chart_values).replace(f"{ROOT}/", "")
+        say(f"$ helm upgrade --install penstock helm/penstock -n {SYSTEM} --create-namespace {values}")
         start = time.monotonic()
         self.target.helm(
             *("upgrade", "--install", "penstock", str(ROOT / "helm/penstock"), "-n", SYSTEM),

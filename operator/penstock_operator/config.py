@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from penstock_operator.apply import quantity
 from penstock_operator.control.rotation import Lifetimes
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ConfigError
@@ -52,11 +53,50 @@ def _tracing(text: str) -> str:
     return text
 
 
+def _resources(text: str) -> str:
+    found = json.loads(text)
+    fits = isinstance(found, dict) and found.keys() <= {"requests", "limits"}
+    if not fits or not all(map(_quantities, found.values())):
+        raise ValueError("expected a JSON object of requests and limits, each of quantities by name")
+    return text
+
+
+def _quantities(part: object) -> bool:
+    return isinstance(part, dict) and all(quantity(value) is not None for value in part.values())
+
+
+_SCHEDULING: dict[str, type] = {
+    "priorityClassName": str,
+    "nodeSelector": dict,
+    "tolerations": list,
+    "affinity": dict,
+    "topologySpreadConstraints": list,
+}
+
+
+def _scheduling(text: str) -> str:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"expected a JSON object of {', '.join(_SCHEDULING)}")
+    for name, value in found.items():
+        if name not in _SCHEDULING:
+            raise ValueError(f"expected {', '.join(_SCHEDULING)}, found {name!r}")
+        if not isinstance(value, _SCHEDULING[name]):
+            raise ValueError(f"{name}: expected it as in core/v1")
+    return text
+
+
 Variables = Annotated[str, AfterValidator(_tracing)]
 """A JSON object: values of OpenTelemetry's environment variables by name."""
 
 Peers = Annotated[str, AfterValidator(_peers)]
 """A JSON list of NetworkPolicyPeers, as in networking.k8s.io/v1."""
+
+ResourcesText = Annotated[str, AfterValidator(_resources)]
+"""A JSON object: compute resources of a container, as in core/v1."""
+
+SchedulingText = Annotated[str, AfterValidator(_scheduling)]
+"""A JSON object: members of core/v1's PodSpec that say where a pod runs, and before whom."""
 
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _OTEL = r"^OTEL_[A-Z0-9_]+\Z"
@@ -120,9 +160,11 @@ class Config(BaseModel):
         ),
     ] = ""
     sidecar_image: Annotated[str, Field(min_length=1, description="Image of the sidecar.")] = (
-        "penstock/sidecar"
+        "localhost/penstock/sidecar"
     )
-    router_image: Annotated[str, Field(min_length=1, description="Image of the router.")] = "penstock/router"
+    router_image: Annotated[str, Field(min_length=1, description="Image of the router.")] = (
+        "localhost/penstock/router"
+    )
     image_pull_policy: Annotated[
         Literal["", "Always", "IfNotPresent", "Never"],
         Field(description="Pull policy of both; empty: Kubernetes' own."),
@@ -154,6 +196,16 @@ class Config(BaseModel):
         float, Field(ge=0, le=1, description="Share of the requests that routers and sidecars log.")
     ] = 0.0
     router_replicas: Annotated[int, Field(ge=1, le=100, description="Router pods in each namespace.")] = 2
+    router_resources: Annotated[
+        ResourcesText, Field(description="Resources of a router, as in core/v1; a JSON object.")
+    ] = '{"requests": {"cpu": "200m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}'
+    router_scheduling: Annotated[
+        SchedulingText,
+        Field(
+            description="Where routers run, as in core/v1: priorityClassName, nodeSelector, tolerations, "
+            "affinity, topologySpreadConstraints; a JSON object."
+        ),
+    ] = "{}"
     router_cluster_role: Annotated[
         str, Field(description="ClusterRole that lets routers read EndpointSlices.")
     ] = "penstock-router"
@@ -237,6 +289,10 @@ class Config(BaseModel):
             image_pull_policy=self.image_pull_policy,
             report_url=self._report_url,
             router_replicas=self.router_replicas,
+            router_resources=json.loads(self.router_resources),
+            router_scheduling={
+                name: value for name, value in json.loads(self.router_scheduling).items() if value
+            },
             router_cluster_role=self.router_cluster_role,
             network_policies=self.network_policies,
             backends_from=tuple(json.loads(self.backends_from)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,17 @@ import pytest
 import yaml
 
 from devcluster.cluster import Cluster
+from penstock_operator import config as configuration
 from penstock_operator.api import KINDS
+from penstock_operator.desired.config import RenderConfig
+from penstock_operator.kinds import CHILDREN
+from tests.support.chart import helm, rendered
 from tests.support.cluster_waits import wait_for
 from tests.support.k8s import (
     CHART,
     INSTALLED_IN,
     RELEASE,
+    ROOT,
     VALUES,
     Load,
     Namespace,
@@ -59,11 +65,25 @@ MANY = (
     *("--set-json", 'metrics.from=[{"namespaceSelector":{"matchLabels":{"a":"b"}}}]'),
     *("--set-json", 'networkPolicies.routers.from=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]'),
     *("--set-json", "networkPolicies.backends.from=[]"),
+    *("--set", "router.priorityClassName=system-cluster-critical", "--set", "router.nodeSelector.pool=edge"),
+    *("--set-json", 'router.tolerations=[{"key":"edge","operator":"Exists","tolerationSeconds":1000000}]'),
+    *("--set-json", 'router.affinity={"podAffinity":{}}', "--set", "router.resources.requests.cpu=2"),
+    *("--set-json", 'router.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone"}]'),
     *(
         "--set-json",
         'operator.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]',
     ),
 )
+
+
+STAYS = {
+    "clusterrole/penstock-router",
+    "secret/penstock-operator-tls",
+    "lease/penstock-operator",
+    "endpointslice/penstock-operator",
+    *(f"crd/{name}" for name in CRDS),
+}
+"""What `helm uninstall` leaves, beside resources and what was rendered for them."""
 
 
 def crd(cluster: Cluster, name: str) -> dict[str, Any]:
@@ -92,6 +112,8 @@ def test_what_it_renders_is_taken_by_the_apiserver(penstock: Cluster, arguments:
     ("setting", "message"),
     [
         ("images.tags=x", "additional properties 'tags' not allowed"),
+        ("images.sidecar=r.example/sidecar:1", "images.prefix: expected the registry and path"),
+        ("router.resources.request.cpu=1", "additional properties 'request' not allowed"),
         ("operator.replicas=0", "minimum: got 0, want 1"),
         ("operator.logLevel=loud", "value must be one of 'debug', 'info', 'warning', 'error'"),
         ("operator.watchNamespace=No_Name", "does not match pattern"),
@@ -100,13 +122,49 @@ def test_what_it_renders_is_taken_by_the_apiserver(penstock: Cluster, arguments:
         ("crds.keep=false", "additional properties 'keep' not allowed"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused_with_its_name(
-    cluster: Cluster, setting: str, message: str
-) -> None:
-    done = cluster.helm("template", RELEASE, CHART, "--set", setting, check=False)
+def test_a_value_that_makes_no_sense_is_refused_with_its_name(setting: str, message: str) -> None:
+    done = helm("template", "--set", setting)
     assert done.returncode != 0
     assert message in done.stderr
     assert setting.split("=")[0].split(".")[0] in done.stderr
+
+
+def test_images_have_names_of_the_users_own() -> None:
+    """By a prefix, or each by itself; without either nothing is rendered."""
+    whole = [f"images.{name}=r.example/{name}@sha256:00" for name in ("operator", "router", "sidecar")]
+    for arguments in (["images.prefix=r.example/p"], whole):
+        done = helm("template", *(word for one in arguments for word in ("--set", one)))
+        assert done.returncode == 0, done.stderr
+    done = helm("template")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--set images.prefix=registry.example/penstock" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), MANY], ids=["defaults", "everything-set"])
+def test_the_operator_reads_what_the_chart_says_of_routers(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers included, which helm is free to spell as 1e+06; the defaults of both are the same."""
+    (operator,) = [one for one in rendered(*arguments) if one["kind"] == "Deployment"]
+    for variable in operator["spec"]["template"]["spec"]["containers"][0]["env"]:
+        if "value" in variable:
+            monkeypatch.setenv(variable["name"], variable["value"])
+    found = configuration.parse([]).render
+    default = RenderConfig(sidecar_image="", router_image="")
+    if not arguments:
+        assert (found.router_resources, found.router_scheduling) == (default.router_resources, {})
+        return
+    assert found.router_resources == {
+        "requests": {"cpu": 2, "memory": "128Mi"},
+        "limits": default.router_resources["limits"],
+    }
+    assert found.router_scheduling == {
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"pool": "edge"},
+        "tolerations": [{"key": "edge", "operator": "Exists", "tolerationSeconds": 1_000_000}],
+        "affinity": {"podAffinity": {}},
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone"}],
+    }
 
 
 def test_helm_test_passes_and_leaves_no_pod(penstock: Cluster) -> None:
@@ -140,7 +198,7 @@ def allowed(cluster: Cluster, account: str, *question: str) -> bool:
 
 
 def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namespace: Namespace) -> None:
-    """It reads its own Secret alone, changes no right, and binds routers to the one ClusterRole for them.
+    """It reads its own Secret alone, and of rights gives routers theirs, by RoleBindings of one name.
 
     Outside of its own namespace it has the one Lease by which one of several installations acts.
     """
@@ -175,20 +233,24 @@ def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namesp
     rights = [allowed(penstock, OPERATOR, *one, "-n", "kube-system") for one in verbs]
     assert rights == [True, True, True, False, False, False]
     outcome = {}
-    for role in ("penstock-router", "view", "cluster-admin"):
+    for name, role in (("penstock-router", "penstock-router"), ("x", "penstock-router"),
+                       ("penstock-router", "view"), ("penstock-router", "cluster-admin")):  # fmt: skip
         binding = {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "RoleBinding",
-            "metadata": {"name": "x"},
+            "metadata": {"name": name},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
         }
         done = penstock.kubectl(
-            *("-n", namespace.name, "create", "--dry-run=server", f"--as={OPERATOR}", "-f", "-"),
+            *("-n", namespace.name, "apply", "--server-side", "--dry-run=server", f"--as={OPERATOR}"),
+            *("--validate=false", "-f", "-"),
             input=yaml.safe_dump(binding),
             check=False,
         )
-        outcome[role] = done.returncode == 0 or "forbidden" not in done.stderr
-    assert outcome == {"penstock-router": True, "view": False, "cluster-admin": False}
+        assert done.returncode == 0 or "forbidden" in done.stderr, done.stderr
+        outcome[name, role] = done.returncode == 0
+    assert [key for key, done in outcome.items() if done] == [("penstock-router", "penstock-router")]
+    assert not allowed(penstock, OPERATOR, "delete", "rolebindings/x", "-n", namespace.name)
 
 
 def test_editors_and_viewers_of_a_namespace_get_their_part(penstock: Cluster, namespace: Namespace) -> None:
@@ -310,6 +372,31 @@ def test_upgrades_and_rollbacks_bring_the_crds_along(penstock: Cluster, tmp_path
     helm_test(penstock)
 
 
+def test_notes_and_docs_name_what_stays_after_uninstalling() -> None:
+    """Each in a command that takes it away; the namespaces' own by their kinds."""
+    _, _, notes = helm("install", *VALUES, "--dry-run=client").stdout.partition("\nNOTES:\n")
+    _, _, docs = (ROOT / "docs/operations.md").read_text().partition("\n## Uninstalling\n")
+    for text in (notes, docs.partition("\n## ")[0]):
+        assert set(re.findall(r" ((?:crd|clusterrole|secret|lease|endpointslice)/\S+)", text)) == STAYS
+        kinds = [one.plural for one in (*KINDS.values(), *CHILDREN)]
+        assert [kind for kind in kinds if kind not in text.lower()] == []
+
+
+def left(cluster: Cluster) -> set[str]:
+    """What there is of the release, or by its operator, in its namespace and of the cluster's own."""
+    ours = "secrets,leases,endpointslices,configmaps,services,serviceaccounts,deployments,roles,rolebindings"
+    shared = "crd,clusterroles,clusterrolebindings,validatingadmissionpolicies"
+    found = [
+        *Namespace(cluster, INSTALLED_IN).kubectl("get", ours, "-o", "name").split(),
+        *cluster.kubectl(
+            "get", shared, "-l", "app.kubernetes.io/part-of=penstock", "-o", "name"
+        ).stdout.split(),
+    ]
+    pairs = [(kind.partition(".")[0], name) for kind, _, name in (one.partition("/") for one in found)]
+    short = {"customresourcedefinition": "crd"}
+    return {f"{short.get(kind, kind)}/{name}" for kind, name in pairs if "penstock" in name}
+
+
 def test_uninstalling_keeps_every_resource_and_requests_flow(
     penstock: Cluster, namespace: Namespace, load: Load
 ) -> None:
@@ -324,7 +411,7 @@ def test_uninstalling_keeps_every_resource_and_requests_flow(
     load.start(url, rate=50)
     penstock.helm("uninstall", RELEASE, "-n", INSTALLED_IN, "--wait", "--timeout", "240s")
     try:
-        assert [crd(penstock, name)["metadata"]["name"] for name in CRDS] == CRDS
+        wait_for("what is said to stay, and nothing else", lambda: left(penstock) == STAYS)
         first = namespace.pods("kept")[0]["metadata"]["name"]
         namespace.kubectl("delete", "pod", first)
 

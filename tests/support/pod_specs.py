@@ -206,6 +206,16 @@ _SPREAD = st.lists(
     ]
 )
 
+_PLACED: dict[str, st.SearchStrategy[Any]] = {
+    "nodeSelector": LABELS,
+    "affinity": AFFINITY,
+    "tolerations": TOLERATIONS,
+    "topologySpreadConstraints": _SPREAD,
+    "priorityClassName": st.sampled_from(["", "high"]),
+}
+SCHEDULING = some(**_PLACED).map(lambda found: {name: value for name, value in found.items() if value})
+"""Where pods run, as far as anything is said of it."""
+
 _FURTHER = st.tuples(
     some(
         env=ENV,
@@ -254,11 +264,7 @@ _TEMPLATE = st.tuples(
         annotations=st.dictionaries(st.sampled_from(["a", "example.com/b"]), WORDS, max_size=2),
         initContainers=named("before", _FURTHER, 2),
         containers=named("beside", _FURTHER, 2),
-        nodeSelector=LABELS,
-        affinity=AFFINITY,
-        tolerations=TOLERATIONS,
-        topologySpreadConstraints=_SPREAD,
-        priorityClassName=st.sampled_from(["", "high"]),
+        **_PLACED,
         runtimeClassName=st.just("gvisor"),
         imagePullSecrets=st.permutations([{"name": "one"}, {"name": "two"}]),
         serviceAccountName=st.just("own"),

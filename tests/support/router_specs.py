@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.support.pod_specs import POSITIVE, RESOURCES, SMALL, Obj, some
+from tests.support.pod_specs import POSITIVE, RESOURCES, SCHEDULING, SMALL, Obj, some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ _INSTALLED = some(
     authorities=st.sampled_from(["", "PEM\nPEM\n"]),
     router_replicas=POSITIVE,
     router_resources=RESOURCES,
+    router_scheduling=SCHEDULING,
     network_policies=st.sampled_from([True, True, False]),
     image_pull_secrets=st.sampled_from([(), ("one",), ("two", "one")]),
     token_seconds=st.sampled_from([600, 3600]),

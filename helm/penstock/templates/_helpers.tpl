@@ -17,6 +17,9 @@ penstock-router
 {{/* An image's whole reference. Takes a dict: root, the top context; name, the image's name. */}}
 {{- define "penstock.image" -}}
 {{- $whole := index .root.Values.images .name -}}
+{{- if not (or $whole .root.Values.images.prefix) -}}
+{{- fail (printf "images.prefix: expected the registry and path where you keep Penstock's images, found nothing; set it, such as --set images.prefix=registry.example/penstock for registry.example/penstock/%s:%s" .name (.root.Values.images.tag | default .root.Chart.AppVersion)) -}}
+{{- end -}}
 {{- $whole | default (printf "%s/%s:%s" .root.Values.images.prefix .name (.root.Values.images.tag | default .root.Chart.AppVersion)) -}}
 {{- end }}
 

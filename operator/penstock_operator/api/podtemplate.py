@@ -152,6 +152,6 @@ class PodTemplate(Part):
         Field(
             json_schema_extra=ANY_OBJECT,
             description="securityContext of the pods, as in core/v1; its fields replace Penstock's one by "
-            "one. Default: non-root, group 65532 for volumes, RuntimeDefault seccomp.",
+            "one. Default: non-root, group 65532 for volumes (OnRootMismatch), RuntimeDefault seccomp.",
         ),
     ] = None

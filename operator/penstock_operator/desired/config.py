@@ -20,6 +20,8 @@ class RenderConfig:
         router_replicas: pods of each namespace's router.
         router_cluster_role: name of the ClusterRole that lets a router read EndpointSlices.
         router_resources: resources of the router container, as in core/v1.
+        router_scheduling: where routers run and before whom, as members of core/v1's PodSpec; a
+            `topologySpreadConstraints` of it takes the place of the spread over nodes.
         sidecar_resources: resources of a sidecar that names none, as in core/v1.
         network_policies: whether NetworkPolicies are rendered.
         backends_from: NetworkPolicyPeers that may call backends, beside the routers of their namespace.
@@ -40,8 +42,12 @@ class RenderConfig:
     router_replicas: int = 2
     router_cluster_role: str = "penstock-router"
     router_resources: dict[str, Any] = field(
-        default_factory=lambda: {"requests": {"cpu": "200m", "memory": "128Mi"}}
+        default_factory=lambda: {
+            "requests": {"cpu": "200m", "memory": "128Mi"},
+            "limits": {"memory": "1Gi"},
+        }
     )
+    router_scheduling: dict[str, Any] = field(default_factory=dict)
     sidecar_resources: dict[str, Any] = field(
         default_factory=lambda: {"requests": {"cpu": "100m", "memory": "64Mi"}}
     )

@@ -108,7 +108,7 @@ def _pod_spec(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds(backend.spec.drain),
-        "securityContext": pods.pod_security() | (template.security_context or {}),
+        "securityContext": pods.pod_security(template.security_context),
         "initContainers": [
             sidecar.container(backend, config=config, drain_secret=drain_secret),
             *map(_further, template.init_containers),

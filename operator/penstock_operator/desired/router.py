@@ -121,6 +121,7 @@ def _deployment(metadata: Object, config: RenderConfig) -> Object:
                     "containers": [_container(config)],
                     "volumes": [pods.settings_volume(names.ROUTER_SETTINGS), pods.token_volume(config)],
                     "topologySpreadConstraints": pods.spread(selector),
+                    **config.router_scheduling,
                     **pods.pull_secrets(config),
                 },
             },

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from penstock_operator.api import crds
+from penstock_operator.desired import names
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm/penstock"
@@ -87,10 +88,12 @@ def objects(schema: dict[str, Any], path: str = "values") -> Iterator[tuple[str,
 def test_the_schema_knows_every_value_and_no_other() -> None:
     """A mistyped name is an error of helm, not a value without effect."""
     wanted = {path for path, _ in leaves(VALUES)}
+    free = {f"{path}." for path, _ in objects(SCHEMA) if path.split(".")[-1] in FREE}
     found = {
         path.removeprefix("values.")
         for path, schema in objects(SCHEMA)
-        if path != "values" and "[]" not in path and not schema.get("properties")
+        if path != "values" and "[]" not in path and not path.startswith(tuple(free))
+        if f"{path}." in free or not schema.get("properties")
     }
     assert found - {"global"} == wanted
     loose = [
@@ -169,6 +172,10 @@ def test_no_role_has_a_wildcard_or_a_right_over_rights() -> None:
                 (["installationLease"], ["get", "create", "patch"]), (["penstock-installation"], ["get"])
             )  # fmt: skip
         assert "nonResourceURLs" not in rule, name
+        if "rolebindings" in rule["resources"] and not {"list", "watch"} >= set(rule["verbs"]):
+            # Those that it makes: of one name.
+            assert rule["resourceNames"] == [names.ROUTER], name
+            assert rule["verbs"] == ["get", "create", "patch", "delete"]
         if "bind" in rule["verbs"]:
             assert rule == {
                 "apiGroups": ["rbac.authorization.k8s.io"],

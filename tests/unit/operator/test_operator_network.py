@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -141,6 +142,75 @@ def test_pods_spread_softly_unless_the_user_says_how() -> None:
         assert one["labelSelector"] == {"matchLabels": own}
     mine = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
     assert spread(of_backend(CONFIG, podTemplate={"topologySpreadConstraints": [mine]})) == [mine]
+
+
+ROUTER_RUNS = {
+    "priorityClassName": "data-plane",
+    "nodeSelector": {"pool": "edge"},
+    "tolerations": [{"key": "edge", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ["", *ROUTER_RUNS])
+def test_where_routers_run_is_the_installations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the chart hands it over; what is left empty is not said, so that a spread over nodes stays."""
+    before = of_router(CONFIG)["Deployment"]["spec"]["template"]["spec"]
+    chosen = {name: ROUTER_RUNS[name]} if name else {}
+    empty = {one: type(value)() for one, value in ROUTER_RUNS.items()}
+    monkeypatch.setenv("PENSTOCK_ROUTER_SCHEDULING", json.dumps(empty | chosen))
+    monkeypatch.setenv("PENSTOCK_ROUTER_RESOURCES", '{"requests": {"cpu": "2"}}')
+    found = configuration.parse([]).render
+    after = of_router(replace(found, sidecar_image="s", router_image="r"))["Deployment"]["spec"]["template"]
+    assert after["spec"] | {"containers": []} == before | chosen | {"containers": []}
+    assert after["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+    assert found.sidecar_resources == CONFIG.sidecar_resources
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "message"),
+    [
+        ("--router-resources", "[]", "requests and limits"),
+        ("--router-resources", '{"request": {"cpu": "1"}}', "requests and limits"),
+        ("--router-resources", '{"requests": {"cpu": "much"}}', "quantities"),
+        ("--router-resources", "{", "--router-resources"),
+        ("--router-scheduling", "[]", "expected a JSON object of priorityClassName, nodeSelector"),
+        ("--router-scheduling", '{"nodeselector": {}}', "found 'nodeselector'"),
+        ("--router-scheduling", '{"tolerations": {}}', "tolerations: expected"),
+    ],
+)
+def test_what_does_not_say_how_routers_run_is_refused(flag: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        configuration.parse([flag, text])
+    assert flag in str(error.value)
+
+
+def test_volumes_that_have_our_group_are_left_alone() -> None:
+    """Unless the user names a group, or says it himself: then it is as he says."""
+
+    def security(found: dict[str, Object]) -> Object:
+        one: Object = found["Deployment"]["spec"]["template"]["spec"]["securityContext"]
+        return {name: value for name, value in one.items() if name.startswith("fsGroup")}
+
+    ours = {"fsGroup": 65532, "fsGroupChangePolicy": "OnRootMismatch"}
+    assert security(of_router(CONFIG)) == ours
+    for said, found in (
+        ({}, ours),
+        ({"runAsUser": 7}, ours),
+        ({"fsGroup": 7}, {"fsGroup": 7}),
+        ({"fsGroupChangePolicy": "Always"}, ours | {"fsGroupChangePolicy": "Always"}),
+    ):
+        assert security(of_backend(CONFIG, podTemplate={"securityContext": said})) == found
+
+
+def test_no_image_has_a_name_that_somebody_may_own() -> None:
+    """Whoever does not say which gets those that are on the node, and nothing of a registry's."""
+    found = configuration.parse([]).render
+    assert found.sidecar_image.startswith("localhost/")
+    assert found.router_image.startswith("localhost/")
 
 
 def test_the_configuration_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
