@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock_wire.addresses import join
 from penstock_wire.extras import needs
 
 with needs("penstock-operator", "operator"):
@@ -178,7 +179,7 @@ class Operator:
             where = await self._server.start_reports(
                 *self._config.reports_address, self._certificates.context
             )
-            log("reports come in over TLS", address=f"{where[0]}:{where[1]}")
+            log("reports come in over TLS", address=join(*where))
         ready(data=(host, port), admin=(host, port))
         lead = asyncio.create_task(self._lead())
         stopped = asyncio.create_task(stop.wait())

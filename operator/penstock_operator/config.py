@@ -77,9 +77,9 @@ class Config(BaseModel):
     namespace: Annotated[
         str, Field(pattern=rf"^$|{_NAME}", description="Watch this namespace only; empty: all.")
     ] = ""
-    listen: Annotated[str, Field(description="Address of health and metrics, HOST:PORT.")] = "0.0.0.0:8015"
+    listen: Annotated[str, Field(description="Address of health and metrics, HOST:PORT.")] = "[::]:8015"
     reports_listen: Annotated[str, Field(description="Address that takes reports over TLS, HOST:PORT.")] = (
-        "0.0.0.0:8016"
+        "[::]:8016"
     )
     plain_reports: Annotated[
         bool, Field(description="Take reports in plain text, too, at --listen: from pods of older operators.")

@@ -154,7 +154,7 @@ class ControlServer:
         """Listen for probes, Prometheus and plain reports.
 
         Args:
-            host: address to bind.
+            host: address to bind; `::` for all of the machine, of IPv6 and of IPv4.
             port: port to bind, 0 for any.
 
         Returns:
@@ -169,7 +169,7 @@ class ControlServer:
         """Listen for reports over TLS (see `start`).
 
         Args:
-            host: address to bind.
+            host: address to bind; `::` for all of the machine, of IPv6 and of IPv4.
             port: port to bind, 0 for any.
             context: has the certificate, or will have it: until then handshakes fail.
         """

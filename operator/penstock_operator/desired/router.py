@@ -130,8 +130,8 @@ def _deployment(metadata: Object, config: RenderConfig) -> Object:
 
 def _container(config: RenderConfig) -> Object:
     words = {
-        "--listen": f"0.0.0.0:{DATA_PORT}",
-        "--admin": f"0.0.0.0:{ADMIN_PORT}",
+        "--listen": f"[::]:{DATA_PORT}",
+        "--admin": f"[::]:{ADMIN_PORT}",
         "--settings": pods.SETTINGS_FILE,
         **pods.reporting(config),
         "--propagation-delay": f"{_LEAVE_S}s",
