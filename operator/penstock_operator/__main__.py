@@ -116,7 +116,13 @@ class Operator:
             log=log,
         )
         self._server = ControlServer(
-            gate=Gate(cluster, store, clock, audience=config.render.token_audience),
+            gate=Gate(
+                cluster,
+                store,
+                clock,
+                audience=config.render.token_audience,
+                check_peer=config.check_peer_address,
+            ),
             reports=self._reports,
             store=store,
             clock=clock,
@@ -126,6 +132,7 @@ class Operator:
             leads=lambda: self._acting,
             interval=lambda: self._pacer.interval,
             plain=config.plain_reports or config.reports_address is None,
+            own_addresses=config.check_peer_address,
             observer=metrics,
             metrics=metrics.text,
             alive=self._what_is_wrong,

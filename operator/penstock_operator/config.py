@@ -35,11 +35,14 @@ def _at_least(shortest: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _peers(text: str) -> str:
-    found = json.loads(text)
-    if not isinstance(found, list) or not all(isinstance(one, dict) and one for one in found):
-        raise ValueError("expected a JSON list of NetworkPolicyPeers")
-    return text
+def _list_of(kind: str) -> AfterValidator:
+    def check(text: str) -> str:
+        found = json.loads(text)
+        if not isinstance(found, list) or not all(isinstance(one, dict) and one for one in found):
+            raise ValueError(f"expected a JSON list of {kind}s")
+        return text
+
+    return AfterValidator(check)
 
 
 def _tracing(text: str) -> str:
@@ -55,8 +58,11 @@ def _tracing(text: str) -> str:
 Variables = Annotated[str, AfterValidator(_tracing)]
 """A JSON object: values of OpenTelemetry's environment variables by name."""
 
-Peers = Annotated[str, AfterValidator(_peers)]
+Peers = Annotated[str, _list_of("NetworkPolicyPeer")]
 """A JSON list of NetworkPolicyPeers, as in networking.k8s.io/v1."""
+
+Egress = Annotated[str, _list_of("NetworkPolicyEgressRule")]
+"""A JSON list of NetworkPolicyEgressRules, as in networking.k8s.io/v1."""
 
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _OTEL = r"^OTEL_[A-Z0-9_]+\Z"
@@ -83,6 +89,10 @@ class Config(BaseModel):
     )
     plain_reports: Annotated[
         bool, Field(description="Take reports in plain text, too, at --listen: from pods of older operators.")
+    ] = True
+    check_peer_address: Annotated[
+        bool,
+        Field(description="Take a pod's reports from its own address alone; off where a mesh rewrites it."),
     ] = True
     authority_lifetime: Annotated[
         Duration,
@@ -136,6 +146,13 @@ class Config(BaseModel):
     ] = "[]"
     metrics_from: Annotated[
         Peers, Field(description="NetworkPolicyPeers that may scrape metrics, a JSON list; none: nobody.")
+    ] = "[]"
+    egress: Annotated[
+        Egress,
+        Field(
+            description="NetworkPolicyEgressRules that lead routers to the API server, a JSON list; none:"
+            " what routers open is not limited."
+        ),
     ] = "[]"
     tracing_endpoint: Annotated[
         str,
@@ -239,6 +256,8 @@ class Config(BaseModel):
             backends_from=tuple(json.loads(self.backends_from)),
             routers_from=tuple(json.loads(self.routers_from)),
             metrics_from=tuple(json.loads(self.metrics_from)),
+            egress=tuple(json.loads(self.egress)),
+            operator_namespace="" if self.report_to else self.operator_namespace,
             tracing=self._tracing,
             access_log=self.access_log,
             image_pull_secrets=tuple(name for name in self.image_pull_secrets.split(",") if name),

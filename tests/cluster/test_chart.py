@@ -55,7 +55,11 @@ MANY = (
     ),
     *("--set-json", 'metrics.from=[{"namespaceSelector":{"matchLabels":{"a":"b"}}}]'),
     *("--set-json", 'networkPolicies.routers.from=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]'),
-    *("--set-json", "networkPolicies.backends.from=[]"),
+    *("--set-json", "networkPolicies.backends.from=[]", "--set", "reports.checkPeerAddress=false"),
+    *(
+        "--set-json",
+        'networkPolicies.egress=[{"to":[{"ipBlock":{"cidr":"10.0.0.1/32"}}],"ports":[{"port":443}]}]',
+    ),
     *(
         "--set-json",
         'operator.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]',

@@ -98,6 +98,7 @@ class ControlServer:
         leads: whether this process leads; a standby refuses reports.
         interval: seconds between two reports of a pod, now.
         plain: whether reports in plain text are taken.
+        own_addresses: whether each pod comes from an address of its own; else one may have all connections.
         observer: counts.
         metrics: makes the text of /metrics.
         alive: why the process should be restarted, None while all is well.
@@ -114,6 +115,7 @@ class ControlServer:
         leads: Callable[[], bool],
         interval: Callable[[], float] = lambda: 1.0,
         plain: bool = True,
+        own_addresses: bool = True,
         observer: ReportObserver,
         metrics: Callable[[], bytes],
         alive: Callable[[], str | None],
@@ -136,7 +138,7 @@ class ControlServer:
             H1Front(
                 max_body_bytes=WHOLE_REPORT,
                 max_connections=MAX_CONNECTIONS,
-                max_per_address=MAX_PER_ADDRESS,
+                max_per_address=MAX_PER_ADDRESS if own_addresses else MAX_CONNECTIONS,
             )
             for _ in range(2)
         )

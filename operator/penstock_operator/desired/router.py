@@ -15,6 +15,7 @@ from penstock_operator.desired import (
     ports,
     service,
     settings,
+    sidecar,
 )
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
@@ -66,7 +67,12 @@ def router_objects(
         data: networkpolicy.Ports = [DATA_PORT, (ports.FIRST, ports.LAST)]
         found.append(
             networkpolicy.of_router(
-                metadata(names.ROUTER), selector, data=data, admin=ADMIN_PORT, config=config
+                metadata(names.ROUTER),
+                selector,
+                data=data,
+                admin=ADMIN_PORT,
+                sidecars=sidecar.DATA_PORT,
+                config=config,
             )
         )
     found.append(_deployment(metadata(names.ROUTER), config))

@@ -18,23 +18,12 @@ from penstock_wire import addresses
 from penstock_wire.h1_front import H1Front
 from penstock_wire.http import Exchange, Response
 from penstock_wire.process import address
+from tests.support.ports import needs_ipv6
 from tests.support.sidecar_process import Program
 from tests.support.waiting import SECONDS
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 LOOPBACK = "127.0.0.1", "::1"
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as tried:
-            tried.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6: nothing can listen on ::1")
 
 
 @pytest.fixture(params=[None, 1], ids=["plain", "counted by address"])
@@ -63,9 +52,9 @@ async def peer_of(host: str, port: int) -> tuple[asyncio.StreamWriter, str]:
     return writer, (await reader.readexactly(length)).decode()
 
 
-@ipv6
 async def test_all_addresses_are_of_both_families(listening: tuple[H1Front, tuple[str, int]]) -> None:
     """A peer has its own address, by which it also counts: IPv4 comes without `::ffff:`."""
+    needs_ipv6()
     front, (host, port) = listening
     assert host == "::"
     writers = []
@@ -126,9 +115,9 @@ def test_how_addresses_are_written_and_compared(host: str, peer: str, written: s
         assert address(written) == (host, 80)
 
 
-@ipv6
 async def test_everything_speaks_ipv6_alone(tmp_path: Path) -> None:
     """Model server, sidecar and router find each other by [::1]; their first lines can be read."""
+    needs_ipv6()
     (tmp_path / "echo_v6.py").write_text("def echo(item):\n    return item\n")
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     model = Program("penstock.serve", "echo_v6:echo", "--host=::1", "--port=0", env={"PYTHONPATH": path})
