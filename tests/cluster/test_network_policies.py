@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from tests.support.cluster_waits import wait_for
+from tests.support.documented import default_deny_example
 from tests.support.k8s import INSTALLED_IN, Load, Namespace, endpoint, ledger_backend, ledger_code
 from tests.support.release import upgrade
 
@@ -59,6 +60,10 @@ def test_policies_select_their_pods_and_follow_the_chart(namespace: Namespace, l
     (port,) = (namespace.get("service", "one") or {})["spec"]["ports"]
     (opened,) = policy(namespace, "penstock-router")["ingress"]
     assert any(one["port"] <= port["targetPort"] <= one.get("endPort", 0) for one in opened["ports"])
+
+    checked = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
+    said = namespace.kubectl(*checked, input=default_deny_example())
+    assert said.count("created (server dry run)") == 3
 
     before = {pod["metadata"]["uid"] for pod in namespace.list("pods", "penstock.dev/backend")}
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}

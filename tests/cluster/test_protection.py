@@ -76,7 +76,7 @@ def test_a_backend_in_use_is_not_deleted(namespace: Namespace) -> None:
 def test_who_may_not_create_pods_writes_no_backend(namespace: Namespace) -> None:
     """Whoever writes a ModelBackend runs pods. Labels, scale and deletion are not asked about."""
     user, cluster = "somebody", namespace.cluster
-    verbs = ["get", "create", "update", "patch", "delete"]
+    verbs = ["get", "list", "watch", "create", "update", "patch", "delete"]
     _grant(namespace, user, "penstock.dev", ["modelbackends", "modelbackends/scale"], verbs)
 
     def as_user(*arguments: str, document: dict[str, Any] | None = None) -> str:

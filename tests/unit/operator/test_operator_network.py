@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
 from penstock_operator import config as configuration
 from penstock_operator.api import ModelBackend, ModelEndpoint
@@ -14,6 +15,7 @@ from penstock_operator.desired import backend, deployment, labels, pods, ports, 
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 from penstock_operator.errors import ConfigError
+from tests.support.documented import default_deny_example
 
 CONFIG = RenderConfig(sidecar_image="s", router_image="r")
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
@@ -125,6 +127,25 @@ def test_what_a_router_may_open_where_the_way_to_the_apiserver_is_known(
     found = of_backend(config)
     assert selector.items() <= found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
     assert found["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_what_the_docs_give_a_default_deny_namespace_is_what_pods_need() -> None:
+    """The example selects the pods that are rendered, and opens what their own policies would."""
+    models, routers, clients = yaml.safe_load_all(default_deny_example())
+    config = configuration.parse(["--egress", '[{"ports": [{"protocol": "TCP", "port": 443}]}]']).render
+    backends, router = of_backend(config), of_router(config)
+    for policy, found in ((models, backends), (routers, router)):
+        own = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= own.items()
+        assert policy["spec"]["policyTypes"] == ["Egress"]
+    to_models, reports, dns, apiserver = router["NetworkPolicy"]["spec"]["egress"]
+    assert models["spec"]["egress"] == [reports, dns]
+    assert routers["spec"]["egress"][:3] == [to_models, reports, dns]
+    assert all(port in routers["spec"]["egress"][3]["ports"] for port in apiserver["ports"])
+    (way_in,) = router["NetworkPolicy"]["spec"]["ingress"]
+    to_routers, names = clients["spec"]["egress"]
+    assert to_routers["to"] == [{"podSelector": routers["spec"]["podSelector"]}]
+    assert (to_routers["ports"], names) == (way_in["ports"], dns)
 
 
 def test_the_ports_of_a_policy_are_those_of_the_containers() -> None:
