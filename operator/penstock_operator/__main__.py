@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock_wire.addresses import join
 from penstock_wire.extras import needs
 
 with needs("penstock-operator", "operator"):
@@ -117,7 +118,13 @@ class Operator:
             log=log,
         )
         self._server = ControlServer(
-            gate=Gate(cluster, store, clock, audience=config.render.token_audience),
+            gate=Gate(
+                cluster,
+                store,
+                clock,
+                audience=config.render.token_audience,
+                check_peer=config.check_peer_address,
+            ),
             reports=self._reports,
             store=store,
             clock=clock,
@@ -127,6 +134,7 @@ class Operator:
             leads=lambda: self._acting,
             interval=lambda: self._pacer.interval,
             plain=config.plain_reports or config.reports_address is None,
+            own_addresses=config.check_peer_address,
             observer=metrics,
             metrics=metrics.text,
             alive=self._what_is_wrong,
@@ -181,7 +189,7 @@ class Operator:
             where = await self._server.start_reports(
                 *self._config.reports_address, self._certificates.context
             )
-            log("reports come in over TLS", address=f"{where[0]}:{where[1]}")
+            log("reports come in over TLS", address=join(*where))
         ready(data=(host, port), admin=(host, port))
         lead = asyncio.create_task(self._lead())
         stopped = asyncio.create_task(stop.wait())

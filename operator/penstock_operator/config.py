@@ -36,11 +36,14 @@ def _at_least(shortest: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _peers(text: str) -> str:
-    found = json.loads(text)
-    if not isinstance(found, list) or not all(isinstance(one, dict) and one for one in found):
-        raise ValueError("expected a JSON list of NetworkPolicyPeers")
-    return text
+def _list_of(kind: str) -> AfterValidator:
+    def check(text: str) -> str:
+        found = json.loads(text)
+        if not isinstance(found, list) or not all(isinstance(one, dict) and one for one in found):
+            raise ValueError(f"expected a JSON list of {kind}s")
+        return text
+
+    return AfterValidator(check)
 
 
 def _tracing(text: str) -> str:
@@ -89,7 +92,7 @@ def _scheduling(text: str) -> str:
 Variables = Annotated[str, AfterValidator(_tracing)]
 """A JSON object: values of OpenTelemetry's environment variables by name."""
 
-Peers = Annotated[str, AfterValidator(_peers)]
+Peers = Annotated[str, _list_of("NetworkPolicyPeer")]
 """A JSON list of NetworkPolicyPeers, as in networking.k8s.io/v1."""
 
 ResourcesText = Annotated[str, AfterValidator(_resources)]
@@ -97,6 +100,9 @@ ResourcesText = Annotated[str, AfterValidator(_resources)]
 
 SchedulingText = Annotated[str, AfterValidator(_scheduling)]
 """A JSON object: members of core/v1's PodSpec that say where a pod runs, and before whom."""
+
+Egress = Annotated[str, _list_of("NetworkPolicyEgressRule")]
+"""A JSON list of NetworkPolicyEgressRules, as in networking.k8s.io/v1."""
 
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _OTEL = r"^OTEL_[A-Z0-9_]+\Z"
@@ -117,12 +123,16 @@ class Config(BaseModel):
     namespace: Annotated[
         str, Field(pattern=rf"^$|{_NAME}", description="Watch this namespace only; empty: all.")
     ] = ""
-    listen: Annotated[str, Field(description="Address of health and metrics, HOST:PORT.")] = "0.0.0.0:8015"
+    listen: Annotated[str, Field(description="Address of health and metrics, HOST:PORT.")] = "[::]:8015"
     reports_listen: Annotated[str, Field(description="Address that takes reports over TLS, HOST:PORT.")] = (
-        "0.0.0.0:8016"
+        "[::]:8016"
     )
     plain_reports: Annotated[
         bool, Field(description="Take reports in plain text, too, at --listen: from pods of older operators.")
+    ] = True
+    check_peer_address: Annotated[
+        bool,
+        Field(description="Take a pod's reports from its own address alone; off where a mesh rewrites it."),
     ] = True
     authority_lifetime: Annotated[
         Duration,
@@ -181,6 +191,13 @@ class Config(BaseModel):
     ] = "[]"
     metrics_from: Annotated[
         Peers, Field(description="NetworkPolicyPeers that may scrape metrics, a JSON list; none: nobody.")
+    ] = "[]"
+    egress: Annotated[
+        Egress,
+        Field(
+            description="NetworkPolicyEgressRules that lead routers to the API server, a JSON list; none:"
+            " what routers open is not limited."
+        ),
     ] = "[]"
     tracing_endpoint: Annotated[
         str,
@@ -298,6 +315,8 @@ class Config(BaseModel):
             backends_from=tuple(json.loads(self.backends_from)),
             routers_from=tuple(json.loads(self.routers_from)),
             metrics_from=tuple(json.loads(self.metrics_from)),
+            egress=tuple(json.loads(self.egress)),
+            operator_namespace="" if self.report_to else self.operator_namespace,
             tracing=self._tracing,
             access_log=self.access_log,
             image_pull_secrets=tuple(name for name in self.image_pull_secrets.split(",") if name),

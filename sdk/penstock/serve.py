@@ -27,6 +27,7 @@ with needs("penstock.serve", "sdk"):
     from penstock.model import Model
     from penstock.server import ModelServer
     from penstock.target import Served, Target, find
+    from penstock_wire.addresses import join
     from penstock_wire.errors import set_origin
     from penstock_wire.h1_front import H1Front
     from penstock_wire.process import log, on_signal, run
@@ -112,7 +113,7 @@ async def _serve(target: Target, options: argparse.Namespace, secret: str) -> in
         listener = await front.listen(options.host, options.port, server.handle)
     except OSError as error:
         return _cannot_load(
-            target.name, LoadError(f"cannot listen on {options.host}:{options.port}: {error}")
+            target.name, LoadError(f"cannot listen on {join(options.host, options.port)}: {error}")
         )
     executor = ThreadPoolExecutor(THREADS, thread_name_prefix="model")
     stop = asyncio.ensure_future(stopping.wait())
@@ -121,8 +122,7 @@ async def _serve(target: Target, options: argparse.Namespace, secret: str) -> in
     code = 0
     if build.done() and isinstance(built := build.result(), Served):
         server.serve(Model(built, executor))
-        host, port = listener.address
-        print(f"ready data={host}:{port}", flush=True)
+        print(f"ready data={join(*listener.address)}", flush=True)
         await stop
     elif build.done():
         code = _cannot_load(target.name, build.result())

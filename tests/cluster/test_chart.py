@@ -64,7 +64,11 @@ MANY = (
     ),
     *("--set-json", 'metrics.from=[{"namespaceSelector":{"matchLabels":{"a":"b"}}}]'),
     *("--set-json", 'networkPolicies.routers.from=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]'),
-    *("--set-json", "networkPolicies.backends.from=[]"),
+    *("--set-json", "networkPolicies.backends.from=[]", "--set", "reports.checkPeerAddress=false"),
+    *(
+        "--set-json",
+        'networkPolicies.egress=[{"to":[{"ipBlock":{"cidr":"10.0.0.1/32"}}],"ports":[{"port":443}]}]',
+    ),
     *("--set", "router.priorityClassName=system-cluster-critical", "--set", "router.nodeSelector.pool=edge"),
     *("--set-json", 'router.tolerations=[{"key":"edge","operator":"Exists","tolerationSeconds":1000000}]'),
     *("--set-json", 'router.affinity={"podAffinity":{}}', "--set", "router.resources.requests.cpu=2"),

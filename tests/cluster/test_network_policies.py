@@ -9,7 +9,8 @@ import json
 from typing import Any
 
 from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code
+from tests.support.documented import default_deny_example
+from tests.support.k8s import INSTALLED_IN, Load, Namespace, endpoint, ledger_backend, ledger_code
 from tests.support.release import upgrade
 
 
@@ -60,13 +61,33 @@ def test_policies_select_their_pods_and_follow_the_chart(namespace: Namespace, l
     (opened,) = policy(namespace, "penstock-router")["ingress"]
     assert any(one["port"] <= port["targetPort"] <= one.get("endPort", 0) for one in opened["ports"])
 
+    checked = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
+    said = namespace.kubectl(*checked, input=default_deny_example())
+    assert said.count("created (server dry run)") == 3
+
     before = {pod["metadata"]["uid"] for pod in namespace.list("pods", "penstock.dev/backend")}
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     try:
-        upgrade(namespace.cluster, "--set-json", f"metrics.from={json.dumps([peer])}")
+        egress = [{"ports": [{"protocol": "TCP", "port": 6443}]}]
+        upgrade(
+            namespace.cluster,
+            *("--set-json", f"metrics.from={json.dumps([peer])}"),
+            *("--set-json", f"networkPolicies.egress={json.dumps(egress)}"),
+        )
         wait_for("the peers of metrics", lambda: len(policy(namespace, "two-backend")["ingress"]) == 2)
         metrics = policy(namespace, "two-backend")["ingress"][1]
         assert metrics == {"from": [peer], "ports": [{"protocol": "TCP", "port": 8013}]}
+        limited = wait_for("what routers open", lambda: policy(namespace, "penstock-router").get("egress"))
+        models, reports = (rule["to"][0] for rule in limited[:2])
+        assert limited[-1] == egress[0]
+        assert selected(namespace, models["podSelector"]) == of_deployment(
+            namespace, "one-backend"
+        ) | of_deployment(namespace, "two-backend")
+        system = Namespace(namespace.cluster, INSTALLED_IN)
+        labels = system.get("namespace", INSTALLED_IN) or {}
+        assert reports["namespaceSelector"]["matchLabels"].items() <= labels["metadata"]["labels"].items()
+        assert selected(system, reports["podSelector"]) == of_deployment(system, "penstock-operator")
+        assert policy(system, "penstock-operator")["egress"][-1] == egress[0]
         upgrade(namespace.cluster, "--set", "networkPolicies.enabled=false")
         wait_for("no policy", lambda: not namespace.list("networkpolicies"))
     finally:

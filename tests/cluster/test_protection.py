@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -69,6 +71,60 @@ def test_a_backend_in_use_is_not_deleted(namespace: Namespace) -> None:
     assert "ModelEndpoint/e" in delete(namespace, "modelbackend", "one")
     gone = ("delete", "namespace", namespace.name, "--wait=true", "--timeout=240s")
     namespace.cluster.kubectl(*gone, timeout=270)
+
+
+def test_who_may_not_create_pods_writes_no_backend(namespace: Namespace) -> None:
+    """Whoever writes a ModelBackend runs pods. Labels, scale and deletion are not asked about."""
+    user, cluster = "somebody", namespace.cluster
+    verbs = ["get", "list", "watch", "create", "update", "patch", "delete"]
+    _grant(namespace, user, "penstock.dev", ["modelbackends", "modelbackends/scale"], verbs)
+
+    def as_user(*arguments: str, document: dict[str, Any] | None = None) -> str:
+        """Do something as that user; returns what was said of it, empty where it was done."""
+        words = ("-n", namespace.name, f"--as={user}", *arguments)
+        text = None if document is None else json.dumps(document)
+        done = cluster.kubectl(*words, input=text, check=False)
+        return "" if done.returncode == 0 else str(done.stderr)
+
+    backend = container_backend("b", script="", replicas=0)
+
+    def refused() -> str:
+        # NB: the apiserver knows of a right a moment after it was granted.
+        said = as_user("create", "-f", "-", document=backend)
+        return said if "penstock-backend-writers" in said else ""
+
+    told = wait_for("the policy's refusal", refused)
+    assert f"a ModelBackend runs pods: {user} may not write one" in told
+    assert f"create pods in namespace {namespace.name}" in told
+    assert namespace.get("modelbackend", "b") is None
+
+    namespace.apply(backend)
+    namespace.wait_condition("modelbackend", "b", "Available", "False")
+    assert as_user("label", "modelbackend", "b", "team=a") == ""
+    assert as_user("scale", "modelbackend", "b", "--replicas=0") == ""
+    changed = ("patch", "modelbackend", "b", "--type=merge", "-p")
+    assert "penstock-backend-writers" in as_user(*changed, '{"spec":{"model":{"container":{"image":"x"}}}}')
+    assert "penstock-backend-writers" in as_user(*changed, '{"spec":{"replicas":1}}')
+    _grant(namespace, user, "", ["pods"], ["create"])
+    wait_for("the right to be known", lambda: as_user(*changed, '{"spec":{"suspend":true}}') == "")
+    assert as_user("create", "-f", "-", document=container_backend("c", script="", replicas=0)) == ""
+    assert as_user("delete", "modelbackend", "b", "c") == ""
+
+
+def _grant(namespace: Namespace, user: str, group: str, resources: list[str], verbs: list[str]) -> None:
+    """Give a user a right in a namespace."""
+    rbac, name = "rbac.authorization.k8s.io", f"{user}-{resources[0]}"
+    rule = {"apiGroups": [group], "resources": resources, "verbs": verbs}
+    subject = {"apiGroup": rbac, "kind": "User", "name": user}
+    role = {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": {"name": name}, "rules": [rule]}
+    binding = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
+        "subjects": [subject],
+    }
+    namespace.apply(role, binding)
 
 
 def test_deleting_what_is_in_use_loses_nothing_while_another_serves(namespace: Namespace, load: Load) -> None:

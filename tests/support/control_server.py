@@ -80,7 +80,7 @@ def verdict(
 class Harness:
     """The server and all that it stands on."""
 
-    def __init__(self, *, plain: bool = True) -> None:
+    def __init__(self, *, plain: bool = True, check_peer: bool = True) -> None:
         self.cluster, self.store, self.clock = MemoryCluster(), Store(), HandClock()
         self.reports = Reports(self.clock)
         self.heard: list[tuple[str, str, bool]] = []
@@ -96,7 +96,7 @@ class Harness:
         self.store.put(parent("m"))
         self.store.put(record("m"))
         self.server = ControlServer(
-            gate=Gate(self.cluster, self.store, self.clock),
+            gate=Gate(self.cluster, self.store, self.clock, check_peer=check_peer),
             reports=self.reports,
             store=self.store,
             clock=self.clock,
@@ -104,6 +104,7 @@ class Harness:
             leads=lambda: self.leads,
             interval=lambda: self.interval,
             plain=plain,
+            own_addresses=check_peer,
             observer=self.metrics,
             metrics=self.metrics.text,
             alive=lambda: self.wrong,

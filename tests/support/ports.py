@@ -6,6 +6,8 @@ import collections
 import random
 import socket
 
+import pytest
+
 MOST = 64
 """Ports that are kept at once: more than a test asks for."""
 
@@ -48,3 +50,12 @@ def free_host(port: int) -> str:
         _kept.append(kept)
         return host
     raise OSError(f"expected a loopback address whose port {port} is free, found none in 100 tries")
+
+
+def needs_ipv6() -> None:
+    """Skip the test where nothing can listen on ::1."""
+    try:
+        with socket.socket(socket.AF_INET6) as tried:
+            tried.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")

@@ -62,6 +62,17 @@ _INSTALLED = some(
     router_resources=RESOURCES,
     router_scheduling=SCHEDULING,
     network_policies=st.sampled_from([True, True, False]),
+    egress=st.sampled_from(
+        [
+            (),
+            ({"ports": [{"port": 443}]},),
+            ({"to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "ports": [{"port": 6443, "endPort": 6444}]},),
+            (
+                {"to": [{"ipBlock": {"cidr": "2001:db8::1/128"}}]},
+                {"ports": [{"protocol": "UDP", "port": 5353}]},
+            ),
+        ]
+    ),
     image_pull_secrets=st.sampled_from([(), ("one",), ("two", "one")]),
     token_seconds=st.sampled_from([600, 3600]),
 )

@@ -16,10 +16,11 @@ import contextlib
 import socket
 import ssl
 import time
-from typing import cast
+from typing import Any, cast
 
 from penstock_wire import h1_front_accept
 from penstock_wire import h1_front_limits as limits
+from penstock_wire.addresses import ANY, bind_any
 from penstock_wire.h1_front_accept import Acceptor
 from penstock_wire.h1_front_answers import H1Exchange
 from penstock_wire.h1_front_connection import H1Connection
@@ -91,9 +92,10 @@ class H1Front:
         """
         loop = asyncio.get_running_loop()
         listener = H1Listener(self, service, streams, whole_bytes)
+        every = bind_any(port, backlog=self._backlog, reuse_port=reuse_port) if host == ANY else None
         if self.max_per_address is not None:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            bound = socket.create_server(
+            bound = every or socket.create_server(
                 (host, port), family=family, backlog=self._backlog, reuse_port=reuse_port
             )
             listener.server = listener.acceptor = Acceptor(
@@ -106,12 +108,13 @@ class H1Front:
                 backlog=self._backlog,
             )
         else:
+            where: dict[str, Any] = {"host": host, "port": port, "reuse_port": reuse_port or None}
+            if every is not None:
+                where = {"sock": every}
             server = listener.server = await loop.create_server(
                 lambda: cast("asyncio.Protocol", H1Connection(self, listener, loop)),
-                host,
-                port,
+                **where,
                 backlog=self._backlog,
-                reuse_port=reuse_port or None,
                 ssl=tls,
                 ssl_handshake_timeout=limits.HANDSHAKE_SECONDS if tls else None,
                 ssl_shutdown_timeout=limits.LINGER_SECONDS if tls else None,

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from penstock_wire import h1_front_limits as limits
+from penstock_wire.addresses import unmapped
 
 if TYPE_CHECKING:
     from penstock_wire.h1_front_connection import H1Connection
@@ -129,7 +130,7 @@ class Acceptor:
                 self._loop.remove_reader(self._sock.fileno())
                 self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept_again)
                 return
-            address = str(peer[0])
+            address = unmapped(str(peer[0]))
             if len(self._seats) >= self._most or self._by_address[address] >= self._per_address:
                 sock.close()
                 continue

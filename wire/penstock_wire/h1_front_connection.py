@@ -24,6 +24,7 @@ import httptools
 from penstock_wire import h1_front_head as heads
 from penstock_wire import h1_front_limits as limits
 from penstock_wire import h1_front_streams as streams
+from penstock_wire.addresses import unmapped
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.h1_front_answers import (
     BODY,
@@ -86,7 +87,7 @@ class H1Connection(AnswerSide):
             self._transport.abort()
             return
         name = transport.get_extra_info("peername")
-        self._peer = str(name[0]) if name else ""
+        self._peer = unmapped(str(name[0])) if name else ""
         self._front.connections.add(self)
         self._listener.connections.add(self)
         self._listener.empty.clear()

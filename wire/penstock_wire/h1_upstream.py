@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import cast
 
 from penstock_wire import silence
+from penstock_wire.addresses import join
 from penstock_wire.h1_upstream_answer import Answer
 from penstock_wire.h1_upstream_connection import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Connection
 from penstock_wire.http import (
@@ -193,9 +194,9 @@ class H1Upstream:
                     ssl=None if self._tls is None else self._tls(),
                 )
         except TimeoutError as error:
-            raise ConnectTimeout(f"cannot connect to {host}:{port} within {seconds:.3f} s") from error
+            raise ConnectTimeout(f"cannot connect to {join(host, port)} within {seconds:.3f} s") from error
         except OSError as error:
-            raise ConnectFailed(f"cannot connect to {host}:{port}: {error}") from error
+            raise ConnectFailed(f"cannot connect to {join(host, port)}: {error}") from error
         self._open.add(connection)
         # NB: it may be older than this turn, in which its server, or another one, was retired.
         connection.reusable = retirements == self._retirements

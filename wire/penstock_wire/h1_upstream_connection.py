@@ -22,6 +22,7 @@ from typing import Any, Protocol, cast
 
 import httptools
 
+from penstock_wire.addresses import join
 from penstock_wire.h1_upstream_answer import Answer, Body, UpstreamTunnel
 from penstock_wire.h1_upstream_head import DROPPED, blank_lines_follow, encode_head
 from penstock_wire.headers import REASON, Headers, end_to_end
@@ -79,7 +80,7 @@ class Connection:
 
     def __init__(self, pool: Pool, key: tuple[str, int]) -> None:
         self.key = key
-        self.where = f"{key[0]}:{key[1]}"
+        self.where = join(*key)
         self.idle_since = 0.0
         self.reusable = True
         self.transport: asyncio.Transport

@@ -179,7 +179,7 @@ class Front(Protocol):
         `interim` sends an interim answer, as `Exchange.interim` does.
 
         Args:
-            host: address to bind.
+            host: address to bind; `::` for all of the machine, of IPv6 and of IPv4.
             port: port to bind, 0 for any free one.
             handler: answers the requests that come in here.
             reuse_port: let several processes share the port.
@@ -202,7 +202,7 @@ class Front(Protocol):
         """Listen on an address, without a task for each request.
 
         Args:
-            host: address to bind.
+            host: address to bind; `::` for all of the machine, of IPv6 and of IPv4.
             port: port to bind, 0 for any free one.
             service: takes the exchanges.
             streams: which bodies are streams; None = none, and no request may switch protocols.

@@ -16,6 +16,7 @@ from typing import Any
 
 import uvloop
 
+from penstock_wire.addresses import join
 from penstock_wire.durations import parse_ms
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -84,7 +85,7 @@ class Parser(argparse.ArgumentParser):
 
 def ready(*, data: tuple[str, int], admin: tuple[str, int]) -> None:
     """Print the first line of standard output, which says where the process listens."""
-    print(f"ready data={data[0]}:{data[1]} admin={admin[0]}:{admin[1]}", flush=True)
+    print(f"ready data={join(*data)} admin={join(*admin)}", flush=True)
 
 
 def raise_file_limit() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from penstock_wire.addresses import join
 from penstock_wire.errors import DocumentError
 from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.http import Request, UpstreamError
@@ -118,7 +119,7 @@ class Reporter:
     async def _report(self) -> float:
         """Send one report; returns the seconds until the next."""
         self._sequence += 1
-        headers = [(b"host", f"{self._host}:{self._port}".encode()), (b"content-type", b"application/json")]
+        headers = [(b"host", join(self._host, self._port).encode()), (b"content-type", b"application/json")]
         if self._token_file is not None:
             headers.append((b"authorization", b"Bearer " + self._token_file.read_bytes().strip()))
         if self._trust is not None:

@@ -2,7 +2,7 @@
 
 A projected token names its pod. The apiserver checks the signature, the audience, the expiry and that the pod
 still exists (TokenReview); the rest is ours: the report must be the named pod's, the pod must be one that we
-rendered and that is not gone, and the connection must come from its address.
+rendered and that is not gone, and the connection must come from its address (unless that check is off).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from penstock_operator.clock import Clock
 from penstock_operator.cluster import Cluster, Obj
-from penstock_operator.control.reviews import ReviewLimit
+from penstock_operator.control.reviews import SHARED_BURST, SHARED_PER_SECOND, ReviewLimit
 from penstock_operator.desired import labels
 from penstock_operator.errors import ClusterError, ReportRefused
 from penstock_operator.kinds import POD, TOKEN_REVIEW
@@ -95,6 +95,8 @@ class Gate:
         store: knows the pods.
         clock: time.
         audience: what tokens must be for.
+        check_peer: whether a pod's requests must come from its own address; off where something on the way
+            gives them another, which all of them may then share.
         limit: how often an address may have the apiserver asked; None for the usual.
     """
 
@@ -105,12 +107,16 @@ class Gate:
         clock: Clock,
         *,
         audience: str = "penstock-operator",
+        check_peer: bool = True,
         limit: ReviewLimit | None = None,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._clock = clock
         self._audience = audience
+        self._check_peer = check_peer
+        if limit is None and not check_peer:
+            limit = ReviewLimit(clock, burst=SHARED_BURST, per_second=SHARED_PER_SECOND)
         self._limit = limit or ReviewLimit(clock)
         self._verdicts: dict[bytes, tuple[float, Identity | ReportRefused]] = {}
         self._running: dict[bytes, asyncio.Task[Identity]] = {}
@@ -158,7 +164,7 @@ class Gate:
         wanted = labels.APP_ROUTER if router else labels.APP_BACKEND
         if own.get(labels.MANAGED_BY) != labels.MANAGED or own.get(labels.APP_NAME) != wanted:
             raise ReportRefused(403, "wrong_role", f"pod {identity.namespace}/{pod} is no {wanted} of ours")
-        if not _is_address_of(peer, live):
+        if self._check_peer and not _is_address_of(peer, live):
             raise ReportRefused(
                 403, "wrong_peer", f"{peer} is not an address of pod {identity.namespace}/{pod}"
             )

@@ -10,6 +10,10 @@ BURST = 20.0
 PER_SECOND = 1.0
 """TokenReviews that it gets each second after that."""
 
+SHARED_BURST = 1024.0
+SHARED_PER_SECOND = 128.0
+"""The same where all pods may come from one address: what as many need as there may be connections."""
+
 SOURCES = 10_000
 """Addresses that are remembered at most; one more waits until some have been quiet (BURST / PER_SECOND)."""
 

@@ -98,6 +98,7 @@ class ControlServer:
         leads: whether this process leads; a standby refuses reports.
         interval: seconds between two reports of a pod, now.
         plain: whether reports in plain text are taken.
+        own_addresses: whether each pod comes from an address of its own; else one may have all connections.
         observer: counts.
         metrics: makes the text of /metrics.
         alive: why the process should be restarted, None while all is well.
@@ -115,6 +116,7 @@ class ControlServer:
         leads: Callable[[], bool],
         interval: Callable[[], float] = lambda: 1.0,
         plain: bool = True,
+        own_addresses: bool = True,
         observer: ReportObserver,
         metrics: Callable[[], bytes],
         alive: Callable[[], str | None],
@@ -140,7 +142,7 @@ class ControlServer:
             H1Front(
                 max_body_bytes=WHOLE_REPORT,
                 max_connections=MAX_CONNECTIONS,
-                max_per_address=MAX_PER_ADDRESS,
+                max_per_address=MAX_PER_ADDRESS if own_addresses else MAX_CONNECTIONS,
             )
             for _ in range(2)
         )
@@ -158,7 +160,7 @@ class ControlServer:
         """Listen for probes, Prometheus and plain reports.
 
         Args:
-            host: address to bind.
+            host: address to bind; `::` for all of the machine, of IPv6 and of IPv4.
             port: port to bind, 0 for any.
 
         Returns:
@@ -173,7 +175,7 @@ class ControlServer:
         """Listen for reports over TLS (see `start`).
 
         Args:
-            host: address to bind.
+            host: address to bind; `::` for all of the machine, of IPv6 and of IPv4.
             port: port to bind, 0 for any.
             context: has the certificate, or will have it: until then handshakes fail.
         """

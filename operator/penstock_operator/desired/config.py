@@ -27,6 +27,9 @@ class RenderConfig:
         backends_from: NetworkPolicyPeers that may call backends, beside the routers of their namespace.
         routers_from: NetworkPolicyPeers that may call routers; none: everybody.
         metrics_from: NetworkPolicyPeers that may scrape the admin ports of both; none: nobody.
+        egress: NetworkPolicyEgressRules of routers beside what Penstock itself needs, of which one leads to
+            the API server; none: what they open is not limited.
+        operator_namespace: where the operator's pods are; empty where it reports to something else.
         tracing: environment of each sidecar for OpenTelemetry, by name; none: it traces nothing.
         access_log: share of the requests that routers and sidecars log.
         image_pull_secrets: names of the Secrets, in the namespace of each pod, that images are pulled with.
@@ -55,6 +58,8 @@ class RenderConfig:
     backends_from: tuple[dict[str, Any], ...] = ({"podSelector": {}},)
     routers_from: tuple[dict[str, Any], ...] = ()
     metrics_from: tuple[dict[str, Any], ...] = ()
+    egress: tuple[dict[str, Any], ...] = ()
+    operator_namespace: str = "penstock-system"
     tracing: dict[str, str] = field(default_factory=dict)
     access_log: float = 0.0
     image_pull_secrets: tuple[str, ...] = ()

@@ -25,6 +25,8 @@ MANAGED = "penstock"
 
 APP_BACKEND = "penstock-backend"
 APP_ROUTER = "penstock-router"
+APP_OPERATOR = "penstock-operator"
+"""APP_NAME of the operator's own pods, which the chart sets."""
 
 
 def of_backend(name: str) -> dict[str, str]:
@@ -45,6 +47,11 @@ def of_router() -> dict[str, str]:
 def backend_selector(name: str) -> dict[str, str]:
     """The labels that select a backend's pods; never changes, as a Deployment's selector may not."""
     return {APP_NAME: APP_BACKEND, BACKEND: name}
+
+
+def backends_selector() -> dict[str, str]:
+    """The labels that select the pods of all backends of a namespace."""
+    return {MANAGED_BY: MANAGED, APP_NAME: APP_BACKEND}
 
 
 def router_selector() -> dict[str, str]:

@@ -15,6 +15,7 @@ from penstock_operator.desired import (
     ports,
     service,
     settings,
+    sidecar,
 )
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
@@ -66,7 +67,12 @@ def router_objects(
         data: networkpolicy.Ports = [DATA_PORT, (ports.FIRST, ports.LAST)]
         found.append(
             networkpolicy.of_router(
-                metadata(names.ROUTER), selector, data=data, admin=ADMIN_PORT, config=config
+                metadata(names.ROUTER),
+                selector,
+                data=data,
+                admin=ADMIN_PORT,
+                sidecars=sidecar.DATA_PORT,
+                config=config,
             )
         )
     found.append(_deployment(metadata(names.ROUTER), config))
@@ -131,8 +137,8 @@ def _deployment(metadata: Object, config: RenderConfig) -> Object:
 
 def _container(config: RenderConfig) -> Object:
     words = {
-        "--listen": f"0.0.0.0:{DATA_PORT}",
-        "--admin": f"0.0.0.0:{ADMIN_PORT}",
+        "--listen": f"[::]:{DATA_PORT}",
+        "--admin": f"[::]:{ADMIN_PORT}",
         "--settings": pods.SETTINGS_FILE,
         **pods.reporting(config),
         "--propagation-delay": f"{_LEAVE_S}s",

@@ -22,8 +22,8 @@ def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
     """The sidecar's command line: all that rolls; what is hot travels in its settings."""
     spec = backend.spec
     words = {
-        "--listen": f"0.0.0.0:{DATA_PORT}",
-        "--admin": f"0.0.0.0:{ADMIN_PORT}",
+        "--listen": f"[::]:{DATA_PORT}",
+        "--admin": f"[::]:{ADMIN_PORT}",
         "--model": f"http://127.0.0.1:{spec.model.port}",
         "--settings": pods.SETTINGS_FILE,
         "--protocol": spec.model.protocol,

@@ -59,12 +59,12 @@ def used() -> set[str]:
 
 def test_every_value_is_used_and_every_used_value_exists() -> None:
     existing = dict(leaves(VALUES))
-    names = used()
+    paths = used()
     unknown = [
-        name for name in names if name not in existing and not any(p.startswith(name + ".") for p in existing)
+        name for name in paths if name not in existing and not any(p.startswith(name + ".") for p in existing)
     ]
     unused = [
-        path for path in existing if not any(path == name or path.startswith(name + ".") for name in names)
+        path for path in existing if not any(path == name or path.startswith(name + ".") for name in paths)
     ]
     assert (unknown, unused) == ([], [])
 
@@ -167,8 +167,8 @@ def test_no_role_has_a_wildcard_or_a_right_over_rights() -> None:
         if name == "operator/leaserole.yaml":
             # In a namespace that is not ours: named Leases, and of another's no more than a look.
             assert rule["resources"] == ["leases"]
-            names, verbs = rule["resourceNames"], rule["verbs"]
-            assert (names, verbs) in (
+            leases, verbs = rule["resourceNames"], rule["verbs"]
+            assert (leases, verbs) in (
                 (["installationLease"], ["get", "create", "patch"]), (["penstock-installation"], ["get"])
             )  # fmt: skip
         assert "nonResourceURLs" not in rule, name
@@ -183,6 +183,28 @@ def test_no_role_has_a_wildcard_or_a_right_over_rights() -> None:
                 "resourceNames": ["routerClusterRole"],
                 "verbs": ["bind"],
             }
+
+
+def test_writers_of_backends_are_asked_for_pods_and_nobody_else_is() -> None:
+    """The main resource alone: not status and scale, which operator and autoscalers write; no deletion."""
+    text = TEMPLATES[Path("protection/backend-writers.yaml")].read_text()
+    plain = "\n".join(line for line in text.splitlines() if "{{" not in line)
+    policy, binding = yaml.safe_load_all(plain)
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert rule["resources"] == [crds.KINDS["ModelBackend"].plural]
+    assert rule["operations"] == ["CREATE", "UPDATE"]
+    assert rule["apiVersions"] == ["v1alpha1"]
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    assert VALUES["protection"]["backendWriters"] is True
+
+
+def test_what_the_operator_opens_is_limited_only_where_its_way_to_the_apiserver_is_said() -> None:
+    """A policy of egress that does not lead there would cut it off: none is the default."""
+    assert VALUES["networkPolicies"]["egress"] == []
+    text = TEMPLATES[Path("operator/networkpolicy.yaml")].read_text()
+    asked = text[text.index("policyTypes") :].partition("\n")[0]
+    assert asked == "policyTypes: [Ingress{{ if .Values.networkPolicies.egress }}, Egress{{ end }}]"
+    assert text.index("{{- with .Values.networkPolicies.egress }}") < text.index("  egress:")
 
 
 def test_every_kind_of_ours_is_in_the_roles() -> None:

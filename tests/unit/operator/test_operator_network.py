@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
 from penstock_operator import config as configuration
 from penstock_operator.api import ModelBackend, ModelEndpoint
@@ -14,6 +15,7 @@ from penstock_operator.desired import backend, deployment, labels, pods, ports, 
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 from penstock_operator.errors import ConfigError
+from tests.support.documented import default_deny_example
 
 CONFIG = RenderConfig(sidecar_image="s", router_image="r")
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
@@ -80,7 +82,7 @@ def test_who_reaches_a_router(config: RenderConfig, rules: list[Any]) -> None:
 
 
 def test_a_policy_selects_its_pods_and_leaves_what_they_call_alone() -> None:
-    """Its selector is a part of the pods' labels, whatever labels a user adds; egress is not restricted."""
+    """Its selector is a part of the pods' labels, whatever a user adds; egress is free by default."""
     for found, own in (
         (of_backend(CONFIG, podTemplate={"labels": {"a": "b"}}), labels.backend_selector("b")),
         (of_router(CONFIG), labels.router_selector()),
@@ -90,6 +92,60 @@ def test_a_policy_selects_its_pods_and_leaves_what_they_call_alone() -> None:
         assert own.items() <= found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
         assert spec["policyTypes"] == ["Ingress"]
         assert "egress" not in spec
+
+
+APISERVER = {"to": [{"ipBlock": {"cidr": "192.0.2.10/32"}}], "ports": [{"port": 6443}]}
+OPERATORS = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "penstock-system"}},
+    "podSelector": {"matchLabels": {"app.kubernetes.io/name": "penstock-operator"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "reports"),
+    [
+        ([], {"to": [OPERATORS], "ports": [{"protocol": "TCP", "port": 8016}]}),
+        (["--report-to=https://elsewhere"], {"ports": [{"protocol": "TCP", "port": 443}]}),
+        (["--report-to=http://[::1]:9000"], {"ports": [{"protocol": "TCP", "port": 9000}]}),
+    ],
+)
+def test_what_a_router_may_open_where_the_way_to_the_apiserver_is_known(
+    flags: list[str], reports: Object
+) -> None:
+    """Model pods, the operator, DNS and what the installation names; a backend opens what it likes."""
+    config = configuration.parse([*flags, "--egress", json.dumps([APISERVER])]).render
+    spec = of_router(config)["NetworkPolicy"]["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    models, *rest = spec["egress"]
+    assert rest == [
+        reports,
+        {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]},
+        APISERVER,
+    ]
+    assert models["ports"] == [{"protocol": "TCP", "port": sidecar.DATA_PORT}]
+    (selector,) = (peer["podSelector"]["matchLabels"] for peer in models["to"])
+    found = of_backend(config)
+    assert selector.items() <= found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    assert found["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_what_the_docs_give_a_default_deny_namespace_is_what_pods_need() -> None:
+    """The example selects the pods that are rendered, and opens what their own policies would."""
+    models, routers, clients = yaml.safe_load_all(default_deny_example())
+    config = configuration.parse(["--egress", '[{"ports": [{"protocol": "TCP", "port": 443}]}]']).render
+    backends, router = of_backend(config), of_router(config)
+    for policy, found in ((models, backends), (routers, router)):
+        own = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= own.items()
+        assert policy["spec"]["policyTypes"] == ["Egress"]
+    to_models, reports, dns, apiserver = router["NetworkPolicy"]["spec"]["egress"]
+    assert models["spec"]["egress"] == [reports, dns]
+    assert routers["spec"]["egress"][:3] == [to_models, reports, dns]
+    assert all(port in routers["spec"]["egress"][3]["ports"] for port in apiserver["ports"])
+    (way_in,) = router["NetworkPolicy"]["spec"]["ingress"]
+    to_routers, names = clients["spec"]["egress"]
+    assert to_routers["to"] == [{"podSelector": routers["spec"]["podSelector"]}]
+    assert (to_routers["ports"], names) == (way_in["ports"], dns)
 
 
 def test_the_ports_of_a_policy_are_those_of_the_containers() -> None:
@@ -290,7 +346,8 @@ def test_what_is_on_is_switched_off_on_the_command_line(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "[{}]", "[", "null"])
-def test_peers_that_are_none_are_refused(text: str) -> None:
-    """An empty peer would mean everybody to some, nobody to others."""
-    with pytest.raises(ConfigError, match="--metrics-from"):
-        configuration.parse(["--metrics-from", text])
+@pytest.mark.parametrize("flag", ["--metrics-from", "--egress"])
+def test_peers_and_rules_that_are_none_are_refused(flag: str, text: str) -> None:
+    """An empty peer would mean everybody to some, nobody to others; an empty rule, everything."""
+    with pytest.raises(ConfigError, match=flag):
+        configuration.parse([flag, text])

@@ -8,7 +8,7 @@ import pytest
 
 from penstock_operator.control import auth
 from penstock_operator.control.auth import Caller, Gate
-from penstock_operator.control.reviews import BURST, ReviewLimit
+from penstock_operator.control.reviews import BURST, SHARED_BURST, ReviewLimit
 from penstock_operator.errors import ReportRefused
 from penstock_operator.store import Store
 from tests.support.control_server import pod, token, verdict
@@ -46,12 +46,12 @@ def test_only_so_many_addresses_are_remembered() -> None:
 class World:
     """A gate, and how often the apiserver was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, check_peer: bool = True) -> None:
         self.cluster, self.store, self.clock = MemoryCluster(), Store(), HandClock()
         self.asked: list[str] = []
         self.store.put(pod(ip=OWN, **{"penstock.dev/backend": "m"}))
         self.cluster.answer["TokenReview"] = self._review
-        self.gate = Gate(self.cluster, self.store, self.clock)
+        self.gate = Gate(self.cluster, self.store, self.clock, check_peer=check_peer)
 
     def _review(self, review: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(review["spec"]["token"])
@@ -77,6 +77,15 @@ async def test_new_tokens_of_one_address_are_reviewed_up_to_a_limit() -> None:
     for number in range(100, 200):
         await world.report(f"made-up-{number}", OTHER)
     assert len(world.asked) == BURST + 1 + 5
+
+
+async def test_an_address_that_all_pods_share_gets_what_they_need() -> None:
+    """Still bounded, and one that is known costs nothing."""
+    world = World(check_peer=False)
+    assert isinstance(await world.report(token(), OTHER), Caller)
+    told = [await world.report(f"made-up-{number}", OTHER) for number in range(int(SHARED_BURST))]
+    assert told == ["401 bad_token"] * (int(SHARED_BURST) - 1) + ["429 too_many_tokens"]
+    assert isinstance(await world.report(token(), OTHER), Caller)
 
 
 async def test_a_known_token_is_let_in_however_many_others_its_address_sent() -> None:

@@ -24,6 +24,7 @@ from penstock_wire.report import BackendTotals, EndpointReport, Items, RouterRep
 from penstock_wire.trust import client_context, digest
 from tests.support.control_server import DOCUMENT, Harness, parent, pod, record, sidecar, token, verdict
 from tests.support.hand_clock import HandClock
+from tests.support.ports import needs_ipv6
 from tests.support.waiting import SECONDS
 
 
@@ -148,6 +149,35 @@ async def test_a_peer_that_is_not_the_pod_is_refused(server: Harness) -> None:
             **pod()["metadata"]["labels"], "penstock.dev/backend": "m"}}})  # fmt: skip
     status, answer = await server.post(sidecar())
     assert (status, answer["reason"]) == (403, "wrong_peer")
+
+
+@pytest.mark.parametrize(
+    ("checked", "ip", "comes_by", "status"),
+    [
+        (True, "127.0.0.1", "127.0.0.1", 200),
+        (True, "0:0:0:0:0:0:0:1", "::1", 200),
+        (True, "127.0.0.1", "::1", 403),
+        (False, "10.0.0.9", "127.0.0.1", 200),
+        (False, "fd00::9", "127.0.0.1", 200),
+    ],
+)
+async def test_a_pod_has_the_address_of_either_family(
+    checked: bool, ip: str, comes_by: str, status: int
+) -> None:
+    """On a port of both, which sees IPv4 mapped. Where the check is off, the token alone says who it is."""
+    if comes_by == "::1":
+        needs_ipv6()
+    harness = Harness(check_peer=checked)
+    _, port = await harness.server.start("::", 0)
+    harness.url = f"http://[{comes_by}]:{port}" if ":" in comes_by else f"http://{comes_by}:{port}"
+    live = pod(ip=ip, **{"penstock.dev/backend": "m"})
+    live["metadata"]["resourceVersion"] = "2"
+    harness.store.put(live)
+    async with aiohttp.ClientSession() as harness.session:
+        assert (await harness.post(sidecar()))[0] == status
+        other = await harness.post(sidecar(pod="m-2", uid="uid-2"))
+    assert (other[0], other[1]["reason"]) == (403, "other_pod" if status == 200 else "wrong_peer")
+    await harness.server.stop()
 
 
 async def test_a_deleted_pod_is_refused_although_its_verdict_is_kept(server: Harness) -> None:
@@ -349,12 +379,16 @@ async def test_reporters_leave_room_for_probes(
     await harness.server.stop()
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["pods have addresses of their own", "one for all"])
 async def test_one_address_leaves_room_for_others(
-    monkeypatch: pytest.MonkeyPatch, authority: pki.Issued
+    monkeypatch: pytest.MonkeyPatch, authority: pki.Issued, own: bool
 ) -> None:
-    """Connections that say nothing count from the first moment, on both ports, and only for their address."""
+    """Connections that say nothing count from the first moment, on both ports, and only for their address.
+
+    Where all pods may share one, it may have as many as there are.
+    """
     monkeypatch.setattr("penstock_operator.control.server.MAX_PER_ADDRESS", 2)
-    harness = Harness()
+    harness = Harness(check_peer=own)
     plain = await harness.server.start("0.0.0.0", 0)
     context = server_context()
     show(context, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=DAY))
@@ -363,10 +397,13 @@ async def test_one_address_leaves_room_for_others(
         silent = [
             await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(3)
         ]
-        assert await asyncio.wait_for(silent[2][0].read(), SECONDS) == b""
-        assert not silent[0][0].at_eof()
+        if own:
+            assert await asyncio.wait_for(silent[2][0].read(), SECONDS) == b""
         tls = client_context(authority.certificate) if port == reports[1] else None
-        _, other = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        answer, other = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        other.write(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert (await asyncio.wait_for(answer.readline(), SECONDS)).startswith(b"HTTP/1.1 ")
+        assert [reader.at_eof() for reader, _ in silent] == [False, False, own]
         other.close()
         for _, writer in silent:
             writer.close()
