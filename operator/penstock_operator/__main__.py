@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import random
@@ -29,7 +30,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.control.reports import Reports
     from penstock_operator.control.server import ControlServer
     from penstock_operator.dryrun import FileCluster, preview, read_file
-    from penstock_operator.errors import ClusterError, ConfigError, LeaseLost
+    from penstock_operator.errors import ConfigError, LeaseLost
     from penstock_operator.events import Recorder
     from penstock_operator.fence import FencedCluster
     from penstock_operator.fleet import Fleet
@@ -44,7 +45,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.reconcile.relisting import PERIOD, Relister
     from penstock_operator.reconcile.view import View
     from penstock_operator.store import Key, Store
-    from penstock_operator.supervision import keep_running
+    from penstock_operator.supervision import keep_running, until_done
     from penstock_wire.process import log, on_signal, raise_file_limit, ready, set_log_level
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Operator:
         self._store = store = Store()
         self._reports = Reports(clock)
         scaled: dict[Key, Scaled] = {}
-        self._other = ""
+        self._other = self._refused = self._failing = ""
         metrics.show(Fleet(store, self._reports, scaled).text)
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
@@ -76,7 +77,7 @@ class Operator:
             metrics.watch_work(name, one.underway)
         self._lease = LeaseKeeper(
             partial(KubernetesCluster.connect, config.kubeconfig or None, timeout=CALL_SECONDS),
-            partial(_leadership, config, clock, self._waits_for),
+            partial(_leadership, config, clock, self._waits_for, self._is_refused),
             clock=clock,
         )
         self._fenced = fenced = FencedCluster(
@@ -138,7 +139,7 @@ class Operator:
             observer=metrics,
             metrics=metrics.text,
             alive=self._what_is_wrong,
-            waits=lambda: f"another installation leads: {self._other}" if self._other else None,
+            waits=self._why_not_ready,
         )
         self._context = context
         metrics.certificate_ends.set_function(
@@ -199,6 +200,9 @@ class Operator:
             error = _root(lead.exception())
             log("operator ends", level="error", error=f"{type(error).__name__}: {error}")
             stopped.cancel()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._lease.release()  # nothing, where it is lost
             await self._lease.close()
             return 1
         log("stopping")
@@ -226,12 +230,12 @@ class Operator:
             tasks.create_task(self._lease.hold())
             keep("pacer", self._pacer.run)
             if self._certificates is not None:
-                await self._retrying("keys ready", self._certificates.ensure)
+                await self._begin("keys ready", self._certificates.ensure)
                 keep("certificates", self._certificates.keep)
             if self._config.pod_ip:
-                await self._retrying("published", self._publisher.publish)
+                await self._begin("published", self._publisher.publish)
                 keep("publisher", self._publisher.keep)
-            await self._retrying("synced", self._manager.sync)
+            await self._begin("synced", self._manager.sync)
             gc.freeze()  # what was listed stays for long, and holds no cycles
             self._acting = True
             self._watches = Watches(
@@ -259,21 +263,12 @@ class Operator:
         await self._lease.close()
         await self._server.stop()
 
-    async def _retrying(self, done: str, act: Callable[[], Awaitable[None]]) -> None:
-        delay = 0.5
-        while True:
-            try:
-                await act()
-            except LeaseLost:
-                raise
-            except Exception as error:
-                text = str(error) if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
-                log("start-up call failed", level="warning", error=text, retry_seconds=delay)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 5.0)
-            else:
-                log(done, objects=len(self._store))
-                return
+    async def _begin(self, done: str, act: Callable[[], Awaitable[None]]) -> None:
+        def failing(why: str) -> None:
+            self._failing = f"it leads, and cannot begin: {why}" if why else ""
+
+        await until_done(act, clock=self._context.clock, log=log, failing=failing)
+        log(done, objects=len(self._store))
 
     def _watches_started(self) -> None:
         self._metrics.watch_starts.inc()
@@ -283,6 +278,15 @@ class Operator:
         """Another installation leads, or none does any more; called in the thread of the Lease."""
         self._other = holder
         self._metrics.waits_for(holder)
+
+    def _is_refused(self, why: str) -> None:
+        """The Lease of all installations may not be asked for, or may again; called in that thread."""
+        self._refused = why
+
+    def _why_not_ready(self) -> str | None:
+        if self._other:
+            return f"another installation leads: {self._other}"
+        return self._refused or self._failing or None
 
     def _what_is_wrong(self) -> str | None:
         if self._acting and self._watches is not None and not self._watches.alive:
@@ -294,6 +298,7 @@ def _leadership(
     config: Config,
     clock: Clock,
     waits_for: Callable[[str], None],
+    refused: Callable[[str], None],
     cluster: Connection,
     working: Callable[[], bool],
 ) -> Leadership:
@@ -318,6 +323,7 @@ def _leadership(
         log=log,
         working=working,
         waiting=waits_for,
+        refused=refused,
     )
 
 

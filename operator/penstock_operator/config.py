@@ -56,8 +56,20 @@ def _tracing(text: str) -> str:
     return text
 
 
+def _parsed(text: str) -> Any:
+    """JSON.
+
+    Raises:
+        ValueError: it is none, or too deep.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("expected JSON of fewer levels") from None
+
+
 def _resources(text: str) -> str:
-    found = json.loads(text)
+    found = _parsed(text)
     fits = isinstance(found, dict) and found.keys() <= {"requests", "limits"}
     if not fits or not all(map(_quantities, found.values())):
         raise ValueError("expected a JSON object of requests and limits, each of quantities by name")
@@ -78,7 +90,7 @@ _SCHEDULING: dict[str, type] = {
 
 
 def _scheduling(text: str) -> str:
-    found = json.loads(text)
+    found = _parsed(text)
     if not isinstance(found, dict):
         raise ValueError(f"expected a JSON object of {', '.join(_SCHEDULING)}")
     for name, value in found.items():

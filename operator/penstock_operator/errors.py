@@ -26,6 +26,10 @@ class ConfigError(OperatorError):
     """A flag or an environment variable does not make sense."""
 
 
+class StartError(OperatorError):
+    """It leads, and cannot begin: another may be able to."""
+
+
 class LeaseLost(OperatorError):
     """This process must stop acting: it is not the leader any more."""
 

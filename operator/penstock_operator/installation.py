@@ -136,6 +136,7 @@ def among_installations(
     log: Callable[..., None],
     working: Callable[[], bool],
     waiting: Callable[[str], None],
+    refused: Callable[[str], None] = lambda _why: None,
 ) -> Leadership:
     """What has to be held in order to act, for a pod of one of several installations.
 
@@ -149,6 +150,7 @@ def among_installations(
         log: called with a constant message and fields.
         working: as of `Elector`.
         waiting: called with the identity of another installation's leader while that has it, with "" after.
+        refused: called with what the apiserver says where the Lease may not be asked for, with "" after.
     """
     same = identity.rpartition("/")[0]
 
@@ -164,7 +166,9 @@ def among_installations(
         return Elector(
             cluster, namespace=lease_namespace, name=name, identity=identity, clock=clock, times=TIMES,
             log=log, working=lambda: working() and clock.time() < first.until,
-            ours=lambda holder: holder.rpartition("/")[0] == same, waiting=waits, takes=takes, by_apply=True,
+            ours=lambda holder: holder.rpartition("/")[0] == same, waiting=waits, takes=takes,
+            refused=refused,
+            by_apply=True,
             kept_seconds=KEPT,
         )  # fmt: skip
 

@@ -56,6 +56,7 @@ class Elector:
         working: whether whoever acts for us does; a leader that does not is not to stay one.
         ours: whether a holder is one of us, from whom the Lease is taken over at once; None: nobody else is.
         waiting: called with the holder whenever that is another one, with "" when it is no more.
+        refused: called with why where the apiserver does not let us ask for the Lease, with "" when we lead.
         takes: False to hold no Lease, but to lead for as long as nobody else holds this one.
         by_apply: make the Lease by an apply, which needs no right but to this one name. (Of two that make it
             at the same moment the later one has it, and the first sees that when it renews it.)
@@ -75,6 +76,7 @@ class Elector:
         working: Callable[[], bool] = lambda: True,
         ours: Callable[[str], bool] | None = None,
         waiting: Callable[[str], None] = lambda _holder: None,
+        refused: Callable[[str], None] = lambda _why: None,
         takes: bool = True,
         by_apply: bool = False,
         kept_seconds: int = 0,
@@ -89,6 +91,7 @@ class Elector:
         self._working = working
         self._ours = ours or (lambda holder: holder == identity)
         self._waiting = waiting
+        self._refused = refused
         self._takes = takes
         self._by_apply = by_apply
         self._kept_seconds = kept_seconds
@@ -186,6 +189,8 @@ class Elector:
             return False  # somebody else was faster; look again
         except ClusterError as error:
             self._log("lease call failed", error=str(error))
+            if error.status == 403:
+                self._refused(f"Lease {self._namespace}/{self._name}: {error}")
             return False
         return self._leading(held, began)
 
@@ -193,6 +198,7 @@ class Elector:
         # NB: counted from before the call, so that a slow answer shortens our time and never lengthens it.
         self._renewed_at = began
         self._held = held
+        self._refused("")
         self._held_by(self._identity)
         return True
 

@@ -1,14 +1,58 @@
-"""Loops that are to run for as long as the process leads, whatever goes wrong in one of their rounds."""
+"""What a leader does first, and loops that run for as long as it leads, whatever goes wrong in a round."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 from penstock_operator.clock import Clock
-from penstock_operator.errors import LeaseLost
+from penstock_operator.errors import ClusterError, LeaseLost, StartError
 
 PAUSE = 1.0
 """Seconds until a loop that failed is started again."""
+FIRST_WAIT, LONGEST_WAIT = 0.5, 5.0
+REFUSED_SECONDS = 60.0
+"""After so long without the right to begin, another operator may be able to."""
+
+
+async def until_done(
+    act: Callable[[], Awaitable[None]],
+    *,
+    clock: Clock,
+    log: Callable[..., None],
+    failing: Callable[[str], None],
+) -> None:
+    """Try something until it is done.
+
+    Args:
+        act: what is tried.
+        clock: time.
+        log: called with a constant message and fields.
+        failing: called with why it fails, with "" when it is done.
+
+    Raises:
+        LeaseLost: it did.
+        StartError: the apiserver has refused it for `REFUSED_SECONDS` for want of rights.
+    """
+    delay, refused_since = FIRST_WAIT, None
+    while True:
+        try:
+            await act()
+        except LeaseLost:
+            raise
+        except Exception as error:
+            text = str(error) if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
+            refused = isinstance(error, ClusterError) and error.status == 403
+            now = clock.time()
+            refused_since = (now if refused_since is None else refused_since) if refused else None
+            if refused_since is not None and now - refused_since >= REFUSED_SECONDS:
+                raise StartError(f"refused for {now - refused_since:.0f} s: {text}") from error
+            log("start-up call failed", level="warning", error=text, retry_seconds=delay)
+            failing(text)
+        else:
+            failing("")
+            return
+        await clock.sleep(delay)
+        delay = min(delay * 2, LONGEST_WAIT)
 
 
 async def keep_running(

@@ -197,7 +197,12 @@ class Process:
 
 def main() -> int:
     """Run the router; returns its exit code."""
-    arguments = parser().parse_args()
+    flags = parser()
+    arguments = flags.parse_args()
+    if arguments.settings is None and not arguments.report_to:
+        flags.error(
+            "expected --settings FILE or --report-to URL: a router alone serves what its settings say"
+        )
     set_log_level(arguments.log_level)
     disable_created_metrics()  # type: ignore[no-untyped-call]
 

@@ -51,12 +51,16 @@ def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
     seen: set[str] = set()
     targets_of: dict[str, tuple[str, ...]] = {}
     for place, endpoint in enumerate(settings.endpoints):
+        path = f"router settings: $.endpoints[{place}]"
         if not endpoint.name or endpoint.name in seen:
-            raise DocumentError(f"router settings: expected unique endpoint names, found {endpoint.name!r}")
+            raise DocumentError(f"{path}.name: expected a unique name, found {endpoint.name!r}")
         seen.add(endpoint.name)
+        if by_hand and endpoint.route and not endpoint.route.startswith("/"):
+            raise DocumentError(f"{path}.route: expected one that begins with /, found {endpoint.route!r}")
         names = [backend.name for backend in endpoint.backends]
-        if "" in names or len(set(names)) < len(names):
-            raise DocumentError(f"router settings: endpoint {endpoint.name}: expected unique backend names")
+        twice = [name for index, name in enumerate(names) if not name or name in names[:index]]
+        if twice:
+            raise DocumentError(f"{path}.backends: expected unique names, found {twice[0]!r} again or empty")
         for number, backend in enumerate(endpoint.backends):
             if backend.targets and targets_of.setdefault(backend.name, backend.targets) != backend.targets:
                 where = f"endpoint {endpoint.name}, backend {backend.name}"

@@ -117,7 +117,9 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("model", type=_model, default=("127.0.0.1", 8080), help="the model server's URL")
     flag("settings", type=Path, help="settings file, JSON or YAML; followed")
     flag("protocol", choices=sorted((*PROTOCOLS, NONE)), default="instances", help="how requests are joined")
-    flag("ready-path", type=_path, default="/", help="path that the model answers 2xx when it is ready")
+    flag(
+        "ready-path", type=_path, default="/", help="path that the model answers 200 to 399 when it is ready"
+    )
     flag("reconfigure-path", type=_path, help="path that takes userConfig by POST; closed to clients")
     flag(
         "warmup", type=_warmup, default=(), help="file of requests to answer before it is ready, JSON or YAML"

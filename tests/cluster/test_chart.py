@@ -83,6 +83,7 @@ MANY = (
 STAYS = {
     "clusterrole/penstock-router",
     "secret/penstock-operator-tls",
+    "lease/penstock-installation",
     "lease/penstock-operator",
     "endpointslice/penstock-operator",
     *(f"crd/{name}" for name in CRDS),
@@ -393,6 +394,7 @@ def left(cluster: Cluster) -> set[str]:
     shared = "crd,clusterroles,clusterrolebindings,validatingadmissionpolicies"
     found = [
         *Namespace(cluster, INSTALLED_IN).kubectl("get", ours, "-o", "name").split(),
+        *Namespace(cluster, "kube-system").kubectl("get", "leases", "-o", "name").split(),
         *cluster.kubectl(
             "get", shared, "-l", "app.kubernetes.io/part-of=penstock", "-o", "name"
         ).stdout.split(),

@@ -41,6 +41,7 @@ class H1Front:
         max_per_address: where it is set, of these from one address; then they are counted when they are
             accepted (`h1_front_accept`), not when they have shaken hands.
         backlog: connections that may wait to be accepted.
+        pipelining: take requests behind one that is not answered yet; else they are 400, and the last.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class H1Front:
         max_connections: int = limits.MAX_CONNECTIONS,
         max_per_address: int | None = None,
         backlog: int = 1024,
+        pipelining: bool = True,
     ) -> None:
+        self.pipelining = pipelining
         self.max_body_bytes = max_body_bytes
         self.max_connections = max_connections
         self.closing = False
@@ -59,7 +62,7 @@ class H1Front:
         self.now = time.monotonic()
         """The time in seconds, as of the last sweep: what a connection notes at each request."""
         self.max_per_address = max_per_address
-        self._backlog = backlog
+        self.backlog = backlog
         self._listeners: set[H1Listener] = set()
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -92,11 +95,11 @@ class H1Front:
         """
         loop = asyncio.get_running_loop()
         listener = H1Listener(self, service, streams, whole_bytes)
-        every = bind_any(port, backlog=self._backlog, reuse_port=reuse_port) if host == ANY else None
+        every = bind_any(port, backlog=self.backlog, reuse_port=reuse_port) if host == ANY else None
         if self.max_per_address is not None:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             bound = every or socket.create_server(
-                (host, port), family=family, backlog=self._backlog, reuse_port=reuse_port
+                (host, port), family=family, backlog=self.backlog, reuse_port=reuse_port
             )
             listener.server = listener.acceptor = Acceptor(
                 loop,
@@ -105,7 +108,7 @@ class H1Front:
                 tls=tls,
                 most=self.max_connections,
                 per_address=self.max_per_address,
-                backlog=self._backlog,
+                backlog=self.backlog,
             )
         else:
             where: dict[str, Any] = {"host": host, "port": port, "reuse_port": reuse_port or None}
@@ -114,7 +117,7 @@ class H1Front:
             server = listener.server = await loop.create_server(
                 lambda: cast("asyncio.Protocol", H1Connection(self, listener, loop)),
                 **where,
-                backlog=self._backlog,
+                backlog=self.backlog,
                 ssl=tls,
                 ssl_handshake_timeout=limits.HANDSHAKE_SECONDS if tls else None,
                 ssl_shutdown_timeout=limits.LINGER_SECONDS if tls else None,
@@ -216,7 +219,7 @@ class H1Listener:
         if self.plain is None:
             self.server.close()
         else:
-            made = h1_front_accept.close(self.plain)
+            made = h1_front_accept.close(self.plain, self._front.backlog)
         for connection in list(self.connections):
             connection.close_if_idle()
         for each in made:

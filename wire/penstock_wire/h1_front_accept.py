@@ -25,8 +25,12 @@ ACCEPT_PAUSE = 1.0
 """Seconds without accepting where the process has no file descriptor left."""
 
 
-def close(server: asyncio.Server) -> list[socket.socket]:
+def close(server: asyncio.Server, backlog: int) -> list[socket.socket]:
     """Stop to listen.
+
+    Args:
+        server: of plain text.
+        backlog: connections that may have been made and not accepted: no more are taken.
 
     Returns:
         The connections that were made and not accepted. A listener that is closed with these in line resets
@@ -39,7 +43,7 @@ def close(server: asyncio.Server) -> list[socket.socket]:
         with each:
             each.settimeout(0.0)
             try:
-                while True:
+                for _ in range(backlog + 1):  # the kernel's own bound
                     made.append(each.accept()[0])
                     made[-1].settimeout(0.0)
             except OSError:  # there is none left, or no file descriptor for it

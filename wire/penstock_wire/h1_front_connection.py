@@ -395,6 +395,10 @@ class H1Connection(AnswerSide):
             except (Exception, asyncio.CancelledError) as error:
                 entry.fail(error)
             return
+        if not self._front.pipelining:
+            found = "found one behind another"
+            self._refuse(PenstockError(Reason.BAD_REQUEST, f"expected one request at a time, {found}"))
+            return
         if self._line is None:
             self._line = collections.deque()
         self._line.append(entry)

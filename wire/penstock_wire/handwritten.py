@@ -60,6 +60,9 @@ class _Reader:
             if isinstance(value, list) and get_origin(option) is tuple:
                 element = get_args(option)[0]
                 return [self.value(each, element, f"{path}[{index}]") for index, each in enumerate(value)]
+        if wanted := _wanted(value, options):
+            hint = f"; durations go into {path.removesuffix(_MS)}" if path.endswith(_MS) else ""
+            raise DocumentError(f"{self._what}: {path}: expected {wanted}, found {value!r:.100}{hint}")
         return value
 
     def _members(self, members: Mapping[Any, Any], kind: Any, path: str) -> dict[str, Any]:
@@ -125,6 +128,35 @@ def _allowed(value: str | int, options: list[Any]) -> str:
         return ""
     numbers = ["a number"] if int in others else []
     return " or ".join([*numbers, *map(str, listed)])
+
+
+_KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    str: ("text", (str,)),
+    tuple: ("a list", (list,)),
+    dict: ("a mapping", (dict,)),
+    type(None): ("null", (type(None),)),
+}
+"""By a member's type, what it is called and what a document has for it."""
+
+
+def _wanted(value: Any, options: list[Any]) -> str:
+    """What kind of value a member is to have, where this is of none; else empty."""
+    names = []
+    for option in options:
+        kind = dict if _is_struct(option) else get_origin(option) or option
+        if kind is Literal:
+            kind = type(get_args(option)[0])
+        if kind not in _KINDS:
+            return ""
+        name, types_of = _KINDS[kind]
+        # NB: True is an int for Python, and none for a document.
+        if isinstance(value, types_of) and (kind is bool or not isinstance(value, bool)):
+            return ""
+        names.append(name)
+    return " or ".join(name for name in dict.fromkeys(names) if name != "null")
 
 
 def _places(kind: Any, path: str) -> Iterator[tuple[str, str]]:

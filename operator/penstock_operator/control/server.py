@@ -138,13 +138,15 @@ class ControlServer:
         self._alive = alive
         self._waits = waits
         # NB: two, so that however many connections there are to the one port, the other has its own.
+        # The port of the probes keeps its limit by address, or one client could shut the kubelet out.
         self._pages_front, self._reports_front = (
             H1Front(
                 max_body_bytes=WHOLE_REPORT,
                 max_connections=MAX_CONNECTIONS,
-                max_per_address=MAX_PER_ADDRESS if own_addresses else MAX_CONNECTIONS,
+                max_per_address=most,
+                pipelining=False,
             )
-            for _ in range(2)
+            for most in (MAX_PER_ADDRESS, MAX_PER_ADDRESS if own_addresses else MAX_CONNECTIONS)
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._receiving: dict[str, int] = {}
@@ -318,6 +320,7 @@ class ControlServer:
         if not late and self._refusals.take(exchange.request.peer):
             exchange.answer(answer)
         else:
+            exchange.request.headers, exchange.request.body = (), b""  # they would be held for as long
             exchange.gone = self._clock.call_at(self._clock.time() + PATIENCE, exchange.answer, answer).cancel
 
     def _take(self, request: Request, body: bytes, caller: Caller, kind: str) -> Response:

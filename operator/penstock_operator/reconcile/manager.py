@@ -148,6 +148,8 @@ class Manager:
         if notable:
             self.queue.add(key)
             self._policy_of(key)
+        elif self.ctx.view.backend(namespace, backend_name) is None:
+            pass  # its pods may report for a while when it is gone
         elif now - self._load_looked.get(key, float("-inf")) >= LOAD_INTERVAL:
             self._load_looked[key] = now
             backend.look_at_load(self.ctx, key)

@@ -302,3 +302,19 @@ async def test_who_is_refused_over_and_over_waits_for_each_answer(server: Harnes
     assert await asyncio.gather(*late) == [status] * 20
     server.clock.turn(BURST / PER_SECOND)
     assert await ask() == status
+
+
+async def test_a_connection_bears_one_request_at_a_time(server: Harness) -> None:
+    """Behind an answer that is held up nothing is kept, however much a client sends."""
+    port = int(server.pages.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(int(BURST)):
+        writer.write(b"GET /nothing HTTP/1.1\r\nhost: a\r\n\r\n")
+        await reader.readuntil(b"or a report\n")
+    writer.write(b"GET /nothing HTTP/1.1\r\nhost: a\r\n\r\n" * 3)
+    await until(lambda: server.clock.waiting == 1)
+    (held,) = [one for one in server.server._pages_front.connections if one._line]
+    assert [type(one).__name__ for one in held._line] == ["PenstockError"]
+    server.clock.turn(PATIENCE)
+    assert b"expected one request at a time" in await asyncio.wait_for(reader.read(), SECONDS)
+    writer.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock_operator.errors import LeaseLost, Unavailable
+from penstock_operator.errors import LeaseLost, Rejected, Unavailable
 from penstock_operator.installation import (
     KEPT,
     LEASE_NAME,
@@ -35,6 +35,7 @@ class Pod:
     watched: str = ""
     waits_for: list[str] = field(default_factory=list)
     lines: list[tuple[str, object]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     alive: bool = True
 
     def __post_init__(self) -> None:
@@ -47,6 +48,7 @@ class Pod:
             identity=identity_of(self.installation, "penstock-operator", self.name), clock=self.clock,
             log=lambda message, **fields: self.lines.append((message, fields.get("holder"))),
             working=lambda: self.alive, waiting=self.waits_for.append,
+            refused=self.refused.append,
         )  # fmt: skip
         self.run = asyncio.create_task(self._run())
 
@@ -224,3 +226,23 @@ async def test_of_two_that_find_no_lease_at_the_same_moment_one_acts() -> None:
     assert [pod.leads for pod in pods].count(True) == 1
     for pod in pods:
         await pod.die()
+
+
+@pytest.mark.parametrize("watched", ["", "n"])
+async def test_one_that_may_not_ask_for_the_lease_says_so(watched: str) -> None:
+    """Its process is not ready then: a rollout must not take the pods away that lead."""
+    cluster, clock = MemoryCluster(), HandClock()
+
+    def fail(_verb: str, _kind: str, namespace: str, _name: str) -> None:
+        if namespace == "kube-system" and forbidden:
+            raise Rejected(403, "leases is forbidden")
+
+    forbidden, cluster.fail = True, fail
+    pod = Pod(cluster, clock, "one", watched=watched)
+    await clock.advance(20)
+    assert not pod.leads
+    assert "leases is forbidden" in pod.refused[-1]
+    forbidden = False
+    await led_after(clock, pod)
+    assert pod.refused[-1] == ""
+    await pod.die()

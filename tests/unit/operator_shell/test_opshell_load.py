@@ -120,3 +120,14 @@ async def test_a_thousandfold_neighbour_costs_a_bounded_number_of_writes_and_nob
         await second(number)
         assert abs(shown(harness, "s", "quiet") - (number // 3 + 1)) <= 1
     assert written(harness) <= BURST + 30 * PER_SECOND
+
+
+async def test_pods_that_outlive_their_backend_leave_nothing_behind() -> None:
+    harness = Harness()
+    harness.apply(backend("m"))
+    await harness.run()
+    harness.cluster.remove(BACKEND, "n", "m")
+    await harness.run()
+    harness.manager.reported("n", "m", notable=False)
+    await harness.run()
+    assert not harness.manager._load_looked

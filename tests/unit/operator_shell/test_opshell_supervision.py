@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from penstock_operator.desired import deployment
-from penstock_operator.errors import LeaseLost
+from penstock_operator.errors import LeaseLost, NotFound, Rejected, StartError
 from penstock_operator.kinds import BACKEND, DEPLOYMENT
 from penstock_operator.reconcile import manager as managing
 from penstock_operator.store import Change
-from penstock_operator.supervision import PAUSE, keep_running
+from penstock_operator.supervision import LONGEST_WAIT, PAUSE, REFUSED_SECONDS, keep_running, until_done
 from tests.support.hand_clock import HandClock
 from tests.support.operator_harness import Harness, backend
 from tests.support.waiting import SECONDS
@@ -46,6 +46,33 @@ async def test_a_loop_that_raises_is_started_again(error: Exception) -> None:
     await asyncio.wait_for(task, SECONDS)
     assert runs == 3
     assert lines == [("loop failed", "rounds", f"{type(error).__name__}: {error}")] * 2
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_leader_without_rights_gives_up_and_one_without_crds_waits(waits: bool) -> None:
+    """Another operator may have the rights; CRDs that are missing are missing for all."""
+    clock, said, there = HandClock(), [], False
+
+    async def act() -> None:
+        if not there:
+            raise NotFound(404, "no such kind") if waits else Rejected(403, "forbidden")
+
+    task = asyncio.create_task(
+        until_done(act, clock=clock, log=lambda *_args, **_fields: None, failing=said.append)
+    )
+    began = clock.time()
+    while not task.done() and clock.time() - began < 3 * REFUSED_SECONDS:
+        await settle()
+        clock.turn(LONGEST_WAIT)
+    assert set(said) == {"no such kind" if waits else "forbidden"}
+    if waits:
+        there = True
+        clock.turn(LONGEST_WAIT)
+        await asyncio.wait_for(task, SECONDS)
+        assert said[-1] == ""
+        return
+    with pytest.raises(StartError, match=r"refused for 6\d s: forbidden"):
+        await task
 
 
 async def test_a_lost_lease_ends_a_loop() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import aiohttp
@@ -148,6 +150,12 @@ async def test_alone_a_settings_file_that_is_missing_ends_the_process(router: An
     process.path.unlink()
     await until(lambda: any("cannot be read" in line for line in process.log))
     assert [route["endpoint"] for route in await process.routes()] == ["e"]
+
+
+def test_alone_it_needs_a_settings_file() -> None:
+    found = subprocess.run([sys.executable, "-m", "penstock_router"], capture_output=True, text=True)
+    assert found.returncode == 2
+    assert "expected --settings FILE or --report-to URL" in found.stderr
 
 
 async def test_a_front_door_that_cannot_be_bound_ends_the_process(router: Any) -> None:

@@ -27,7 +27,17 @@ SIDECAR = [
         "expected batchWaitTimeout or batchWaitTimeoutMs, found both",
     ),
     (b"batching: {batchWaitTimeout: 2h}", r"Expected `int` <= 60000 - at `\$.batching.batchWaitTimeoutMs`"),
-    (b"batching: [1]", r"Expected `object`, got `array` - at `\$.batching`"),
+    (b"batching: [1]", r"\$.batching: expected a mapping, found \[1\]$"),
+    (
+        b"batching: {maxBatchBytes: 32Mi}",
+        r"\$.batching.maxBatchBytes: expected a whole number, found '32Mi'$",
+    ),
+    (b"batching: {batchKeyHeaders: x-a}", r"\$.batching.batchKeyHeaders: expected a list, found 'x-a'$"),
+    (b"batching: {maxBatchSize: true}", r"\$.batching.maxBatchSize: expected a whole number, found True$"),
+    (
+        b"batching: {batchWaitTimeoutMs: 20ms}",
+        r"expected a whole number, found '20ms'; durations go into \$.batching.batchWaitTimeout$",
+    ),
     (b'{"batching": {"maxBachSize": 8}}', "the nearest is maxBatchSize"),
     (
         b"batching: {latencyObjective: 1m}",
@@ -71,6 +81,14 @@ def test_a_sidecars_file_is_refused_with_the_place_and_what_is_near(data: bytes,
             r"\$.endpoints\[0\].backends\[0\]: .*weight",
         ),
         (b'{"endpoints": [{"name": "e", "targets": []}]}', r"belongs in \$.endpoints\[\].backends\[\]$"),
+        (
+            b"endpoints: [{name: e, route: d, backends: [{name: b}]}]",
+            r"\$.endpoints\[0\].route: expected one that begins with /, found 'd'$",
+        ),
+        (
+            b"endpoints: [{name: e, backends: [{name: b}, {name: b}]}]",
+            r"\$.endpoints\[0\].backends: expected unique names, found 'b' again",
+        ),
         (
             b"endpoints: [{name: e, methods: [GET, post], backends: [{name: b}]}]",
             r"\$.endpoints\[0\].methods\[1\]: expected one of GET, .*S, found 'post': did you mean POST\?",
