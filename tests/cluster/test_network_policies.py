@@ -111,12 +111,12 @@ def test_the_operators_policy_lets_reporters_in_and_follows_the_chart(
     reporting = of_deployment(namespace, "one-backend") | of_deployment(namespace, "penstock-router")
     assert reporting
     assert selected(namespace, peer["podSelector"]) == reporting
-    assert [port["port"] for port in reporters["ports"]] == [8016, 8015]
+    assert [port["port"] for port in reporters["ports"]] == [8016]
     assert [port["port"] for port in asks["ports"]] == [8015]
     try:
-        upgrade(namespace.cluster, "--set", "reports.plain=false")
+        upgrade(namespace.cluster, "--set", "reports.plain=true")
         found = policy(operator, "penstock-operator")
-        assert [port["port"] for port in found["ingress"][0]["ports"]] == [8016]
+        assert [port["port"] for port in found["ingress"][0]["ports"]] == [8016, 8015]
         upgrade(namespace.cluster, "--set", "networkPolicies.enabled=false")
         assert operator.get("networkpolicy", "penstock-operator") is None
     finally:
