@@ -1,4 +1,4 @@
-"""The answers of a model call item by item, for a sidecar that splits them (`penstock_wire.item_answers`).
+"""The answers of a model call item by item, for a sidecar that splits them (docs/protocols.md).
 
 Each exception and each `Response` is the answer to its own item alone, and so is an answer that has no JSON.
 Where every item has a prediction the answer is the plain one.
@@ -19,7 +19,7 @@ from penstock.response import Response, to_http
 from penstock_wire import http
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
-from penstock_wire.item_answers import ANSWERS, MEDIA_TYPE
+from penstock_wire.instances_form import ANSWERS, ITEM_ANSWERS_TYPE
 from penstock_wire.process import log
 
 
@@ -43,7 +43,7 @@ def respond_by_item(answers: Sequence[Any]) -> http.Response:
         return predictions_of(predictions)
     entries = b",".join([own[index] for index in sorted(own)])
     body = b'{"predictions":%b,"%b":[%b]}' % (predictions, ANSWERS.encode(), entries)
-    return http.Response(status=200, headers=((b"content-type", MEDIA_TYPE),), body=body)
+    return http.Response(status=200, headers=((b"content-type", ITEM_ANSWERS_TYPE),), body=body)
 
 
 def _one_by_one(values: Sequence[Any], own: dict[int, bytes]) -> bytes:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hmac
 import json
-from typing import cast
 
 from penstock import request_ids
 from penstock.answers import failed, respond, told
 from penstock.encoding import decode
 from penstock.item_answers import respond_by_item
 from penstock.model import Model
-from penstock_wire import http, instances
+from penstock_wire import http, instances_form
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import CONFIG, ITEM_ANSWERS, REASON, RECONFIGURE, REQUEST_ID, Headers, get
 from penstock_wire.process import log
@@ -83,9 +82,8 @@ class ModelServer:
             )
         if request.path == RECONFIGURE_PATH:
             return await self._reconfigure(self._model, request)
-        parsed = instances.parse(request.body)
-        if parsed.parameters:
-            parameters = cast("instances.Parameters", parsed.parameters)
+        items, parameters = instances_form.read_request(request.body)
+        if parameters:
             names = ", ".join(name[:64] for name, _ in parameters[:10])
             raise PenstockError(
                 Reason.BAD_SHAPE,
@@ -94,9 +92,9 @@ class ModelServer:
             )
         by_item = get(request.headers, ITEM_ANSWERS) == b"1"
         try:
-            answers = await self._model.run(decode(parsed.items), by_item=by_item)
+            answers = await self._model.run(decode(items), by_item=by_item)
         except Exception as error:
-            return failed(error, count=len(parsed.items), request_id=request_id)
+            return failed(error, count=len(items), request_id=request_id)
         return respond_by_item(answers) if by_item else respond(answers, request_id=request_id)
 
     async def _reconfigure(self, model: Model, request: http.Request) -> http.Response:

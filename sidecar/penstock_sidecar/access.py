@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock_sidecar.exchange import model_reason
+from penstock_sidecar.model_answers import model_reason
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import Reason
 from penstock_wire.headers import REASON, REQUEST_ID, SERVER_TIMING, Headers, get

@@ -17,13 +17,13 @@ from penstock_sidecar.admin import Admin
 from penstock_sidecar.config import Config
 from penstock_sidecar.dispatch import Dispatcher
 from penstock_sidecar.drain import Drain, refusal
-from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.guard import Guard
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.listening import Listening
 from penstock_sidecar.metrics import Metrics, most_telling
 from penstock_sidecar.model import Model
 from penstock_sidecar.passthrough import NONE, STREAM_BYTES, Passing
+from penstock_sidecar.protocols import PROTOCOLS
 from penstock_sidecar.readiness import Readiness
 from penstock_sidecar.reconfigure import Reconfigure
 from penstock_sidecar.streaming import StreamedSends

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock_sidecar import warmup
-from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.passthrough import NONE
+from penstock_sidecar.protocols import PROTOCOLS
 from penstock_wire import process
 from penstock_wire.access_log import share
 from penstock_wire.errors import DocumentError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock_sidecar.exchange import model_reason
+from penstock_sidecar.model_answers import model_reason
 from penstock_sidecar.work import Outcome, Part
 from penstock_wire.errors import PenstockError
 from penstock_wire.process import log

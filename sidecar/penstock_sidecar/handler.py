@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock_sidecar.dispatch import Dispatcher
-from penstock_sidecar.exchange import model_reason
+from penstock_sidecar.model_answers import model_reason
 from penstock_sidecar.passthrough import STREAM_BYTES, Passing
 from penstock_sidecar.refusals import Refusals
 from penstock_sidecar.request_ids import RequestIds

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from penstock_sidecar import admission
-from penstock_sidecar.exchange import failure, from_model, model_reason
 from penstock_sidecar.keys import lone_fields
+from penstock_sidecar.model_answers import failure, from_model, model_reason
 from penstock_sidecar.pace import MAX_RETRY_AFTER, Pace
 from penstock_sidecar.passthrough_queue import WaitingLine
 from penstock_sidecar.passthrough_relay import Relay, TunnelIdle, join

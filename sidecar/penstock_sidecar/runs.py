@@ -20,16 +20,14 @@ from penstock_sidecar.exchange import (
     compose,
     compose_draft,
     distribute,
-    failure,
-    from_model,
     prepare,
     rejoin,
-    unresolved,
 )
 from penstock_sidecar.failures import LOGGED_IDS, log_failed_batch
 from penstock_sidecar.fault_tracker import FaultTracker
 from penstock_sidecar.forecast import Turn
 from penstock_sidecar.isolation import BinarySplitting
+from penstock_sidecar.model_answers import failure, from_model, unresolved
 from penstock_sidecar.own_answers import refused
 from penstock_sidecar.streaming import Streamed, StreamedSends
 from penstock_sidecar.work import Outcome, Part, Work

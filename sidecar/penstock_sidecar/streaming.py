@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock_sidecar.exchange import from_model
+from penstock_sidecar.model_answers import from_model
 from penstock_sidecar.work import Outcome, Part, Work
 from penstock_wire.envelope import CANCEL_PATH, read_string
 from penstock_wire.envelope_stream import Event, Splitter

@@ -21,6 +21,6 @@ class Tally(Protocol):
             status: status of its answer.
             reason: why, where the answer is an error of ours.
             items: its items, 0 where it could not be read.
-            said: why, where the answer is an error of the model's (`exchange.model_reason`).
+            said: why, where the answer is an error of the model's (`model_answers.model_reason`).
         """
         ...

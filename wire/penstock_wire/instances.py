@@ -7,63 +7,26 @@ A model may answer items of a batch by themselves: `item_answers` has the form.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
 from typing import cast
 
-import msgspec
-
 from penstock_wire.batch_protocol import Message, OwnAnswers, Parsed
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import ITEM_ANSWERS, Headers
+from penstock_wire.headers import ITEM_ANSWERS
 from penstock_wire.http import Request, Response
-from penstock_wire.item_answers import ANSWERS, is_form, plain_fields, read_answers
+from penstock_wire.instances_form import ANSWERS, INSTANCES, Parameters, member_name, take_items
+from penstock_wire.item_answers import is_form, plain_fields, read_answers
 from penstock_wire.json_slices import NotJSON, Sole, elements, members, object_with
 from penstock_wire.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
 
-INSTANCES = "instances"
 PREDICTIONS = "predictions"
-MAX_ITEMS = 100_000
-"""Items that one request may have."""
-Parameters = tuple[tuple[str, bytes], ...]
 
 _REQUEST = Sole(INSTANCES)
 _ANSWER = Sole(PREDICTIONS)
 _NO_MORE = b"]}"
 _ASKS = ((ITEM_ANSWERS, b"1"),)
 _BODY = BodyFields(CLOUD_EVENT, HEADER_LENGTH)
-
-
-def parse(body: bytes) -> Parsed:
-    """Read a request's body.
-
-    Raises:
-        PenstockError: `bad_json` (400), or `bad_shape` (422) where `instances` is missing or no array.
-    """
-    sole = _REQUEST.elements(body)
-    if sole is not None:
-        return Parsed(items=sole, parameters=())
-    try:
-        found = members(body)
-    except NotJSON as error:
-        raise PenstockError(Reason.BAD_JSON, str(error)) from error
-    if INSTANCES not in found:
-        names = ", ".join(sorted(found)[:10]) or "no members"
-        raise shape_error("$", 'an object with a member "instances"', names)
-    return _parsed(found, None)
-
-
-def _parsed(found: dict[str, bytes], fields: Headers | None) -> Parsed:
-    """What an object with a member `instances` is."""
-    try:
-        items = elements(found.pop(INSTANCES), MAX_ITEMS)
-    except NotJSON as error:
-        raise _not_an_array(error) from error
-    if len(items) > MAX_ITEMS:
-        raise shape_error("$.instances", f"at most {MAX_ITEMS} items", str(len(items)))
-    parameters = tuple(sorted(found.items())) if found else ()
-    return Parsed(items=items, parameters=parameters, fields=fields)
 
 
 def join(items: Iterable[bytes], parameters: Parameters) -> bytes:
@@ -178,7 +141,10 @@ class _Instances:
             found = object_with(INSTANCES, request.body)
         except NotJSON as error:
             raise PenstockError(Reason.BAD_JSON, str(error)) from error
-        return None if found is None else _parsed(found, fields)
+        if found is None:
+            return None
+        items, parameters = take_items(found)
+        return Parsed(items=items, parameters=parameters, fields=fields)
 
     def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:
         return Message(headers=_ASKS, body=join(chain.from_iterable(parts), cast("Parameters", parameters)))
@@ -202,25 +168,3 @@ INSTANCES_PROTOCOL = _Instances()
 def _tail(more: Iterable[tuple[str, bytes]]) -> bytes:
     """The end of a body: of its array, then its other members."""
     return b"".join([b"]", *(b"," + member_name(name) + b":" + raw for name, raw in more), b"}"])
-
-
-def member_name(name: str) -> bytes:
-    """A member's name as JSON."""
-    try:
-        return msgspec.json.encode(name)
-    except UnicodeEncodeError:  # a lone surrogate, which json.loads takes and msgspec does not write
-        return json.dumps(name).encode()
-
-
-def shape_error(path: str, expected: str, found: str) -> PenstockError:
-    """A `bad_shape` that says where."""
-    return PenstockError(
-        Reason.BAD_SHAPE,
-        f"{path}: expected {expected}, found {found}",
-        extra={"path": path, "expected": expected, "found": found},
-    )
-
-
-def _not_an_array(error: NotJSON) -> PenstockError:
-    expected = f"at most {MAX_ITEMS} items" if error.found == "more" else "an array"
-    return shape_error("$.instances", expected, error.found)

@@ -17,10 +17,9 @@ from penstock_wire.batch_protocol import OwnAnswer
 from penstock_wire.envelope import read_answer
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
+from penstock_wire.instances_form import ANSWERS, ITEM_ANSWERS_TYPE
 from penstock_wire.json_slices import NotJSON, elements, members
 
-MEDIA_TYPE = b"application/vnd.penstock.items+json"
-ANSWERS = "answers"
 _JSON = (b"content-type", b"application/json")
 _INDEX = re.compile(rb"0|[1-9][0-9]{0,8}")
 _BODIES = ("body", "bodyB64")
@@ -30,7 +29,7 @@ def is_form(headers: Headers) -> bool:
     """Whether an answer with these fields is of this form."""
     for name, value in headers:
         if name == b"content-type":
-            return value.partition(b";")[0].strip().lower() == MEDIA_TYPE
+            return value.partition(b";")[0].strip().lower() == ITEM_ANSWERS_TYPE
     return False
 
 

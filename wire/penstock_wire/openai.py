@@ -21,7 +21,7 @@ from typing import NamedTuple, cast
 from penstock_wire.batch_protocol import Message, Parsed
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request, Response
-from penstock_wire.instances import MAX_ITEMS, member_name, shape_error
+from penstock_wire.instances_form import MAX_ITEMS, member_name, shape_error
 from penstock_wire.json_slices import NotJSON, elements, members, object_with
 from penstock_wire.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
 

@@ -24,7 +24,7 @@ from penstock_wire.batch_protocol import Message, Parsed, new_id
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers, get
 from penstock_wire.http import Request, Response
-from penstock_wire.instances import MAX_ITEMS, member_name, shape_error
+from penstock_wire.instances_form import MAX_ITEMS, member_name, shape_error
 from penstock_wire.json_slices import NotJSON, elements, members, object_with
 from penstock_wire.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
 from penstock_wire.v2_tensors import (

@@ -17,10 +17,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from penstock_sidecar import tracing
 from penstock_sidecar.dispatch import Dispatcher
-from penstock_sidecar.exchange import PROTOCOLS
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.passthrough import Passing
+from penstock_sidecar.protocols import PROTOCOLS
 from penstock_sidecar.refusals import AT_ONCE
 from penstock_sidecar.streaming import StreamedSends
 from penstock_sidecar.tracing import Tracing

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request, Response
-from penstock_wire.instances import INSTANCES_PROTOCOL, MAX_ITEMS
+from penstock_wire.instances import INSTANCES_PROTOCOL
+from penstock_wire.instances_form import MAX_ITEMS
 from penstock_wire.json_slices import NotJSON, elements, members
 from penstock_wire.openai import OPENAI_PROTOCOL
 from penstock_wire.v2 import V2_PROTOCOL

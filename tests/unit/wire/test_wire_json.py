@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock_wire import instances
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.instances_form import read_request
 from penstock_wire.json_slices import MAX_DEPTH, NotJSON, Sole, elements, members
 
 NUMBERS = st.one_of(st.integers(), st.floats(), st.just(2**70))
@@ -206,9 +207,9 @@ def test_what_was_found_instead_of_an_object_is_there_for_messages_of_others(bod
 class TestInstances:
     def test_slices_keep_every_byte(self):
         body = b'{"b": {"y":1,"x":2} ,"instances" : [9007199254740993, 1E400,NaN, "\\u00fc" ],"a":1.0}'
-        parsed = instances.parse(body)
-        assert parsed.items == [b"9007199254740993", b"1E400", b"NaN", b'"\\u00fc"']
-        assert parsed.parameters == (("a", b"1.0"), ("b", b'{"y":1,"x":2}'))
+        items, parameters = read_request(body)
+        assert items == [b"9007199254740993", b"1E400", b"NaN", b'"\\u00fc"']
+        assert parameters == (("a", b"1.0"), ("b", b'{"y":1,"x":2}'))
 
     @pytest.mark.parametrize(
         ("body", "reason", "path"),
@@ -222,24 +223,24 @@ class TestInstances:
     )
     def test_a_body_that_cannot_be_used_says_why(self, body: bytes, reason: Reason, path: str | None):
         with pytest.raises(PenstockError) as caught:
-            instances.parse(body)
+            read_request(body)
         assert caught.value.reason == reason
         assert (caught.value.extra or {}).get("path") == path
 
     def test_a_name_with_half_a_character_is_joined_split_merged_and_told(self):
-        parsed = instances.parse(b'{"instances":[1],"\\ud800":2}')
-        assert json.loads(instances.join(parsed.items, parsed.parameters)) == {"instances": [1], "\ud800": 2}
+        items, parameters = read_request(b'{"instances":[1],"\\ud800":2}')
+        assert json.loads(instances.join(items, parameters)) == {"instances": [1], "\ud800": 2}
         answers = instances.split(b'{"predictions":[1,2],"\\ud800":3}', [1, 1])
         assert json.loads(instances.merge(answers)) == {"predictions": [1, 2], "\ud800": 3}
         with pytest.raises(PenstockError) as caught:
-            instances.parse(b'{"\\ud800":1}')
+            read_request(b'{"\\ud800":1}')
         assert "found \ud800" in json.loads(caught.value.response().body)["detail"]
 
     @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=5), VALUES)
     def test_what_is_joined_comes_back_split_to_whom_it_belongs(self, requests: list[list[Any]], more: Any):
         bodies = [json.dumps({"instances": items, "more": more}).encode() for items in requests]
-        parsed = [instances.parse(body) for body in bodies]
-        batch = instances.join([item for each in parsed for item in each.items], parsed[0].parameters)
+        read = [read_request(body) for body in bodies]
+        batch = instances.join([item for items, _ in read for item in items], read[0][1])
         sent = json.loads(batch)
         assert same(sent, {"instances": [item for items in requests for item in items], "more": more})
         answer = json.dumps({"model": more, "predictions": sent["instances"]}).encode()
