@@ -39,57 +39,57 @@ CACHE = ROOT / ".mypyc_cache"
 PACKAGES = {name: ROOT / name.partition("_")[2] / name for name in ("penstock_wire", "penstock_sidecar")}
 MODULES: dict[str, Sequence[str]] = {
     "penstock_wire": (
-        "batch_protocol",
-        "closed",
-        "h1_front_answers",
-        "h1_front_connection",
-        "h1_front_head",
-        "h1_front_known",
-        "h1_upstream_answer",
-        "h1_upstream_connection",
-        "h1_upstream_head",
+        "closed_paths",
         "headers",
-        "instances",
+        "http.client.answer",
+        "http.client.connection",
+        "http.client.head",
+        "http.messages",
+        "http.server.connection",
+        "http.server.connection_base",
+        "http.server.head",
+        "http.server.head_cache",
         "instances_form",
-        "item_answers",
         "json_slices",
-        "media_types",
-        "messages",
     ),
     "penstock_sidecar": (
-        "admission",
-        "crowd",
-        "curve",
-        "dispatch",
-        "door",
-        "draft",
-        "exchange",
-        "fault_tracker",
-        "forecast",
-        "group_size",
-        "guard",
+        "admission.controller",
+        "admission.error_responses",
+        "admission.errors",
+        "batching.assembly",
+        "batching.bisection",
+        "batching.dispatcher",
+        "batching.fault_tracker",
+        "batching.item_responses",
+        "batching.runner",
+        "estimators.latency_model",
+        "estimators.linger_tuner",
+        "estimators.throughput",
+        "estimators.wait_estimator",
         "handler",
-        "isolation",
-        "keys",
-        "limits",
-        "lines",
         "metrics",
-        "model_answers",
-        "own_answers",
-        "pace",
-        "patience",
-        "queue",
-        "refusals",
+        "model.answers",
+        "path_guard",
+        "protocols.base",
+        "protocols.instances",
+        "protocols.item_answers",
+        "protocols.media_types",
+        "queue.batch_key",
+        "queue.batch_limits",
+        "queue.deadline_list",
+        "queue.eviction",
+        "queue.fair_queueing",
+        "queue.group_size",
+        "queue.prepared_batch",
+        "queue.queue",
+        "queue.request",
+        "queue.structures",
         "request_ids",
-        "runs",
-        "shares",
-        "timeline",
-        "work",
     ),
 }
 """What is compiled. Not: what runs once a connection or less often, whose coroutines use `async with`
-(`h1_front`, `h1_upstream`, `h1_front_streams`); `http` and `errors`, which are Protocols and exceptions;
-`ranking`, which is generic."""
+(`http.server.server`, `http.server.streams`, `http.client.pool`); `http` and `errors`, which are Protocols
+and exceptions; `queue.lazy_heap`, which is generic."""
 UNABLE = 3
 """Exit code where nothing can be compiled here."""
 SHARED = "penstock_hot"
@@ -103,7 +103,11 @@ follow_imports = normal
 
 def sources() -> list[Path]:
     """The modules that are compiled."""
-    return [PACKAGES[package] / f"{name}.py" for package, names in MODULES.items() for name in names]
+    return [
+        PACKAGES[package] / f"{name.replace('.', '/')}.py"
+        for package, names in MODULES.items()
+        for name in names
+    ]
 
 
 def unable() -> str:
@@ -216,7 +220,11 @@ def check() -> None:
 
 def texts() -> dict[str, str]:
     """What is compiled, by the module's full name."""
-    return {f"{path.parent.name}.{path.stem}": path.read_text() for path in sources()}
+    return {
+        f"{package}.{name}": (PACKAGES[package] / f"{name.replace('.', '/')}.py").read_text()
+        for package, names in MODULES.items()
+        for name in names
+    }
 
 
 def compile_into(folder: Path) -> None:
@@ -238,7 +246,7 @@ def compile_into(folder: Path) -> None:
         )
         if done.returncode:
             raise SystemExit(f"{(done.stdout + done.stderr)[-4000:]}\ncompile_modules.py: mypyc has failed")
-        for built in sorted(work.glob("*.so")) + sorted(work.glob("penstock_*/*.so")):
+        for built in sorted(work.glob("*.so")) + sorted(work.glob("penstock_*/**/*.so")):
             target = folder / built.relative_to(work)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(built, target)
@@ -249,7 +257,7 @@ def _build() -> None:
     from mypyc.build import mypycify
     from setuptools import setup
 
-    paths = [str(path.relative_to(path.parent.parent)) for path in sources()]
+    paths = [f"{name.replace('.', '/')}.py" for name in texts()]
     extensions = mypycify(
         ["--config-file", "mypy.ini", *paths], opt_level="1", debug_level="0", group_name=SHARED
     )

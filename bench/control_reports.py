@@ -37,10 +37,10 @@ from penstock_operator.control.server import ControlServer
 from penstock_operator.kinds import Kind
 from penstock_operator.metrics import Metrics
 from penstock_operator.store import Store
+from penstock_wire.control.report import Fit, Items, SidecarReport, Totals, encode
+from penstock_wire.control.reporter import Reporter
 from penstock_wire.http import Exchange, Response
 from penstock_wire.process import set_log_level
-from penstock_wire.report import Fit, Items, SidecarReport, Totals, encode
-from penstock_wire.reporter import Reporter
 
 PODS_OF_A_BACKEND = 4
 _SETTLE = 8.0

@@ -17,8 +17,8 @@ from penstock_operator.control.reports import Reports
 from penstock_operator.kinds import BACKEND, PARENTS
 from penstock_operator.reconcile.context import Scaled
 from penstock_operator.store import Key, Store, key_of
+from penstock_wire.control.report import Fit, SidecarReport
 from penstock_wire.process import log
-from penstock_wire.report import Fit, SidecarReport
 
 CONDITIONS = ("Ready", "Accepted", "SettingsApplied", "RouterReady")
 """Conditions that are shown; the others say why one of these is not True."""

@@ -22,11 +22,11 @@ with needs("penstock-router", "router"):
     from penstock_router.router import Router, decode_settings
     from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
     from penstock_wire.access_log import AccessLog, share
-    from penstock_wire.h1_front import H1Front
-    from penstock_wire.h1_upstream import H1Upstream
+    from penstock_wire.control.reporter import Reporter
+    from penstock_wire.control.settings_source import SettingsSource
+    from penstock_wire.http.client.pool import H1Upstream
+    from penstock_wire.http.server.server import H1Front
     from penstock_wire.process import Parser, address, duration, log, on_signal, ready, run, set_log_level
-    from penstock_wire.reporter import Reporter
-    from penstock_wire.settings_source import SettingsSource
 
 SILENCE_SECONDS = 3.0
 """A pod's machine that gives no sign of life for so long is taken for lost."""

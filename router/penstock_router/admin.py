@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock_router.router import JSON, Router
-from penstock_wire import router_settings
+from penstock_wire.control import router_settings
+from penstock_wire.control.router_settings import RouterSettings
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request, Response
-from penstock_wire.router_settings import RouterSettings
 
 TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
 EXPOSITION = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)

@@ -19,8 +19,8 @@ from typing import Protocol
 
 import uvloop
 
-from penstock_wire.h1_front import H1Front
 from penstock_wire.http import Handler, Request, Response
+from penstock_wire.http.server.server import H1Front
 
 BEAT_SECONDS = 1.0
 STILL_SECONDS = 30.0

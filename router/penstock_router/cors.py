@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock_router.edge import BACKEND
-from penstock_wire.h1_front_head import METHODS
+from penstock_wire.control.router_settings import ANY_ORIGIN, Cors
 from penstock_wire.headers import FROM_CLIENT, REASON, REQUEST_ID, Headers, get
 from penstock_wire.http import Request, Response
-from penstock_wire.router_settings import ANY_ORIGIN, Cors
+from penstock_wire.http.server.head import METHODS
 
 ORIGIN = b"origin"
 ALLOW_ORIGIN = b"access-control-allow-origin"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 
+from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.headers import (
     FROM_CLIENT,
     PREFIX,
@@ -20,7 +21,6 @@ from penstock_wire.headers import (
     without,
 )
 from penstock_wire.http import Response
-from penstock_wire.router_settings import Endpoint
 
 BACKEND = b"x-penstock-backend"
 """Tells a client which backend answered."""

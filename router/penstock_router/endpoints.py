@@ -12,10 +12,10 @@ from penstock_router import cors
 from penstock_router.choice import Draw
 from penstock_router.holding import MAX_HELD_BYTES, Gate, Line, Place, Waiter
 from penstock_router.pods import Pod, Pods
-from penstock_wire.closed import ClosedPaths
+from penstock_wire.closed_paths import ClosedPaths
+from penstock_wire.control.report import BackendTotals
+from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.report import BackendTotals
-from penstock_wire.router_settings import Endpoint
 
 COLD_RETRY_AFTER_SECONDS = 5.0
 

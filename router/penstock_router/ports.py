@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.http import Front, Handler, Listener
 from penstock_wire.process import log
-from penstock_wire.router_settings import Endpoint
 
 RETRY_SECONDS = 1.0
 

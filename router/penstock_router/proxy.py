@@ -33,7 +33,6 @@ from penstock_router.passing import receive
 from penstock_router.pods import Pod, Pods
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason, bad_timeout
-from penstock_wire.h1_front_head import METHODS
 from penstock_wire.headers import NOT_ADMITTED, QUEUE, REASON, Headers, get, timeout_ms
 from penstock_wire.http import (
     AnswerUnreadable,
@@ -48,6 +47,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.server.head import METHODS
 from penstock_wire.process import log
 
 SAME_POD_PAUSE_SECONDS = 0.1

@@ -18,15 +18,15 @@ from penstock_router.ports import Ports, owners
 from penstock_router.proxy import Proxy
 from penstock_router.routes import ROUTES_PATH, RouteTable
 from penstock_router.slices import parse_target
-from penstock_wire import report, router_settings
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
+from penstock_wire.control import report, router_settings
+from penstock_wire.control.report import State
+from penstock_wire.control.router_settings import Endpoint, RouterSettings
 from penstock_wire.errors import DocumentError, PenstockError, Reason
 from penstock_wire.headers import get
 from penstock_wire.http import Front, Handler, Request, Response, Upstream
 from penstock_wire.process import log
-from penstock_wire.report import State
-from penstock_wire.router_settings import Endpoint, RouterSettings
 
 JSON = ((b"content-type", b"application/json"),)
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-from penstock_wire.router_settings import Endpoint
+from penstock_wire.control.router_settings import Endpoint
 
 ROUTES_PATH = "/-/routes"
 """The one path that the front door answers itself."""

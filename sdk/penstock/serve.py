@@ -29,7 +29,7 @@ with needs("penstock.serve", "sdk"):
     from penstock.target import Served, Target, find
     from penstock_wire.addresses import join
     from penstock_wire.errors import set_origin
-    from penstock_wire.h1_front import H1Front
+    from penstock_wire.http.server.server import H1Front
     from penstock_wire.process import log, on_signal, run
 
 THREADS = 64

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from penstock_sidecar.dispatch import Dispatcher
+from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.drain import Drain
 from penstock_sidecar.metrics import Metrics, class_label, most_telling
-from penstock_sidecar.passthrough import Passing
-from penstock_wire import settings as wire_settings
+from penstock_sidecar.passthrough.passthrough import Passing
+from penstock_wire.control import settings as wire_settings
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import DRAIN, get
 from penstock_wire.http import Request, Response

@@ -12,36 +12,37 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from penstock_sidecar import tracing
-from penstock_sidecar.access import logged
+from penstock_sidecar.access_log import logged
 from penstock_sidecar.admin import Admin
+from penstock_sidecar.batching.dispatcher import Dispatcher
+from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.config import Config
-from penstock_sidecar.dispatch import Dispatcher
 from penstock_sidecar.drain import Drain, refusal
-from penstock_sidecar.guard import Guard
 from penstock_sidecar.handler import SidecarHandler
-from penstock_sidecar.listening import Listening
 from penstock_sidecar.metrics import Metrics, most_telling
-from penstock_sidecar.model import Model
-from penstock_sidecar.passthrough import NONE, STREAM_BYTES, Passing
+from penstock_sidecar.model.client import Model
+from penstock_sidecar.model.readiness import Readiness
+from penstock_sidecar.model.reconfigure import Reconfigure
+from penstock_sidecar.model.restart_detector import Listening
+from penstock_sidecar.model.warmup import Warmup
+from penstock_sidecar.passthrough.passthrough import NONE, STREAM_BYTES, Passing
+from penstock_sidecar.path_guard import Guard
 from penstock_sidecar.protocols import PROTOCOLS
-from penstock_sidecar.readiness import Readiness
-from penstock_sidecar.reconfigure import Reconfigure
-from penstock_sidecar.streaming import StreamedSends
-from penstock_sidecar.warmup import Warmup
-from penstock_wire import process, report
-from penstock_wire import settings as wire_settings
+from penstock_sidecar.protocols.envelope import CANCEL_PATH, ENVELOPE_PROTOCOL
+from penstock_wire import process
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
-from penstock_wire.closed import ClosedPaths
-from penstock_wire.envelope import CANCEL_PATH, ENVELOPE_PROTOCOL
-from penstock_wire.h1_front import H1Front
-from penstock_wire.h1_upstream import H1Upstream
+from penstock_wire.closed_paths import ClosedPaths
+from penstock_wire.control import report
+from penstock_wire.control import settings as wire_settings
+from penstock_wire.control.reporter import Reporter
+from penstock_wire.control.settings import Settings
+from penstock_wire.control.settings_source import SettingsSource
 from penstock_wire.headers import Headers
 from penstock_wire.http import Listener, Service, Streams
+from penstock_wire.http.client.pool import H1Upstream
+from penstock_wire.http.server.server import H1Front
 from penstock_wire.process import log
-from penstock_wire.reporter import Reporter
-from penstock_wire.settings import Settings
-from penstock_wire.settings_source import SettingsSource
 
 LONGEST_TURN = 10.0
 """Seconds that a turn of the event loop may last before `/livez` fails, and fails on after its end.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock_sidecar import warmup
-from penstock_sidecar.passthrough import NONE
+from penstock_sidecar.model import warmup
+from penstock_sidecar.passthrough.passthrough import NONE
 from penstock_sidecar.protocols import PROTOCOLS
 from penstock_wire import process
 from penstock_wire.access_log import share

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock_sidecar.dispatch import Dispatcher
-from penstock_sidecar.model_answers import model_reason
-from penstock_sidecar.passthrough import STREAM_BYTES, Passing
-from penstock_sidecar.refusals import Refusals
+from penstock_sidecar.admission.error_responses import Refusals
+from penstock_sidecar.batching.dispatcher import Dispatcher
+from penstock_sidecar.model.answers import model_reason
+from penstock_sidecar.observer import Tally
+from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passing
+from penstock_sidecar.protocols.base import BatchProtocol
+from penstock_sidecar.queue.request import Key, Outcome, Work
 from penstock_sidecar.request_ids import RequestIds
-from penstock_sidecar.tally import Tally
-from penstock_sidecar.work import Key, Outcome, Work
-from penstock_wire.batch_protocol import BatchProtocol
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
-from penstock_wire.h1_front_limits import MAX_BODY_BYTES
 from penstock_wire.headers import QUEUE, REQUEST_ID
 from penstock_wire.http import Exchange, Request, Response
+from penstock_wire.http.server.limits import MAX_BODY_BYTES
 from penstock_wire.process import log
 
 _LINES = REQUEST_ID + b": %b\r\n" + QUEUE + b": %d\r\n"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from penstock_wire.build import BUILD
+from penstock_wire.control.report import Fit, Totals
 from penstock_wire.errors import Reason
-from penstock_wire.report import Fit, Totals
 
 if TYPE_CHECKING:
     # NB: imported at the first scrape: it costs 3 MB, and many a sidecar is never scraped.
@@ -89,7 +89,7 @@ class _Histogram:
 
 
 class Metrics:
-    """Observes the dispatcher and the handler (`dispatch.Observer`, `tally.Tally`)."""
+    """Observes the dispatcher and the handler (`runner.Observer`, `observer.Tally`)."""
 
     def __init__(self) -> None:
         self._batch_items = _Histogram(_ITEMS)
@@ -130,11 +130,11 @@ class Metrics:
         self._isolation_runs += 1
 
     def arrived(self, items: int) -> None:
-        """See `tally.Tally`."""
+        """See `observer.Tally`."""
         self._arrived += items
 
     def ended(self, status: int, reason: Reason | None, items: int, said: str = "") -> None:
-        """See `tally.Tally`."""
+        """See `observer.Tally`."""
         try:
             found = self._ended[status, reason, said]
         except KeyError:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock_sidecar.work import Part
+from penstock_sidecar.queue.request import Part
 from penstock_wire.headers import REASON, TRACEPARENT, Headers, get
 from penstock_wire.http import Exchange, Request, Response, Service, Tunnel, UpstreamError
 

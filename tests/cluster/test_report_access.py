@@ -11,7 +11,7 @@ from typing import Any
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
-from penstock_wire.report import SidecarReport, encode
+from penstock_wire.control.report import SidecarReport, encode
 from tests.support.cluster_waits import wait_for
 from tests.support.k8s import INSTALLED_IN, Namespace, container_backend
 

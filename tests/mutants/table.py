@@ -30,29 +30,29 @@ __all__ = ["CORE", "MUTANTS", "Mutant"]
 
 _UNIT = "tests/unit"
 _ERRORS = f"{_UNIT}/sidecar/test_sidecar_process_errors.py"
-_DISPATCH = f"{_UNIT}/sidecar/test_sidecar_dispatch.py"
-_ANSWERS = f"{_UNIT}/sidecar/test_sidecar_dispatch_answers.py"
-_DEADLINES = f"{_UNIT}/sidecar/test_sidecar_dispatch_deadlines.py"
+_DISPATCH = f"{_UNIT}/sidecar/test_sidecar_dispatcher.py"
+_ANSWERS = f"{_UNIT}/sidecar/test_sidecar_dispatcher_answers.py"
+_DEADLINES = f"{_UNIT}/sidecar/test_sidecar_dispatcher_deadlines.py"
 _QUEUE = f"{_UNIT}/sidecar/test_sidecar_queue.py"
-_DRAFT = f"{_UNIT}/sidecar/test_sidecar_draft.py"
-_CURVE = f"{_UNIT}/sidecar/test_sidecar_curve.py"
-_ENDS = f"{_UNIT}/sidecar/test_sidecar_dispatch_ends.py"
+_DRAFT = f"{_UNIT}/sidecar/test_sidecar_prepared_batch.py"
+_CURVE = f"{_UNIT}/sidecar/test_sidecar_latency_model.py"
+_ENDS = f"{_UNIT}/sidecar/test_sidecar_dispatcher_ends.py"
 _MACHINE = f"{_UNIT}/sidecar/test_sidecar_machine.py"
-_ISOLATION = f"{_UNIT}/sidecar/test_sidecar_isolation.py"
+_ISOLATION = f"{_UNIT}/sidecar/test_sidecar_bisection.py"
 _GROUPS = f"{_UNIT}/sidecar/test_sidecar_group_size.py"
-_AUTO = f"{_UNIT}/sidecar/test_sidecar_dispatch_auto.py"
-_CROWD = f"{_UNIT}/sidecar/test_sidecar_crowd.py"
-_FULL = f"{_UNIT}/sidecar/test_sidecar_dispatch_full.py"
-_REFUSALS = f"{_UNIT}/sidecar/test_sidecar_refusals.py"
+_AUTO = f"{_UNIT}/sidecar/test_sidecar_dispatcher_auto.py"
+_CROWD = f"{_UNIT}/sidecar/test_sidecar_eviction.py"
+_FULL = f"{_UNIT}/sidecar/test_sidecar_dispatcher_full.py"
+_REFUSALS = f"{_UNIT}/sidecar/test_sidecar_error_responses.py"
 _MODEL = f"{_UNIT}/sidecar/test_sidecar_model.py"
 _LIFECYCLE = f"{_UNIT}/sidecar/test_sidecar_process_lifecycle.py"
-_FRONT = f"{_UNIT}/wire/test_h1_front.py"
-_KNOWN = f"{_UNIT}/wire/test_h1_front_known.py"
-_FRONT_RFC = f"{_UNIT}/wire/test_h1_front_rfc.py"
-_FRONT_STREAMS = f"{_UNIT}/wire/test_h1_front_streams.py"
-_UPSTREAM = f"{_UNIT}/wire/test_h1_upstream.py"
-_UPSTREAM_STREAMS = f"{_UNIT}/wire/test_h1_upstream_streams.py"
-_UPSTREAM_RFC = f"{_UNIT}/wire/test_h1_upstream_rfc.py"
+_FRONT = f"{_UNIT}/wire/test_http_server.py"
+_KNOWN = f"{_UNIT}/wire/test_http_server_head_cache.py"
+_FRONT_RFC = f"{_UNIT}/wire/test_http_server_rfc.py"
+_FRONT_STREAMS = f"{_UNIT}/wire/test_http_server_streams.py"
+_UPSTREAM = f"{_UNIT}/wire/test_http_client.py"
+_UPSTREAM_STREAMS = f"{_UNIT}/wire/test_http_client_streams.py"
+_UPSTREAM_RFC = f"{_UNIT}/wire/test_http_client_rfc.py"
 _UNTOLD = "test_an_end_that_the_loop_has_not_told_yet_is_seen_before_sending"
 
 MUTANTS = (
@@ -71,7 +71,7 @@ MUTANTS = (
         package=WIRE,
         old="predictions[start] if count == 1 else",
         new="predictions[start - 1] if count == 1 else",
-        tests=(f"{_UNIT}/wire/test_protocol_instances.py",),
+        tests=(f"{_UNIT}/sidecar/test_protocol_instances.py",),
     ),
     Mutant(
         name="parts of a request are joined in the order in which they were answered",
@@ -87,7 +87,7 @@ MUTANTS = (
         package=WIRE,
         old="if len(predictions) != count:",
         new="if len(predictions) < count:",
-        tests=(f"{_UNIT}/wire/test_protocol_instances.py",),
+        tests=(f"{_UNIT}/sidecar/test_protocol_instances.py",),
     ),
     # -- no batch is over size
     Mutant(
@@ -496,7 +496,7 @@ MUTANTS = (
         package=SIDECAR,
         old="return bool(before) and before.isdisjoint(now)",
         new="return False",
-        tests=(f"{_UNIT}/sidecar/test_sidecar_listening.py",),
+        tests=(f"{_UNIT}/sidecar/test_sidecar_restart_detector.py",),
     ),
     Mutant(
         name="what comes while the model is being prepared is sent to it",

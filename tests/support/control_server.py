@@ -14,7 +14,7 @@ from penstock_operator.control.reports import Reports
 from penstock_operator.control.server import ControlServer
 from penstock_operator.metrics import Metrics
 from penstock_operator.store import Store
-from penstock_wire.report import SidecarReport, encode
+from penstock_wire.control.report import SidecarReport, encode
 from tests.support.hand_clock import HandClock
 from tests.support.memory_cluster import MemoryCluster
 

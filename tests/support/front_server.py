@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from penstock_wire.h1_front import H1Front
 from penstock_wire.http import BodyReader, ClientGone, Exchange, Request, Response
+from penstock_wire.http.server.server import H1Front
 from tests.support.raw_client import until_closed
 from tests.support.waiting import SECONDS
 

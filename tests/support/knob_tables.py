@@ -12,9 +12,9 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+from penstock_wire.control.settings import Fairness, Priority
 from penstock_wire.errors import PenstockError
 from penstock_wire.http import Request, Response
-from penstock_wire.settings import Fairness, Priority
 from tests.support import fake_loop
 from tests.support.scripted_model import Scripted
 

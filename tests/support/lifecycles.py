@@ -14,7 +14,7 @@ from typing import Any
 from penstock_operator.desired import labels, ports
 from penstock_operator.errors import Conflict, Rejected, Unavailable
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, POD, POLICY, SPLIT, Kind
-from penstock_wire.report import Reconfigure
+from penstock_wire.control.report import Reconfigure
 from tests.support.observed import CONFIG, CRASH, HOMELESS, PULL
 from tests.support.operator_harness import Harness, backend, endpoint, policy, split
 

@@ -17,7 +17,14 @@ from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
 from penstock_operator.store import Key, Store
 from penstock_operator.workqueue import WorkQueue
-from penstock_wire.report import EndpointReport, Items, Reconfigure, RouterReport, SidecarReport, Totals
+from penstock_wire.control.report import (
+    EndpointReport,
+    Items,
+    Reconfigure,
+    RouterReport,
+    SidecarReport,
+    Totals,
+)
 from tests.support.hand_clock import HandClock, settle
 from tests.support.memory_cluster import MemoryCluster
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD
-from penstock_wire.report import Reconfigure
+from penstock_wire.control.report import Reconfigure
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.operator_harness import Harness
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock_sidecar.metrics import Metrics
-from penstock_sidecar.passthrough import Passing
+from penstock_sidecar.passthrough.passthrough import Passing
+from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.headers import Headers, get
 from penstock_wire.http import (
     Request,
@@ -15,7 +16,6 @@ from penstock_wire.http import (
     Tunnel,
     UpstreamTimeout,
 )
-from penstock_wire.settings import Batching, Settings
 
 
 class Line:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from penstock_sidecar.listening import Listening
-from penstock_sidecar.model import Model
+from penstock_sidecar.model.client import Model
+from penstock_sidecar.model.restart_detector import Listening
 from penstock_wire.http import Done, GiveUp, Request, Response, UpstreamTimeout
 
 Answer = int | Exception

@@ -11,8 +11,8 @@ from penstock_router.metrics import Metrics
 from penstock_router.pods import Pods
 from penstock_router.proxy import Proxy
 from penstock_router.slices import Address
+from penstock_wire.control.router_settings import ColdStart, Endpoint, WeightedBackend
 from penstock_wire.http import Request, Response
-from penstock_wire.router_settings import ColdStart, Endpoint, WeightedBackend
 from tests.support.fake_network import Network, Way
 
 

@@ -8,12 +8,12 @@ import json
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from penstock_sidecar.dispatch import Dispatcher
+from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.metrics import Metrics
-from penstock_sidecar.work import Key, Outcome, Work
+from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
+from penstock_sidecar.queue.request import Key, Outcome, Work
+from penstock_wire.control.settings import Batching
 from penstock_wire.http import ConnectionLost, Done, GiveUp, Request, Response, UpstreamError
-from penstock_wire.instances import INSTANCES_PROTOCOL
-from penstock_wire.settings import Batching
 
 Behaviour = Callable[["Run"], Response | Exception | None]
 

@@ -14,8 +14,9 @@ import random
 from collections.abc import Callable
 from typing import Literal
 
-from penstock_sidecar import curve, forecast, patience, queue
-from penstock_sidecar.work import Key, Outcome, Work
+from penstock_sidecar.estimators import latency_model, linger_tuner, wait_estimator
+from penstock_sidecar.queue import queue
+from penstock_sidecar.queue.request import Key, Outcome, Work
 from penstock_wire.http import Request
 
 KEY = Key("POST", "/v1/models/m:predict", (), ())
@@ -120,14 +121,14 @@ class Simulation:
         self.result = Result()
         self._random = random.Random(case.seed)
         self._queue = queue.Queue()
-        self._curve = curve.ServiceCurve() if case.expiring else curve.ServiceCurve(math.inf)
+        self._curve = latency_model.ServiceCurve() if case.expiring else latency_model.ServiceCurve(math.inf)
         self._limits = queue.Limits(size=case.size, bytes=1 << 30, wait=case.wait)
         self._eager = dataclasses.replace(self._limits, wait=0.0)
-        self._patience = patience.Patience()
-        self._forecast = forecast.Forecast(self._curve)
+        self._patience = linger_tuner.Patience()
+        self._forecast = wait_estimator.Forecast(self._curve)
         # Batches with the model, then those whose answers the sidecar deals out, their slots still taken.
-        self._running: list[tuple[float, int, forecast.Turn, list[Asked]]] = []
-        self._dealt: list[tuple[float, int, forecast.Turn]] = []
+        self._running: list[tuple[float, int, wait_estimator.Turn, list[Asked]]] = []
+        self._dealt: list[tuple[float, int, wait_estimator.Turn]] = []
         self._arrivals: list[tuple[float, int]] = []
         self._count = 0
 

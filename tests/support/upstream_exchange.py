@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock_wire.h1_upstream import H1Upstream
-from penstock_wire.h1_upstream_answer import Answer
 from penstock_wire.http import (
     Request,
 )
+from penstock_wire.http.client.answer import Answer
+from penstock_wire.http.client.pool import H1Upstream
 from tests.support.stream_peer import Scripted, Wire
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_wire import h1_front_connection
+from penstock_wire.http.server import connection
 
-BUILD = "python" if (h1_front_connection.__file__ or "").endswith(".py") else "compiled"
+BUILD = "python" if (connection.__file__ or "").endswith(".py") else "compiled"
 """`compiled` or `python`; nothing but speed differs. All listed modules are compiled together, or none."""

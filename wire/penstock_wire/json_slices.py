@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from penstock_wire.native import mypyc_attr
+from penstock_wire._mypyc import mypyc_attr
 
 MAX_DEPTH = 512
 """Nesting allowed in a body, the top level included."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from penstock_operator.api.batchpolicy import BatchPolicy, BatchPolicySpec
 from penstock_operator.api.modelbackend import Drain, ModelBackend
 from penstock_operator.api.modelendpoint import ModelEndpoint
-from penstock_wire import durations, settings
-from penstock_wire.envelope import CANCEL_PATH
+from penstock_sidecar.protocols.envelope import CANCEL_PATH
+from penstock_wire import durations
+from penstock_wire.control import settings
 
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
 from penstock_operator.api.fields import Duration, Name, cel, duration_rule, map_list, rules
-from penstock_wire.router_settings import HEADER_PATTERN, ORIGIN_PATTERN, Method
+from penstock_wire.control.router_settings import HEADER_PATTERN, ORIGIN_PATTERN, Method
 
 
 class ColdStart(Part):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock_operator.api.backendstatus import LoadStatus
+from penstock_wire.control.report import SidecarReport
 from penstock_wire.errors import Reason
-from penstock_wire.report import SidecarReport
 
 SILENT_S = 10.0
 """Seconds without a report after which a pod that reports every second counts as silent."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 from penstock_operator.autoscaling import LoadWindow
 from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.clock import Clock
-from penstock_wire.report import RouterReport, SidecarReport
+from penstock_wire.control.report import RouterReport, SidecarReport
 
 T = TypeVar("T", SidecarReport, RouterReport)
 

@@ -23,13 +23,13 @@ from penstock_operator.desired import names
 from penstock_operator.errors import ReportRefused
 from penstock_operator.kinds import ENDPOINT
 from penstock_operator.store import Store
-from penstock_wire import report as wire
+from penstock_wire.control import report as wire
+from penstock_wire.control.ca_trust import HEADER, digest
 from penstock_wire.errors import DocumentError
-from penstock_wire.h1_front import H1Front
 from penstock_wire.headers import get
 from penstock_wire.http import ClientGone, Exchange, Request, Response, Service
+from penstock_wire.http.server.server import H1Front
 from penstock_wire.process import log
-from penstock_wire.trust import HEADER, digest
 
 MAX_SIDECAR_REPORT = 64 * 1024
 MAX_ROUTER_REPORT = 8 * 1024 * 1024

@@ -12,7 +12,7 @@ from penstock_operator.api import BatchPolicy, ModelBackend
 from penstock_operator.api.defaults import batching, batching_spec, max_ongoing_requests
 from penstock_operator.desired import names
 from penstock_operator.desired.objects import Object
-from penstock_wire import router_settings, settings
+from penstock_wire.control import router_settings, settings
 
 Maker = Callable[[int], bytes]
 """Makes the bytes of a settings document for a version."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from penstock_operator.api import ModelEndpoint, TrafficSplit
 from penstock_operator.api.defaults import route
 from penstock_operator.api.modelendpoint import Cors
-from penstock_wire import durations, router_settings
+from penstock_wire import durations
+from penstock_wire.control import router_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

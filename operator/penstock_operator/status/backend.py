@@ -22,7 +22,7 @@ from penstock_operator.desired.objects import Object
 from penstock_operator.status import conditions, pods
 from penstock_operator.status.conditions import condition
 from penstock_operator.status.refusals import Refusal
-from penstock_wire.report import SidecarReport
+from penstock_wire.control.report import SidecarReport
 
 ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
 

@@ -15,7 +15,7 @@ from penstock_operator.desired.traffic import EndpointPlan
 from penstock_operator.status import conditions, pods
 from penstock_operator.status.conditions import condition
 from penstock_operator.status.refusals import Refusal
-from penstock_wire.report import RouterReport
+from penstock_wire.control.report import RouterReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

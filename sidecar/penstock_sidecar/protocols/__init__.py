@@ -1,10 +1,15 @@
-"""The protocols whose requests can be batched, by the name that `--protocol` takes."""
+"""The protocols whose requests can be batched: read, join, split. Pure.
 
-from penstock_wire.batch_protocol import BatchProtocol
-from penstock_wire.envelope import ENVELOPE_PROTOCOL
-from penstock_wire.instances import INSTANCES_PROTOCOL
-from penstock_wire.openai import OPENAI_PROTOCOL
-from penstock_wire.v2 import V2_PROTOCOL
+Read in this order: `base` (what a protocol must do), `media_types` (which bodies it reads), `instances`
+with `item_answers` (answers to single items), `v2` on `v2_tensors`, `openai`, and `envelope` with
+`envelope_stream`. `PROTOCOLS` has them by the name that `--protocol` takes.
+"""
+
+from penstock_sidecar.protocols.base import BatchProtocol
+from penstock_sidecar.protocols.envelope import ENVELOPE_PROTOCOL
+from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
+from penstock_sidecar.protocols.openai import OPENAI_PROTOCOL
+from penstock_sidecar.protocols.v2 import V2_PROTOCOL
 
 _ALL: tuple[BatchProtocol, ...] = (INSTANCES_PROTOCOL, V2_PROTOCOL, OPENAI_PROTOCOL, ENVELOPE_PROTOCOL)
 PROTOCOLS = {protocol.name: protocol for protocol in _ALL}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import compile_modules
-from penstock_sidecar.work import Outcome, Work
+from penstock_sidecar.queue.request import Outcome, Work
 
 
 def classes() -> Iterator[type[Any]]:

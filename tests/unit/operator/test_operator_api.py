@@ -16,7 +16,7 @@ from penstock_operator.api import (
     defaults,
 )
 from penstock_operator.api.modelbackend import Drain
-from penstock_wire import settings
+from penstock_wire.control import settings
 
 CONTAINER = {"container": {"image": "i"}}
 

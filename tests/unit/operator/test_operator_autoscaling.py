@@ -21,7 +21,7 @@ from penstock_operator.autoscaling import (
     recommend,
     target_of,
 )
-from penstock_wire.report import Items, SidecarReport, State, Totals
+from penstock_wire.control.report import Items, SidecarReport, State, Totals
 
 FIRST_LOOK = "not lowered before one stable window has been watched"
 TARGET = Target(min_replicas=1, max_replicas=10, target_load=10, stable_window=60, downscale_delay=300)

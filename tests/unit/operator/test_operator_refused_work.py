@@ -10,7 +10,7 @@ from penstock_operator.api import ModelBackend
 from penstock_operator.api.batchpolicy import BatchPolicySpec
 from penstock_operator.api.defaults import unreachable_target
 from penstock_operator.autoscaling import LoadWindow, Recommendation, ScalerState, Target, recommend
-from penstock_wire.report import Items, SidecarReport, Totals
+from penstock_wire.control.report import Items, SidecarReport, Totals
 
 TARGET = Target(min_replicas=1, max_replicas=4, target_load=1000, stable_window=60, downscale_delay=300)
 HELD = 288

@@ -12,7 +12,7 @@ from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import LoadStatus, ScalingEntry, ScalingInputs
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.status import BackendObserved, refusal
-from penstock_wire.report import Reconfigure, SidecarReport, State
+from penstock_wire.control.report import Reconfigure, SidecarReport, State
 from tests.support.observed import (
     BETWEEN,
     CONFIG,

@@ -11,7 +11,7 @@ from penstock_operator import status
 from penstock_operator.api import BatchPolicy, ModelEndpoint, TrafficSplit
 from penstock_operator.desired.traffic import EndpointPlan, SplitPlan, Weight
 from penstock_operator.status import EndpointObserved, PolicyUse, RouterObserved, refusal
-from penstock_wire.report import EndpointReport, RouterReport
+from penstock_wire.control.report import EndpointReport, RouterReport
 from tests.support.observed import LATER, NOW, PULL, by_type, message, pod
 
 # --- ModelEndpoint --------------------------------------------------------------------------------------

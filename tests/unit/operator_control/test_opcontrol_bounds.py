@@ -23,9 +23,9 @@ from penstock_operator.control.server import (
 )
 from penstock_operator.fleet import Fleet
 from penstock_operator.metrics import Metrics
-from penstock_wire import report as wire
+from penstock_wire.control import report as wire
+from penstock_wire.control.report import EndpointReport, Fit, Items, RouterReport, SidecarReport, encode
 from penstock_wire.errors import DocumentError
-from penstock_wire.report import EndpointReport, Fit, Items, RouterReport, SidecarReport, encode
 from tests.support.control_server import Harness, parent, pod, sidecar, token, verdict
 from tests.support.waiting import SECONDS, until
 

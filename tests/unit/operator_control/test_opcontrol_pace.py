@@ -12,7 +12,7 @@ from penstock_operator.autoscaling import LoadWindow, ScalerState, Target, recom
 from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.control.pace import LONGEST, SHORTEST, interval_of, paced
 from penstock_operator.control.pacer import Pacer
-from penstock_wire.report import Items, SidecarReport
+from penstock_wire.control.report import Items, SidecarReport
 from tests.support.hand_clock import HandClock
 
 

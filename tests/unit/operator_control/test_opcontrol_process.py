@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.kinds import CONFIG_MAP, ENDPOINT_SLICE, SECRET
-from penstock_wire.trust import client_context
+from penstock_wire.control.ca_trust import client_context
 from tests.support.operator_harness import backend, endpoint
 from tests.support.operator_process import Process, until
 from tests.support.tiny_apiserver import TinyApiserver

@@ -19,10 +19,10 @@ from penstock_operator.control.certificates import ROTATE, Certificates, read_se
 from penstock_operator.control.rotation import DAY, Keyring, Lifetimes
 from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import SECRET
-from penstock_wire import reporter as reporting
-from penstock_wire.report import SidecarReport, encode
-from penstock_wire.reporter import UNTRUSTED, Reporter
-from penstock_wire.trust import Trust, client_context
+from penstock_wire.control import reporter as reporting
+from penstock_wire.control.ca_trust import Trust, client_context
+from penstock_wire.control.report import SidecarReport, encode
+from penstock_wire.control.reporter import UNTRUSTED, Reporter
 from tests.support.control_server import DOCUMENT, Harness, token
 from tests.support.hand_clock import HandClock
 from tests.support.memory_cluster import MemoryCluster

@@ -20,8 +20,15 @@ from penstock_operator.control.rotation import DAY
 from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.store import Store
-from penstock_wire.report import BackendTotals, EndpointReport, Items, RouterReport, SidecarReport, encode
-from penstock_wire.trust import client_context, digest
+from penstock_wire.control.ca_trust import client_context, digest
+from penstock_wire.control.report import (
+    BackendTotals,
+    EndpointReport,
+    Items,
+    RouterReport,
+    SidecarReport,
+    encode,
+)
 from tests.support.control_server import DOCUMENT, Harness, parent, pod, record, sidecar, token, verdict
 from tests.support.hand_clock import HandClock
 from tests.support.ports import needs_ipv6

@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_operator.fleet import Fleet
 from penstock_operator.kinds import BACKEND
-from penstock_wire.report import Fit, Items, SidecarReport
+from penstock_wire.control.report import Fit, Items, SidecarReport
 from tests.support.operator_harness import Harness, backend, endpoint
 
 

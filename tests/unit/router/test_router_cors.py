@@ -9,8 +9,8 @@ import pytest
 
 from penstock_router.cors import Policy
 from penstock_router.router import decode_settings
+from penstock_wire.control.router_settings import Cors
 from penstock_wire.errors import DocumentError
-from penstock_wire.router_settings import Cors
 from tests.support.router_process import backend, endpoint
 from tests.support.router_upstream import Answer, Seen, refuse
 from tests.support.web_page import Blocked, Page

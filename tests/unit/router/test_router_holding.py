@@ -13,7 +13,7 @@ from penstock_router.endpoints import EndpointState
 from penstock_router.holding import FIRST_WINDOW
 from penstock_router.pods import Pods
 from penstock_router.slices import Address
-from penstock_wire.router_settings import Endpoint, WeightedBackend
+from penstock_wire.control.router_settings import Endpoint, WeightedBackend
 from tests.support import fake_loop
 from tests.support.ports import free_port
 from tests.support.router_process import RouterProcess, backend, endpoint, until

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock_router.pods import FULL_SECONDS
+from penstock_wire.control.router_settings import ColdStart
 from penstock_wire.headers import get
-from penstock_wire.router_settings import ColdStart
 from tests.support import fake_loop
 from tests.support.router_process import backend, endpoint
 from tests.support.router_upstream import Answer, Behave, Seen, echo, refuse

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock_router.router import decode_settings
 from penstock_router.routes import RouteTable
+from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.errors import DocumentError
-from penstock_wire.router_settings import Endpoint
 
 
 def table(**routes: str | None) -> RouteTable:

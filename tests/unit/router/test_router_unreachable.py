@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
+from penstock_wire.control.router_settings import ColdStart
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Response
-from penstock_wire.router_settings import ColdStart
 from tests.support import fake_loop
 from tests.support.fake_network import Way
 from tests.support.router_world import World, statuses

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from penstock_wire.control.settings import MOST_QUEUED, UNKNOWN_QUEUE, Batching
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.settings import MOST_QUEUED, UNKNOWN_QUEUE, Batching
 from tests.support import fake_loop
 from tests.support.scripted_model import Scripted
 from tests.support.sidecar_process import Pair

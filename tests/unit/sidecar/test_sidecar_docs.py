@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock_sidecar import config, keys
+from penstock_sidecar import config
 from penstock_sidecar.metrics import Metrics
+from penstock_sidecar.queue import batch_key
 from tests.unit.sidecar.test_sidecar_metrics import Busy
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -34,5 +35,5 @@ def test_every_metric_is_documented():
 
 def test_the_fields_of_the_key_and_the_shared_ones_are_documented():
     batching, wire = (DOCS / "batching.md").read_text(), (DOCS / "wire.md").read_text()
-    assert all(f"`{name.decode()}`" in batching for name in keys.KEY_FIELDS)
-    assert all(f"`{name.decode()}`" in wire for name in keys.SHARED_FIELDS)
+    assert all(f"`{name.decode()}`" in batching for name in batch_key.KEY_FIELDS)
+    assert all(f"`{name.decode()}`" in wire for name in batch_key.SHARED_FIELDS)

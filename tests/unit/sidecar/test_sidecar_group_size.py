@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.ideal import halving_rate
-from penstock_sidecar.group_size import MAX_SENDERS, WINDOW, Faults, best, cost
-from penstock_sidecar.isolation import BinarySplitting
-from penstock_sidecar.work import Key, Part, Work
+from penstock_sidecar.batching.bisection import BinarySplitting
+from penstock_sidecar.queue.group_size import MAX_SENDERS, WINDOW, Faults, best, cost
+from penstock_sidecar.queue.request import Key, Part, Work
+from penstock_wire.control.settings import Fairness
 from penstock_wire.http import Request
-from penstock_wire.settings import Fairness
 from tests.support import fake_loop
 from tests.support.closed_loop import A, B, Sender, closed_loop
 

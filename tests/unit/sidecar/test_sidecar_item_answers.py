@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock_sidecar.concurrency import AutoSlots
+from penstock_sidecar.estimators.concurrency_tuner import AutoSlots
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import ITEM_ANSWERS
 from penstock_wire.http import Response

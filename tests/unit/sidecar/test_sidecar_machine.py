@@ -12,11 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock_sidecar.work import Outcome
+from penstock_sidecar.queue.request import Outcome
+from penstock_wire.control.settings import Batching, Fairness, Priority
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import ATTEMPT, get
 from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamTimeout
-from penstock_wire.settings import Batching, Fairness, Priority
 from tests.support.fake_loop import FakeLoop, settle
 from tests.support.scripted_model import Asked, Run, Scripted
 

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_sidecar import metrics as subject
 from penstock_sidecar.metrics import MAX_CLASSES, Metrics, class_label
+from penstock_wire.control.report import Fit
 from penstock_wire.errors import Reason
-from penstock_wire.report import Fit
 
 
 class Busy:

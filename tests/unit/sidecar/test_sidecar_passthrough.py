@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.passthrough import STREAM_BYTES, STREAM_IDLE_SECONDS, Passing
-from penstock_sidecar.passthrough_queue import WaitingLine
+from penstock_sidecar.passthrough.deadline_queue import WaitingLine
+from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, STREAM_IDLE_SECONDS, Passing
 from penstock_wire.http import (
     AnswerUnreadable,
     ClientGone,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_sidecar.drain import refusal
-from penstock_sidecar.passthrough import TUNNEL_IDLE_SECONDS
+from penstock_sidecar.passthrough.passthrough import TUNNEL_IDLE_SECONDS
 from penstock_wire.errors import PenstockError
 from penstock_wire.http import (
     ClientGone,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.readiness import Readiness
-from penstock_sidecar.reconfigure import Reconfigure
-from penstock_sidecar.warmup import Warmup
+from penstock_sidecar.model.readiness import Readiness
+from penstock_sidecar.model.reconfigure import Reconfigure
+from penstock_sidecar.model.warmup import Warmup
 from penstock_wire.http import ConnectFailed, ConnectionLost, Request, Response, UpstreamError
 from tests.support import fake_loop
 from tests.support.probed_model import World

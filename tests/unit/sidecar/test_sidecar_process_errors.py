@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock_sidecar.model_answers import from_model, model_reason
+from penstock_sidecar.model.answers import from_model, model_reason
 from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID
 from tests.support.ports import free_port
 from tests.support.sidecar_process import HELD, Pair, Program, Reply, until

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_sidecar.limits import Limits
-from penstock_sidecar.queue import AGEING, LEVELS, Queue
-from penstock_sidecar.work import Key, Outcome, Part, Work
+from penstock_sidecar.queue.batch_limits import Limits
+from penstock_sidecar.queue.queue import AGEING, LEVELS, Queue
+from penstock_sidecar.queue.request import Key, Outcome, Part, Work
 from penstock_wire.http import Request
 
 ONE = Key("POST", "/v1/models/m:predict", (), ())

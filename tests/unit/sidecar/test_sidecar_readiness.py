@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock_sidecar.readiness import Readiness
-from penstock_sidecar.reconfigure import MESSAGE, QUIET_SECONDS, Reconfigure
-from penstock_sidecar.warmup import Warmup
-from penstock_wire import report
+from penstock_sidecar.model.readiness import Readiness
+from penstock_sidecar.model.reconfigure import MESSAGE, QUIET_SECONDS, Reconfigure
+from penstock_sidecar.model.warmup import Warmup
+from penstock_wire.control import report
 from penstock_wire.http import ConnectionLost, Request, Response
 from tests.support import fake_loop
 

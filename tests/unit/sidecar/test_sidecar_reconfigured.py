@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock_sidecar.reconfigure import Reconfigure
+from penstock_sidecar.model.reconfigure import Reconfigure
 from penstock_wire.http import ConnectionLost, Request, Response
 from tests.support.ports import free_port
 from tests.support.sidecar_process import Pair, Program, until
-from tests.unit.wire.test_closed import SPELLINGS
+from tests.unit.wire.test_closed_paths import SPELLINGS
 
 TARGET = """
 class Tuned:

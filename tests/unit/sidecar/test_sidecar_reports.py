@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock_wire import report, settings
+from penstock_wire.control import report, settings
+from penstock_wire.control.report import SidecarReport
 from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
-from penstock_wire.report import SidecarReport
 from tests.support.aiohttp_http import AiohttpFront
 from tests.support.sidecar_process import HELD, Pair, got, until
 

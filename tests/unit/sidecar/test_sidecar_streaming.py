@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock_sidecar import streaming
-from penstock_sidecar.streaming import BatchStreams, StreamedSends
+from penstock_sidecar.batching import streaming
+from penstock_sidecar.batching.streaming import BatchStreams, StreamedSends
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
 from penstock_wire.http import (

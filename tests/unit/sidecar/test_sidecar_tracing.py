@@ -16,19 +16,19 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from penstock_sidecar import tracing
-from penstock_sidecar.dispatch import Dispatcher
+from penstock_sidecar.admission.error_responses import AT_ONCE
+from penstock_sidecar.batching.dispatcher import Dispatcher
+from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
-from penstock_sidecar.passthrough import Passing
+from penstock_sidecar.passthrough.passthrough import Passing
 from penstock_sidecar.protocols import PROTOCOLS
-from penstock_sidecar.refusals import AT_ONCE
-from penstock_sidecar.streaming import StreamedSends
 from penstock_sidecar.tracing import Tracing
+from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.h1_front import H1Front
 from penstock_wire.headers import Headers, get
 from penstock_wire.http import ConnectFailed, Request, Response, Tunnel
-from penstock_wire.settings import Batching, Settings
+from penstock_wire.http.server.server import H1Front
 from tests.support.model_stream import ModelStream
 from tests.support.sidecar_process import until
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock_sidecar import warmup
-from penstock_sidecar.warmup import Warmup
+from penstock_sidecar.model import warmup
+from penstock_sidecar.model.warmup import Warmup
 from penstock_wire.errors import DocumentError
 from penstock_wire.http import ConnectionLost, Request, Response
 from tests.support import fake_loop

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from penstock_wire.h1_upstream import H1Upstream
+from penstock_wire.http.client.pool import H1Upstream
 from tests.support.stream_peer import Scripted, scripted
 
 

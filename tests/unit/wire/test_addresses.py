@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from penstock_wire import addresses
-from penstock_wire.h1_front import H1Front
 from penstock_wire.http import Exchange, Response
+from penstock_wire.http.server.server import H1Front
 from penstock_wire.process import address
 from tests.support.ports import needs_ipv6
 from tests.support.sidecar_process import Program

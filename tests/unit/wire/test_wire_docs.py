@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from penstock_wire import router_settings
+from penstock_wire.control import router_settings
+from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import STATUS, Reason
-from penstock_wire.settings import Batching, Settings
 
 DOCS = Path(__file__).parents[3] / "docs"
 

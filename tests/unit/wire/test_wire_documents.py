@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_wire import documents, headers, process, report, router_settings, settings
+from penstock_wire import headers, process
+from penstock_wire.control import documents, report, router_settings, settings
+from penstock_wire.control.settings_source import SettingsSource
 from penstock_wire.durations import format_ms, parse_ms
 from penstock_wire.errors import STATUS, TITLE, DocumentError, PenstockError, Reason
-from penstock_wire.settings_source import SettingsSource
 
 
 class TestSettings:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock_router.router import decode_settings
-from penstock_wire import router_settings, settings
+from penstock_wire.control import router_settings, settings
 from penstock_wire.errors import DocumentError
 
 SIDECAR = [

@@ -8,8 +8,6 @@ from typing import Any, Self
 
 import pytest
 
-from penstock_wire.h1_front import H1Front
-from penstock_wire.h1_upstream import H1Upstream
 from penstock_wire.headers import get
 from penstock_wire.http import (
     AnswerUnreadable,
@@ -21,6 +19,8 @@ from penstock_wire.http import (
     Upstream,
     UpstreamTimeout,
 )
+from penstock_wire.http.client.pool import H1Upstream
+from penstock_wire.http.server.server import H1Front
 from tests.support.aiohttp_http import AiohttpFront, AiohttpUpstream
 from tests.support.waiting import SECONDS, until
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock_wire import instances
+from penstock_sidecar.protocols import instances
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.instances_form import read_request
 from penstock_wire.json_slices import MAX_DEPTH, NotJSON, Sole, elements, members

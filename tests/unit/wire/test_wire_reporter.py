@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock_wire.control.reporter import Reporter
 from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
-from penstock_wire.reporter import Reporter
 from tests.support.aiohttp_http import AiohttpFront
 from tests.support.waiting import SECONDS
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock_wire import report, router_settings, settings
+from penstock_wire.control import report, router_settings, settings
 
 
 def later(value: Any, *, free: bool = False) -> Any:

@@ -1,0 +1,43 @@
+"""One log line for each batch that failed: whose requests it held, why, and the model's last words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock_sidecar.model.answers import model_reason
+from penstock_sidecar.queue.request import Outcome, Part
+from penstock_wire.errors import PenstockError
+from penstock_wire.process import log
+
+LOGGED_IDS = 16
+"""Requests that a log line about a batch names at most."""
+WORDS = 200
+"""Characters of what the model answered, from its end, which is where a traceback says what happened."""
+_OVERLOADED = 429
+
+
+def log_failed_batch(parts: Sequence[Part], outcome: Outcome) -> None:
+    """Log why a batch failed, unless the model refused what it holds, which concerns the callers alone.
+
+    Args:
+        parts: what the batch held.
+        outcome: what it got: the model's own answer, or an error of ours.
+    """
+    status = outcome.status
+    if isinstance(outcome, PenstockError):
+        reason, words = outcome.reason.value, outcome.detail[:WORDS]
+    elif status < 500 and status != _OVERLOADED:
+        return
+    else:
+        reason = model_reason(status, outcome.headers)
+        words = outcome.body[-4 * WORDS :].decode("utf-8", "replace")[-WORDS:]
+    ids = [part.work.request_id.decode() for part in parts[:LOGGED_IDS]]
+    log(
+        "a batch failed",
+        level="warning",
+        reason=reason,
+        status=status,
+        words=words,
+        requests=len(parts),
+        request_ids=ids,
+    )

@@ -1,0 +1,117 @@
+"""Which keys and senders have bad requests, and what follows: smaller batches, or batches of their own.
+
+`group_size` decides how large batches are; here is what is remembered of each key, and what is done with a
+sender of bad requests: it gets a queue of its own, and the model's time that it uses counts as its share
+(`fair_queueing`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from penstock_sidecar.estimators.latency_model import ServiceCurve
+from penstock_sidecar.queue.group_size import Faults
+from penstock_sidecar.queue.queue import Queue
+from penstock_sidecar.queue.request import Key, Part, Work
+
+MAX_KEYS = 256
+"""Keys whose bad requests are remembered; beyond, the one that has been longest is forgotten."""
+SHOWN_SECONDS = 10.0
+"""How long after its latest batch the limit of a key or sender is shown."""
+
+
+class FaultTracker:
+    """The bad requests of all keys.
+
+    Args:
+        queue: holds the requests.
+        curve: how long batches take.
+        clock: the monotonic time in seconds.
+        size: items of a batch at most, at a time, of a class.
+    """
+
+    __slots__ = ("_clock", "_curve", "_keys", "_queue", "_size")
+
+    def __init__(
+        self,
+        queue: Queue,
+        curve: ServiceCurve,
+        clock: Callable[[], float],
+        size: Callable[[float, str], int],
+    ) -> None:
+        self._queue = queue
+        self._curve = curve
+        self._clock = clock
+        self._size = size
+        self._keys: dict[Key, Faults] = {}
+
+    def limit(self, most: int) -> int:
+        """Items that a batch holds at most, of the key or sender whose batches hold the fewest.
+
+        Args:
+            most: those of the policy.
+        """
+        since = self._clock() - SHOWN_SECONDS
+        limits = [most]
+        for faults in self._keys.values():
+            own = [theirs for theirs in faults.senders.values() if theirs.key is not None]
+            limits += [each.limit for each in (faults, *own) if each.at >= since]
+        return min(limits)
+
+    def group(self, work: Work, found: int, resolved: int) -> int:
+        """Requests of which nothing is known to run together in a search.
+
+        Args:
+            work: one of them.
+            found: bad requests that the search has found already.
+            resolved: requests that it has resolved.
+        """
+        now, key = self._clock(), work.key
+        faults = key.faults or Faults()
+        seconds = functools.partial(self._curve.predict, now, key.cls)
+        return faults.requests(found, resolved, self._size(now, key.cls), seconds)
+
+    def resolved(self, parts: Sequence[Part], bad: Sequence[Part], seconds: float, searched: float) -> None:
+        """Each of these parts of a batch has an outcome of its own.
+
+        Args:
+            parts: the parts, of one key.
+            bad: those that failed alone.
+            seconds: the model's time for the batch.
+            searched: seconds of it for the search; 0 where the batch did not fail.
+        """
+        now, key = self._clock(), parts[0].work.key
+        if key.lone:
+            return
+        faults = key.faults
+        if faults is None:
+            if not searched:
+                return
+            faults = key.faults = self._keys[key] = Faults()
+            if len(self._keys) > MAX_KEYS:
+                oldest = next(iter(self._keys))
+                self._keys.pop(oldest).forget(oldest)
+        faults.at = now
+        most = self._size(now, key.cls)
+        times = functools.partial(self._curve.predict, now, key.cls)
+        # A batch whose requests all pass alone is too much for the model: that counts as one.
+        faults.note(parts, len(bad) or (1 if searched else 0), most, times)
+        full = times(most) or 0.0
+        if faults.parent is not None:
+            if full:
+                beyond = seconds * most / full - sum([part.size for part in parts])
+                self._queue.charge(parts[0].work.share, max(0.0, beyond))
+            if faults.over:
+                faults.rejoin()
+            return
+        for part in bad:
+            if full:
+                self._queue.charge(part.work.share, searched * most / full / len(bad))
+        for share, theirs in faults.note_senders(parts, bad, most, times):
+            own = theirs.key = Key(key.method, key.target, key.fields, key.parameters)
+            own.faults = theirs
+            self._queue.move(share, key, own)
+        if not faults.rate and not faults.senders:
+            key.faults = None
+            self._keys.pop(key, None)

@@ -1,0 +1,597 @@
+"""Batches with the model: each is sent, its answer is split, and every part of it gets its outcome.
+
+A batch holds its slot until its last run has ended: a failed batch, parts of which are run again to find the
+request that fails it, uses no second one. A request whose client waits no longer is answered at that moment;
+the slot stays taken until the model has answered or the connection is closed (at the latest deadline of the
+batch), so that the model never gets more at once than it was promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from penstock_sidecar.batching.assembly import (
+    blames_a_request,
+    compose,
+    compose_draft,
+    distribute,
+    prepare,
+    rejoin,
+)
+from penstock_sidecar.batching.bisection import BinarySplitting
+from penstock_sidecar.batching.failure_log import LOGGED_IDS, log_failed_batch
+from penstock_sidecar.batching.fault_tracker import FaultTracker
+from penstock_sidecar.batching.item_responses import refused
+from penstock_sidecar.batching.streaming import Streamed, StreamedSends
+from penstock_sidecar.estimators.wait_estimator import Turn
+from penstock_sidecar.model.answers import failure, from_model, unresolved
+from penstock_sidecar.protocols.base import BatchProtocol
+from penstock_sidecar.protocols.item_answers import is_form
+from penstock_sidecar.queue.prepared_batch import Draft
+from penstock_sidecar.queue.request import Outcome, Part, Work
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import SERVER_TIMING
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ConnectionLost,
+    Done,
+    GiveUp,
+    Request,
+    RequestUnread,
+    Response,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from penstock_wire.process import log
+
+_ONE_CORE = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1
+MIN_RUN_SECONDS = 0.001
+TOO_MANY = 429
+"""Of all 4xx the one that tells of the model's load, and not of what a caller has sent."""
+
+_NEVER = float("inf")
+
+Send = Callable[[Request, float], Awaitable[Response]]
+"""Sends a request to the model within so many seconds; raises UpstreamError."""
+
+Begin = Callable[[Request, float, Done], GiveUp | None]
+"""Begins to send without a task, where that is possible at once; see `Upstream.begin`."""
+
+Trace = Callable[[Send, Request, float, Sequence[Part], int], Awaitable[Response]]
+"""Sends likewise, in a span: the parts that are sent, and the items that the batch could have held."""
+
+
+class Observer(Protocol):
+    """Is told what happens."""
+
+    def ran(self, items: int, limit: int, seconds: float, waits: Sequence[float] = ()) -> None:
+        """A batch of so many items, of `limit` possible, was with the model for so many seconds.
+
+        Args:
+            items: its items.
+            limit: what it could have held.
+            seconds: from its sending to its answer.
+            waits: seconds that its requests were queued.
+        """
+        ...
+
+    def isolated(self) -> None:
+        """A part of a failed batch is run again."""
+        ...
+
+
+class Flow(Protocol):
+    """What a run needs of the dispatcher; what it has learned of one batch `adapts` the next, or does not."""
+
+    adapts: bool
+
+    def settle(self, work: Work, outcome: Outcome) -> None:
+        """Give a request its outcome, unless it has one."""
+        ...
+
+    def freed(self, turn: Turn | None) -> None:
+        """The slot fell free that a batch had in this turn."""
+        ...
+
+    def learned(self, work: Work, items: int, seconds: float, *, again: bool) -> None:
+        """A run of so many items, `work` among them, was answered with success after so many seconds.
+
+        `again` where it was a part of a batch that had failed.
+        """
+        ...
+
+    def overloaded(self, work: Work, items: int, seconds: float, *, timeout: bool) -> None:
+        """A batch of so many items, `work` among them, ended after so many seconds as too much for the model.
+
+        `timeout` where it is still without an answer, and the time of its callers is over.
+        """
+        ...
+
+    def isolates(self) -> bool:
+        """Whether the bad requests of a failed batch are searched for."""
+        ...
+
+
+class Batch:
+    """What holds one slot.
+
+    Args:
+        parts: what it holds.
+        items: their items.
+        limit: what it could have held.
+        began: when it was cut.
+
+    `sent` is when it went to the model first; `give_up` ends that exchange where no `task` waits for it. Of
+    the requests that begin here, `waits` has the seconds that they have waited. `turn` is its slot's time
+    with it, which the dispatcher notes.
+    """
+
+    __slots__ = (
+        "began",
+        "begun",
+        "due",
+        "give_up",
+        "in_model",
+        "items",
+        "limit",
+        "parts",
+        "sent",
+        "task",
+        "turn",
+        "waits",
+    )
+
+    def __init__(self, parts: list[Part], items: int, limit: int, began: float) -> None:
+        self.began = self.sent = began
+        self.turn: Turn | None = None
+        self.parts = parts
+        self.items = items
+        self.limit = limit
+        self.waits: list[float] = []
+        self.begun = False
+        self.in_model = True
+        self.due = _NEVER
+        self.task: asyncio.Task[None] | None = None
+        self.give_up: GiveUp | None = None
+
+
+class Runs:
+    """All batches that are with the model: `busy` of them, of `items` items.
+
+    Args:
+        send: sends to the model.
+        protocol: joins and splits.
+        observer: is told of runs.
+        clock: the monotonic time in seconds.
+        flow: the dispatcher.
+        faults: notes which requests are bad.
+        trace: sends in a span, None where nothing is traced.
+        streamed: sends what may be answered by a stream for several clients, None where nothing is.
+        begin: begins to send without a task, where that is possible; not used where runs are traced or
+            streamed.
+    """
+
+    def __init__(
+        self,
+        *,
+        send: Send,
+        protocol: BatchProtocol,
+        observer: Observer,
+        clock: Callable[[], float],
+        flow: Flow,
+        faults: FaultTracker,
+        begin: Begin | None = None,
+        trace: Trace | None = None,
+        streamed: StreamedSends | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._send = send
+        self._protocol = protocol
+        self._observer = observer
+        self._clock = clock
+        self._flow = flow
+        self._faults = faults
+        self._trace = trace
+        self._streamed = streamed
+        self._begin = begin if trace is None and streamed is None else None
+        self._batches: set[Batch] = set()
+        self.busy = 0
+        self.items = 0
+
+    @property
+    def drafts(self) -> bool:
+        """Whether batches are sent without a task, and so worth drawing up before."""
+        return self._begin is not None
+
+    def prepare(self, draft: Draft | None) -> None:
+        """Make what the batch sends that may be cut next, if one was drawn up."""
+        if draft is not None:
+            prepare(draft, self._protocol)
+
+    def start(self, parts: list[Part], items: int, limit: int, draft: Draft | None = None) -> Batch:
+        """Send a batch of these parts.
+
+        Args:
+            parts: what it holds.
+            items: their items.
+            limit: what it could have held.
+            draft: as it was drawn up, where it was.
+        """
+        now = self._clock()
+        batch = Batch(parts, items, limit, now)
+        self._batches.add(batch)
+        self.busy += 1
+        self.items += items
+        sent = self._begin is not None and self._send_now(batch, self._begin, draft)
+        # NB: only now: the model has waited for this batch since it answered the last one.
+        due, waits = _NEVER, batch.waits
+        for part in parts:
+            work = part.work
+            work.executed = True
+            if not part.start:
+                work.cut_at = now
+                waits.append(now - work.arrived)
+            if work.expires < due:
+                due = work.expires
+        batch.due = due
+        if not sent:
+            self._start_task(batch, self._run(batch))
+        return batch
+
+    def _start_task(self, batch: Batch, work: Coroutine[Any, Any, None]) -> None:
+        batch.task = self._loop.create_task(work)
+        batch.task.add_done_callback(lambda _: self._ended(batch))
+
+    def _send_now(self, batch: Batch, begin: Begin, draft: Draft | None) -> bool:
+        """Send a batch without a task; False where that takes one."""
+        now = batch.began
+        # The model has until the latest of their deadlines.
+        latest = max([part.work.expires for part in batch.parts]) if draft is None else draft.expires
+        timeout = max(MIN_RUN_SECONDS, latest - now)
+        request = None if draft is None else compose_draft(draft, timeout)
+        if request is None:
+            try:
+                request = compose(batch.parts, self._protocol, timeout, 0)
+            except Exception:
+                return False  # nothing was sent; what it is comes up again in the task, which tells it
+        batch.sent = self._clock()
+        try:
+            give_up = begin(request, timeout, functools.partial(self._came, batch))
+        except UpstreamError:
+            return False  # likewise
+        except Exception as error:
+            # A fault of ours, and perhaps behind the sending: it is told, and not sent again.
+            lost = ConnectionLost(f"sending failed: {error!r}")
+            batch.begun = True
+            self._loop.call_soon(self._came, batch, lost)
+            return True
+        batch.give_up = give_up
+        if _ONE_CORE:
+            # The model computes on it too: it takes the batch up now, not when this process has nothing left
+            # to do. Where the model has a control group of its own, the kernel does not ask us.
+            os.sched_yield()
+        batch.begun = give_up is not None
+        return batch.begun
+
+    def _came(self, batch: Batch, answer: Response | UpstreamError) -> None:
+        """The answer to what `_send_now` has sent."""
+        batch.give_up = None
+        said: Outcome | None = None
+        unread = isinstance(answer, RequestUnread)  # and so sent again
+        try:
+            if isinstance(answer, Response):
+                said = self._answered(batch, batch.parts, 0, answer, batch.began, batch.sent)
+            elif isinstance(answer, AnswerUnreadable):
+                said = self._unreadable(batch.parts, 0, answer, batch.sent)
+            elif not unread:
+                self._lost(batch, answer)
+        except Exception as error:
+            self._failed(batch, error)
+        if said is None and not unread:
+            self._ended(batch)
+        else:
+            batch.begun = False
+            self._start_task(batch, self._run(batch, said))
+
+    def expire(self, now: float) -> float | None:
+        """Answer those whose clients wait no longer; returns when to look again."""
+        following: float | None = None
+        for batch in list(self._batches):
+            if batch.due <= now:
+                self._expire(batch, now)
+            if batch.due < _NEVER and (following is None or batch.due < following):
+                following = batch.due
+        return following
+
+    async def abort(self) -> None:
+        """End all runs at once; what they held is answered as unreachable."""
+        for batch in list(self._batches):
+            if batch.give_up is not None:
+                batch.give_up()
+        # Whoever was given up is told in the loop's next turn.
+        await asyncio.sleep(0)
+        tasks = [batch.task for batch in self._batches if batch.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # One batch
+
+    def _expire(self, batch: Batch, now: float) -> None:
+        due = _NEVER
+        for part in batch.parts:
+            work = part.work
+            if work.done:
+                continue
+            if work.expires <= now:
+                detail = f"the deadline passed after {now - work.arrived:.3f} s, with the model"
+                self._flow.settle(work, PenstockError(Reason.DEADLINE, detail))
+            else:
+                due = min(due, work.expires)
+        batch.due = due
+
+    def _release(self, batch: Batch) -> None:
+        """Give the batch's slot back, once."""
+        if batch.in_model:
+            batch.in_model = False
+            self.busy -= 1
+            self.items -= batch.items
+            self._flow.freed(batch.turn)
+
+    def _ended(self, batch: Batch) -> None:
+        self._batches.discard(batch)
+        batch.task = None
+        self._release(batch)
+        if not batch.begun:
+            # NB: a task that is cancelled before its first step never reaches an `except` of its own.
+            self._tell(batch.parts, _stopped())
+
+    async def _run(self, batch: Batch, said: Outcome | None = None) -> None:
+        """Send one batch and give each of its parts an outcome, in as many runs as that takes.
+
+        Args:
+            batch: the batch.
+            said: what its first run got, where that is over and has failed.
+        """
+        batch.begun = True
+        try:
+            if said is None:
+                said = await self._attempt(batch, batch.parts, 0)
+            if said is not None:
+                await self._isolate(batch, said)
+        except UpstreamError as lost:
+            self._lost(batch, lost)
+        except asyncio.CancelledError:
+            self._tell(batch.parts, _stopped())
+            raise
+        except Exception as error:
+            self._failed(batch, error)
+
+    def _lost(self, batch: Batch, error: UpstreamError) -> None:
+        """The model gave a batch no answer."""
+        timeout = isinstance(error, UpstreamTimeout)
+        # Who takes no connection, or speaks no HTTP, is broken or away, however few batches it has.
+        if timeout or (isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable)):
+            seconds = self._clock() - batch.sent
+            self._flow.overloaded(batch.parts[0].work, batch.items, seconds, timeout=timeout)
+        self._release(batch)
+        log_failed_batch(batch.parts, failure(error, executed=True))
+        for part in batch.parts:
+            self._tell([part], failure(error, executed=part.work.parts > 1))
+
+    def _failed(self, batch: Batch, error: Exception) -> None:
+        """A fault of ours."""
+        ids = [part.work.request_id.decode() for part in batch.parts]
+        log("batch failed", level="error", error=repr(error), requests=len(ids), request_ids=ids[:LOGGED_IDS])
+        self._release(batch)
+        self._tell(batch.parts, PenstockError(Reason.INTERNAL, "the batch could not be handled"))
+
+    async def _isolate(self, batch: Batch, said: Outcome) -> None:
+        """Run parts of a failed batch again until each of its requests has an outcome of its own.
+
+        Args:
+            batch: the batch, of several parts.
+            said: what it got.
+        """
+        parts = batch.parts
+        search = BinarySplitting(len(parts))
+        bad: list[Part] = []
+        began = self._clock()
+        attempt = 0
+        while (span := search.next(self._faults.group(parts[0].work, len(bad), search.resolved))) is not None:
+            held = parts[slice(*span)]
+            waiting = [part for part in held if not part.work.done]
+            if not waiting:
+                search.passed(whole=False)
+                continue
+            attempt += 1
+            self._observer.isolated()
+            try:
+                failed = await self._attempt(batch, waiting, attempt)
+            except UpstreamTimeout as late:
+                # Their time is over; that of others is not.
+                self._tell(waiting, failure(late, executed=True))
+                search.passed(whole=False)
+                continue
+            except UpstreamError as error:
+                # It may be the model's own fault now: it is not asked again.
+                self._tell(waiting, failure(error, executed=True))
+                break
+            if failed is None:
+                search.passed(whole=len(waiting) == len(held))
+                continue
+            alone = len(waiting) == 1
+            if alone:
+                bad.append(waiting[0])
+                log_failed_batch(waiting, failed)
+            search.failed(alone=alone)
+        if search.resolved:
+            now = self._clock()
+            self._faults.resolved(parts[: search.resolved], bad, now - batch.sent, now - began)
+        self._release(batch)
+        if search.resolved < len(parts):
+            self._tell(parts[search.resolved :], unresolved(said, len(parts)))
+
+    async def _attempt(self, batch: Batch, parts: list[Part], attempt: int) -> Outcome | None:
+        """Run once.
+
+        Args:
+            batch: whose slot it uses.
+            parts: what is sent.
+            attempt: 0, or which further run it is.
+
+        Returns:
+            What the run got where it failed and one of its requests may be the cause; a single one has been
+            given it, of several none. Else None, and all have their outcomes.
+
+        Raises:
+            UpstreamError: there is no answer.
+        """
+        begun = self._clock()
+        timeout = max(MIN_RUN_SECONDS, max([part.work.expires for part in parts]) - begun)
+        request = compose(parts, self._protocol, timeout, attempt)
+        sent = self._clock()
+        send = self._send
+        if self._streamed is not None:
+            send = functools.partial(self._streamed.send, parts, self._flow.settle)
+        try:
+            if self._trace is None:
+                answer = await send(request, timeout)
+            else:
+                answer = await self._trace(send, request, timeout, parts, batch.limit)
+        except AnswerUnreadable as error:
+            return self._unreadable(parts, attempt, error, sent)
+        if isinstance(answer, Streamed):
+            seconds = self._clock() - sent
+            items = batch.items if not attempt else sum([part.size for part in parts])
+            self._observer.ran(items, batch.limit, seconds, batch.waits)
+            self._flow.learned(parts[0].work, items, seconds, again=attempt > 0)
+            return None
+        return self._answered(batch, parts, attempt, answer, begun, sent)
+
+    def _unreadable(
+        self, parts: list[Part], attempt: int, error: AnswerUnreadable, sent: float
+    ) -> Outcome | None:
+        """As `_answered`, for a run whose answer cannot be read: one of its requests may be the cause.
+
+        Args:
+            parts: what was sent.
+            attempt: as in `_attempt`.
+            error: what is wrong with the answer.
+            sent: when it was sent.
+        """
+        said = failure(error, executed=True)
+        several = len(parts) > 1
+        if not attempt:
+            log_failed_batch(parts, said)
+        if several and self._flow.isolates():
+            return said
+        if not several and not attempt and parts[0].work.key.faults is not None:
+            self._faults.resolved(parts, parts, self._clock() - sent, 0.0)
+        self._tell(parts, unresolved(said, len(parts)) if several else said)
+        return None if several or not attempt else said
+
+    def _answered(
+        self, batch: Batch, parts: list[Part], attempt: int, answer: Response, begun: float, sent: float
+    ) -> Outcome | None:
+        """Give the parts of a run their answers.
+
+        Args:
+            batch: the batch.
+            parts: what was sent.
+            attempt: as in `_attempt`.
+            answer: what came back.
+            begun: when the request began to be made.
+            sent: when it was sent.
+
+        Returns:
+            As `_attempt`.
+        """
+        seconds = self._clock() - sent
+        items = batch.items if not attempt else sum([part.size for part in parts])
+        several = len(parts) > 1
+        answer.headers = from_model(answer.headers)
+        said: Outcome = answer
+        answers: Sequence[Outcome] = ()
+        if answer.status < 300 or not several:
+            try:
+                answers = distribute(parts, self._protocol, answer)
+            except PenstockError as error:
+                said = error
+        ok = bool(answers) and answer.status < 300
+        if not ok and not attempt:
+            log_failed_batch(parts, said)
+        ran, failing = items, False
+        if ok and is_form(answer.headers):
+            ran -= refused(parts, answers)
+            failing = any(part.work.queued for part in parts)
+        if ok and not attempt and not self._flow.adapts and not failing:
+            # NB: before the answers go out: where a whole batch waits, the model gets it first, with nothing
+            # before it that can be done after. A failure is told before: the rest of a request that has
+            # failed is not sent.
+            self._release(batch)
+        if not attempt:
+            self._observer.ran(items, batch.limit, seconds, batch.waits)
+        if ok and ran:
+            self._flow.learned(parts[0].work, ran, seconds, again=attempt > 0)
+        elif not attempt and (ok or answer.status >= 500 or answer.status == TOO_MANY):
+            self._flow.overloaded(parts[0].work, items, seconds, timeout=False)
+        if several and not answers:
+            if blames_a_request(answers, answer) and self._flow.isolates():
+                return said
+            said = unresolved(said, len(parts))
+        elif not attempt and parts[0].work.key.faults is not None:
+            self._faults.resolved(parts, parts if blames_a_request(answers, answer) else (), seconds, 0.0)
+        if ok and not attempt and not failing:
+            self._release(batch)
+        if answers:
+            own = self._clock() - begun - seconds
+            timing = b'batch;dur=%.3f;desc="%d", model;dur=%.3f' % (own * 1e3, items, seconds * 1e3)
+            self._deliver(parts, answers, timing)
+        else:
+            self._tell(parts, said)
+        if not attempt:
+            self._release(batch)
+            return None
+        return said if not several and blames_a_request(answers, answer) else None
+
+    def _deliver(self, parts: Sequence[Part], answers: Sequence[Outcome], timing: bytes) -> None:
+        settle = self._flow.settle
+        for part, answer in zip(parts, answers, strict=True):
+            work = part.work
+            if work.done:
+                continue
+            if isinstance(answer, PenstockError):
+                settle(work, answer)
+                continue
+            outcome: Outcome = answer
+            if not part.whole and 200 <= answer.status < 300:
+                collected = work.collect(part.start, answer)
+                if collected is None:
+                    continue
+                try:
+                    outcome = answer = rejoin(collected, self._protocol)
+                except PenstockError as error:
+                    settle(work, error)
+                    continue
+            waited = (work.cut_at - work.arrived) * 1e3
+            answer.lines = b"%b: queue;dur=%.3f, %b\r\n" % (SERVER_TIMING, waited, timing)
+            settle(work, outcome)
+
+    def _tell(self, parts: Sequence[Part], outcome: Outcome) -> None:
+        """Give the same outcome to each that still waits for one."""
+        for part in parts:
+            if part.work.done:
+                continue
+            if isinstance(outcome, Response):
+                self._flow.settle(part.work, Response(outcome.status, outcome.headers, outcome.body))
+            else:
+                self._flow.settle(part.work, outcome)
+
+
+def _stopped() -> PenstockError:
+    return PenstockError(Reason.MODEL_UNREACHABLE, "the sidecar was stopped at once")

@@ -1,0 +1,430 @@
+"""One streamed answer of the model to a batch becomes one answer for each of its clients.
+
+A client's answer begins with the first line that concerns it, so that an error before it has a real status;
+later ones travel in-band. Each client has a buffer of its own: one that does not read until it is full is cut
+off, its batch mates go on. The model is never held up.
+
+What a client sees of the values: one that is no string is a line of NDJSON; a string is its text, as it is.
+The content type is what the model said, else what the first value is: `application/x-ndjson` or `text/plain`.
+An error is a last line `{"error": …}` of NDJSON, an event `error` of `text/event-stream`; in any other
+answer the connection is cut, so that nobody takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock_sidecar.model.answers import from_model
+from penstock_sidecar.protocols.envelope import CANCEL_PATH, read_string
+from penstock_sidecar.protocols.envelope_stream import Event, Splitter
+from penstock_sidecar.queue.request import Outcome, Part, Work
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import PREFIX, SERVER_TIMING, Headers, get
+from penstock_wire.http import (
+    AnswerUnreadable,
+    Request,
+    Response,
+    UpstreamAnswer,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from penstock_wire.http.client.pool import MAX_ANSWER_BYTES
+from penstock_wire.json_slices import NotJSON, members
+from penstock_wire.process import log
+
+MAX_BUFFER = 2**20
+"""Bytes that a client may leave unread."""
+NDJSON = b"application/x-ndjson"
+EVENTS = b"text/event-stream"
+TEXT = b"text/plain; charset=utf-8"
+CANCEL_HEADER = PREFIX + b"cancel"
+"""A model that takes `POST /-/cancel` says so in the head of its streamed answer."""
+CANCEL_SECONDS = 5.0
+IDLE_SECONDS = 60.0
+"""A stream whose model is silent for longer is cut."""
+
+Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
+"""Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
+Send = Callable[[Request, float], Awaitable[Response]]
+
+
+class Watcher(Protocol):
+    """Takes what the clients of one batch get; all calls come from the loop."""
+
+    def begun(self, index: int, outcome: Response | PenstockError) -> bool:
+        """The answer for this item: an error, or a response with a stream. Called once for each.
+
+        Returns:
+            Whether somebody takes it.
+        """
+        ...
+
+    def over(self, index: int, reason: Reason | None) -> None:
+        """A stream that had begun is over: None = complete, else why not."""
+        ...
+
+    def cancelled(self, ids: Sequence[str]) -> None:
+        """The model wants to be told that nobody waits for these items any more."""
+        ...
+
+
+def is_streamed(headers: Headers) -> bool:
+    """Whether an answer's fields say that it is a stream for several clients."""
+    media = (get(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
+    return media == NDJSON
+
+
+class ClientStream:
+    """What one client reads (an `AsyncIterator[bytes]`)."""
+
+    def __init__(self, left: Callable[[], None]) -> None:
+        self._left = left
+        self._unread = bytearray()
+        self._ended = False
+        self._failure: PenstockError | None = None
+        self._news = asyncio.Event()
+
+    def put(self, data: bytes) -> bool:
+        """Take what the model said; False when that is more than a client may leave unread."""
+        if self._unread and len(self._unread) + len(data) > MAX_BUFFER:
+            return False
+        self._unread += data
+        self._news.set()
+        return True
+
+    def end(self) -> None:
+        """It is complete."""
+        self._ended = True
+        self._news.set()
+
+    def cut(self, failure: PenstockError) -> None:
+        """End it so that nobody takes it for complete; of a slow reader's buffer nothing more is sent."""
+        if failure.reason is Reason.SLOW_READER:
+            self._unread.clear()
+        self._failure = failure
+        self._news.set()
+
+    def __aiter__(self) -> ClientStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._unread:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        data = bytes(self._unread)
+        self._unread.clear()
+        return data
+
+    async def aclose(self) -> None:
+        """The client went away, or has all."""
+        self._left()
+
+
+class BatchStreams:
+    """The answers to one batch, while the model streams them.
+
+    Args:
+        answer: the model's, with status 2xx.
+        ids: the items' ids, in order.
+        watcher: takes what comes of it.
+    """
+
+    def __init__(self, answer: UpstreamAnswer, ids: Sequence[str], watcher: Watcher) -> None:
+        self._answer = answer
+        self._ids = ids
+        self._watcher = watcher
+        self._splitter = Splitter(len(ids))
+        self._clients: dict[int, tuple[ClientStream, bytes]] = {}
+        self._cancels = get(answer.headers, CANCEL_HEADER) == b"1"
+        self._reading: asyncio.Task[object] | None = None
+        self._all_left = False
+
+    async def run(self) -> None:
+        """Read the model's stream to its end; every item has been told of when this returns or raises."""
+        self._reading = asyncio.current_task()
+        why = "the sidecar was stopped"
+        try:
+            while data := await self._answer.stream.read():
+                self._take(self._splitter.feed(data))
+            why = ""
+        except UpstreamError as error:
+            why = f"the model's stream: {error}"
+        except asyncio.CancelledError:
+            if not self._all_left or self._reading is None or self._reading.uncancel():
+                raise
+        finally:
+            self._reading = None
+            self._take(self._splitter.end(why))
+            self._answer.abort()
+
+    def leave(self, index: int) -> None:
+        """The client of this item went away, or its time is over; no-op where its answer is complete."""
+        if index not in self._splitter.open:
+            return
+        self._splitter.drop(index)
+        if self._clients.pop(index, None) is not None:
+            self._watcher.over(index, Reason.CLIENT_GONE)
+        self._tell(index)
+        self._stop_if_all_left()
+
+    def expire(self) -> None:
+        """The time of those whose answer has not begun is over: they have heard so elsewhere."""
+        for index in sorted(self._splitter.open - self._clients.keys()):
+            self.leave(index)
+
+    def _take(self, events: Sequence[Event]) -> None:
+        for event in events:
+            client = self._clients.get(event.item)
+            if client is None:
+                self._begin(event)
+            else:
+                self._go_on(event, *client)
+
+    def _begin(self, event: Event) -> None:
+        """The first that is known of an item."""
+        index = event.item
+        if event.bad:
+            self._watcher.begun(index, PenstockError(Reason.BAD_ANSWER, event.bad))
+            return
+        if event.error is not None:
+            self._watcher.begun(index, _as_answer(event.error))
+            return
+        stream = ClientStream(lambda: self.leave(index))
+        media = get(event.headers, b"content-type")
+        headers = event.headers
+        if media is None:
+            media = TEXT if event.data is not None and event.data[:1] == b'"' else NDJSON
+            headers = (*headers, (b"content-type", media))
+        media = media.partition(b";")[0].strip().lower()
+        if not self._watcher.begun(index, Response(event.status, headers, stream=stream)):
+            self.leave(index)
+            return
+        self._clients[index] = (stream, media)
+        self._go_on(event, stream, media)
+
+    def _go_on(self, event: Event, stream: ClientStream, media: bytes) -> None:
+        index = event.item
+        if event.data is not None:
+            try:
+                fits = stream.put(_value(event.data))
+            except NotJSON as error:
+                event = Event(index, bad=f"the model's stream: {error}")
+                self._splitter.drop(index)
+                fits = True
+            if not fits:
+                self._cut_slow(index, stream)
+                return
+        if event.bad or event.error is not None:
+            reason = Reason.BAD_ANSWER if event.bad else Reason.MODEL_FAILED
+            failure = PenstockError(reason, event.bad or "the model ended its answer with an error")
+            said = event.error
+            if said is None:
+                said = msgspec.json.encode({"reason": reason.value, "detail": event.bad})
+            if media == NDJSON:
+                stream.put(b'{"error":' + said + b"}\n")
+                stream.end()
+            elif media == EVENTS:
+                stream.put(b"event: error\ndata: " + b" ".join(said.splitlines()) + b"\n\n")
+                stream.end()
+            else:
+                stream.cut(failure)
+            self._over(index, reason)
+        elif event.end:
+            stream.end()
+            self._over(index, None)
+
+    def _cut_slow(self, index: int, stream: ClientStream) -> None:
+        stream.cut(PenstockError(Reason.SLOW_READER, f"more than {MAX_BUFFER} bytes were left unread"))
+        was_open = index in self._splitter.open
+        self._splitter.drop(index)
+        self._over(index, Reason.SLOW_READER)
+        if was_open:
+            self._tell(index)
+            self._stop_if_all_left()
+
+    def _tell(self, index: int) -> None:
+        if self._cancels and self._splitter.open:
+            self._watcher.cancelled([self._ids[index]])
+
+    def _stop_if_all_left(self) -> None:
+        # NB: a connection that closes tells a model more surely than any word that nobody waits.
+        if not self._splitter.open and not self._all_left and self._reading is not None:
+            self._all_left = True
+            self._reading.cancel()
+
+    def _over(self, index: int, reason: Reason | None) -> None:
+        del self._clients[index]
+        self._watcher.over(index, reason)
+
+
+class Streamed(Response):
+    """An answer that all have had already."""
+
+
+class StreamedSends:
+    """Sends batches whose answers may be streams.
+
+    Args:
+        open: sends to the model, and returns with the head of its answer.
+        send: sends to the model.
+        cut: told of each stream that is cut after its head, by other than its client's leaving.
+        clock: the monotonic time in seconds.
+    """
+
+    def __init__(
+        self, *, open: Open, send: Send, cut: Callable[[Reason], None], clock: Callable[[], float]
+    ) -> None:
+        self._clock = clock
+        self._open = open
+        self._send = send
+        self._cut = cut
+        self._left: list[str] = []
+        self._telling: asyncio.Task[None] | None = None
+
+    async def send(
+        self,
+        parts: Sequence[Part],
+        settle: Callable[[Work, Outcome], None],
+        request: Request,
+        timeout: float,
+    ) -> Response:
+        """Send a batch.
+
+        Args:
+            parts: what it holds.
+            settle: gives a request its outcome, unless it has one.
+            request: the batch.
+            timeout: seconds until the end of an answer that is no stream, and until a client's part of one
+                that is has begun; between two pieces of a stream at least `IDLE_SECONDS`.
+
+        Returns:
+            The answer; `Streamed` where it was a stream, which has ended, and every request has its outcome.
+
+        Raises:
+            UpstreamError: there is no answer.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        sent = self._clock()
+        answer = await self._open(request, timeout, max(timeout, IDLE_SECONDS))
+        if 200 <= answer.status < 300 and is_streamed(answer.headers):
+            ids = [part.items[0].id for part in parts]
+            watcher = _Parts(parts, settle, self._tell, self._cut, seconds=lambda: self._clock() - sent)
+            streams = BatchStreams(answer, ids, watcher)
+            expiry = loop.call_at(deadline, streams.expire)
+            try:
+                await streams.run()
+            finally:
+                expiry.cancel()
+            return Streamed(answer.status, answer.headers)
+        return await _whole(answer, deadline, timeout)
+
+    def _tell(self, ids: Sequence[str]) -> None:
+        self._left += ids
+        if self._telling is None:
+            self._telling = asyncio.create_task(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        try:
+            while self._left:
+                ids, self._left = self._left, []
+                body = msgspec.json.encode({"ids": ids})
+                headers = ((b"content-type", b"application/json"),)
+                await self._send(Request("POST", CANCEL_PATH, headers, body), CANCEL_SECONDS)
+        except UpstreamError as error:
+            log("the model could not be told who left", level="warning", error=str(error))
+        finally:
+            self._telling = None
+
+
+async def _whole(answer: UpstreamAnswer, deadline: float, timeout: float) -> Response:
+    """An answer that is no stream, in time and bounded.
+
+    Args:
+        answer: its beginning.
+        deadline: when its end must have come, by the loop's clock.
+        timeout: seconds that it had in all, for people.
+    """
+    pieces = []
+    size = 0
+    try:
+        async with asyncio.timeout_at(deadline):
+            while piece := await answer.stream.read():
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_ANSWER_BYTES:
+                    raise AnswerUnreadable(f"the model answered more than {MAX_ANSWER_BYTES} bytes")
+    except TimeoutError as error:
+        raise UpstreamTimeout(f"no whole answer in {timeout:.3f} s") from error
+    finally:
+        answer.abort()
+    return Response(answer.status, answer.headers, b"".join(pieces))
+
+
+class _Parts:
+    """The `Watcher` of a batch's parts."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        settle: Callable[[Work, Outcome], None],
+        cancelled: Callable[[Sequence[str]], None],
+        cut: Callable[[Reason], None],
+        seconds: Callable[[], float],
+    ) -> None:
+        self._seconds = seconds
+        self._parts = parts
+        self._settle = settle
+        self._cut = cut
+        self.cancelled = cancelled
+
+    def begun(self, index: int, outcome: Response | PenstockError) -> bool:
+        work = self._parts[index].work
+        if work.done:
+            return False
+        if isinstance(outcome, Response):
+            # What is known when a client's first line is there; what joining took is not told from the rest.
+            timing = b'queue;dur=%.3f, batch;desc="%d", model;dur=%.3f' % (
+                (work.cut_at - work.arrived) * 1e3,
+                len(self._parts),
+                self._seconds() * 1e3,
+            )
+            outcome.headers = (*from_model(outcome.headers), (SERVER_TIMING, timing))
+        self._settle(work, outcome)
+        return True
+
+    def over(self, index: int, reason: Reason | None) -> None:
+        if reason is not None and reason is not Reason.CLIENT_GONE:
+            self._cut(reason)
+            told = self._parts[index].work.request_id.decode()
+            log("a stream was cut", level="warning", reason=reason.value, request_id=told)
+
+
+def _value(raw: bytes) -> bytes:
+    """What a client sees of a value."""
+    if raw[:1] != b'"':
+        return b" ".join(raw.splitlines()) + b"\n"
+    return read_string(raw).encode()
+
+
+def _as_answer(error: bytes) -> Response | PenstockError:
+    """An error of the model's that came first: its own status, where it has one from 400 to 599."""
+    status = 500
+    detail = ""
+    try:
+        found = members(error)
+        said = found.get("status", b"500")
+        if len(said) == 3 and said.isdigit() and 400 <= int(said) < 600:
+            status = int(said)
+        detail = read_string(found["detail"]) if "detail" in found else ""
+    except NotJSON:
+        detail = error.decode("utf-8", "replace")[:1000]
+    return PenstockError(Reason.MODEL_FAILED, detail or "the model answered with an error", status=status)

@@ -1,0 +1,159 @@
+"""When an arriving request would be answered: of the queue's real pace, not of the model's time alone.
+
+A turn of a slot lasts from the cut of one batch to the cut of the next in the same slot. It is the batch's
+time with the model and whatever lies between: joining and splitting, timers that fire late, a process that
+did not get its core. A request that is `n` turns from its own batch is answered after
+
+    first + n/C · (a + b·W + extra) + 2 · spread · √(n/C)    until its batch is cut, and
+    L(W) + extra                                             until that is answered
+
+- `first`: until the next slot is cut into again, by L + extra of what runs there;
+- `a + b·W`: the middle of what a batch takes (`latency_model`), W the size that full batches have in fact;
+- `extra`, `spread`: mean, and mean deviation from it, of what turns took beyond that middle.
+
+Chance evens out over several turns, therefore the middle and √n there, and the cautious L(W) for one's own
+batch alone. Only turns after which work waited at once are looked at: else a slot was free for want of work.
+What is learned so expires like the samples of the curve do, and one outlier moves it by little: one slow
+start must not refuse all that comes (see `dispatcher` for the same of L).
+
+Each arrival costs O(1), each batch O(log C). The time is an argument.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+
+from penstock_sidecar.estimators.latency_model import HORIZON, ServiceCurve
+
+_WEIGHT = 1 / 16
+_OUTLIER = 3.0
+"""A turn counts as no further off than so many mean deviations."""
+_LEAST_SPREAD = 0.02
+"""Of the middle: what differs by less is no deviation."""
+_CAUTION = 2.0
+"""Mean deviations by which a forecast is late: 95 % of turns with normal deviations last no longer."""
+
+
+class Turn:
+    """A slot's time with one batch.
+
+    Args:
+        began: when the batch was cut.
+        cls: the class of its requests.
+        items: its items.
+        due: when it is thought to end, and the next to be cut.
+    """
+
+    __slots__ = ("began", "cls", "due", "items", "over")
+
+    def __init__(self, began: float, cls: str, items: int, due: float) -> None:
+        self.began = began
+        self.cls = cls
+        self.items = items
+        self.due = due
+        self.over = False
+
+    def __lt__(self, other: Turn) -> bool:
+        return self.due < other.due
+
+
+class Forecast:
+    """Learns from the turns of the slots.
+
+    Args:
+        curve: how long batches take with the model.
+
+    `extra` and `spread` as above, in seconds; `fill` is the share of the possible items that a batch holds
+    for which enough items wait: less than 1 where requests of many items leave room.
+    """
+
+    __slots__ = ("_curve", "_running", "_seen", "_vacated", "extra", "fill", "spread")
+
+    def __init__(self, curve: ServiceCurve) -> None:
+        self._curve = curve
+        self._running: list[Turn] = []
+        self._vacated: deque[Turn] = deque()
+        self._seen = -math.inf
+        self.extra = self.spread = 0.0
+        self.fill = 1.0
+
+    def begin(self, now: float, cls: str, items: int, *, possible: int, waited: int) -> Turn:
+        """A batch was cut.
+
+        Args:
+            now: the time.
+            cls: the class of its requests.
+            items: its items.
+            possible: what it could have held.
+            waited: items of its line before the cut.
+        """
+        if self._vacated:
+            self._observe(now, self._vacated.popleft())
+        if waited >= possible:
+            self.fill += _WEIGHT * (items / possible - self.fill)
+        service = self._curve.predict(now, cls, items) or 0.0
+        turn = Turn(now, cls, items, now + service + max(0.0, self.extra))
+        heapq.heappush(self._running, turn)
+        return turn
+
+    def end(self, turn: Turn, *, waiting: bool) -> None:
+        """The slot of a batch has fallen free.
+
+        Args:
+            turn: the batch's.
+            waiting: whether work waits for it.
+        """
+        turn.over = True
+        while self._running and self._running[0].over:
+            heapq.heappop(self._running)
+        if waiting:
+            self._vacated.append(turn)
+
+    def rest(self) -> None:
+        """Slots stay free for now: what waits shall wait, or nothing does."""
+        self._vacated.clear()
+
+    def finish(
+        self, now: float, cls: str, size: int, *, items: int, lines: int, free: int, slots: int
+    ) -> float | None:
+        """Seconds until a request that arrives now is answered.
+
+        None where nothing is known of its class, and where a free slot takes it at once.
+
+        Args:
+            now: the time.
+            cls: its class.
+            size: items of a batch at most.
+            items: items that go before its own last one.
+            lines: lines that these are in, each of which takes a batch at least.
+            free: slots that are free.
+            slots: slots.
+        """
+        ahead = max(items // max(1, int(size * self.fill)), lines - 1) - free
+        if ahead < 0:
+            return None
+        service = self._curve.predict(now, cls, size)
+        if service is None:
+            return None
+        if now - self._seen > HORIZON:
+            self.extra = self.spread = 0.0
+        turn = max(0.0, (self._curve.middle(now, cls, size) or service) + self.extra)
+        first = max(0.0, self._running[0].due - now) if self._running else turn
+        turns = ahead / max(1, slots)
+        start = first + turns * turn + _CAUTION * self.spread * math.sqrt(turns)
+        return start + service + max(0.0, self.extra)
+
+    def _observe(self, now: float, turn: Turn) -> None:
+        middle = self._curve.middle(now, turn.cls, turn.items)
+        if middle is None:
+            return
+        if now - self._seen > HORIZON:
+            self.extra = self.spread = 0.0
+        self._seen = now
+        most = _OUTLIER * max(self.spread, _LEAST_SPREAD * middle)
+        off = now - turn.began - middle - self.extra
+        off = min(most, max(-most, off))
+        self.extra += _WEIGHT * off
+        self.spread += _WEIGHT * (abs(off) - self.spread)

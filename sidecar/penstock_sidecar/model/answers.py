@@ -1,0 +1,90 @@
+"""What an answer of the model, or its absence, means to a client: fields, reasons, errors. Pure."""
+
+from __future__ import annotations
+
+from penstock_sidecar.queue.request import Outcome
+from penstock_wire.errors import MODEL_ANSWER, MODEL_REASONS, PenstockError, Reason
+from penstock_wire.headers import PREFIX, REASON, REQUEST_ID, Headers, get
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ConnectFailed,
+    ConnectionLost,
+    UpstreamError,
+    UpstreamTimeout,
+)
+
+_BUSY = frozenset({429, 503, 504})
+"""Statuses of a model that has too much to do, which clients act upon."""
+
+
+def from_model(headers: Headers) -> Headers:
+    """An answer's fields without those that only Penstock may set, and the batch's own request ids.
+
+    The reason of a problem of the SDK, which is Penstock's too, stays.
+    """
+    return tuple(
+        [
+            field
+            for field in headers
+            if field[0] != REQUEST_ID
+            and (not field[0].startswith(PREFIX) or (field[0] == REASON and field[1] in MODEL_REASONS))
+        ]
+    )
+
+
+def model_reason(status: int, headers: Headers) -> str:
+    """Why the model answered so, for metrics and logs: the SDK's reason, or that another server's is its own.
+
+    Args:
+        status: of the model's answer.
+        headers: its fields.
+    """
+    if status < 400:
+        return ""
+    said = get(headers, REASON)
+    return said.decode() if said in MODEL_REASONS else MODEL_ANSWER
+
+
+def unresolved(said: Outcome, requests: int) -> PenstockError:
+    """The answer for a request that failed together with others, where it is not known whose fault that was.
+
+    It holds nothing of what the model answered but the status and `Retry-After` of a model that has too much
+    to do.
+
+    Args:
+        said: what the batch got.
+        requests: requests in the batch.
+    """
+    if isinstance(said, PenstockError):
+        # NB: the detail of what was found may quote what others have sent.
+        detail = f"the model's answer to a batch of {requests} requests cannot be used; the sidecar logs why"
+        return PenstockError(said.reason, detail)
+    status, retry_after = None, None
+    if said.status in _BUSY:
+        status = said.status
+        asked = get(said.headers, b"retry-after")
+        retry_after = float(asked) if asked is not None and asked.isdigit() and len(asked) < 6 else None
+    return PenstockError(
+        Reason.BATCH_FAILED,
+        f"the model answered {said.status} to a batch of {requests} requests; it may have been executed",
+        status=status,
+        retry_after=retry_after,
+    )
+
+
+def failure(error: UpstreamError, *, executed: bool) -> PenstockError:
+    """What a caller is told when the model gave no answer.
+
+    Args:
+        error: what happened.
+        executed: other parts of the same request may have reached the model before.
+    """
+    if isinstance(error, ConnectFailed):
+        return PenstockError(Reason.MODEL_UNREACHABLE, str(error), not_admitted=not executed)
+    if isinstance(error, UpstreamTimeout):
+        return PenstockError(Reason.DEADLINE, f"the model: {error}")
+    if isinstance(error, AnswerUnreadable):
+        return PenstockError(Reason.BAD_ANSWER, f"the model: {error}")
+    if isinstance(error, ConnectionLost):
+        return PenstockError(Reason.MODEL_UNREACHABLE, str(error))
+    return PenstockError(Reason.BAD_REQUEST, str(error))

@@ -1,0 +1,262 @@
+"""Reconfigure: gives the model its `userConfig`, with no batch in it, and remembers which one it took.
+
+The model is POSTed the configuration before it counts as ready, after each of its restarts, and on each
+change. One that it refuses (not 2xx, or no answer) leaves the last one in force; it is tried again when
+another comes or the model was started anew. A model that never took any is not ready.
+
+Each POST carries the pod's secret, which shows a model server that its own sidecar asks, and a name drawn
+for it. A server that says at its ready path which name is in force (the SDK's does) cannot be reconfigured
+behind the sidecar's back: with another name than the last that was sent, it is given its own again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock_wire.control import report
+from penstock_wire.headers import CONFIG, RECONFIGURE, REQUEST_ID, Headers, get
+from penstock_wire.http import Request, Response, UpstreamError
+from penstock_wire.process import log
+
+SECONDS = 30.0
+"""How long the model may take over a configuration; requests wait meanwhile."""
+QUIET_SECONDS = 30.0
+"""How long the batches with the model may take to end; then requests go on, and it is tried again."""
+MESSAGE = 1000
+"""Characters of the model's answer that are told."""
+
+OVERWRITTEN = "somebody else reconfigured the model"
+
+Send = Callable[[Request, float], Awaitable[Response]]
+"""Sends to the model within so many seconds; raises UpstreamError."""
+
+
+class Flow(Protocol):
+    """What feeds the model."""
+
+    def pause(self) -> None:
+        """Send the model nothing more; what comes waits."""
+        ...
+
+    def resume(self) -> None:
+        """Send again."""
+        ...
+
+    async def quiet(self) -> None:
+        """Wait until no batch is with the model."""
+        ...
+
+
+class Reconfigure:
+    """The configuration of one model.
+
+    Args:
+        path: where the model takes it, None where it takes none.
+        send: sends to the model.
+        flow: what feeds the model.
+        changed: called when `result` changed.
+        settled: whether the settings are known already, so that their absence means that there is none.
+        secret: shows the model who reconfigures it; empty = nothing is shown.
+    """
+
+    def __init__(
+        self,
+        path: str | None,
+        *,
+        send: Send,
+        flow: Flow,
+        changed: Callable[[], None],
+        settled: bool,
+        secret: str = "",
+    ) -> None:
+        self._path = path
+        self._send = send
+        self._flow = flow
+        self._changed = changed
+        self._wanted: bytes | None = None
+        self._version = 0
+        self._in_force: bytes | None = None
+        self._last_good: bytes | None = None
+        self._refused: bytes | None = None
+        self._life = 0
+        self._secret = secret.encode()
+        self._name: bytes | None = None  # of what is in force, None before anything was sent or seen
+        self._tried = b""  # of what was sent last
+        self._posts = 0
+        self._posting = False
+        self._overwritten = False
+        self.settled = settled
+        self.result: report.Reconfigure | None = None
+
+    def want(self, config: Any, version: int) -> None:
+        """Take note of the settings' `userConfig`.
+
+        Args:
+            config: any JSON; None = there is none, and the model keeps what it has.
+            version: of the settings that bring it.
+        """
+        self.settled = True
+        if self._path is None:
+            return
+        wanted = None if config is None else msgspec.json.encode(config)
+        if wanted == self._wanted:
+            return
+        self._wanted, self._version, self._refused = wanted, version, None
+        self._overwritten = False
+        if wanted is None:
+            self._tell(None)
+        elif wanted == self._in_force:
+            self._tell(report.Reconfigure(version=version, ok=True))
+
+    def forget(self) -> None:
+        """The model was started anew, and has none."""
+        self._life += 1
+        self._in_force = self._refused = None
+        self._name, self._tried, self._overwritten = None, b"", False
+
+    @property
+    def moment(self) -> int:
+        """Another whenever a configuration goes out, and when it is answered: tells what was asked before."""
+        return self._posts
+
+    def looked(self, headers: Headers, moment: int) -> bool:
+        """Compare what the model's ready path says is in force with what it was given.
+
+        Args:
+            headers: of the answer.
+            moment: `moment` when it was asked for.
+
+        Returns:
+            Whether somebody else reconfigured it: it is to be given its own again.
+        """
+        name = get(headers, CONFIG)
+        if name is None or self._posting or moment != self._posts:
+            return False
+        if self._name is None:  # it may be of the sidecar's process before this one
+            self._name = name
+        if name in (self._name, self._tried):  # NB: what was sent last may be in force, its answer lost
+            return False
+        if not self._overwritten:
+            log(OVERWRITTEN, level="error", version=self._version)
+        self._overwritten = True
+        if self._wanted is None:
+            self._tell(self._lost())
+            return False
+        self._in_force = self._refused = None
+        return True
+
+    def _lost(self) -> report.Reconfigure:
+        text = f"{OVERWRITTEN}, and there is no userConfig to give it back; start its pod anew"
+        return report.Reconfigure(version=self._version, ok=False, message=text)
+
+    @property
+    def needed(self) -> bool:
+        """Something is to be told the model, or is not known yet."""
+        if self._path is None:
+            return False
+        return not self.settled or (self._wanted is not None and self._in_force is None)
+
+    @property
+    def due(self) -> bool:
+        """There is a configuration that the model neither has nor has refused."""
+        wanted = self._wanted
+        return wanted is not None and wanted != self._in_force and wanted != self._refused
+
+    @property
+    def message(self) -> str:
+        """Why it is not done."""
+        if not self.settled:
+            return "no settings yet"
+        if self.result is not None and not self.result.ok:
+            return f"the model does not take its userConfig: {self.result.message}"
+        return "the model is given its userConfig"
+
+    async def apply(self) -> bool:
+        """Give the model what is wanted; where it refuses and was started anew, what it had before.
+
+        Returns:
+            False where that is to be tried again: the batches did not end, or it has no configuration now.
+        """
+        wanted, life = self._wanted, self._life
+        if wanted is None:
+            return True
+        self._flow.pause()
+        try:
+            try:
+                async with asyncio.timeout(QUIET_SECONDS):
+                    await self._flow.quiet()
+            except TimeoutError:
+                log("reconfigure: batches did not end", level="warning", seconds=QUIET_SECONDS)
+                return False
+            if life != self._life:  # while it waited: what is wanted of the next one may be something else
+                return False
+            wrong = await self._post(wanted)
+            in_force = self._in_force if wrong else wanted
+            if in_force is None and life == self._life and (before := self._last_good) not in (None, wanted):
+                in_force = None if await self._post(before) else before
+        finally:
+            self._flow.resume()
+        if life != self._life:
+            return False
+        self._in_force = in_force
+        if not wrong:
+            self._last_good = wanted
+        if wanted == self._wanted:
+            self._refused = wanted if wrong else None
+            message = wrong or (f"{OVERWRITTEN}, and it has its own again" if self._overwritten else "")
+            self._tell(report.Reconfigure(version=self._version, ok=not wrong, message=message))
+        return self._in_force is not None
+
+    async def _post(self, config: bytes | None) -> str:
+        """POST a configuration; returns what was wrong."""
+        path, name = self._path or "/", secrets.token_hex(8).encode()
+        headers: Headers = (
+            (b"content-type", b"application/json"),
+            (REQUEST_ID, b"reconfigure-%d" % self._version),
+            (CONFIG, name),
+        )
+        if self._secret:
+            headers = (*headers, (RECONFIGURE, self._secret))
+        self._posts += 1
+        self._posting, self._tried = True, name
+        try:
+            answer = await self._send(Request("POST", path, headers, config or b"null"), SECONDS)
+        except UpstreamError as error:
+            return f"POST {path}: {error}"
+        finally:
+            self._posts += 1
+            self._posting = False
+        if 200 <= answer.status < 300:
+            self._name = name
+            return ""
+        return f"POST {path}: expected a 2xx, found {answer.status}: {_said(answer.body)}"
+
+    def _tell(self, result: report.Reconfigure | None) -> None:
+        # NB: with another version the same words are news to the operator, but not to a person.
+        if result is not None and (self.result is None or self.result.message != result.message):
+            level = "info" if result.ok else "error"
+            log(
+                "reconfigured" if result.ok else "reconfigure failed",
+                level=level,
+                version=result.version,
+                error=result.message or None,
+            )
+        if result != self.result:
+            self.result = result
+            self._changed()
+
+
+def _said(body: bytes) -> str:
+    """The model's words: the `detail` of a problem document, else the text itself."""
+    try:
+        document = msgspec.json.decode(body)
+        if isinstance(document, dict) and isinstance(document.get("detail"), str):
+            return str(document["detail"])[:MESSAGE]
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return body[: 4 * MESSAGE].decode("utf-8", "replace").strip()[:MESSAGE] or "nothing more"

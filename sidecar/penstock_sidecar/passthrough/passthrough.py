@@ -1,0 +1,562 @@
+"""Passes requests through to the model one by one: `protocol: none`, and what holds no items elsewhere.
+
+At most `maxOngoingRequests` are with the model; further ones wait, the earliest deadline first, up to
+`maxQueuedItems` (8 · maxOngoingRequests unless set), and are refused beyond. A request is ongoing until its
+answer's body has ended, or both sides of its tunnel have. Its deadline counts until the head of the answer;
+after that a stream may go on as long as pieces come.
+
+Bodies stream both ways, and what one side does not take is not read from the other. A client that leaves is
+out of the queue in O(1); with the model, its connection there is closed, so that the model sees it.
+
+`Passing` offers what `Dispatcher` does to the drain, the admin port, the metrics and the reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from penstock_sidecar.admission import errors
+from penstock_sidecar.admission.error_responses import Refusals
+from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Pace
+from penstock_sidecar.model.answers import failure, from_model, model_reason
+from penstock_sidecar.observer import Tally
+from penstock_sidecar.passthrough.deadline_queue import WaitingLine
+from penstock_sidecar.passthrough.relay import Relay, TunnelIdle, join
+from penstock_sidecar.queue.batch_key import lone_fields
+from penstock_sidecar.request_ids import RequestIds
+from penstock_wire.control.settings import Batching, Settings
+from penstock_wire.errors import PenstockError, Reason, bad_timeout
+from penstock_wire.headers import QUEUE, REQUEST_ID, SERVER_TIMING, Headers, get, timeout_ms
+from penstock_wire.http import (
+    ClientGone,
+    Exchange,
+    Request,
+    Response,
+    Tunnel,
+    UpstreamAnswer,
+    UpstreamError,
+)
+from penstock_wire.process import log
+
+NONE = "none"
+"""What `--protocol` says where nothing is batched."""
+QUEUE_FACTOR = 8
+"""Requests that may wait for each that may be with the model, where the policy does not say."""
+STREAM_BYTES = 64 * 1024
+"""Request bodies up to here are received whole: one write instead of a stream."""
+STREAM_IDLE_SECONDS = 60.0
+"""A stream whose model is silent for longer (or for defaultTimeout, if that is longer) is cut."""
+TUNNEL_IDLE_SECONDS = 600.0
+"""A tunnel in which nothing goes either way for longer is closed: it has one of `maxOngoingRequests`."""
+TIMER_SLACK = 0.0005
+"""uvloop's timers have a resolution of 1 ms and may fire this much early."""
+MIN_SECONDS = 0.001
+
+Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
+"""Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
+
+
+class RunTally(Tally, Protocol):
+    """Counts what was with the model, too."""
+
+    def ran(self, items: int, limit: int, seconds: float, waits: tuple[float, ...] = ()) -> None:
+        """A request was with the model for so many seconds, and had waited."""
+        ...
+
+
+class Counts:
+    """Counts since the start; one request is a batch of one."""
+
+    __slots__ = ("batch_items", "batches")
+
+    def __init__(self) -> None:
+        self.batches = self.batch_items = 0
+
+
+class _Call:
+    """One request on its way through."""
+
+    __slots__ = (
+        "arrived",
+        "begun",
+        "exchange",
+        "expires",
+        "over",
+        "passing",
+        "relay",
+        "request_id",
+        "task",
+        "waiting",
+    )
+
+    def __init__(
+        self, passing: Passing, exchange: Exchange, request_id: bytes, arrived: float, expires: float
+    ) -> None:
+        self.passing = passing
+        self.exchange = exchange
+        self.request_id = request_id
+        self.arrived = arrived
+        self.expires = expires
+        self.begun = 0.0  # when it was sent to the model, 0 = it was not
+        self.waiting = False
+        self.over = False
+        self.task: asyncio.Task[None] | None = None
+        self.relay: Relay | None = None
+
+    def gone(self) -> None:
+        """The client went away before its answer."""
+        self.passing.leave(self)
+
+
+class Passing:
+    """Passes requests through.
+
+    Args:
+        open: sends to the model.
+        settings: the settings to begin with.
+        tally: counts.
+        clock: the monotonic time in seconds.
+        backend: name of the backend, for error documents; asked each time, since settings bring it.
+        pod: name of the pod, for error documents.
+        first: called when a request arrives while nothing is queued or ongoing.
+
+    `slots` requests may be with the model at once; `refusing` is what new requests are told, if they are
+    refused; `open_streams` and `open_tunnels` are how many there are.
+    """
+
+    def __init__(
+        self,
+        *,
+        open: Open,
+        settings: Settings,
+        tally: RunTally,
+        clock: Callable[[], float],
+        backend: Callable[[], str] = lambda: "",
+        pod: str = "",
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._open = open
+        self._tally = tally
+        self._clock = clock
+        self._first = first
+        self._line: WaitingLine[_Call] = WaitingLine()
+        self._calls: set[_Call] = set()
+        self._tunnels: set[_Call] = set()
+        self._changed = asyncio.Event()
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._ids = RequestIds()
+        self._refusals = Refusals(backend=backend, pod=pod, queued=lambda: len(self._line))
+        # What one hears for whom there is no room, and of what it tells.
+        self._full: PenstockError | None = None
+        self._full_of: tuple[int, int, int, float] = (0, 0, 0, 0.0)
+        self.refusing: PenstockError | None = None
+        self.counts = Counts()
+        self.pace = Pace()
+        self.open_streams = 0
+        self.apply(settings)
+
+    # What others see
+
+    @property
+    def batching(self) -> Batching:
+        """The policy in effect."""
+        return self._batching
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        return len(self._line.by_arrival)
+
+    @property
+    def ongoing(self) -> int:
+        """Requests with the model."""
+        return len(self._calls)
+
+    @property
+    def open_tunnels(self) -> int:
+        """Connections that have switched protocols."""
+        return len(self._tunnels)
+
+    @property
+    def oldest_age(self) -> float:
+        """Seconds that the oldest queued request has waited; 0 where none waits."""
+        oldest = self._line.oldest
+        return 0.0 if oldest is None else max(0.0, self._clock() - oldest)
+
+    @property
+    def drain_seconds(self) -> float:
+        """Seconds until all that waits is through, at the pace of the latest requests."""
+        return self.pace.drain_seconds(len(self._line), self.slots)
+
+    @property
+    def batch_limit(self) -> int:
+        """Requests that the model gets at once in one of its own: they are not batched."""
+        return 1
+
+    @property
+    def queue_limit(self) -> int:
+        """Requests that may wait."""
+        limit = self._batching.max_queued_items
+        return QUEUE_FACTOR * self.slots if limit is None else limit
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The queue to look at: there is one line, of all requests."""
+        if not self._line:
+            return []
+        return [{"requests": len(self._line), "oldestAgeMs": round(self.oldest_age * 1000)}]
+
+    def fits(self) -> Mapping[str, Any]:
+        """There are no batches whose time could be fitted."""
+        return {}
+
+    def now(self) -> float:
+        """The time that arrivals and deadlines are told in."""
+        return self._clock()
+
+    async def idle(self) -> None:
+        """Wait until nothing is queued and nothing is with the model."""
+        while self._line or self._calls:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def quiet(self) -> None:
+        """Wait until nothing is with the model."""
+        while self._calls:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @staticmethod
+    def streams(request: Request) -> bool:
+        """Which bodies are streams (a `wire.http.Streams`): those that are large or of unknown length."""
+        return request.length is None or request.length > STREAM_BYTES
+
+    # What others do
+
+    def apply(self, settings: Settings) -> None:
+        """Obey other settings from now on; what is with the model is not disturbed."""
+        self._batching = settings.batching
+        self.slots = settings.max_ongoing_requests
+        self._fill()
+
+    def pause(self) -> None:
+        """Send nothing more; what comes waits."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Send again."""
+        self._paused = False
+        self._fill()
+
+    def model_changed(self, *, loaded: bool, gone: bool) -> None:
+        """Forget how long requests take with the process that was gone."""
+        if gone:
+            self.pace = Pace()
+
+    def refuse(self, error: PenstockError | None) -> None:
+        """Refuse new requests with an error, or take them again (None)."""
+        self.refusing = error
+
+    def refuse_queued(self, error: PenstockError) -> int:
+        """Answer all that is queued with an error; returns how many requests that were.
+
+        Tunnels are closed, too: they would never end by themselves.
+        """
+        for call in list(self._tunnels):
+            if call.task is not None:
+                call.task.cancel()
+        calls = self._line.clear()
+        for call in calls:
+            self._tell(call, error)
+        self._changed.set()
+        return len(calls)
+
+    async def run(self) -> None:
+        """Nothing runs by itself; this lasts until it is cancelled."""
+        await self._loop.create_future()
+
+    async def abort(self) -> None:
+        """End all that is with the model at once; what was not answered is answered as unreachable."""
+        for call in list(self._calls):
+            if call.relay is not None:
+                await call.relay.aclose()
+            elif call.task is not None:
+                call.task.cancel()
+                await asyncio.wait({call.task})
+                self._tell(call, PenstockError(Reason.MODEL_UNREACHABLE, "the sidecar was stopped at once"))
+
+    def begin(self, exchange: Exchange) -> None:
+        """Take a request (a `Service`)."""
+        arrived = self._clock()
+        headers = exchange.request.headers
+        request_id = self._ids.of(get(headers, REQUEST_ID))
+        milliseconds = self._batching.default_timeout_ms
+        asked = timeout_ms(headers)
+        if asked is not None:
+            if asked < 0:
+                self._refuse(exchange, bad_timeout(headers), request_id)
+                return
+            milliseconds = min(milliseconds, asked)
+        self.take(exchange, request_id, arrived, arrived + milliseconds / 1000)
+
+    def take(self, exchange: Exchange, request_id: bytes, arrived: float, expires: float) -> None:
+        """Take a request whose fields were read.
+
+        Args:
+            exchange: the request.
+            request_id: its id.
+            arrived: when it arrived, in the clock's time.
+            expires: until when the head of its answer must be there.
+        """
+        if self.refusing is not None:
+            self._refuse(exchange, self.refusing, request_id)
+            return
+        self._tally.arrived(1)
+        if not self._line and not self._calls:
+            self._first()
+        if expires <= arrived:
+            self._refuse(exchange, errors.late_on_arrival(), request_id)
+            return
+        goes = not self._paused and len(self._calls) < self.slots and not self._line
+        if not goes and len(self._line) >= self.queue_limit:
+            self._refuse(exchange, self._no_room(), request_id)
+            return
+        call = _Call(self, exchange, request_id, arrived, expires)
+        exchange.gone = call.gone
+        if goes:
+            self._start(call)
+        else:
+            self._line.add(call)
+            self._ring_at(expires)
+
+    def leave(self, call: _Call) -> None:
+        """The client of a request went away before its answer."""
+        if call.over:
+            return
+        call.over = True
+        self._tally.ended(499, Reason.CLIENT_GONE, 1)
+        if call.waiting:
+            self._line.leave(call)
+            self._changed.set()
+        elif call.task is not None:
+            call.task.cancel()
+
+    # Inside
+
+    def _no_room(self) -> PenstockError:
+        """What one hears for whom there is no room; the same object while the same is told."""
+        limit, queued, ongoing = self.queue_limit, len(self._line), len(self._calls)
+        # One position behind all that wait; `slots` are served at once.
+        seconds = (queued + 1) * self.pace.seconds / self.slots
+        told = (limit, queued, ongoing, seconds)
+        if self._full is None or told != self._full_of or self._full.status != self._batching.overflow_status:
+            self._full_of = told
+            self._full = errors.full(
+                f"expected at most {limit} requests to wait, found {queued}; {ongoing} are ongoing",
+                status=self._batching.overflow_status,
+                retry_after=min(MAX_RETRY_AFTER, max(1.0, seconds)),
+            )
+        return self._full
+
+    def _refuse(self, exchange: Exchange, error: PenstockError, request_id: bytes) -> None:
+        """Answer one of many the same."""
+        self._tally.ended(error.status, error.reason, 1)
+        self._refusals.tell(exchange, error, request_id)
+
+    def _start(self, call: _Call) -> None:
+        call.begun = self._clock()
+        self._calls.add(call)
+        self.counts.batches += 1
+        self.counts.batch_items += 1
+        call.task = task = self._loop.create_task(self._pass(call))
+
+        def ended(_: asyncio.Task[None]) -> None:
+            # NB: a task that is cancelled before its first step reaches no `except` of its own.
+            if call in self._calls and call.relay is None:
+                self._release(call)
+
+        task.add_done_callback(ended)
+
+    def _fill(self) -> None:
+        """Send what waits, as far as there is room."""
+        while self._line and not self._paused and len(self._calls) < self.slots:
+            self._expire()
+            call = self._line.next()
+            if call is not None:
+                self._start(call)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for call in self._line.expired(now + TIMER_SLACK):
+            self._tell(call, errors.expired(now - call.arrived))
+
+    def _ring_at(self, when: float) -> None:
+        if self._timer is None or when < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = when
+            self._timer = self._loop.call_later(max(0.0, when - self._clock()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._expire()
+        self._changed.set()
+        again = self._line.first_expiry
+        if again is not None:
+            self._ring_at(again)
+
+    async def _pass(self, call: _Call) -> None:
+        """One request at the model, up to the head of its answer, or the end of its tunnel."""
+        try:
+            exchange = call.exchange
+            timeout = max(MIN_SECONDS, call.expires - call.begun)
+            between = max(STREAM_IDLE_SECONDS, self._batching.default_timeout_ms / 1000)
+            answer = await self._open(self._outgoing(exchange, call.request_id, timeout), timeout, between)
+        except PenstockError as error:
+            self._finish(call, error)
+        except UpstreamError as error:
+            failed = failure(error, executed=False)
+            request_id = call.request_id.decode()
+            log("the model gave no answer", level="warning", reason=failed.reason, request_id=request_id)
+            self._finish(call, failed)
+        except ClientGone:
+            self.leave(call)
+            self._finish(call, None)
+        except asyncio.CancelledError:
+            self._finish(call, None)
+            raise
+        except Exception as error:
+            log("request failed", level="error", error=repr(error), request_id=call.request_id.decode())
+            self._finish(call, PenstockError(Reason.INTERNAL, "the request could not be handled"))
+        else:
+            if call.over:  # the client left in this very moment
+                answer.abort()
+                self._finish(call, None)
+            elif answer.tunnel is not None:
+                await self._tunnel(call, answer, answer.tunnel)
+            else:
+                self._answer(call, answer)
+
+    @staticmethod
+    def _outgoing(exchange: Exchange, request_id: bytes, timeout: float) -> Request:
+        def interim(status: int, headers: Headers) -> None:
+            exchange.interim(status, from_model(headers))
+
+        request = exchange.request
+        return Request(
+            request.method,
+            request.target,
+            lone_fields(request, request_id, timeout),
+            request.body,
+            stream=request.stream,
+            length=request.length,
+            upgrade=request.upgrade,
+            interim=interim,
+        )
+
+    def _fields(self, call: _Call, answer: UpstreamAnswer) -> Headers:
+        head = self._clock() - call.begun
+        timing = b"queue;dur=%.3f, model;dur=%.3f" % ((call.begun - call.arrived) * 1e3, head * 1e3)
+        return (
+            *from_model(answer.headers),
+            (SERVER_TIMING, timing),
+            (REQUEST_ID, call.request_id),
+            (QUEUE, b"%d" % len(self._line)),
+        )
+
+    def _answer(self, call: _Call, answer: UpstreamAnswer) -> None:
+        """Give the client its answer; a body that is not here yet follows as it comes."""
+        headers = self._fields(call, answer)
+        said = model_reason(answer.status, answer.headers)
+        body = answer.whole()
+        if body is not None:
+            told = Response(answer.status, headers, body)
+            if call.exchange.request.method == "HEAD":
+                told.length = answer.length
+            self._ended(call, answer.status, None, said)
+            call.exchange.answer(told)
+            return
+
+        def ended(error: Exception | None) -> None:
+            self.open_streams -= 1
+            if error is None:
+                self._ended(call, answer.status, None, said)
+            elif isinstance(error, UpstreamError):
+                told = call.request_id.decode()
+                log("answer broke off", level="warning", error=str(error), request_id=told)
+                self._ended(call, answer.status, failure(error, executed=True).reason)
+            elif isinstance(error, ClientGone):
+                self._ended(call, 499, Reason.CLIENT_GONE)
+            else:
+                told = call.request_id.decode()
+                log("request failed", level="error", error=repr(error), request_id=told)
+                self._ended(call, answer.status, Reason.INTERNAL)
+
+        self.open_streams += 1
+        call.relay = relay = Relay(answer, ended)
+        call.exchange.answer(Response(answer.status, headers, stream=relay, length=answer.length))
+
+    async def _tunnel(self, call: _Call, answer: UpstreamAnswer, model: Tunnel) -> None:
+        reason: Reason | None = None
+        self._tunnels.add(call)
+        try:
+            client = call.exchange.switch(self._fields(call, answer))
+            call.over = True  # from here on nothing can be answered
+            await join(client, model, TUNNEL_IDLE_SECONDS)
+        except TunnelIdle as error:
+            reason = Reason.DEADLINE
+            log("tunnel was idle", error=str(error), request_id=call.request_id.decode())
+        except ClientGone:
+            answer.abort()
+            reason = Reason.CLIENT_GONE
+        except UpstreamError:
+            reason = Reason.MODEL_UNREACHABLE
+        except asyncio.CancelledError:
+            answer.abort()
+            reason = Reason.DRAINING
+            raise
+        except Exception as error:
+            answer.abort()
+            reason = Reason.INTERNAL
+            log("tunnel failed", level="error", error=repr(error), request_id=call.request_id.decode())
+        finally:
+            self._tunnels.discard(call)
+            call.over = False
+            self._ended(call, 101, reason)
+
+    def _finish(self, call: _Call, error: PenstockError | None) -> None:
+        """It is with the model no more, and got no answer of the model's."""
+        self._release(call)
+        if error is not None:
+            self._tell(call, error)
+
+    def _ended(self, call: _Call, status: int, reason: Reason | None, said: str = "") -> None:
+        """The model has answered to the end, or the answer broke off."""
+        if not call.over:
+            call.over = True
+            self._tally.ended(status, reason, 1, said)
+        if call in self._calls:
+            seconds = self._clock() - call.begun
+            self._tally.ran(1, 1, seconds, (call.begun - call.arrived,))
+            if reason is None and status < 400:
+                self.pace.observe(1, seconds)
+        self._release(call)
+
+    def _release(self, call: _Call) -> None:
+        self._calls.discard(call)
+        call.task = call.relay = None
+        self._changed.set()
+        self._fill()
+
+    def _tell(self, call: _Call, error: PenstockError) -> None:
+        """Answer with an error of ours, unless the client is gone or was answered."""
+        if call.over:
+            return
+        call.over = True
+        self._tally.ended(error.status, error.reason, 1)
+        call.exchange.answer(self._refusals.own(error, call.request_id))

@@ -1,0 +1,138 @@
+"""Streamed answers of the `envelope` protocol: NDJSON in pieces of any size, one event for each line's part.
+
+A line is `{"i": 3, "data": …}`, `{"i": 3, "end": true}` or `{"i": 3, "error": {…}}`; the first one of an `i`
+may have `status` and `headers`. Or it is an array with one element for each item of the batch, in order:
+null, or such an object without `i`.
+
+What cannot be read, or names an item that is not there, ends the answers of all that are not complete: the
+model's count of the items is not to be trusted then. A line for an item that has ended is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock_sidecar.protocols.envelope import read_head
+from penstock_wire.headers import Headers
+from penstock_wire.json_slices import NotJSON, elements, members
+
+MAX_LINE = 16 * 2**20
+"""Bytes of a line at most."""
+
+
+class Event(NamedTuple):
+    """What a line says of one item.
+
+    Args:
+        item: which item of the batch.
+        data: a raw JSON value, None for none.
+        end: its answer is complete.
+        error: the model's error, a raw JSON value: its answer ends with it.
+        bad: why its answer cannot be used any more.
+        status: status of its answer.
+        headers: fields of its answer.
+    """
+
+    item: int
+    data: bytes | None = None
+    end: bool = False
+    error: bytes | None = None
+    bad: str = ""
+    status: int = 200
+    headers: Headers = ()
+
+
+class Splitter:
+    """Splits one batch's stream.
+
+    Args:
+        count: items of the batch.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._open = set(range(count))
+        self._count = count
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+
+    @property
+    def open(self) -> frozenset[int]:
+        """The items whose answers are not complete."""
+        return frozenset(self._open)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take the next bytes; returns what they complete."""
+        first, newline, rest = data.partition(b"\n")
+        self._pieces.append(first)
+        self._waiting += len(first)
+        events: list[Event] = []
+        if newline:
+            lines = [b"".join(self._pieces), *rest.split(b"\n")]
+            self._pieces = [lines.pop()]
+            self._waiting = len(self._pieces[0])
+            for line in lines:
+                events += self._line(line)
+        if self._waiting > MAX_LINE:
+            events += self._fail(f"a line is longer than {MAX_LINE} bytes")
+        if not self._open:
+            self._pieces = []
+            self._waiting = 0
+        return events
+
+    def end(self, why: str = "") -> list[Event]:
+        """The stream has ended; items without an end of their own are cut.
+
+        Args:
+            why: what ended it, where it was no regular end.
+        """
+        events = self._line(b"".join(self._pieces)) if not why else []
+        self._pieces = []
+        return events + self._fail(why or "the stream ended before the end of this answer")
+
+    def drop(self, index: int) -> None:
+        """Nobody waits for this item any more."""
+        self._open.discard(index)
+
+    def _fail(self, why: str) -> list[Event]:
+        failed = [Event(item, bad=why) for item in sorted(self._open)]
+        self._open.clear()
+        return failed
+
+    def _line(self, line: bytes) -> list[Event]:
+        line = line.strip()
+        if not line or not self._open:
+            return []
+        try:
+            if line[:1] != b"[":
+                found = members(line)
+                return self._event(self._index(found), found)
+            parts = elements(line, self._count)
+            if len(parts) != self._count:
+                raise NotJSON(f"expected {self._count} parts, found {len(parts)}")
+            read = [(index, members(part)) for index, part in enumerate(parts) if part != b"null"]
+        except NotJSON as error:
+            return self._fail(f"the model's stream: {error}")
+        return [event for index, found in read for event in self._event(index, found)]
+
+    def _index(self, found: dict[str, bytes]) -> int:
+        raw = found.get("i", b"nothing")
+        if not raw.isdigit() or len(raw) > 9 or int(raw) >= self._count:
+            shown = raw[:40].decode("utf-8", "replace")
+            raise NotJSON(f"expected i from 0 to {self._count - 1}, found {shown}")
+        return int(raw)
+
+    def _event(self, index: int, found: dict[str, bytes]) -> list[Event]:
+        if index not in self._open:
+            return []
+        error = found.get("error")
+        end = found.get("end") == b"true"
+        try:
+            if error is None and not end and "data" not in found and "status" not in found:
+                raise NotJSON("expected data, end or error, found " + (", ".join(sorted(found)) or "none"))
+            status, headers = read_head(found)
+        except NotJSON as problem:
+            self._open.discard(index)
+            return [Event(index, bad=f"the model's stream: {problem}")]
+        if end or error is not None:
+            self._open.discard(index)
+        return [Event(index, found.get("data"), end, error, "", status, headers)]

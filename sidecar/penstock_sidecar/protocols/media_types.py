@@ -1,0 +1,85 @@
+"""What a request's header fields say of its body: whether it may be JSON that a protocol reads."""
+
+from __future__ import annotations
+
+from penstock_wire.headers import Headers
+
+CONTENT_TYPE = b"content-type"
+HEADER_LENGTH = b"inference-header-content-length"
+"""Says that binary tensors follow so many bytes of JSON (Triton's binary tensor data)."""
+CLOUD_EVENT = b"ce-specversion"
+"""Says that the other `ce-*` fields are a CloudEvent's, and the body is its data (binary mode)."""
+_JSON = b"application/json"
+_TYPE, _CODING, _FOREIGN = 1, 2, 3
+_OFTEN_JSON = frozenset(
+    {
+        # What programs say of any body: `curl -d`; `fetch` of a string; aiohttp of bytes, tritonclient.aio.
+        b"application/x-www-form-urlencoded",
+        b"text/plain",
+        b"application/octet-stream",
+    }
+)
+
+
+class BodyFields:
+    """Reads what header fields say of a body.
+
+    It remembers the fields that it read last: a client's requests often have the very same object (see
+    `head_cache`).
+
+    Args:
+        foreign: fields that say that a body is none of the protocol's, whatever its content type.
+    """
+
+    __slots__ = ("_fields", "_headers", "_may_be_json", "_roles")
+
+    def __init__(self, *foreign: bytes) -> None:
+        self._roles = {CONTENT_TYPE: _TYPE, b"content-encoding": _CODING, **dict.fromkeys(foreign, _FOREIGN)}
+        self._headers: Headers | None = None
+        self._may_be_json = False
+        self._fields: Headers | None = None
+
+    def may_be_json(self, headers: Headers) -> bool:
+        """Whether a body may be JSON of the protocol's.
+
+        Not where the fields name another media type or a content coding, or one of `foreign` is there.
+
+        Args:
+            headers: the request's fields.
+        """
+        if headers is not self._headers:
+            self._read(headers)
+        return self._may_be_json
+
+    def of_json(self, headers: Headers) -> Headers | None:
+        """The fields with a content type that says JSON; None where it does already.
+
+        Args:
+            headers: the fields of a request whose body is JSON.
+        """
+        if headers is not self._headers:
+            self._read(headers)
+        return self._fields
+
+    def _read(self, headers: Headers) -> None:
+        may_be = True
+        says_json = False
+        roles = self._roles
+        for name, value in headers:
+            role = roles.get(name)
+            if role is None:
+                continue
+            if role == _TYPE:
+                media = value if value == _JSON else value.partition(b";")[0].strip().lower()
+                if media == _JSON or media == b"text/json" or media.endswith(b"+json"):
+                    says_json = True
+                elif media not in _OFTEN_JSON:
+                    may_be = False
+            elif role == _FOREIGN or value.strip().lower() not in (b"", b"identity"):
+                may_be = False
+        self._headers = headers
+        self._may_be_json = may_be
+        self._fields = None
+        if may_be and not says_json:
+            others = [field for field in headers if field[0] != CONTENT_TYPE]
+            self._fields = (*others, (CONTENT_TYPE, _JSON))

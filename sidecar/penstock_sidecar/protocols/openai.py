@@ -1,0 +1,188 @@
+"""The `openai` protocol: `…/v1/embeddings` batched by `input`; every other path passes through, streaming.
+
+An item is one text, or one text as token ids, so a request with a string or with one list of token ids is one
+item. All other members are parameters (`model`, `encoding_format`, `dimensions`, `user` …). Texts and token
+ids share no batch: servers take a list of one kind.
+
+Each answer has its own items' `data`, `index` counted from 0. What a server tells of `usage` is about the
+batch: it is shared in proportion to the items' bytes, in whole numbers whose sum is the batch's. So in a
+batch of several requests the usage of one is an estimate.
+
+Source: https://platform.openai.com/docs/api-reference/embeddings
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple, cast
+
+from penstock_sidecar.protocols.base import Message, Parsed
+from penstock_sidecar.protocols.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.http import Request, Response
+from penstock_wire.instances_form import MAX_ITEMS, member_name, shape_error
+from penstock_wire.json_slices import NotJSON, elements, members, object_with
+
+PATH = "/v1/embeddings"
+_BODY = BodyFields(CLOUD_EVENT, HEADER_LENGTH)
+_COUNT = re.compile(rb"0|[1-9][0-9]{0,17}")
+_TOKENS = re.compile(rb"\[[0-9, \t\r\n]*+\]")
+
+
+class _Parameters(NamedTuple):
+    """What is equal in a batch: whether items are token ids, and the other members, sorted by name."""
+
+    tokens: bool
+    members: tuple[tuple[str, bytes], ...]
+
+
+class _OpenAI:
+    name = "openai"
+    isolates = True
+    key_fields = True
+
+    def passes(self, request: Request) -> bool:
+        return (
+            request.method != "POST"
+            or not request.path.endswith(PATH)
+            or not _BODY.may_be_json(request.headers)
+        )
+
+    def parse(self, request: Request) -> Parsed | None:
+        try:
+            found = object_with("input", request.body)
+        except NotJSON as error:
+            raise PenstockError(Reason.BAD_JSON, str(error)) from error
+        if found is None:
+            return None
+        fields = _BODY.of_json(request.headers)
+        items, tokens = _items(found.pop("input"))
+        if not items:
+            return Parsed(items=(), lone=True, fields=fields)
+        parameters = _Parameters(tokens, tuple(sorted(found.items())))
+        return Parsed(items=items, parameters=parameters, fields=fields)
+
+    def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:
+        rest = cast("_Parameters", parameters).members
+        tail = [b"," + member_name(name) + b":" + raw for name, raw in rest]
+        body = b"".join([b'{"input":[', b",".join(chain.from_iterable(parts)), b"]", *tail, b"}"])
+        return Message(headers=(), body=body)
+
+    def split(
+        self, answer: Response, parts: Sequence[Sequence[bytes]], parameters: Hashable
+    ) -> list[Response]:
+        total = sum(map(len, parts))
+        try:
+            found = members(answer.body)
+            embeddings = _embeddings(found, total)
+            usage = _usage(found)
+        except NotJSON as error:
+            raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
+        weights = [sum(map(len, part)) for part in parts]
+        counts = {name: shares(int(raw), weights) for name, raw in usage.items() if _COUNT.fullmatch(raw)}
+        answers = []
+        start = 0
+        for index, part in enumerate(parts):
+            own = {**usage, **{name: b"%d" % share[index] for name, share in counts.items()}}
+            some = embeddings[start : start + len(part)]
+            answers.append(Response(answer.status, answer.headers, _body(found, some, own)))
+            start += len(part)
+        return answers
+
+    def merge(self, answers: Sequence[Response]) -> Response:
+        embeddings: list[dict[str, bytes]] = []
+        first: dict[str, bytes] = {}
+        usage: dict[str, bytes] = {}
+        for index, answer in enumerate(answers):
+            try:
+                found = members(answer.body)
+                some = _embeddings(found, None)
+                told = _usage(found)
+            except NotJSON as error:
+                raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
+            embeddings += some
+            if not index:
+                first, usage = found, told
+                continue
+            for name, raw in told.items():
+                mine = usage.get(name, b"0")
+                if _COUNT.fullmatch(raw) and _COUNT.fullmatch(mine):
+                    usage[name] = b"%d" % (int(mine) + int(raw))
+        return Response(answers[0].status, answers[0].headers, _body(first, embeddings, usage))
+
+
+OPENAI_PROTOCOL = _OpenAI()
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """Share a number in proportion to weights, in whole numbers whose sum is exactly the number.
+
+    Args:
+        total: what is shared, at least 0.
+        weights: at least one, each above 0.
+    """
+    whole = sum(weights)
+    bounds = [total * weight // whole for weight in accumulate(weights, initial=0)]
+    return [high - low for low, high in pairwise(bounds)]
+
+
+def _items(raw: bytes) -> tuple[list[bytes], bool]:
+    """The items of an `input`, and whether they are token ids."""
+    if raw[:1] == b'"':
+        return [raw], False
+    try:
+        found = None if raw[:1] != b"[" else [raw] if _TOKENS.fullmatch(raw) else elements(raw, MAX_ITEMS)
+    except NotJSON as error:
+        raise shape_error("$.input", f"at most {MAX_ITEMS} items", "more") from error
+    if found is None:
+        raise shape_error("$.input", "a string or an array", raw[:40].decode("utf-8", "replace"))
+    if found == [raw] and not raw[1:-1].strip():
+        return [], True  # nothing in it: the model says what that means
+    if len(found) > MAX_ITEMS:
+        raise shape_error("$.input", f"at most {MAX_ITEMS} items", str(len(found)))
+    tokens = found[0][:1] == b"["
+    for index, item in enumerate(found):
+        if not (_TOKENS.fullmatch(item) if tokens else item[:1] == b'"'):
+            expected = "an array of token ids" if tokens else "a string"
+            raise shape_error(f"$.input[{index}]", expected, item[:40].decode("utf-8", "replace"))
+    return found, tokens
+
+
+def _embeddings(found: dict[str, bytes], total: int | None) -> list[dict[str, bytes]]:
+    """The elements of `data` in the order of their `index`; they are taken out of the answer."""
+    raw = found.get("data")
+    if raw is None:
+        raise NotJSON('expected a member "data", found ' + (", ".join(sorted(found)[:10]) or "none"))
+    found["data"] = b""
+    data = [members(each) for each in elements(raw)]
+    if total is not None and len(data) != total:
+        raise NotJSON(f"expected {total} embeddings, found {len(data)}")
+    places = [each.get("index", b"%d" % place) for place, each in enumerate(data)]
+    if [int(place) if _COUNT.fullmatch(place) else -1 for place in places] != list(range(len(data))):
+        by_place = {
+            int(place): each for place, each in zip(places, data, strict=True) if _COUNT.fullmatch(place)
+        }
+        if sorted(by_place) != list(range(len(data))):
+            raise NotJSON(f"expected each index from 0 to {len(data) - 1} once in data")
+        data = [by_place[place] for place in range(len(data))]
+    return data
+
+
+def _usage(found: dict[str, bytes]) -> dict[str, bytes]:
+    raw = found.get("usage")
+    return {} if raw is None or raw == b"null" else members(raw)
+
+
+def _body(found: dict[str, bytes], embeddings: list[dict[str, bytes]], usage: dict[str, bytes]) -> bytes:
+    """An answer; `data` and `usage` stand where the model's stood."""
+    data = [_object({**each, "index": b"%d" % place}) for place, each in enumerate(embeddings)]
+    own = {**found, "data": b"[" + b",".join(data) + b"]"}
+    if usage:
+        own["usage"] = _object(usage)
+    return _object(own)
+
+
+def _object(found: dict[str, bytes]) -> bytes:
+    return b"{" + b",".join([member_name(name) + b":" + raw for name, raw in found.items()]) + b"}"

@@ -1,0 +1,409 @@
+"""The `v2` protocol: Open Inference Protocol over REST (KServe, Triton, MLServer), JSON and binary tensors.
+
+An item is one row of all inputs along their first axis. Equal in a batch, and so part of the key, are each
+input's name, datatype, further axes, parameters and form (flat JSON, nested JSON, binary), the requested
+outputs, the parameters and other top-level members. The `id` is a request's own and comes back in its answer;
+a batch has an `id` of its own, since some models answer with it. Optional members that are null are absent.
+
+A request whose first axis is no batch is sent by itself, and the model judges it: one without inputs or rows,
+with a scalar or an empty tensor, with first axes that differ, with data in shared memory, or one of a
+sequence (`sequence_id` and its like).
+
+Source: https://github.com/kserve/open-inference-protocol and Triton's extension "binary tensor data".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from penstock_sidecar.protocols.base import Message, Parsed, new_id
+from penstock_sidecar.protocols.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
+from penstock_sidecar.protocols.v2_tensors import (
+    BINARY,
+    SIZES,
+    BadTensor,
+    Cell,
+    Shape,
+    cut_binary,
+    cut_json,
+    joined,
+    read_shape,
+    shape_text,
+)
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import Headers, get
+from penstock_wire.http import Request, Response
+from penstock_wire.instances_form import MAX_ITEMS, member_name, shape_error
+from penstock_wire.json_slices import NotJSON, elements, members, object_with
+
+MAX_TENSORS = 1000
+_BODY = BodyFields(CLOUD_EVENT)
+_OCTETS = b"application/octet-stream"
+_JSON = ((b"content-type", b"application/json"),)
+_PLAIN = re.compile(rb'"[!#-\[\]-~ ]*"')
+"""A string that is spelled as it is."""
+_STATEFUL = ("sequence_id", "sequence_start", "sequence_end")
+_LONE = Parsed(items=(), lone=True)
+
+
+class Row:
+    """One item: a cell of each input.
+
+    Args:
+        cells: the row in each input, in their order.
+        id: the `id` of its request, as raw JSON; None where it has none.
+    """
+
+    __slots__ = ("cells", "id", "size")
+
+    def __init__(self, cells: tuple[Cell, ...], id: bytes | None) -> None:
+        self.cells = cells
+        self.id = id
+        self.size = sum(map(len, cells))
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class _Kind(NamedTuple):
+    """What is equal in a batch of one input.
+
+    Args:
+        head: its name and other members but shape, parameters and data, as JSON without the braces.
+        tail: its shape without the first axis.
+        parameters: without the size of its data, as JSON of an object's inner part.
+        form: how its data comes.
+    """
+
+    head: bytes
+    tail: Shape
+    parameters: bytes
+    form: str
+
+
+class _Signature(NamedTuple):
+    """What is equal in a batch: the inputs, and all other members as JSON."""
+
+    inputs: tuple[_Kind, ...]
+    rest: bytes
+
+
+class _Tensor:
+    """An input or output that was read; what `_Kind` has, and its rows."""
+
+    __slots__ = ("cells", "kind", "name")
+
+    def __init__(self, name: str, kind: _Kind, cells: list[Cell]) -> None:
+        self.name = name
+        self.kind = kind
+        self.cells = cells
+
+
+class _V2:
+    name = "v2"
+    isolates = True
+    key_fields = True
+
+    def passes(self, request: Request) -> bool:
+        return (
+            request.method != "POST"
+            or not request.path.endswith("/infer")
+            or not _BODY.may_be_json(request.headers)
+        )
+
+    def parse(self, request: Request) -> Parsed | None:
+        try:
+            text, binary = _parts(request.headers, request.body)
+            if not text and binary:
+                return _LONE  # Triton's raw request: one tensor and nothing that describes it
+            found = object_with("inputs", text)
+            if found is None:
+                return None
+            return _read(found, binary, _BODY.of_json(request.headers) if binary is None else None)
+        except NotJSON as error:
+            raise PenstockError(Reason.BAD_JSON, str(error)) from error
+        except BadTensor as error:
+            raise shape_error(error.path, error.expected, error.found) from error
+
+    def join(self, parts: Sequence[Sequence[Row]], parameters: Hashable) -> Message:
+        signature = cast("_Signature", parameters)
+        rows = [row for part in parts for row in part]
+        columns = zip(*[row.cells for row in rows], strict=True)
+        tensors, binary = _tensors(signature.inputs, list(columns), len(rows))
+        text = b'{"id":"%b","inputs":[%b]%b}' % (new_id().encode(), tensors, signature.rest)
+        if not binary:
+            return Message(headers=_JSON, body=text)
+        headers = ((b"content-type", _OCTETS), (HEADER_LENGTH, b"%d" % len(text)))
+        return Message(headers=headers, body=b"".join([text, *binary]))
+
+    def split(self, answer: Response, parts: Sequence[Sequence[Row]], parameters: Hashable) -> list[Response]:
+        counts = list(map(len, parts))
+        read = _Answer.read(answer, sum(counts))
+        answers, start = [], 0
+        for part, count in zip(parts, counts, strict=True):
+            answers.append(read.part(start, start + count, part[0].id))
+            start += count
+        return answers
+
+    def merge(self, answers: Sequence[Response]) -> Response:
+        first, *others = [_Answer.read(answer, None) for answer in answers]
+        for other in others:
+            if [each.kind for each in other.outputs] != [each.kind for each in first.outputs]:
+                raise PenstockError(
+                    Reason.BAD_ANSWER, "the model's answers to one request have different outputs"
+                )
+            for mine, more in zip(first.outputs, other.outputs, strict=True):
+                mine.cells += more.cells
+            first.rows += other.rows
+        return first.part(0, first.rows, first.id)
+
+
+V2_PROTOCOL = _V2()
+
+
+class _Answer:
+    """A model's answer that was read."""
+
+    def __init__(
+        self, response: Response, id: bytes | None, rest: bytes, outputs: list[_Tensor], rows: int
+    ) -> None:
+        self.status = response.status
+        self.binary = get(response.headers, HEADER_LENGTH) is not None
+        self.headers = tuple([field for field in response.headers if field[0] != HEADER_LENGTH])
+        self.id = id
+        self.rest = rest
+        self.outputs = outputs
+        self.rows = rows
+
+    @classmethod
+    def read(cls, response: Response, rows: int | None) -> _Answer:
+        """Read an answer whose outputs have `rows` rows; as many as the first one has where that is None."""
+        try:
+            text, binary = _parts(response.headers, response.body)
+            found = members(text)
+            own = found.pop("id", None)
+            tensors = _objects(_list(found, "outputs", "$"), "outputs")
+            outputs, axes = _read_tensors(tensors, binary, "outputs", rows)
+        except (NotJSON, BadTensor) as error:
+            raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
+        return cls(response, own, _inner(found), outputs, axes)
+
+    def part(self, start: int, stop: int, id: bytes | None) -> Response:
+        """The answer for some rows, with an `id` as raw JSON, or without one (None)."""
+        cells = [output.cells[start:stop] for output in self.outputs]
+        tensors, binary = _tensors([output.kind for output in self.outputs], cells, stop - start)
+        head = b"{" if id is None else b'{"id":' + id + b","
+        text = head + (self.rest + b"," if self.rest else b"") + b'"outputs":[' + tensors + b"]}"
+        headers = self.headers
+        if self.binary:
+            headers = (*headers, (HEADER_LENGTH, b"%d" % len(text)))
+        return Response(self.status, headers, b"".join([text, *binary]) if binary else text)
+
+
+def _parts(headers: Headers, body: bytes) -> tuple[bytes, memoryview | None]:
+    """The JSON of a body, and what is behind it where a field says how long the JSON is."""
+    lengths = [value for name, value in headers if name == HEADER_LENGTH]
+    if not lengths:
+        return body, None
+    said = lengths[0].strip()
+    if len(lengths) > 1 or not said.isdigit() or len(said) > 12 or int(said) > len(body):
+        found = b", ".join(lengths).decode("latin-1")[:100]
+        raise BadTensor(HEADER_LENGTH.decode(), f"a length up to the body's {len(body)} bytes", found)
+    return body[: int(said)], memoryview(body)[int(said) :]
+
+
+def _read(found: dict[str, bytes], binary: memoryview | None, fields: Headers | None) -> Parsed:
+    lone = Parsed(items=(), lone=True, fields=fields)
+    own = _optional(found, "id")
+    if own is not None and own[:1] != b'"':
+        raise BadTensor("$.id", "a string", own[:40].decode("utf-8", "replace"))
+    inputs = _objects(_list(found, "inputs", "$"), "inputs")
+    told = _parameters(found, "$")
+    if told and any(told.get(name, b"0") not in (b"0", b'""', b"false") for name in _STATEFUL):
+        return lone
+    outputs = _optional(found, "outputs")
+    rest = b""
+    if outputs is not None:
+        wanted = _objects(_elements(outputs, "$.outputs"), "outputs")
+        _check_names([each.get("name") for each in wanted], "outputs")
+        for index, each in enumerate(wanted):
+            settings = _parameters(each, f"$.outputs[{index}]")
+            if "shared_memory_region" in settings:
+                return lone
+            if settings:
+                each["parameters"] = b"{" + _inner(settings) + b"}"
+        rest += b',"outputs":[' + b",".join([b"{" + _inner(each) + b"}" for each in wanted]) + b"]"
+    if told:
+        found["parameters"] = b"{" + _inner(told) + b"}"
+    if found:
+        rest += b"," + _inner(found)
+    shapes = _first_look(inputs)
+    if not shapes or any(not shape or 0 in shape for shape in shapes):
+        return lone
+    rows = shapes[0][0]
+    if any(shape[0] != rows for shape in shapes):
+        return lone
+    if rows > MAX_ITEMS:
+        raise BadTensor("$.inputs[0].shape[0]", f"at most {MAX_ITEMS} rows", str(rows))
+    tensors, _ = _read_tensors(inputs, binary, "inputs", rows)
+    items = [Row(cells, own) for cells in zip(*[tensor.cells for tensor in tensors], strict=True)]
+    signature = _Signature(tuple([each.kind for each in tensors]), rest)
+    return Parsed(items=items, parameters=signature, fields=fields)
+
+
+def _first_look(inputs: list[dict[str, bytes]]) -> list[Shape]:
+    """The inputs' shapes; none where an input's data is in shared memory."""
+    shapes = []
+    names = []
+    for index, found in enumerate(inputs):
+        settings = _optional(found, "parameters")
+        if settings is not None:
+            if "shared_memory_region" in _object(settings, f"$.inputs[{index}].parameters"):
+                return []
+            found["parameters"] = settings
+        names.append(found.get("name"))
+        shapes.append(_shape(found, f"$.inputs[{index}]"))
+    _check_names(names, "inputs")
+    return shapes
+
+
+def _read_tensors(
+    objects: list[dict[str, bytes]], binary: memoryview | None, member: str, rows: int | None
+) -> tuple[list[_Tensor], int]:
+    """The tensors, and how many rows each of them has."""
+    tensors: list[_Tensor] = []
+    offset = 0
+    for index, found in enumerate(objects):
+        path = f"$.{member}[{index}]"
+        name = _text(found.get("name"), path + ".name")
+        shape = _shape(found, path)
+        if rows is None and shape:
+            rows = shape[0]
+        if not shape or shape[0] != rows:
+            about = f"{path}.shape ({name!r})"
+            raise BadTensor(about, f"a first axis of {rows} rows", shape_text(shape))
+        datatype = _text(found.get("datatype"), path + ".datatype")
+        if datatype not in SIZES and datatype != "BYTES":
+            raise BadTensor(path + ".datatype", "one of " + ", ".join([*SIZES, "BYTES"]), datatype)
+        settings = _parameters(found, path)
+        size = _optional(settings, "binary_data_size")
+        data = _optional(found, "data")
+        found.pop("shape")
+        if size is None:
+            if data is None:
+                raise BadTensor(path, 'a member "data"', ", ".join(sorted(found)))
+            form, cells = cut_json(data, shape, datatype, path + ".data")
+        else:
+            if data is not None:
+                raise BadTensor(path, "data either here or behind the JSON", "both")
+            left = 0 if binary is None else len(binary) - offset
+            if not size.isdigit() or len(size) > 12 or int(size) > left:
+                said = size[:40].decode("utf-8", "replace")
+                raise BadTensor(
+                    path + ".parameters.binary_data_size",
+                    f"a size up to the {left} bytes left",
+                    said,
+                )
+            part = memoryview(b"" if binary is None else binary)[offset : offset + int(size)]
+            offset += int(size)
+            form, cells = BINARY, cut_binary(part, shape, datatype, path)
+        if len(cells) != rows:  # rows without elements
+            cells = [b""] * rows if rows <= MAX_ITEMS else []
+        kind = _Kind(_inner(found), shape[1:], _inner(settings), form)
+        tensors.append(_Tensor(name, kind, cells))
+    if binary is not None and offset != len(binary):
+        raise BadTensor(f"$.{member}", f"{offset} bytes of binary data behind the JSON", str(len(binary)))
+    return tensors, rows or 0
+
+
+def _tensors(
+    kinds: Sequence[_Kind], columns: Sequence[Sequence[Cell]], rows: int
+) -> tuple[bytes, list[Cell]]:
+    """Tensors as JSON, and the pieces of the binary data behind it."""
+    texts: list[bytes] = []
+    pieces: list[Cell] = []
+    for kind, cells in zip(kinds, columns, strict=True):
+        settings = kind.parameters
+        if kind.form == BINARY:
+            pieces += cells
+            settings += (b"," if settings else b"") + b'"binary_data_size":%d' % sum(map(len, cells))
+        text = b"{" + kind.head + b',"shape":' + shape_text((rows, *kind.tail)).encode()
+        if settings:
+            text += b',"parameters":{' + settings + b"}"
+        if kind.form != BINARY:
+            text += b',"data":' + joined(cells, kind.form)
+        texts.append(text + b"}")
+    return b",".join(texts), pieces
+
+
+def _optional(found: dict[str, bytes], name: str) -> bytes | None:
+    """Take a member that need not be there out of its object; null says that it is absent."""
+    raw = found.pop(name, None)
+    return None if raw == b"null" else raw
+
+
+def _parameters(found: dict[str, bytes], path: str) -> dict[str, bytes]:
+    """Take an object's parameters out of it."""
+    raw = _optional(found, "parameters")
+    return {} if raw is None else _object(raw, path + ".parameters")
+
+
+def _object(raw: bytes, path: str) -> dict[str, bytes]:
+    try:
+        return members(raw)
+    except NotJSON as error:
+        raise BadTensor(path, "an object", error.found) from error
+
+
+def _objects(raws: list[bytes], member: str) -> list[dict[str, bytes]]:
+    return [_object(raw, f"$.{member}[{index}]") for index, raw in enumerate(raws)]
+
+
+def _list(found: dict[str, bytes], name: str, path: str) -> list[bytes]:
+    raw = found.pop(name, None)
+    if raw is None:
+        raise BadTensor(path, f'a member "{name}"', ", ".join(sorted(found)[:10]) or "no members")
+    return _elements(raw, f"{path}.{name}")
+
+
+def _elements(raw: bytes, path: str) -> list[bytes]:
+    try:
+        return elements(raw, MAX_TENSORS)
+    except NotJSON as error:
+        raise BadTensor(path, f"an array of at most {MAX_TENSORS} objects", error.found) from error
+
+
+def _shape(found: dict[str, bytes], path: str) -> Shape:
+    if "shape" not in found:
+        raise BadTensor(path, 'a member "shape"', ", ".join(sorted(found)[:10]) or "no members")
+    return read_shape(found["shape"], path + ".shape")
+
+
+def _text(raw: bytes | None, path: str) -> str:
+    if raw is not None and _PLAIN.fullmatch(raw):
+        return raw[1:-1].decode()
+    try:
+        text: Any = None if raw is None else msgspec.json.decode(raw)
+    except msgspec.DecodeError:  # a lone surrogate
+        text = None
+    if not isinstance(text, str):
+        raise BadTensor(path, "a string", "nothing" if raw is None else raw[:40].decode("utf-8", "replace"))
+    return text
+
+
+def _check_names(names: Sequence[bytes | None], member: str) -> None:
+    texts = [_text(name, f"$.{member}[{index}].name") for index, name in enumerate(names)]
+    if len(set(texts)) == len(texts):
+        return
+    for index, text in enumerate(texts):
+        if text in texts[:index]:
+            raise BadTensor(f"$.{member}[{index}].name", "another name than the others", text)
+
+
+def _inner(found: dict[str, bytes]) -> bytes:
+    """Members sorted by name, as JSON without the braces."""
+    return b",".join([member_name(name) + b":" + found[name] for name in sorted(found)]) if found else b""

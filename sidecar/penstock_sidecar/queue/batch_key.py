@@ -1,0 +1,267 @@
+"""Which requests are alike: the key of a queue, and the header fields a batch sends on.
+
+Three kinds of fields: those a model may act upon (`KEY_FIELDS` and the policy's `batchKeyHeaders`) are part
+of the key, so a batch has one set of them; those that only describe the caller (`SHARED_FIELDS`) are
+forwarded where they are equal across the batch; all others reach the model only with a request that has its
+batch to itself. Where each item carries its own fields (a protocol without `key_fields`), only the policy's
+are part of the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from operator import itemgetter
+
+from penstock_sidecar.queue.request import Key, Work
+from penstock_wire.control.settings import Batching
+from penstock_wire.headers import ATTEMPT, METHOD, PREFIX, REQUEST_ID, TIMEOUT_MS, Headers, timeout_ms
+from penstock_wire.http import Request
+
+KEY_FIELDS = frozenset(
+    {
+        b"accept",
+        b"accept-language",
+        b"authorization",
+        b"content-language",
+        b"content-type",
+        b"cookie",
+        b"origin",
+        METHOD,
+    }
+)
+SHARED_FIELDS = frozenset(
+    {
+        b"baggage",
+        b"forwarded",
+        b"host",
+        b"traceparent",
+        b"tracestate",
+        b"user-agent",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+    }
+)
+MAX_REQUEST_IDS_BYTES = 4096
+"""Request ids of a batch that are told to the model at most; those beyond are left out."""
+MAX_KEYS = 4096
+"""Keys that are remembered at most beyond those in use."""
+
+_name = itemgetter(0)
+_KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE = 1, 2, 4, 8, 16, 32
+
+
+class Told:
+    """What a request's header fields say; see `Keys.read`."""
+
+    __slots__ = ("fields", "level", "request_id", "share", "shared", "timeout_ms")
+
+    fields: Headers
+    shared: Headers
+
+    def __init__(self, level: int) -> None:
+        self.request_id: bytes | None = None
+        self.timeout_ms: int | None = None
+        self.level = level
+        self.share = b""
+
+
+class Keys:
+    """Reads header fields under a policy, and makes keys, one object for equal values.
+
+    Args:
+        key_fields: whether the fields that a model may act upon are part of the key.
+        batching: the policy.
+    """
+
+    def __init__(self, *, key_fields: bool, batching: Batching) -> None:
+        self._key_fields = key_fields
+        self._known: dict[tuple[str, str, Headers, Hashable], Key] = {}
+        self.apply(batching)
+
+    def apply(self, batching: Batching) -> None:
+        """Read under another policy from now on."""
+        roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT}
+
+        def add(name: bytes, role: int) -> None:
+            roles[name] = roles.get(name, 0) | role
+
+        for name in SHARED_FIELDS:
+            add(name, _SHARED)
+        names = {name.lower().encode() for name in batching.batch_key_headers}
+        for name in names | (KEY_FIELDS if self._key_fields else set()):
+            roles[name] = roles.get(name, 0) & ~_SHARED | _KEY
+        self._levels = batching.priority.levels
+        self._level = min(batching.priority.default, self._levels)
+        if self._levels > 1:
+            add(batching.priority.header.lower().encode(), _LEVEL)
+        if batching.fairness is not None:
+            add(batching.fairness.header.lower().encode(), _SHARE)
+        self._roles = roles
+        self._read: Headers | None = None
+        self._told = Told(self._level)
+        self._latest: Key | None = None
+
+    def read(self, headers: Headers) -> Told:
+        """Sort a request's fields in one pass; values of one name stay in order.
+
+        Requests with the very same fields (`head_cache`) get the same object.
+        """
+        if headers is self._read:
+            return self._told
+        told = Told(self._level)
+        roles = self._roles
+        key: list[tuple[bytes, bytes]] = []
+        shared: list[tuple[bytes, bytes]] = []
+        for field in headers:
+            role = roles.get(field[0])
+            if role is None:
+                continue
+            if role == _KEY:
+                key.append(field)
+            elif role == _SHARED:
+                shared.append(field)
+            else:
+                if role & _KEY:
+                    key.append(field)
+                elif role & _SHARED:
+                    shared.append(field)
+                if role & _ID and told.request_id is None:
+                    told.request_id = field[1]
+                if role & _TIMEOUT and told.timeout_ms is None:
+                    told.timeout_ms = timeout_ms((field,))
+                if role & _LEVEL:
+                    told.level = self._clamp(field[1])
+                if role & _SHARE:
+                    told.share = field[1]
+        if len(key) > 1:
+            key.sort(key=_name)
+        told.fields = tuple(key)
+        told.shared = tuple(shared)
+        self._read, self._told = headers, told
+        return told
+
+    def key(self, method: str, target: str, fields: Headers, parameters: Hashable, share: bytes = b"") -> Key:
+        """The key of these values; the same object as long as it is remembered or in use.
+
+        Args:
+            method: the method.
+            target: path and query.
+            fields: the fields that are part of the key.
+            parameters: the protocol's.
+            share: who sends; a sender of bad requests has a key of its own for a while.
+        """
+        key = self._key(method, target, fields, parameters)
+        return key if key.faults is None or not share else key.faults.key_of(share, key)
+
+    def _key(self, method: str, target: str, fields: Headers, parameters: Hashable) -> Key:
+        key = self._latest
+        if (
+            key is not None
+            and key.fields is fields
+            and key.target == target
+            and key.method == method
+            and key.parameters == parameters
+        ):
+            return key
+        values = (method, target, fields, parameters)
+        key = self._known.get(values)
+        if key is None:
+            key = self._known[values] = Key(method, target, fields, parameters)
+        self._latest = key
+        return key
+
+    def forget(self, used: Collection[Key]) -> None:
+        """Where many keys are remembered, forget those that are not in use."""
+        if len(self._known) > MAX_KEYS:
+            self._known = {values: key for values, key in self._known.items() if key in used}
+            self._latest = None
+
+    def rekey(self, work: Work) -> None:
+        """Give a queued request the key, level and share that it has under the policy of now."""
+        told = self.read(work.request.headers)
+        work.shared, work.level, work.share = told.shared, told.level, told.share
+        key = work.key
+        if key.lone:
+            work.key = Key(key.method, key.target, told.fields, key.parameters, lone=True)
+        else:
+            work.key = self.key(key.method, key.target, told.fields, key.parameters, told.share)
+
+    def _clamp(self, value: bytes) -> int:
+        """The level that a field names: the default where it is no number, the nearest one that exists."""
+        value = value.strip()
+        if not value.isdigit() or len(value) > 6:
+            return self._level
+        return min(max(int(value), 1), self._levels)
+
+
+def lone_fields(request: Request, request_id: bytes, timeout: float) -> Headers:
+    """What a request that has its batch to itself, or none at all, sends to the model.
+
+    Args:
+        request: what came in.
+        request_id: its id.
+        timeout: seconds that remain.
+    """
+    kept = [
+        field
+        for field in request.headers
+        if field[0] != REQUEST_ID and (not field[0].startswith(PREFIX) or field[0] == METHOD)
+    ]
+    return (*kept, (REQUEST_ID, request_id), time_left(timeout))
+
+
+def batch_fields(works: Sequence[Work], described: Headers) -> Headers:
+    """What a batch of several requests (or parts of requests) sends to the model, but for the time left.
+
+    Args:
+        works: the requests, in the order of their items; all of one key.
+        described: the fields that describe the body; they stand for those of the requests.
+    """
+    fields = works[0].key.fields
+    if described:
+        names = {name for name, _ in described}
+        fields = (*[field for field in fields if field[0] not in names], *described)
+    return (*fields, *_equal(works), (REQUEST_ID, _request_ids(works)))
+
+
+def time_left(timeout: float) -> tuple[bytes, bytes]:
+    """What tells a model the seconds that remain to the latest deadline."""
+    return (TIMEOUT_MS, b"%d" % max(1, timeout * 1000))
+
+
+def attempt_field(attempt: int) -> tuple[bytes, bytes]:
+    """What marks a request as a further run of items that were with the model before."""
+    return (ATTEMPT, b"%d" % attempt)
+
+
+def _equal(works: Sequence[Work]) -> Headers:
+    first = works[0].shared
+    unlike = [work.shared for work in works if work.shared is not first and work.shared != first]
+    if not unlike:
+        return first
+    names = {name for name, _ in first}
+    for shared in unlike:
+        names = {name for name in names if _values(shared, name) == _values(first, name)}
+        if not names:
+            break
+    return tuple([field for field in first if field[0] in names])
+
+
+def _values(headers: Headers, name: bytes) -> list[bytes]:
+    return [value for key, value in headers if key == name]
+
+
+def _request_ids(works: Sequence[Work]) -> bytes:
+    """The ids of a batch, a comma between two; a comma within one is written %2C."""
+    joined = b",".join([work.request_id for work in works])
+    if len(joined) <= MAX_REQUEST_IDS_BYTES and joined.count(b",") == len(works) - 1:
+        return joined
+    ids: list[bytes] = []
+    room = MAX_REQUEST_IDS_BYTES
+    for work in works:
+        told = work.request_id.replace(b",", b"%2C")
+        room -= len(told) + 1
+        if room < 0:
+            break
+        ids.append(told)
+    return b",".join(ids)

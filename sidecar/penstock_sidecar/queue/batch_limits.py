@@ -1,0 +1,50 @@
+"""What a batch may hold: how much of a large request fits into one, and whether a line fills one. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from penstock_sidecar.queue.request import Work
+from penstock_sidecar.queue.structures import Line
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a batch may hold, and how long a part-full one may wait.
+
+    Args:
+        size: items at most.
+        bytes: bytes of items at most; one larger item goes alone.
+        wait: seconds from the arrival of a line's oldest request.
+        service: seconds before the earliest deadline beyond which a part-full batch waits no longer.
+    """
+
+    size: int
+    bytes: int
+    wait: float = 0.0
+    service: float = 0.0
+
+
+def fit(work: Work, room: int, space: int) -> int:
+    """How many of a request's next items fit into an empty batch; at least one.
+
+    Args:
+        work: the request.
+        room: items that the batch may hold.
+        space: bytes that they may have.
+    """
+    count = 0
+    for item in work.items[work.taken : work.taken + room]:
+        space -= len(item)
+        if space < 0:
+            break
+        count += 1
+    return max(1, count)
+
+
+def fills(line: Line, limits: Limits) -> bool:
+    """Whether a line fills a batch: as large as the limits say, or smaller where bad requests keep coming."""
+    size, faults = limits.size, line.key.faults
+    if faults is not None and faults.limit < size:
+        size = faults.limit
+    return line.lone or line.items >= size or line.bytes >= limits.bytes

@@ -1,0 +1,125 @@
+"""Requests in order of a time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from penstock_sidecar.queue.request import Work
+
+_COMPACT = 64
+
+
+class Timeline:
+    """Requests by a time of theirs, each once; forgets those that leave at once.
+
+    Most times are the arrival and a constant, so they come in order: those wait in a linked list. Only one
+    that comes out of order goes into a heap. Of equal times the first come goes first.
+    """
+
+    __slots__ = ("_fifo", "_heap", "_last", "_odd", "_sequence")
+
+    def __init__(self) -> None:
+        self._fifo: OrderedDict[Work, float] = OrderedDict()
+        self._last = 0.0
+        # Of an entry whose request has left, the request is None.
+        self._heap: list[list[object]] = []
+        self._odd: OrderedDict[Work, list[object]] = OrderedDict()
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._fifo) + len(self._odd)
+
+    @property
+    def held(self) -> int:
+        """Entries that memory is held for, those of departed requests included."""
+        return len(self._fifo) + len(self._heap)
+
+    def add(self, work: Work, due: float) -> bool:
+        """Add a request; returns whether it may be the first now."""
+        fifo = self._fifo
+        if not fifo:
+            fifo[work] = self._last = due
+            return True
+        if due >= self._last:
+            fifo[work] = self._last = due
+            return False
+        self._sequence += 1
+        entry: list[object] = [due, self._sequence, work]
+        self._odd[work] = entry
+        heapq.heappush(self._heap, entry)
+        return True
+
+    def first(self) -> Work | None:
+        """The request with the earliest time."""
+        if not self._odd:
+            for work in self._fifo:
+                return work
+            return None
+        top = self._top()
+        for work, due in self._fifo.items():
+            if due <= top[0]:  # type: ignore[operator]
+                return work
+            break
+        return top[2]  # type: ignore[return-value]
+
+    def due(self) -> float | None:
+        """The earliest time."""
+        due = next(iter(self._fifo.values()), None)
+        if self._odd:
+            odd: float = self._top()[0]  # type: ignore[assignment]
+            if due is None or odd < due:
+                return odd
+        return due
+
+    def discard(self, work: Work) -> None:
+        """Take a request out; no-op where it is not in."""
+        if self._fifo.pop(work, None) is None and (entry := self._odd.pop(work, None)) is not None:
+            entry[2] = None
+            heap = self._heap
+            if len(heap) > _COMPACT and len(heap) > 2 * len(self._odd):
+                heap[:] = self._odd.values()
+                heapq.heapify(heap)
+            elif not self._odd:
+                heap.clear()
+
+    def in_order(self) -> Iterator[Work]:
+        """Requests by time; none where some came out of order."""
+        return iter(() if self._odd else self._fifo)
+
+    def drop(self, count: int) -> None:
+        """Take out so many that `in_order` has first."""
+        fifo = self._fifo
+        for _ in range(count):
+            fifo.popitem(last=False)
+
+    def oldest(self) -> float:
+        """When the request arrived that is in longest.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        if not self._odd:
+            return next(iter(self._fifo)).arrived
+        odd = next(iter(self._odd)).arrived
+        return min(odd, next(iter(self._fifo)).arrived) if self._fifo else odd
+
+    def by_arrival(self) -> list[Work]:
+        """All requests, the oldest first."""
+        if not self._odd:
+            return list(self._fifo)
+        return sorted([*self._fifo, *self._odd], key=lambda work: work.arrived)
+
+    def _top(self) -> list[object]:
+        heap = self._heap
+        while heap[0][2] is None:
+            heapq.heappop(heap)
+        return heap[0]
+
+
+def earlier(one: float | None, other: float | None) -> float | None:
+    """The earlier of two times that need not be."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

@@ -1,0 +1,586 @@
+"""The queue and its pure decisions: whose turn it is, and what the next batch holds. The time is an argument.
+
+Requests of one key form a line. The order, within a line and among the lines:
+
+1. by level, 1 first. A request rises one level each `AGEING` seconds that it waits, so none waits for ever;
+2. of one level, the share that was served least goes first (`fair_queueing`); without fairness there
+   is one share;
+3. of one share, the earliest deadline; of equal ones, the one that came first.
+
+A batch begins with the first request of this order, and goes on with its line in the same order, less urgent
+requests included. So a lane for each level and share of a line; lanes of one level and share form a group.
+
+Cost: a request is appended to one linked list and leaves it, whatever else waits; all else is for each batch.
+What departs is forgotten at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from penstock_sidecar.queue.batch_limits import Limits, fills, fit
+from penstock_sidecar.queue.deadline_list import Timeline
+from penstock_sidecar.queue.eviction import BYTES, ITEMS, LEVELS, Crowd
+from penstock_sidecar.queue.fair_queueing import Flow, Flows
+from penstock_sidecar.queue.lazy_heap import Ranking
+from penstock_sidecar.queue.prepared_batch import Draft, draw
+from penstock_sidecar.queue.request import Key, Part, Work
+from penstock_sidecar.queue.structures import Group, Lane, Line, group_rank
+
+AGEING = 5.0
+"""Seconds of waiting that raise a request by one level."""
+QUIET = 5.0
+"""Mean gaps between arrivals without one after which a part-full batch waits no longer. Among independent
+arrivals that happens once in e⁵ = 150 times; but callers who all wait for this very batch never fill it."""
+_GAP_WEIGHT = 1 / 16
+_HEADROOM = 1.25
+_SHORTER = 0.5
+"""A `service` that falls below this share of what was kept is taken up; a smaller fall is not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """Whose turn it is: the key to cut now, or when to ask again (None: when something arrives)."""
+
+    key: Key | None = None
+    again: float | None = None
+
+
+Finish = Callable[[int], float]
+"""When a batch of so many items would be answered if it were sent now, in the clock's time."""
+
+
+class Queue:
+    """All queued requests: `items`, `bytes` and `requests` of them.
+
+    Args:
+        crowded: keep what `give_way` needs; see `rekey`.
+    """
+
+    def __init__(self, *, crowded: bool = False) -> None:
+        self._crowd = Crowd() if crowded else None
+        self._lines: dict[Key, Line] = {}
+        self._spare: Line | None = None
+        self._flows = Flows()
+        self._groups: dict[tuple[int, bytes], Group] = {}
+        self._levels: list[Ranking[Group]] = [Ranking(group_rank) for _ in range(LEVELS)]
+        # Items by level; those of level 1 are the rest. And items with a share.
+        self._level_items = [0] * (LEVELS + 1)
+        self._shared_items = 0
+        self._by_deadline: Ranking[Lane] = Ranking(Timeline.due)
+        self._ageing = Timeline()
+        self.latest = 0.0
+        self._held: Ranking[Line] = Ranking(self._due)
+        self._limits = Limits(size=1, bytes=1)
+        self._gap = self._waited = 0.0
+        self.draft: Draft | None = None
+        """What the next batch of a line holds, where it was drawn up; see `draw_up`."""
+        self.items = 0
+        self.bytes = 0
+        self.requests = 0
+
+    def __iter__(self) -> Iterator[Work]:
+        """All queued requests, line by line, the oldest first."""
+        for line in list(self._lines.values()):
+            yield from line.by_arrival
+
+    @property
+    def lines(self) -> dict[Key, Line]:
+        """The lines by key, to look at."""
+        return self._lines
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest queued request arrived."""
+        return min([line.oldest for line in self._lines.values()], default=None)
+
+    def add(self, work: Work) -> None:
+        """Put a request into its line. Levels beyond 1..`LEVELS` count as the nearest."""
+        line = self._lines.get(work.key)
+        if line is None:
+            line = self._open(work.key)
+        work.queued = True
+        left, size = work.size - work.taken, work.bytes_left
+        line.requests += 1
+        line.items += left
+        line.bytes += size
+        self.requests += 1
+        self.items += left
+        self.bytes += size
+        self._enter(line, work, work.level)
+        if work.level > 1:
+            self._ageing.add(work, work.arrived + AGEING)
+        if work.deadline > self.latest:
+            self.latest = work.deadline
+        if self._limits.wait > 0.0:
+            self._notice(line, work.arrived)
+
+    def leave(self, work: Work) -> None:
+        """Take a request out of its line, with the items not cut yet; no-op where it is in none."""
+        if work.queued:
+            lane: Lane = work.lane
+            self.draft = None
+            self._part(lane, work)
+            self._count(lane, 1, work.size - work.taken, work.bytes_left)
+
+    def first(self) -> Work | None:
+        """The request with the earliest deadline, whosever turn it is."""
+        lane = self._by_deadline.first()
+        return None if lane is None else lane.first()
+
+    def ahead(self, work: Work) -> tuple[int, int]:
+        """About how many items, in how many lines, go before a request that arrives now; O(1).
+
+        All of more urgent levels, and of its own those with earlier deadlines: where its deadline is not the
+        latest, the others are taken to be spread evenly from now on. With fairness, no more than its share's
+        own for each active share.
+
+        Args:
+            work: the request, not in the queue yet.
+        """
+        ahead, own = 0, self.items
+        if len(self._ageing):
+            level, items = min(work.level, LEVELS), self._level_items
+            first = own - sum(items)
+            ahead, own = (0, first) if level == 1 else (first + sum(items[2:level]), items[level])
+        now, latest = work.arrived, self.latest
+        if work.deadline < latest and latest > now:
+            own = int(own * max(0.0, work.deadline - now) / (latest - now))
+        ahead += own
+        flows = self._flows
+        if self._shared_items or work.share:
+            if not work.share:
+                mine = self.items - self._shared_items
+            else:
+                flow = flows.get(work.share)
+                mine = 0 if flow is None else flow.items
+            ahead = min(ahead, mine * flows.active)
+        return ahead, min(ahead, len(self._lines))
+
+    def choose(self, now: float, limits: Limits) -> Choice:
+        """Whose turn it is, a slot being free.
+
+        Without a wait every line may go; with one, a line goes when it fills a batch, when its oldest request
+        has waited long enough, or when its earliest deadline allows no further wait.
+        """
+        if len(self._ageing):
+            self._age(now)
+        if limits is not self._limits:
+            self._adopt(limits)
+        if limits.wait <= 0.0:
+            lane = self._next()
+            return Choice(None if lane is None else lane.line.key)
+        held = self._held
+        while (line := held.first()) is not None and self._goes(line, now):
+            if line.requests == 1 and now < line.oldest + limits.wait and not line.lone:
+                # Alone all the while that the gaps promised another: they have become longer than that.
+                self._gap = min(limits.wait, 2.0 * self._gap)
+            self._release(line)
+        while (lane := self._next()) is not None:
+            line = lane.line
+            if self._goes(line, now):
+                return Choice(line.key)
+            line.held = True
+            held.touch(line, self._until(line))
+        line = held.first()
+        return Choice(None, None if line is None else self._due(line))
+
+    def cut(
+        self, key: Key, limits: Limits, finish: Finish | None = None, dropped: list[Work] | None = None
+    ) -> list[Part]:
+        """The next batch of a line.
+
+        Requests stay whole where they fit into a batch; one that is larger than a whole batch is split, and
+        its rest opens the next batch.
+
+        With `finish`, requests that the batch would answer too late are dropped from the head of the line
+        instead of holding up those that still can be answered in time (the sliding window of Nexus: Shen et
+        al., SOSP 2019, doi:10.1145/3341301.3359658, §6.3). But the last request of the whole queue is never
+        dropped: a free slot runs it, because only a batch that runs can show that the model is fast again.
+
+        Args:
+            key: the line.
+            limits: what the batch may hold.
+            finish: when a batch would be answered.
+            dropped: gets what was dropped, taken out of the queue, without an answer yet.
+
+        Returns:
+            The parts; none only where all of the line was dropped and other lines wait.
+        """
+        line = self._lines[key]
+        draft = self.draft
+        if draft is not None and draft.line is line:
+            self.draft = None
+            if (
+                draft.items == limits.size
+                and draft.bytes <= limits.bytes
+                and (finish is None or draft.due >= finish(limits.size))
+            ):
+                return self._take(draft)
+        parts: list[Part] = []
+        room, space = limits.size, limits.bytes
+        doom = None if finish is None else finish(min(room, line.items))
+        while room > 0 and (lane := line.next()) is not None and (work := lane.first()) is not None:
+            if doom is not None and work.deadline < doom and (parts or self.requests > 1):
+                self.leave(work)
+                if dropped is not None:
+                    dropped.append(work)
+                if finish is not None and line.items < room:
+                    doom = finish(max(1, limits.size - room + line.items))
+                continue
+            done, items, size = self._fill(lane, parts, room, space, doom)
+            if not items:
+                break
+            room -= items
+            space -= size
+            self._flows.served(lane.group.flow, items)
+            self._count(lane, done, items, size)
+            if parts[-1].work.queued:
+                break
+        return parts
+
+    def _fill(
+        self, lane: Lane, parts: list[Part], room: int, space: int, doom: float | None
+    ) -> tuple[int, int, int]:
+        """Cut requests of one lane: all that fit where its line has no other lane, else one.
+
+        Returns:
+            Requests that left the queue, items, and their bytes; not counted yet.
+        """
+        line = lane.line
+        sole = len(line.lanes) == 1
+        done = items = size = 0
+        while (work := lane.first()) is not None:
+            if items and (not sole or items >= room or (doom is not None and work.deadline < doom)):
+                break
+            count = work.size - work.taken
+            before = work.bytes_left
+            if (count > room - items or before > space - size) and not line.lone:
+                if parts:
+                    break
+                count = fit(work, room, space)
+            parts.append(work.take(count))
+            items += count
+            size += before - work.bytes_left
+            if work.size > work.taken:
+                if self._crowd is not None:
+                    lane.group.newest.discard(work)
+                break
+            self._part(lane, work)
+            done += 1
+        return done, items, size
+
+    def draw_up(self, size: int, space: int) -> Draft | None:
+        """Draw up what `cut` would return of the line whose turn it is, where that is plain.
+
+        Args:
+            size: items that the batch may hold.
+            space: bytes that they may have.
+        """
+        lane = None if self._crowd is not None else self._next()
+        if lane is None or lane.line.items < size or not lane.line.plain:
+            return None
+        if lane.line.key.faults is not None:
+            return None  # its batches may be smaller
+        self.draft = draw(lane, size, space)
+        return self.draft
+
+    def _take(self, draft: Draft) -> list[Part]:
+        """Cut what was drawn up."""
+        lane: Lane = draft.parts[0].work.lane
+        draft.take()
+        lane.drop(len(draft.parts))
+        if not lane:
+            self._empty(lane)
+        self._flows.served(lane.group.flow, draft.items)
+        self._count(lane, len(draft.parts), draft.items, draft.bytes)
+        return draft.parts
+
+    def charge(self, share: bytes, items: float) -> None:
+        """Count what a share used of the model beyond its items; see `shares.Flows.charge`."""
+        self._flows.charge(share, items)
+
+    def move(self, share: bytes, line: Key, to: Key) -> None:
+        """Put what waits of a share in one line into another one.
+
+        Args:
+            share: the share.
+            line: the key of the line that it is in.
+            to: the key of the other line.
+        """
+        found = self._lines.get(line)
+        for work in [] if found is None else found.of_share(share):
+            self.leave(work)
+            work.key = to
+            self.add(work)
+
+    def rekey(self, change: Callable[[Work], None], *, crowded: bool = False) -> None:
+        """Sort all queued requests anew.
+
+        Args:
+            change: sets a request's key, level and share.
+            crowded: keep what `give_way` needs: levels or shares matter.
+        """
+        works = sorted(self, key=lambda work: work.arrived)
+        for work in works:
+            self.leave(work)
+        self._crowd = Crowd() if crowded else None
+        for work in works:
+            change(work)
+            self.add(work)
+
+    # A full queue
+
+    def admits(self, level: int, share: bytes, now: float, measure: int, amount: int, limit: int) -> bool:
+        """Whether others give way to a request that finds no room, as far as can be told at a glance.
+
+        Args:
+            level: its level.
+            share: whose share it uses.
+            now: the time.
+            measure: what there is too little room for: `ITEMS` or `BYTES`.
+            amount: its items or bytes.
+            limit: how many may wait.
+        """
+        crowd = self._crowd
+        if crowd is None:
+            return False
+        self._age(now)
+        group = self._groups.get((level, share))
+        held = self.bytes if measure else self.items
+        return crowd.admits(measure, level, group, amount, max(limit, held))
+
+    def give_way(self, work: Work, now: float, *, limit: int, space: int) -> list[Work]:
+        """Take out what must give way to a request that finds no room, see `eviction`.
+
+        A queue that holds more than it may (its limit was lowered) stays as long as it is.
+
+        Args:
+            work: the request, not in the queue yet.
+            now: the time.
+            limit: items that may wait.
+            space: bytes that may wait.
+
+        Returns:
+            What was taken out, without an answer yet; none where the request has no right to its place.
+        """
+        crowd = self._crowd
+        if crowd is None:
+            return []
+        self._age(now)
+        level, size, length = min(work.level, LEVELS), work.size, work.bytes_left
+        limit, space = max(limit, self.items), max(space, self.bytes)
+        gone: list[Work] = []
+        while (over := self.items + size > limit) or self.bytes + length > space:
+            group = self._groups.get((level, work.share))
+            wanted = (ITEMS, level, group, size, limit) if over else (BYTES, level, group, length, space)
+            found = crowd.next(*wanted) if gone or crowd.admits(*wanted) else None
+            if found is None:
+                for each in reversed(gone):
+                    self.add(each)
+                return []
+            self.leave(found)
+            gone.append(found)
+        return gone
+
+    # Lines, lanes, groups
+
+    def _open(self, key: Key) -> Line:
+        line = self._spare
+        if line is not None and line.key is key:
+            self._spare = None
+        else:
+            line = Line(key)
+        self._lines[key] = line
+        if self._limits.wait > 0.0:
+            line.held = True
+        return line
+
+    def _enter(self, line: Line, work: Work, level: int) -> None:
+        """Put a request into its lane."""
+        share = work.share
+        lane = line.common if level == 1 and not share else line.lanes.get((level, share))
+        if lane is None:
+            level = min(level, LEVELS)
+            lane = line.lanes.get((level, share))
+            if lane is None:
+                lane = self._new_lane(line, level, share)
+        work.lane = lane
+        if lane.add(work, work.deadline):
+            self._rise(lane, work.deadline)
+        crowd = self._crowd
+        if level > 1 or share or crowd is not None:
+            if crowd is not None:
+                crowd.enter(lane.group, work)
+            self._mark(lane, work.size - work.taken, work.bytes_left)
+
+    def _new_lane(self, line: Line, level: int, share: bytes) -> Lane:
+        group = self._groups.get((level, share))
+        if group is None:
+            group = self._groups[level, share] = Group(level, Flow(share, 0.0))
+        lane = Lane(line, group)
+        if level == 1 and not share:
+            line.common = lane
+        return lane
+
+    def _rise(self, lane: Lane, deadline: float) -> None:
+        """A lane has another first request, or one out of order, or a first one at all."""
+        group, line = lane.group, lane.line
+        draft = self.draft
+        if draft is not None and draft.line is line:
+            self.draft = None
+        if len(lane) == 1:
+            group.filled += 1
+            group.flow = self._flows.enter(lane.share)
+            line.enter(lane)
+        self._by_deadline.touch(lane, deadline)
+        if line.held:
+            due = self._due(line)
+            if due is not None:
+                self._held.touch(line, due)
+        else:
+            group.lanes.touch(lane, deadline)
+            self._levels[group.level - 1].touch(group, group.flow.tag)
+
+    def _part(self, lane: Lane, work: Work) -> None:
+        """Take a request out of its lane; its items are counted elsewhere."""
+        work.queued = False
+        work.lane = None
+        if work.level > 1:
+            self._ageing.discard(work)
+        lane.discard(work)
+        if self._crowd is not None:
+            lane.group.newest.discard(work)
+        if not lane:
+            self._empty(lane)
+
+    def _empty(self, lane: Lane) -> None:
+        """A lane has fallen empty."""
+        group = lane.group
+        group.filled -= 1
+        group.lanes.discard(lane)
+        self._by_deadline.discard(lane)
+        lane.line.drop(lane)
+        self._flows.leave(group.flow)
+        if not group.filled and group.flow.share:
+            self._levels[group.level - 1].discard(group)
+            del self._groups[group.level, group.flow.share]
+
+    def _mark(self, lane: Lane, items: int, size: int) -> None:
+        """Count items and bytes of a level beyond the first, or with a share; or all, in a crowd."""
+        if self._crowd is not None:
+            self._crowd.count(lane.group, items, size)
+        if lane.level > 1:
+            self._level_items[lane.level] += items
+        if lane.share:
+            lane.group.flow.items += items
+            self._shared_items += items
+
+    def _count(self, lane: Lane, requests: int, items: int, size: int) -> None:
+        """Requests and items of a lane have left."""
+        line = lane.line
+        line.requests -= requests
+        line.items -= items
+        line.bytes -= size
+        self.requests -= requests
+        self.items -= items
+        self.bytes -= size
+        if lane.level > 1 or lane.share or self._crowd is not None:
+            self._mark(lane, -items, -size)
+        if not line.requests:
+            del self._lines[line.key]
+            line.held = False
+            if not line.lone:
+                # Kept for the next request of this key: a line that falls empty at each batch costs nothing.
+                self._spare = line
+            if not self.requests:
+                self.latest = 0.0
+
+    def _next(self) -> Lane | None:
+        """The lane whose turn it is, of the lines that are not held."""
+        for ranking in self._levels:
+            group = ranking.first()
+            if group is not None:
+                return group.lanes.first()
+        return None
+
+    def _age(self, now: float) -> None:
+        """Raise those that have waited long enough."""
+        ageing = self._ageing
+        while (due := ageing.due()) is not None and due <= now:
+            work = ageing.first()
+            if work is None:
+                return
+            ageing.discard(work)
+            old: Lane = work.lane
+            level = old.level - 1
+            if old.level > 1:
+                self._mark(old, work.taken - work.size, -work.bytes_left)
+                old.group.newest.discard(work)
+            # NB: in before out, so that neither the line nor the share falls empty on the way.
+            self._enter(old.line, work, level)
+            old.discard(work)
+            if not old:
+                self._empty(old)
+            if level > 1:
+                ageing.add(work, due + AGEING)
+
+    # Waiting for part-full batches
+
+    def _adopt(self, limits: Limits) -> None:
+        """Go by other limits; what is held then is looked at anew."""
+        known = self._limits
+        self._limits = limits
+        if limits.wait <= 0.0 and known.wait <= 0.0:
+            return
+        same = (limits.size, limits.bytes, limits.wait) == (known.size, known.bytes, known.wait)
+        if same and known.service * _SHORTER <= limits.service <= known.service:
+            self._limits = known
+            return
+        # Some more than asked, so that not each small rise looks at all lines anew.
+        self._limits = dataclasses.replace(limits, service=limits.service * _HEADROOM)
+        if limits.wait > 0.0 and limits.wait != self._waited:
+            self._gap = self._waited = limits.wait
+        self._held = Ranking(self._due)
+        for line in self._lines.values():
+            line.held = True
+            line.latest = max(work.arrived for work in line.by_arrival)
+            due = self._due(line)
+            if limits.wait > 0.0 and due is not None and not fills(line, self._limits):
+                self._held.touch(line, due)
+            else:
+                self._release(line)
+
+    def _due(self, line: Line) -> float | None:
+        """When a held line may go though it fills no batch."""
+        if not line.held or not line.requests:
+            return None
+        return self._until(line)
+
+    def _until(self, line: Line) -> float:
+        limits = self._limits
+        quiet = line.latest + QUIET * self._gap
+        return min(line.oldest + limits.wait, line.deadline - limits.service, quiet)
+
+    def _notice(self, line: Line, arrived: float) -> None:
+        """Something arrived while part-full batches may wait."""
+        if line.requests > 1:
+            # Only of gaps within a line: before its first request, callers may have waited for an answer.
+            gap = min(arrived - line.latest, self._limits.wait)
+            self._gap += _GAP_WEIGHT * (gap - self._gap)
+        line.latest = arrived
+        if line.held and fills(line, self._limits):
+            self._release(line)
+
+    def _goes(self, line: Line, now: float) -> bool:
+        return fills(line, self._limits) or self._until(line) <= now
+
+    def _release(self, line: Line) -> None:
+        line.held = False
+        self._held.discard(line)
+        for lane in line.lanes.values():
+            due = lane.due()
+            if due is not None:
+                lane.group.lanes.touch(lane, due)
+                self._levels[lane.level - 1].touch(lane.group, lane.group.flow.tag)

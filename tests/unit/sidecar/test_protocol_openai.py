@@ -1,0 +1,162 @@
+"""The `openai` protocol: embeddings are batched by `input`, and each caller gets its own, counted from 0."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_sidecar.protocols.openai import OPENAI_PROTOCOL, shares
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.http import Request, Response
+
+TEXT = st.text(max_size=6)
+TOKENS = st.lists(st.integers(0, 99), min_size=1, max_size=4)
+
+
+def request(document: Any, path: str = "/v1/embeddings") -> Request:
+    return Request("POST", path, ((b"content-type", b"application/json"),), json.dumps(document).encode())
+
+
+def serve(body: bytes, *, order: bool = True) -> Response:
+    """An answer as a server gives it: the embedding of an item is the item; usage counts 10 an item."""
+    document = json.loads(body)
+    data = [
+        {"object": "embedding", "index": index, "embedding": item}
+        for index, item in enumerate(document["input"])
+    ]
+    answer = {
+        "object": "list",
+        "data": data if order else data[::-1],
+        "model": document["model"],
+        "usage": {"prompt_tokens": 10 * len(data) + 1, "total_tokens": 10 * len(data) + 1, "details": None},
+    }
+    return Response(200, ((b"content-type", b"application/json"),), json.dumps(answer).encode())
+
+
+@given(
+    st.one_of(
+        st.lists(st.one_of(TEXT, st.lists(TEXT, min_size=1, max_size=3)), min_size=1, max_size=4),
+        st.lists(st.one_of(TOKENS, st.lists(TOKENS, min_size=1, max_size=3)), min_size=1, max_size=4),
+    ),
+    st.booleans(),
+)
+def test_each_gets_its_own_embeddings(inputs: list[Any], order: bool):
+    parsed = [
+        OPENAI_PROTOCOL.parse(request({"model": "e", "input": each, "dimensions": 8})) for each in inputs
+    ]
+    assert len({each.parameters for each in parsed}) == 1
+    joined = OPENAI_PROTOCOL.join([each.items for each in parsed], parsed[0].parameters)
+    sent = json.loads(joined.body)
+    assert (sent["model"], sent["dimensions"]) == ("e", 8)
+    answers = OPENAI_PROTOCOL.split(
+        serve(joined.body, order=order), [each.items for each in parsed], parsed[0].parameters
+    )
+    documents = [json.loads(each.body) for each in answers]
+    for given_, document in zip(inputs, documents, strict=True):
+        several = isinstance(given_, list) and isinstance(given_[0], (list, str))
+        own = given_ if several else [given_]
+        assert [each["embedding"] for each in document["data"]] == own
+        assert [each["index"] for each in document["data"]] == list(range(len(own)))
+        assert all(each["object"] == "embedding" for each in document["data"])
+        assert (document["object"], document["model"]) == ("list", "e")
+    total = 10 * len(sent["input"]) + 1
+    for name in ("prompt_tokens", "total_tokens"):
+        assert sum(document["usage"][name] for document in documents) == total
+    if len(answers) > 1:
+        merged = json.loads(OPENAI_PROTOCOL.merge(answers).body)
+        assert [each["embedding"] for each in merged["data"]] == sent["input"]
+        assert [each["index"] for each in merged["data"]] == list(range(len(sent["input"])))
+        assert merged["usage"]["total_tokens"] == total
+
+
+@given(st.integers(0, 10**12), st.lists(st.integers(1, 1000), min_size=1, max_size=20))
+def test_shares_sum_up_and_are_in_proportion(total: int, weights: list[int]):
+    found = shares(total, weights)
+    assert sum(found) == total
+    for share, weight in zip(found, weights, strict=True):
+        assert abs(share - total * weight / sum(weights)) <= 1.001
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "alike"),
+    [
+        ({"model": "e", "input": "a"}, {"input": ["b", "c"], "model": "e"}, True),
+        ({"model": "e", "input": [1, 2]}, {"input": [[3], [4]], "model": "e"}, True),
+        ({"model": "e", "input": "a"}, {"model": "f", "input": "a"}, False),
+        ({"model": "e", "input": "a"}, {"model": "e", "input": "a", "user": "u"}, False),
+        ({"model": "e", "input": "a"}, {"model": "e", "input": "a", "encoding_format": "base64"}, False),
+        ({"model": "e", "input": "a"}, {"model": "e", "input": [1]}, False),
+    ],
+)
+def test_what_shares_a_batch(left: Any, right: Any, alike: bool):
+    one, other = (OPENAI_PROTOCOL.parse(request(each)) for each in (left, right))
+    assert (one.parameters == other.parameters) is alike
+
+
+@pytest.mark.parametrize(
+    ("input_", "items"),
+    [("a", 1), (["a"], 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1, 2], [3]], 2), ([[]], 1), ([], 0)],
+)
+def test_what_an_item_is(input_: Any, items: int):
+    parsed = OPENAI_PROTOCOL.parse(request({"input": input_}))
+    assert len(parsed.items) == items
+    assert parsed.lone is (items == 0)
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"input": 1}, r"\$\.input: expected a string or an array, found 1"),
+        ({"input": None}, r"found null"),
+        ({"input": ["a", 1]}, r"\$\.input\[1\]: expected a string, found 1"),
+        ({"input": ["a", [1]]}, r"\$\.input\[1\]: expected a string, found \[1\]"),
+        ({"input": [[1], "a"]}, r"\$\.input\[1\]: expected an array of token ids"),
+        ({"input": [[1], [[2]]]}, r"\$\.input\[1\]: expected an array of token ids"),
+        ({"input": [1.5]}, r"\$\.input\[0\]: expected a string, found 1.5"),
+        ({"input": ["a"] * 100_001}, "at most 100000 items"),
+    ],
+)
+def test_what_cannot_be_used_is_told(document: Any, words: str):
+    with pytest.raises(PenstockError, match=words) as caught:
+        OPENAI_PROTOCOL.parse(request(document))
+    assert caught.value.reason == Reason.BAD_SHAPE
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"x",
+        b"{}",
+        b'{"data":1}',
+        b'{"data":[1,2]}',
+        b'{"data":[{}]}',
+        b'{"data":[{"index":0},{"index":0}]}',
+        b'{"data":[{"index":1},{"index":2}]}',
+        b'{"data":[{"index":0},{"index":"x"}]}',
+        b'{"data":[{"index":0},{"index":-1}]}',
+        b'{"data":[{},{}],"usage":7}',
+    ],
+)
+def test_an_answer_that_does_not_fit_is_told(body: bytes):
+    with pytest.raises(PenstockError) as caught:
+        OPENAI_PROTOCOL.split(Response(200, (), body), [[b'"a"'], [b'"b"']], ())
+    assert caught.value.reason == Reason.BAD_ANSWER
+
+
+def test_numbers_keep_their_spelling():
+    body = b'{"data":[{"embedding":[1.50,NaN]},{"embedding":"AAAA"}],"usage":null,"x":9007199254740993}'
+    one, other = OPENAI_PROTOCOL.split(Response(200, (), body), [[b'"a"'], [b'"b"']], ())
+    assert one.body == b'{"data":[{"embedding":[1.50,NaN],"index":0}],"usage":null,"x":9007199254740993}'
+    assert b'"embedding":"AAAA","index":0' in other.body
+
+
+def test_only_embeddings_are_batched():
+    passes = OPENAI_PROTOCOL.passes
+    assert not passes(request({}, "/openai/v1/embeddings?x=1"))
+    assert passes(request({}, "/v1/chat/completions"))
+    assert passes(request({}, "/v1/completions"))
+    assert passes(Request("GET", "/v1/embeddings", (), b""))

@@ -1,0 +1,397 @@
+"""Refusals under overload: from the head alone, as `accept` would say, cheap, and a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_sidecar.admission.error_responses import AT_ONCE, Refusals
+from penstock_sidecar.admission.errors import full
+from penstock_sidecar.batching.dispatcher import Dispatcher
+from penstock_sidecar.handler import SidecarHandler
+from penstock_sidecar.metrics import Metrics
+from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passing
+from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
+from penstock_wire.control.settings import Batching, Fairness, Priority, Settings
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import QUEUE
+from penstock_wire.http import Request, Response, Tunnel
+from penstock_wire.http.server.server import H1Front
+from tests.support import fake_loop
+from tests.support.scripted_model import Scripted
+
+
+class Heard:
+    """An exchange that keeps its answers."""
+
+    def __init__(self, body: bytes = b'{"instances": [1]}', *headers: tuple[bytes, bytes]) -> None:
+        self.request = Request(method="POST", target="/p", headers=headers, body=body)
+        self.gone: Callable[[], object] | None = None
+        self.answers: list[Response] = []
+
+    def answer(self, response: Response) -> None:
+        self.answers.append(response)
+
+    def switch(self, headers: tuple[tuple[bytes, bytes], ...]) -> Tunnel:
+        raise AssertionError(headers)
+
+
+class World:
+    """A handler before a model that never answers, and its dispatcher."""
+
+    def __init__(self, **batching: int) -> None:
+        self.metrics = Metrics()
+        policy = Batching(**{"max_batch_size": 1, "max_queued_items": 2, **batching})  # type: ignore[arg-type]
+        self.sent: list[Request] = []
+        self.passing = Passing(
+            open=self.send, settings=Settings(batching=policy), tally=self.metrics, clock=time.monotonic
+        )
+        self.dispatcher = Dispatcher(
+            send=self.send,
+            protocol=INSTANCES_PROTOCOL,
+            batching=policy,
+            observer=self.metrics,
+            clock=time.monotonic,
+            beside=self.passing,
+        )
+        self.handler = SidecarHandler(
+            dispatcher=self.dispatcher,
+            protocol=INSTANCES_PROTOCOL,
+            passing=self.passing,
+            tally=self.metrics,
+            clock=time.monotonic,
+        )
+        self.task = asyncio.create_task(self.dispatcher.run())
+
+    async def send(self, request: Request, *_: object, **__: object) -> Response:
+        self.sent.append(request)
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def fill(self) -> list[Heard]:
+        """One request with the model, and a full queue."""
+        first = Heard()
+        self.handler.begin(first)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert self.dispatcher.ongoing == 1
+        heard = [Heard(), Heard()]
+        for one in heard:
+            self.handler.begin(one)
+        assert self.dispatcher.queued == 2
+        return [first, *heard]
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.dispatcher.abort()
+
+
+def reason(answer: Response) -> str:
+    return str(json.loads(answer.body)["reason"])
+
+
+async def test_a_full_queue_refuses_without_reading_the_body():
+    world = World()
+    await world.fill()
+    for body in (b"no JSON", b'{"instances": [1, 2, 3]}', b""):
+        heard = Heard(body)
+        world.handler.begin(heard)
+        assert [(answer.status, reason(answer)) for answer in heard.answers] == [(503, "queue_full")]
+    assert world.metrics.totals(batches=0, batch_items=0).refused == {"queue_full": 3}
+    await world.close()
+
+
+@pytest.mark.interpreted
+async def test_a_fault_of_ours_is_logged_with_its_requests_id(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    world = World()
+
+    def broken(_: Request) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(world.dispatcher, "accept", broken)
+    heard = Heard(b'{"instances": [1]}', (b"x-request-id", b"the-one"))
+    world.handler.begin(heard)
+    assert [(answer.status, reason(answer)) for answer in heard.answers] == [(500, "internal")]
+    (line,) = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (line["message"], line["request_id"]) == ("request failed", "the-one")
+    await world.close()
+
+
+async def test_while_there_is_room_what_cannot_be_read_is_told_so():
+    world = World(max_queued_items=3)
+    await world.fill()
+    heard = Heard(b'{"instances": [1')
+    world.handler.begin(heard)
+    assert [answer.status for answer in heard.answers] == [400]
+    await world.close()
+
+
+async def test_who_finds_too_little_room_for_all_items_is_refused_and_who_fits_is_not():
+    world = World(max_queued_items=4)
+    await world.fill()
+    large, small = Heard(b'{"instances": [1, 2, 3]}'), Heard(b'{"instances": [1, 2]}')
+    world.handler.begin(large)
+    assert [reason(answer) for answer in large.answers] == ["queue_full"]
+    assert "room for 3 more" in json.loads(large.answers[0].body)["detail"]
+    world.handler.begin(small)
+    assert not small.answers
+    await world.close()
+
+
+async def test_who_leaves_makes_room_at_once():
+    world = World()
+    waiting = await world.fill()
+    refused, taken = Heard(), Heard()
+    world.handler.begin(refused)
+    assert refused.answers
+    assert waiting[-1].gone is not None
+    waiting[-1].gone()
+    world.handler.begin(taken)
+    assert not taken.answers
+    await world.close()
+
+
+async def test_in_one_turn_of_the_loop_a_few_are_told_and_the_others_in_order_after_it():
+    world = World()
+    await world.fill()
+    order: list[int] = []
+    heard = [Heard(b"x" * 1000) for _ in range(3 * AT_ONCE + 1)]
+    for number, one in enumerate(heard):
+        one.answer = lambda answer, number=number: order.append(number)  # type: ignore[method-assign, misc]
+        world.handler.begin(one)
+    assert order == list(range(AT_ONCE))
+    assert not any(one.request.body for one in heard[AT_ONCE:])  # who waits to be told takes no memory
+    for turn in (2, 3):
+        await asyncio.sleep(0)
+        assert order == list(range(turn * AT_ONCE))
+    later = Heard()
+    world.handler.begin(later)
+    assert not later.answers
+    await asyncio.sleep(0)
+    assert order == list(range(len(heard)))
+    assert len(later.answers) == 1
+    await asyncio.sleep(0)
+    soon = Heard()
+    world.handler.begin(soon)
+    assert len(soon.answers) == 1
+    await world.close()
+
+
+ERRORS = (
+    full('a "detail" \\ with marks', status=429, retry_after=2.5),
+    PenstockError(Reason.DRAINING, "ends", not_admitted=True),
+    PenstockError(Reason.DEADLINE, "late", status=503, retry_after=61.0),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(ERRORS),
+            st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=40),
+            st.sampled_from(("", "backend")),
+        ),
+        max_size=40,
+    )
+)
+def test_an_answer_made_from_what_is_kept_is_the_errors_own(cases: list[tuple[PenstockError, str, str]]):
+    backend = ""
+    refusals = Refusals(backend=lambda: backend, pod="pod", queued=lambda: 7)
+    for error, request_id, backend in cases:
+        own = error.response(request_id=request_id, backend=backend, pod="pod")
+        own.headers = (*own.headers, (QUEUE, b"7"))
+        kept = refusals.response(error, request_id.encode())
+        assert (kept.status, kept.body) == (own.status, own.body)
+        assert sorted(kept.fields) == sorted(own.headers)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile(seed: int):
+    """Nor is anybody kept out for longer than the queue is: the full look is asked each time."""
+
+    async def main() -> int:
+        chance = random.Random(seed)
+        levels, fair = chance.choice(((1, False), (3, False), (1, True), (3, True)))
+        s = Scripted(
+            base=0.02,
+            item=0.001,
+            max_batch_size=4,
+            max_queued_items=chance.choice((0, 3, 40)),
+            max_concurrent_batches=chance.choice((1, 2)),
+            latency_objective_ms=chance.choice((60, 90, None)),
+            batch_wait_timeout_ms=chance.choice((0, 5)),
+            priority=Priority(levels=levels, default=min(2, levels)),
+            fairness=Fairness(header="x-tenant") if fair else None,
+        )
+        dispatcher = s.dispatcher
+        turned_away = 0
+        for _ in range(600):
+            await asyncio.sleep(chance.choice((0.0, 0.0, 0.0, 0.001, 0.004)))
+            s.base = chance.choice((s.base, s.base, 0.02, 0.04))
+            if chance.random() < 0.05:
+                (dispatcher.pause if chance.random() < 0.5 else dispatcher.resume)()
+            if chance.random() < 0.05 and s.asked:
+                chance.choice(s.asked).cancel()
+            work = s.work(
+                *range(chance.choice((1, 1, 1, 2, 5))),
+                timeout=chance.choice((30.0, 30.0, 30.0, 0.1, 0.05)),
+                target=chance.choice(("/p", "/p", "/q")),
+                **chance.choice(({}, {}, {"x_tenant": "a"}, {"x_tenant": "b"})),
+                x_penstock_priority=chance.choice("123"),
+            )
+            told = dispatcher.keys.read(work.request.headers)
+            refused = dispatcher.turned_away(
+                work.request.target, told, work.arrived, work.deadline, work.expires
+            )
+            work.future = s.loop.create_future()
+            try:
+                dispatcher.accept(work)
+            except PenstockError as error:
+                # NB: what a part was cut of may have to give way by its items, and does not.
+                begun = any(each.taken for each in dispatcher.queue)
+                full_for_all = error.reason is Reason.QUEUE_FULL and work.size == 1 and not begun
+                assert refused is not None or not full_for_all
+                turned_away += refused is not None
+            else:
+                assert refused is None, (refused, work.size)
+                s.asked.append(asyncio.ensure_future(_outcome(s, work)))
+        dispatcher.resume()
+        await asyncio.gather(*s.asked, return_exceptions=True)
+        await s.close()
+        return turned_away
+
+    assert fake_loop.run(main()) > 0
+
+
+async def _outcome(s: Scripted, work: object) -> None:
+    await work.future  # type: ignore[attr-defined]
+
+
+async def served(world: World) -> tuple[H1Front, tuple[str, int]]:
+    """The handler behind a real front, and where."""
+    front = H1Front()
+    listener = await front.serve(
+        "127.0.0.1", 0, world.handler.begin, streams=world.handler.streams, whole_bytes=STREAM_BYTES
+    )
+    return front, listener.address
+
+
+async def test_pipelined_requests_are_refused_in_their_order():
+    world = World()
+    await world.fill()
+    front, address = await served(world)
+    clients = [await asyncio.open_connection(*address) for _ in range(2)]
+    count = 2 * AT_ONCE
+    for _, writer in clients:
+        for number in range(count):
+            writer.write(b"POST /p HTTP/1.1\r\nhost: a\r\nx-request-id: %d\r\n" % number)
+            writer.write(b"content-length: 4\r\n\r\nbody")
+    async with asyncio.timeout(30):
+        for reader, writer in clients:
+            for number in range(count):
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 503 ")
+                assert b"\r\nx-request-id: %d\r\n" % number in head
+                assert json.loads(await reader.readuntil(b"}"))["request_id"] == str(number)
+            writer.close()
+    await front.close(0.0)
+    await world.close()
+
+
+async def test_who_leaves_before_it_is_told_disturbs_nobody():
+    world = World()
+    await world.fill()
+    front, address = await served(world)
+    clients = [await asyncio.open_connection(*address) for _ in range(3 * AT_ONCE)]
+    for number, (_, writer) in enumerate(clients):
+        writer.write(b"POST /p HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody")
+        if number % 2:
+            writer.transport.abort()
+    async with asyncio.timeout(30):
+        for reader, writer in clients[::2]:
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
+            writer.close()
+    await front.close(0.0)
+    await world.close()
+
+
+async def test_a_large_body_that_would_be_refused_need_not_come():
+    world = World()
+    await world.fill()
+    front, address = await served(world)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"POST /p HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1000000\r\n\r\n")
+    async with asyncio.timeout(30):
+        found = await reader.read()  # nothing of the body was sent, and the connection has ended
+    assert found.startswith(b"HTTP/1.1 503 ")
+    assert b"queue_full" in found
+    writer.close()
+    reader, writer = await asyncio.open_connection(*address)
+    length = STREAM_BYTES + 1
+    head = b"POST /p HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % length
+    async with asyncio.timeout(30):
+        for _ in range(2):  # what is short enough is read away, and the connection kept
+            writer.write(head)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
+            await reader.readuntil(b"}")
+            writer.write(b"x" * length)
+    writer.close()
+    await front.close(0.0)
+    await world.close()
+
+
+async def test_a_body_that_was_not_taken_in_is_refused_though_there_is_room_when_its_turn_comes():
+    world = World()
+    waiting = await world.fill()
+    heard = Heard(b"")
+    heard.request.length = STREAM_BYTES + 1
+    assert world.handler.streams(heard.request)
+    assert waiting[-1].gone is not None
+    waiting[-1].gone()
+    assert not world.handler.streams(heard.request)
+
+    class Body:
+        async def read(self) -> bytes:
+            raise AssertionError
+
+    heard.request.stream = Body()  # type: ignore[assignment]
+    world.handler.begin(heard)
+    assert [(answer.status, reason(answer)) for answer in heard.answers] == [(503, "queue_full")]
+    await world.close()
+
+
+@pytest.mark.parametrize("length", [None, 10, STREAM_BYTES, 1 << 40])
+async def test_bodies_of_unknown_short_or_impossible_length_are_judged_when_they_have_come(
+    length: int | None,
+):
+    world = World()
+    await world.fill()
+    request = Request(method="POST", target="/p", headers=(), body=b"", length=length)
+    assert not world.handler.streams(request)
+    await world.close()
+
+
+async def test_what_passes_through_is_refused_a_few_at_a_time_too():
+    world = World(max_queued_items=0)
+    world.passing.apply(Settings(batching=Batching(max_queued_items=0), max_ongoing_requests=1))
+    first = Heard()
+    world.passing.begin(first)
+    refused = [Heard() for _ in range(AT_ONCE + 1)]
+    for one in refused:
+        world.passing.begin(one)
+    assert [len(one.answers) for one in refused] == [1] * AT_ONCE + [0]
+    await asyncio.sleep(0)
+    assert [reason(one.answers[0]) for one in refused] == ["queue_full"] * len(refused)
+    await world.passing.abort()
+    assert [reason(answer) for answer in first.answers] == ["model_unreachable"]
+    await world.close()

@@ -1,0 +1,241 @@
+"""L(W): exact on exact data, robust on bad, never optimistic about what was seen, and forgetful."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from penstock_sidecar.estimators.latency_model import (
+    BUCKET_SAMPLES,
+    CLASSES,
+    HORIZON,
+    LAST,
+    MARGIN,
+    REFIT,
+    ServiceCurve,
+    fit_line,
+    p80,
+)
+
+SIZES = st.integers(1, 256)
+SECONDS = st.floats(0.0, 10.0)
+POINTS = st.lists(st.tuples(SIZES, SECONDS), min_size=1, max_size=LAST)
+
+
+def taught(points: Sequence[tuple[int, float]], cls: str = "/m", now: float = 100.0) -> ServiceCurve:
+    curve = ServiceCurve()
+    for items, seconds in points:
+        curve.observe(now, cls, items, seconds)
+    return curve
+
+
+LATER = 100.0 + REFIT
+"""When all that `taught` told counts."""
+
+
+@given(st.floats(0.0, 1.0), st.floats(1e-6, 0.1), st.lists(SIZES, min_size=2, max_size=LAST))
+def test_exact_on_exact_data(a: float, b: float, sizes: list[int]):
+    assume(len(set(sizes)) > 1)
+    found = fit_line([(size, a + b * size) for size in sizes])
+    # Of a sum, the smaller term can be told no more exactly than the larger one is written.
+    assert found == pytest.approx((a, b), rel=1e-6, abs=1e-9)
+
+
+@given(st.lists(SECONDS, min_size=1, max_size=LAST), SIZES)
+def test_of_one_size_the_line_is_flat(seconds: list[float], size: int):
+    a, b = fit_line([(size, taken) for taken in seconds])
+    assert b == 0.0
+    assert min(seconds) <= a <= max(seconds)
+
+
+@given(POINTS, st.randoms())
+def test_the_order_of_samples_does_not_matter(points: list[tuple[int, float]], shuffler: random.Random):
+    shuffled = list(points)
+    shuffler.shuffle(shuffled)
+    assert fit_line(shuffled) == fit_line(points)
+
+
+@given(POINTS)
+def test_neither_term_is_negative(points: list[tuple[int, float]]):
+    a, b = fit_line(points)
+    assert a >= 0.0
+    assert b >= 0.0
+    assert math.isfinite(a + b)
+
+
+@given(
+    a=st.floats(0.001, 0.1),
+    b=st.floats(0.0001, 0.01),
+    share=st.floats(0.0, 0.2),
+    factor=st.floats(0.0, 1000.0),
+    seed=st.integers(0, 2**32),
+)
+@settings(deadline=None)
+def test_a_fifth_of_outliers_does_not_move_the_line(
+    a: float, b: float, share: float, factor: float, seed: int
+):
+    """Each size has its outliers; what the line says of any size seen stays within 15 %."""
+    source = random.Random(seed)
+    sizes = [1 + 8 * (number % 20) for number in range(200)]
+    source.shuffle(sizes)
+    points = [(size, (a + b * size) * source.uniform(0.97, 1.03)) for size in sizes]
+    for index in source.sample(range(200), int(share * 200)):
+        size, seconds = points[index]
+        points[index] = (size, seconds * factor)
+    found_a, found_b = fit_line(points)
+    for size in (40, 80, 153):
+        assert found_a + found_b * size == pytest.approx(a + b * size, rel=0.15)
+
+
+def test_outliers_of_one_size_alone_do_not_move_the_line():
+    points = [(size, 0.010 + 0.001 * size) for size in range(1, 101) for _ in range(2)]
+    bad = [(size, 9.0) if size > 80 else (size, seconds) for size, seconds in points]
+    a, b = fit_line(bad)
+    assert (a, b) == pytest.approx((0.010, 0.001), rel=0.25)
+
+
+@given(POINTS, SIZES, SIZES)
+@settings(deadline=None)
+def test_a_larger_batch_never_is_predicted_to_be_faster(
+    points: list[tuple[int, float]], one: int, other: int
+):
+    curve = taught(points)
+    small, large = (curve.predict(LATER, "/m", size) for size in sorted((one, other)))
+    assert small is not None
+    assert large is not None
+    assert 0.0 <= small <= large
+
+
+@given(st.lists(SECONDS, min_size=BUCKET_SAMPLES, max_size=LAST // 2), POINTS.map(lambda p: p[:100]), SIZES)
+@settings(deadline=None)
+def test_never_below_what_four_of_five_batches_of_that_size_took(
+    alike: list[float], others: list[tuple[int, float]], size: int
+):
+    """Whatever else was seen, of other sizes."""
+    others = [(2 * items + 600, seconds) for items, seconds in others]
+    predicted = taught([(size, seconds) for seconds in alike] + others).predict(LATER, "/m", size)
+    assert predicted is not None
+    assert predicted >= MARGIN * p80(alike) * (1 - 1e-12)
+
+
+def test_the_line_has_a_margin():
+    curve = taught([(size, 0.010 + 0.001 * size) for size in (1, 2, 4, 8)])
+    assert curve.predict(LATER, "/m", 16) == pytest.approx(1.05 * 0.026)
+
+
+def test_p80_is_by_nearest_rank():
+    assert p80([float(n) for n in range(1, 101)]) == 80.0
+    assert p80([1.0, 2.0, 3.0]) == 3.0
+
+
+def test_nothing_is_known_of_what_was_not_seen():
+    curve = taught([(4, 0.1)])
+    assert curve.predict(LATER, "/other", 4) is None
+    assert curve.fits(LATER) == {"/m": (pytest.approx(0.1), 0.0, 1)}
+
+
+def test_samples_expire_together_and_one_by_one():
+    curve = ServiceCurve()
+    for second in range(5):
+        curve.observe(100.0 + second, "/m", 1, 9.0 if second == 0 else 1.0)
+    assert curve.fits(109.9)["/m"][2] == 5
+    assert curve.fits(110.1)["/m"][2] == 4
+    assert curve.predict(110.1, "/m", 1) == pytest.approx(MARGIN)
+    assert curve.predict(104.0 + HORIZON - 0.01, "/m", 1) == pytest.approx(MARGIN)
+    assert curve.predict(104.1 + HORIZON, "/m", 1) is None
+    assert curve.largest(104.1 + HORIZON, "/m", 32, 1.0) == 1
+    assert curve.fits(104.1 + HORIZON) == {}
+    curve.observe(200.0, "/m", 1, 0.5)
+    assert curve.predict(200.0, "/m", 1) == pytest.approx(MARGIN * 0.5)
+
+
+def test_only_the_latest_batches_count():
+    curve = ServiceCurve()
+    for number in range(3 * LAST):
+        curve.observe(100.0 + number / 1000, "/m", 1, 9.0 if number < 2 * LAST else 1.0)
+    assert curve.predict(101.0, "/m", 1) == pytest.approx(MARGIN)
+    assert curve.fits(101.0)["/m"][2] == LAST
+
+
+def test_the_fit_follows_within_a_tenth_of_a_second():
+    curve = taught([(1, 1.0)] * 50)
+    assert curve.predict(LATER, "/m", 1) == pytest.approx(MARGIN)
+    for _ in range(150):
+        curve.observe(LATER, "/m", 1, 2.0)
+    assert curve.predict(LATER + REFIT, "/m", 1) == pytest.approx(2 * MARGIN)
+
+
+def test_classes_are_apart_and_bounded():
+    curve = ServiceCurve()
+    for number in range(CLASSES):
+        curve.observe(100.0, f"/{number}", 1, float(number))
+    curve.observe(100.0, "/0", 1, 0.0)
+    curve.observe(100.0, "/new", 1, 5.0)
+    assert len(curve.fits(100.0)) == CLASSES
+    assert curve.predict(100.0, "/1", 1) is None
+    assert curve.predict(100.0, "/0", 1) == 0.0
+    assert curve.predict(100.0, "/new", 1) == pytest.approx(5 * MARGIN)
+
+
+def test_nothing_is_learned_before_the_model_is_loaded_nor_kept_when_it_is_gone():
+    curve = ServiceCurve()
+    curve.learning = False
+    curve.observe(100.0, "/m", 1, 9.0)
+    assert curve.predict(100.0, "/m", 1) is None
+    curve.learning = True
+    curve.observe(100.0, "/m", 1, 1.0)
+    assert curve.predict(100.0, "/m", 1) is not None
+    curve.forget()
+    assert curve.predict(100.0, "/m", 1) is None
+
+
+def test_from_a_cold_start_the_batch_doubles():
+    curve, sizes = ServiceCurve(), []
+    for _ in range(7):
+        size = curve.largest(100.0, "/m", 48, 1.0)
+        sizes.append(size)
+        curve.observe(100.0, "/m", size, 0.010 + 0.001 * size)
+    assert sizes == [1, 2, 4, 8, 16, 32, 48]
+
+
+@given(POINTS, st.integers(1, 4096), st.floats(0.0, 20.0))
+@settings(deadline=None)
+def test_largest_is_the_largest(points: list[tuple[int, float]], limit: int, seconds: float):
+    curve = taught(points)
+    found = curve.largest(LATER, "/m", limit, seconds)
+    top = min(limit, 2 * max(items for items, _ in points))
+    assert 1 <= found <= top
+
+    def fits(size: int) -> bool:
+        predicted = curve.predict(LATER, "/m", size)
+        return predicted is not None and predicted <= seconds
+
+    assert found == 1 or fits(found)
+    assert found == top or not fits(found + 1)
+    assert curve.largest(LATER, "/m", limit, seconds) == found
+
+
+def test_where_no_batch_keeps_it_none_is_made_small_for_it():
+    """Of 60 ms + 1 ms an item, 50 ms keeps none: those of up to 80 ms do, and of 55 ms at most, any."""
+    curve = taught([(size, 0.060 + 0.001 * size) for size in (1, 8, 32, 64)])
+    assert curve.largest(LATER, "/m", 64, 0.050) == 1
+    assert curve.largest(LATER, "/m", 64, 0.050, 0.080) == int(80 / MARGIN - 60)
+    assert curve.largest(LATER, "/m", 64, 0.050, 0.055) == 64
+    assert curve.largest(LATER, "/m", 64, 0.070, 0.500) == int(70 / MARGIN - 60)
+
+
+@given(POINTS, SIZES)
+@settings(deadline=None)
+def test_the_middle_is_below_what_is_predicted(points: list[tuple[int, float]], size: int):
+    curve = taught(points)
+    middle, predicted = curve.middle(LATER, "/m", size), curve.predict(LATER, "/m", size)
+    assert middle is not None
+    assert predicted is not None
+    assert 0.0 <= MARGIN * middle <= predicted * (1 + 1e-12)
+    assert curve.middle(LATER, "/other", size) is None
+    assert curve.middle(LATER + HORIZON + 1, "/m", size) is None

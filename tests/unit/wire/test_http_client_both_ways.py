@@ -1,0 +1,114 @@
+"""`H1Upstream.open`: an answer that begins before the request's body has ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock_wire.http import ClientGone, UpstreamTimeout
+from penstock_wire.http.client.pool import H1Upstream
+from tests.support.stream_peer import Scripted, Wire
+from tests.support.upstream_exchange import CHUNKED, OK, Given, ask, check_pool, get, good, rest
+from tests.support.waiting import SECONDS
+
+
+async def echo(wire: Wire) -> None:
+    """Answer at once, and each piece of a chunked body as it comes."""
+    await wire.head()
+    await wire.send(CHUNKED)
+    size = -1
+    while size:
+        line = await wire.reader.readuntil(b"\r\n")
+        size = int(line, 16)
+        await wire.send(line + await wire.reader.readexactly(size + 2))
+    await good(wire)
+
+
+async def short(wire: Wire) -> None:
+    """A whole answer, however much of the body is still to come."""
+    await wire.head()
+    await wire.send(OK)
+    await wire.gone()
+
+
+async def test_an_answer_that_begins_early_lets_the_body_go_on(upstream: H1Upstream, peer: Scripted) -> None:
+    """Each piece is answered before the next is given, and the connection is used again."""
+    first, second = asyncio.Event(), asyncio.Event()
+    peer.scripts = [echo]
+    answer = await ask(upstream, peer, get("POST", stream=Given(first, b"one", second, b"two")))
+    assert answer.status == 200
+    for gate, piece in ((first, b"one"), (second, b"two")):
+        gate.set()
+        assert await asyncio.wait_for(answer.stream.read(), SECONDS) == piece
+    assert await rest(answer) == b""
+    await check_pool(upstream, peer, 1)
+
+
+async def test_more_goes_either_way_than_both_sides_hold(upstream: H1Upstream, peer: Scripted) -> None:
+    """Back-pressure of one direction never stops the other for good."""
+    pieces = [bytes([number]) * 500_000 for number in range(40)]
+    peer.scripts = [echo]
+    answer = await ask(upstream, peer, get("POST", stream=Given(*pieces)))
+    assert await asyncio.wait_for(rest(answer), SECONDS) == b"".join(pieces)
+    await check_pool(upstream, peer, 1)
+
+
+async def test_the_end_of_the_answer_ends_the_sending(upstream: H1Upstream, peer: Scripted) -> None:
+    """The body's rest would be read as the next request: the connection is not used again."""
+    peer.scripts = [short, good]
+    answer = await ask(upstream, peer, get("POST", stream=Given(b"a", asyncio.Event())))
+    assert (answer.status, await rest(answer)) == (200, b"ok")
+    await check_pool(upstream, peer, 2)
+
+
+async def test_a_body_that_breaks_is_told_in_the_answer(upstream: H1Upstream, peer: Scripted) -> None:
+    """What was answered before is there; no end is made up, to neither side."""
+    gate = asyncio.Event()
+    peer.scripts = [echo, good]
+    body = Given(b"one", gate, ClientGone("left"))
+    answer = await ask(upstream, peer, get("POST", stream=body))
+    assert await answer.stream.read() == b"one"
+    gate.set()
+    with pytest.raises(ClientGone):
+        await rest(answer)
+    await check_pool(upstream, peer, 2)
+
+
+async def test_a_peer_may_be_silent_while_nothing_is_sent_to_it(upstream: H1Upstream, peer: Scripted) -> None:
+    """It may have nothing to answer; once the body has ended, it is the peer that is late."""
+    gate = asyncio.Event()
+
+    async def mute(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(CHUNKED)
+        await wire.gone()
+
+    peer.scripts = [mute, mute, good]
+    answer = await ask(upstream, peer, get("POST", stream=Given(gate)), idle=0.5)
+    waiting = asyncio.create_task(answer.stream.read())
+    other = await ask(upstream, peer, idle=0.5)
+    with pytest.raises(UpstreamTimeout):
+        await other.stream.read()  # so as much has passed
+    assert not waiting.done()
+    gate.set()
+    with pytest.raises(UpstreamTimeout, match="nothing more"):
+        await waiting
+    await check_pool(upstream, peer, 3)
+
+
+async def test_a_peer_that_neither_takes_nor_answers_is_told(upstream: H1Upstream, peer: Scripted) -> None:
+    body = Given()
+    body.endless = bytes(256 * 1024)
+
+    async def stuck(wire: Wire) -> None:
+        await wire.head()
+        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await wire.send(CHUNKED)
+        await asyncio.sleep(3600)
+
+    peer.scripts = [stuck, good]
+    answer = await ask(upstream, peer, get("POST", stream=body), idle=0.5)
+    with pytest.raises(UpstreamTimeout, match="nothing more"):
+        await answer.stream.read()
+    await check_pool(upstream, peer, 2)

@@ -1,0 +1,189 @@
+"""Which connections carry another request, and what is known of a request that a kept connection lost."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from penstock_wire.http import ConnectionLost, Request, RequestUnread, Response, UpstreamError
+from penstock_wire.http.client.pool import H1Upstream
+from tests.support.stream_peer import Scripted, Wire, scripted, unread
+from tests.support.waiting import SECONDS, until
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+@pytest_asyncio.fixture
+async def peer() -> AsyncIterator[Scripted]:
+    async with scripted(Scripted()) as found:
+        yield found
+
+
+@pytest_asyncio.fixture
+async def upstream() -> AsyncIterator[H1Upstream]:
+    found = H1Upstream()
+    yield found
+    await found.close()
+
+
+async def send(upstream: H1Upstream, peer: Scripted, *, fresh: bool = False, body: bytes = b"b") -> Response:
+    request = Request("POST", "/", (), body, fresh=fresh)
+    return await upstream.send("127.0.0.1", peer.port, request, timeout=SECONDS)
+
+
+async def read(wire: Wire) -> None:
+    """Read a request with a body of one byte."""
+    await wire.head()
+    await wire.reader.readexactly(1)
+
+
+async def good(wire: Wire) -> None:
+    while True:
+        await read(wire)
+        await wire.send(OK)
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "kept"),
+    [
+        (200, b"", True),
+        (422, b"", True),
+        (500, b"", False),
+        (503, b"", False),
+        (503, b"x-penstock-reason: queue_full\r\n", True),
+    ],
+)
+async def test_behind_a_5xx_a_connection_is_not_used_again(
+    upstream: H1Upstream, peer: Scripted, status: int, fields: bytes, kept: bool
+) -> None:
+    """A server that failed may end it without a word; one of Penstock's own says so where it does."""
+
+    async def play(wire: Wire) -> None:
+        while True:
+            await read(wire)
+            await wire.send(b"HTTP/1.1 %d X\r\ncontent-length: 2\r\n%b\r\nno" % (status, fields))
+
+    peer.scripts = [play]
+    for _ in range(2):
+        assert (await send(upstream, peer)).status == status
+    assert peer.connections == (1 if kept else 2)
+    await until(lambda: len(upstream._open) == (1 if kept else 0))
+
+
+async def test_a_fresh_connection_is_made_and_takes_the_place_of_a_kept_one(
+    upstream: H1Upstream, peer: Scripted
+) -> None:
+    peer.scripts = [good]
+    await asyncio.gather(*[send(upstream, peer) for _ in range(3)])
+    assert peer.connections == 3
+    for count in range(4, 9):
+        assert (await send(upstream, peer, fresh=True)).body == b"ok"
+        assert peer.connections == count
+        await until(lambda: len(upstream._open) == 3)
+    fresh = Request("POST", "/", (), b"b", fresh=True)
+    assert upstream.begin("127.0.0.1", peer.port, fresh, SECONDS, lambda _: None) is None
+    await send(upstream, peer)
+    assert peer.connections == 8
+
+
+class TestUnread:
+    """A reset before an answer's first byte, on a connection that has carried an exchange."""
+
+    async def test_a_server_that_closes_with_the_request_unread(
+        self, upstream: H1Upstream, peer: Scripted
+    ) -> None:
+        async def play(wire: Wire) -> None:
+            await read(wire)
+            await wire.send(OK)
+            assert await unread(wire)
+            wire.reset()
+
+        peer.scripts = [play]
+        await send(upstream, peer)
+        with pytest.raises(RequestUnread, match="before it had read the request"):
+            await send(upstream, peer)
+
+    async def test_a_task_less_exchange_says_so_too(self, upstream: H1Upstream, peer: Scripted) -> None:
+        async def play(wire: Wire) -> None:
+            await read(wire)
+            await wire.send(OK)
+            assert await unread(wire)
+            wire.reset()
+
+        peer.scripts = [play]
+        await send(upstream, peer)
+        ended: asyncio.Future[Response | UpstreamError] = asyncio.get_running_loop().create_future()
+        request = Request("POST", "/", (), b"b")
+        assert upstream.begin("127.0.0.1", peer.port, request, SECONDS, ended.set_result) is not None
+        assert isinstance(await ended, RequestUnread)
+
+    async def test_a_server_that_had_closed_before(self, upstream: H1Upstream, peer: Scripted) -> None:
+        """Its end is in the kernel, and the loop has not come to it."""
+        closed = asyncio.Event()
+
+        async def play(wire: Wire) -> None:
+            await read(wire)
+            await wire.send(OK)
+            await closed.wait()
+
+        peer.scripts = [play]
+        await send(upstream, peer)
+        (connection,) = upstream._open
+        connection.transport.pause_reading()
+        closed.set()
+        poll = select.poll()
+        poll.register(connection.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        await until(lambda: bool(poll.poll(0)))
+        connection.idle_since = float("inf")  # used a moment ago: nobody looks at it
+        sent = asyncio.ensure_future(send(upstream, peer))
+        await asyncio.sleep(0)
+        connection.transport.resume_reading()
+        with pytest.raises(RequestUnread):
+            await sent
+
+    async def test_a_server_that_has_read_the_request_may_have_executed_it(
+        self, upstream: H1Upstream, peer: Scripted
+    ) -> None:
+        async def play(wire: Wire) -> None:
+            await read(wire)
+            await wire.send(OK)
+            await read(wire)
+
+        peer.scripts = [play]
+        await send(upstream, peer)
+        with pytest.raises(ConnectionLost) as found:
+            await send(upstream, peer)
+        assert not isinstance(found.value, RequestUnread)
+
+    async def test_a_server_that_has_begun_to_answer_may_have_executed_it(
+        self, upstream: H1Upstream, peer: Scripted
+    ) -> None:
+        async def play(wire: Wire) -> None:
+            await read(wire)
+            await wire.send(OK)
+            await wire.head()
+            await wire.send(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+            assert await unread(wire)
+            wire.reset()
+
+        peer.scripts = [play]
+        await send(upstream, peer)
+        with pytest.raises(ConnectionLost) as found:
+            await send(upstream, peer, body=b"b" * 5_000_000)
+        assert not isinstance(found.value, RequestUnread)
+
+    async def test_a_new_connection_that_is_reset_says_nothing(
+        self, upstream: H1Upstream, peer: Scripted
+    ) -> None:
+        async def play(wire: Wire) -> None:
+            assert await unread(wire)
+            wire.reset()
+
+        peer.scripts = [play]
+        with pytest.raises(ConnectionLost) as found:
+            await send(upstream, peer)
+        assert not isinstance(found.value, RequestUnread)

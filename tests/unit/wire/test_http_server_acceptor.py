@@ -1,0 +1,182 @@
+"""Connections count from the moment in which they are accepted, handshake or none, in all and by address."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from penstock_operator.control import pki
+from penstock_operator.control.certificates import server_context, show
+from penstock_operator.control.rotation import DAY
+from penstock_wire.control.ca_trust import client_context
+from penstock_wire.http import Exchange, Response
+from penstock_wire.http.server import acceptor as accepting
+from penstock_wire.http.server import limits
+from penstock_wire.http.server.acceptor import Acceptor
+from penstock_wire.http.server.server import H1Front, H1Listener
+from tests.support.waiting import SECONDS, until
+
+GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+OTHER = "127.0.0.2"
+
+
+class Server:
+    def __init__(self, *, most: int, per_address: int, tls: bool) -> None:
+        self.front = H1Front(max_connections=most, max_per_address=per_address)
+        self.authority = pki.make_authority(now=time.time(), life=DAY) if tls else None
+        self.listener: H1Listener
+        self.opened: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> None:
+        context = None
+        if self.authority is not None:
+            context = server_context()
+            show(context, pki.issue(self.authority, names=("127.0.0.1",), now=time.time(), life=DAY))
+
+        def service(exchange: Exchange) -> None:
+            exchange.answer(Response(200, (), b"ok"))
+
+        listener: Any = await self.front.serve("127.0.0.1", 0, service, tls=context)
+        self.listener = listener
+
+    @property
+    def acceptor(self) -> Acceptor:
+        assert isinstance(self.listener.server, Acceptor)
+        return self.listener.server
+
+    async def silent(self, source: str = "127.0.0.1") -> asyncio.StreamReader:
+        """A connection that says nothing, not even of TLS."""
+        reader, writer = await asyncio.open_connection(*self.listener.address, local_addr=(source, 0))
+        self.opened.append(writer)
+        return reader
+
+    async def answered(self, source: str = "127.0.0.1") -> bool:
+        """Whether a request on a connection of its own is answered."""
+        tls = client_context(self.authority.certificate) if self.authority is not None else None
+        try:
+            reader, writer = await asyncio.open_connection(
+                *self.listener.address, ssl=tls, local_addr=(source, 0)
+            )
+        except OSError:
+            return False
+        self.opened.append(writer)
+        writer.write(GET)
+        try:
+            return (await asyncio.wait_for(reader.readuntil(b"ok"), SECONDS)).startswith(b"HTTP/1.1 200")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return False
+
+    async def let_go(self) -> None:
+        for writer in self.opened:
+            writer.close()
+        self.opened.clear()
+        await self.count(0)
+
+    async def count(self, number: int) -> None:
+        await until(lambda: len(self.acceptor) == number)
+
+
+@pytest.fixture(params=[True, False], ids=["TLS", "plain"])
+async def serving(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
+    running: list[Server] = []
+
+    async def start(**more: int) -> Server:
+        running.append(Server(**more, tls=request.param))
+        await running[-1].start()
+        return running[-1]
+
+    yield start
+    for server in running:
+        for writer in server.opened:
+            writer.close()
+        await server.front.close(5)
+
+
+async def closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(), SECONDS) == b""
+    except ConnectionResetError:
+        return True
+
+
+async def test_silent_connections_count_by_address(serving: Callable[..., Any]) -> None:
+    """One too many of an address is closed at once; another address is answered, and all are given back."""
+    server = await serving(most=100, per_address=3)
+    held = [await server.silent(OTHER) for _ in range(3)]
+    await server.count(3)
+    assert await closed(await server.silent(OTHER))
+    assert not await server.answered(OTHER)
+    assert await server.answered()
+    assert not any(reader.at_eof() for reader in held)
+    await server.let_go()
+    assert await server.answered(OTHER)
+
+
+async def test_silent_connections_count_in_all(serving: Callable[..., Any]) -> None:
+    """Whoever they are of."""
+    server = await serving(most=4, per_address=3)
+    for source in ("127.0.0.1", "127.0.0.1", OTHER, OTHER):
+        await server.silent(source)
+    await server.count(4)
+    assert not await server.answered("127.0.0.3")
+    await server.let_go()
+    assert await server.answered("127.0.0.3")
+
+
+async def test_a_handshake_that_does_not_end_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the time that a handshake has; one in plain text at once."""
+    monkeypatch.setattr(limits, "HANDSHAKE_SECONDS", 0.1)
+    server = Server(most=10, per_address=1, tls=True)
+    await server.start()
+    for sent in (b"", GET):
+        await server.silent()
+        server.opened[-1].write(sent)
+        await server.count(0)
+    await server.let_go()
+    monkeypatch.undo()
+    assert await server.answered()
+    await server.let_go()
+    await server.front.close(5)
+
+
+async def test_connections_that_shake_hands_end_with_the_listener() -> None:
+    """Closing waits for nobody who has said nothing, and its port is free."""
+    server = Server(most=10, per_address=10, tls=True)
+    await server.start()
+    address = server.listener.address
+    reader = await server.silent()
+    await server.count(1)
+    await asyncio.wait_for(server.front.close(60), SECONDS)
+    assert await closed(reader)
+    await server.let_go()
+    socket.create_server(address).close()
+
+
+async def test_a_process_without_file_descriptors_accepts_again_later(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither ends nor turns in place meanwhile."""
+    monkeypatch.setattr(accepting, "ACCEPT_PAUSE", 0.05)
+    server = await serving(most=10, per_address=10)
+    real, refused = server.acceptor._sock, 0
+
+    class Exhausted:
+        def accept(self) -> Any:
+            nonlocal refused
+            refused += 1
+            if refused < 3:
+                raise OSError(errno.EMFILE, "induced")
+            return real.accept()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    monkeypatch.setattr(server.acceptor, "_sock", Exhausted())
+    assert await server.answered()
+    assert refused >= 3

@@ -1,0 +1,7 @@
+"""The flow of control of a data-plane process: settings come down, reports go up.
+
+Read in this order: `documents` (what all documents share), `settings` (for a sidecar), `router_settings`
+(for a router), `handwritten` (settings files that a person wrote), `report` (what goes up),
+`settings_source` (where settings come from), `reporter` (sends reports) and `ca_trust` (which certificate
+of the operator a reporter accepts).
+"""

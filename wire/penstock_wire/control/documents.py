@@ -1,0 +1,90 @@
+"""What all documents share: JSON or YAML in, struct out, `v: 1` checked, one clear error."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from penstock_wire.control import handwritten
+from penstock_wire.errors import DocumentError
+
+VERSION = 1
+"""The version of every document, its member `v`."""
+
+T = TypeVar("T")
+
+
+def decode(kind: type[T], data: bytes, *, what: str, text: bool = False, by_hand: bool = False) -> T:
+    """Decode a document.
+
+    Args:
+        kind: the struct.
+        data: JSON, or YAML where `text` is set.
+        what: what the document is, for the error message.
+        text: the document may be YAML (files that people write).
+        by_hand: a person wrote it: unknown members are refused, durations may be text (`handwritten`).
+
+    Raises:
+        DocumentError: not readable, not of the expected shape, or of an unknown version; by hand, with a
+            member that is unknown.
+    """
+    if not text and not by_hand:
+        return _straight(kind, data, what=what)
+    try:
+        document: Any = _json_or_yaml(data)
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
+        # NB: PyYAML's constructors of dates and numbers raise what Python raises: ValueError, AttributeError.
+        raise DocumentError(f"{what}: expected JSON or YAML, found bytes that are not: {error}") from error
+    if document is None:
+        document = {}
+    if not isinstance(document, dict):
+        raise DocumentError(f"{what}: expected an object, found {type(document).__name__}")
+    version = document.get("v", VERSION)
+    if version != VERSION:
+        raise DocumentError(f"{what}: expected v: {VERSION}, found v: {version!r}")
+    if by_hand:
+        document = handwritten.read(document, kind, what=what)
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise DocumentError(f"{what}: {error}") from error
+
+
+class _Head(msgspec.Struct):
+    v: msgspec.Raw = msgspec.Raw(b"None")
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+_TYPES = {b"[": "list", b'"': "str", b"n": "NoneType", b"t": "bool", b"f": "bool"}
+
+
+def _straight(kind: type[T], data: bytes, *, what: str) -> T:
+    """Decode JSON into the struct, with nothing made of the members that it has not."""
+    try:
+        found = bytes(_HEAD.decode(data).v)
+        if found != b"%d" % VERSION:
+            shown = found[:20].decode("utf-8", "replace")
+            raise DocumentError(f"{what}: expected v: {VERSION}, found v: {shown}")
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        first = data.lstrip()[:1]
+        if first != b"{":
+            found_type = _TYPES.get(first, "number")
+            raise DocumentError(f"{what}: expected an object, found {found_type}") from error
+        raise DocumentError(f"{what}: {error}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DocumentError(f"{what}: expected JSON, found bytes that are not: {error}") from error
+
+
+def _json_or_yaml(data: bytes) -> Any:
+    """Parse what a person or a program wrote: as YAML only what is not JSON.
+
+    JSON is what the operator writes and what is mounted. A YAML parser takes a hundred times as long for it,
+    and makes other values of some of it: ``1e-7`` is a string there.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return yaml.safe_load(data)

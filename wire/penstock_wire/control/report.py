@@ -1,0 +1,212 @@
+"""Reports: what sidecars and routers tell the operator once a second, and what it answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from penstock_wire.control import documents
+from penstock_wire.errors import DocumentError
+
+State = Literal["starting", "loading", "ready", "draining"]
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+"""A number that every reader of JSON has, and that sums and divides without overflow."""
+
+Measure = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+Name = Annotated[str, msgspec.Meta(max_length=253)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Code = Annotated[str, msgspec.Meta(max_length=64)]
+"""A status or a reason."""
+
+MAX_CLASSES = 64
+"""Service curves in one report at most."""
+
+
+class Items(msgspec.Struct, frozen=True, kw_only=True):
+    """Items now: `queued` wait, `ongoing` are with the model. Their sum is the load."""
+
+    queued: Count = 0
+    ongoing: Count = 0
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Counts since the process started, so that a lost report loses nothing.
+
+    Args:
+        arrived: items of requests that could be read.
+        answered: items that got an answer of the model.
+        refused: items that got an error of ours, by reason.
+        batches: batches sent.
+        batch_items: items in those batches.
+    """
+
+    arrived: Count = 0
+    answered: Count = 0
+    refused: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
+    batches: Count = 0
+    batch_items: Count = 0
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A service curve L(W) = a + b·W of one class of requests.
+
+    Args:
+        a_ms: milliseconds a batch of any size takes.
+        b_ms: milliseconds that each item adds.
+        n: batches it rests on.
+    """
+
+    a_ms: Measure
+    b_ms: Measure
+    n: Count
+
+
+class Reconfigure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How the model took the latest `userConfig`.
+
+    Args:
+        version: the settings version that brought it.
+        ok: whether the model took it.
+        message: what the model said where it did not.
+    """
+
+    version: Count
+    ok: bool
+    message: Text = ""
+
+
+class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One report of a sidecar.
+
+    Args:
+        pod: name of its pod.
+        uid: uid of its pod.
+        seq: counts this process's reports.
+        state: `starting` (no settings), `loading` (the model does not answer its ready path yet), `ready`,
+            `draining`.
+        settings_version: version of the settings in effect, 0 for none.
+        items: the queue now.
+        oldest_age_ms: how long the oldest queued item has waited.
+        totals: since the process started.
+        message: why it is not ready, for people.
+        fit: service curves by key class (the path).
+        slots: batches that may be with the model at once now.
+        reconfigure: how the latest `userConfig` was taken, None where there was none.
+    """
+
+    v: int = documents.VERSION
+    pod: Name
+    uid: Name
+    seq: Count
+    state: State
+    settings_version: Count = 0
+    items: Items = msgspec.field(default_factory=Items)
+    oldest_age_ms: Count = 0
+    totals: Totals = msgspec.field(default_factory=Totals)
+    message: Text = ""
+    fit: Annotated[dict[str, Fit], msgspec.Meta(max_length=MAX_CLASSES)] = {}
+    slots: Count = 1
+    reconfigure: Reconfigure | None = None
+
+
+class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Requests of one endpoint to one backend, since the router started.
+
+    Args:
+        requests: requests whose last try went to this backend.
+        codes: of those, by status of the answer.
+        retries: tries on another pod.
+    """
+
+    requests: Count = 0
+    codes: Annotated[dict[Code, Count], msgspec.Meta(max_length=1000)] = {}
+    retries: Count = 0
+
+
+class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One endpoint in one router.
+
+    Args:
+        listening: its port is bound.
+        error: why not, where it is not.
+        held: requests that wait for a ready pod now.
+        oldest_held_ms: how long the oldest of them has waited.
+        backends: totals by backend name.
+    """
+
+    listening: bool = False
+    error: Text = ""
+    held: Count = 0
+    oldest_held_ms: Count = 0
+    backends: Annotated[dict[Name, BackendTotals], msgspec.Meta(max_length=1000)] = {}
+
+
+class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One report of a router; the first five members as in `SidecarReport`."""
+
+    v: int = documents.VERSION
+    pod: Name
+    uid: Name
+    seq: Count
+    state: State
+    settings_version: Count = 0
+    endpoints: Annotated[dict[Name, EndpointReport], msgspec.Meta(max_length=20_000)] = {}
+
+
+class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
+    """What the operator answers.
+
+    Args:
+        next_report_ms: when to report again.
+        settings: the settings document as one JSON object, where the reporter's version is behind.
+        authorities: certificates of those who sign the operator's, PEM, where the reporter knows others.
+    """
+
+    v: int = documents.VERSION
+    next_report_ms: int = 1000
+    settings: msgspec.Raw | None = None
+    authorities: str | None = None
+
+
+def decode_sidecar(data: bytes) -> SidecarReport:
+    """Decode a sidecar's report (raises DocumentError)."""
+    return documents.decode(SidecarReport, data, what="sidecar report")
+
+
+def decode_router(data: bytes) -> RouterReport:
+    """Decode a router's report (raises DocumentError)."""
+    return documents.decode(RouterReport, data, what="router report")
+
+
+class _ReadAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A `ReportAnswer` as it is read: msgspec takes no object for `Raw | None`, and null for `Raw`."""
+
+    v: int
+    next_report_ms: int = 1000
+    settings: msgspec.Raw = msgspec.Raw(b"null")
+    authorities: str | None = None
+
+
+def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
+    """Decode the operator's answer (raises DocumentError); the settings document's bytes stand beside it."""
+    try:
+        read = msgspec.json.decode(data, type=_ReadAnswer)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DocumentError(f"report answer: {error}") from error
+    if read.v != documents.VERSION:
+        raise DocumentError(f"report answer: expected v: {documents.VERSION}, found v: {read.v}")
+    settings = None if bytes(read.settings) == b"null" else bytes(read.settings)
+    answer = ReportAnswer(
+        v=read.v,
+        next_report_ms=read.next_report_ms,
+        settings=None if settings is None else msgspec.Raw(settings),
+        authorities=read.authorities,
+    )
+    return answer, settings
+
+
+def encode(document: Any) -> bytes:
+    """The bytes of a report or an answer."""
+    return msgspec.json.encode(document)

@@ -1,0 +1,139 @@
+"""The flow of control of a data-plane process: its report up, newer settings down, about once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from penstock_wire.addresses import join
+from penstock_wire.control.ca_trust import HEADER, Trust
+from penstock_wire.control.report import decode_answer
+from penstock_wire.errors import DocumentError
+from penstock_wire.http import Request, UpstreamError
+from penstock_wire.http.client.pool import H1Upstream
+from penstock_wire.process import log
+
+INTERVAL_SECONDS = 1.0
+LONGEST_SECONDS = 60.0
+"""The longest interval that an operator can ask for; beyond it nobody could tell a pod from a dead one."""
+TIMEOUT_SECONDS = 5.0
+CONNECT_SECONDS = 2.0
+"""With the handshake. Not longer: after a change of leader the first tries may go to a pod that is gone."""
+LONGEST_RETRY_SECONDS = 2.0
+IDLE_SECONDS = 70.0
+"""How long the connection is kept: beyond the longest interval, so that a report costs no handshake."""
+UNTRUSTED = "the operator's certificate is not trusted"
+
+
+class Reporter:
+    """Posts reports until cancelled, on a connection of its own that is kept.
+
+    Args:
+        url: base URL of the operator, `https://host:port`. With `http://` everything, the token too, travels
+            in plain text: for a process on one's own machine, and for pods that an older operator rendered.
+        kind: `sidecar` or `router`: the path `/reports/<kind>`.
+        token_file: the projected service-account token, read anew each time since it is rotated; None = none.
+        authorities: file with the certificates of those who may sign the operator's, which `https` needs.
+        make: makes the report's bytes; its argument is the sequence number.
+        on_settings: takes the settings document's bytes of an answer.
+
+    Raises:
+        ValueError: the URL cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        kind: str,
+        token_file: Path | None,
+        make: Callable[[int], bytes],
+        on_settings: Callable[[bytes], None],
+        authorities: Path | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"expected an operator URL such as https://host:8016, found {url!r}")
+        self._trust: Trust | None = None
+        if parts.scheme == "https":
+            if authorities is None:
+                raise ValueError(f"expected a file of authorities to check {url} with, found none")
+            self._trust = Trust(authorities)
+        self._host = parts.hostname
+        self._port = parts.port or (80 if self._trust is None else 443)
+        self._target = f"{parts.path.rstrip('/')}/reports/{kind}"
+        self._token_file = token_file
+        self._upstream = H1Upstream(
+            idle_seconds=IDLE_SECONDS,
+            connect_seconds=CONNECT_SECONDS,
+            tls=None if self._trust is None else self._trust.context,
+        )
+        self._make = make
+        self._on_settings = on_settings
+        self._now = asyncio.Event()
+        self._sequence = 0
+        self._told = ""
+        self._failures = 0
+
+    def report_now(self) -> None:
+        """Report at once: the first arrival after idleness, a change of state."""
+        self._now.set()
+
+    async def run(self) -> None:
+        """Report until cancelled; a failure is told once and tried again at the next turn."""
+        try:
+            while True:
+                interval = await self._turn()
+                try:
+                    async with asyncio.timeout(interval):
+                        await self._now.wait()
+                except TimeoutError:
+                    continue
+                self._now.clear()
+        finally:
+            await self._upstream.close()
+
+    async def _turn(self) -> float:
+        """Report; returns the seconds until the next."""
+        try:
+            interval = await self._report()
+        except (UpstreamError, DocumentError, OSError) as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
+                log(UNTRUSTED if untrusted else "report failed", level="warning", error=str(error))
+            # Not all at the same time: they lost the same operator in the same moment, and each of their
+            # handshakes costs the next one more than a report.
+            self._failures += 1
+            seconds = min(LONGEST_RETRY_SECONDS, INTERVAL_SECONDS * 1.25**self._failures)
+            return seconds * random.uniform(0.6, 1.2)  # noqa: S311 - jitter
+        if self._told:
+            log("reports are taken again")
+        self._told, self._failures = "", 0
+        return interval
+
+    async def _report(self) -> float:
+        """Send one report; returns the seconds until the next."""
+        self._sequence += 1
+        headers = [(b"host", join(self._host, self._port).encode()), (b"content-type", b"application/json")]
+        if self._token_file is not None:
+            headers.append((b"authorization", b"Bearer " + self._token_file.read_bytes().strip()))
+        if self._trust is not None:
+            headers.append((HEADER, self._trust.digest))
+        request = Request(
+            method="POST", target=self._target, headers=tuple(headers), body=self._make(self._sequence)
+        )
+        answer = await self._upstream.send(self._host, self._port, request, timeout=TIMEOUT_SECONDS)
+        if answer.status != 200:
+            found = answer.body[:300].decode("utf-8", "replace")
+            raise DocumentError(f"report answer: expected status 200, found {answer.status}: {found}")
+        document, settings = decode_answer(answer.body)
+        if document.authorities is not None and self._trust is not None:
+            self._trust.tell(document.authorities)
+        if settings is not None:
+            self._on_settings(settings)
+        return min(LONGEST_SECONDS, max(0.1, document.next_report_ms / 1000))

@@ -1,0 +1,150 @@
+"""Settings that the operator tells a router: its endpoints, their ports and how they share requests."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, get_args
+
+import msgspec
+
+from penstock_wire.control import documents
+from penstock_wire.errors import DocumentError
+
+ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?$"
+"""An origin as browsers send it: scheme, host and, where it is not the scheme's own, port."""
+ANY_ORIGIN = "*"
+HEADER_PATTERN = r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$"
+"""The name of a header field (RFC 9110 section 5.1), without `*`."""
+
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+"""A method that an endpoint may list."""
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What happens to requests while no pod of the chosen backend is ready and can be reached.
+
+    Args:
+        timeout_ms: how long a request is held at most.
+        max_pending: requests held at most for one endpoint in one router.
+    """
+
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 120_000
+    max_pending: Annotated[int, msgspec.Meta(ge=0)] = 1000
+
+
+class Cors(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which web pages may call an endpoint and read its answers.
+
+    Args:
+        origins: origins of the pages; `*` for all.
+        headers: request fields that pages may send beside those that they always may.
+        credentials: whether they may send cookies and other credentials; not with all origins.
+    """
+
+    origins: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    credentials: bool = False
+
+
+class WeightedBackend(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One backend of an endpoint.
+
+    Args:
+        name: name of the ModelBackend; its pods come from the EndpointSlices of its Service.
+        weight: its share, relative to the others'.
+        targets: `host:port` of its sidecars, for a router that runs alone.
+    """
+
+    name: str
+    weight: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1
+    targets: tuple[str, ...] = ()
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One ModelEndpoint as a router serves it.
+
+    Args:
+        name: its name.
+        port: the port every router pod listens on for it; None = the front door only (a router alone).
+        route: path prefix at the front door, on whole segments, stripped; None = `/<name>`; empty = none.
+        methods: methods it takes; empty = any.
+        timeout_ms: time for a request that brings none, and the most that one may ask for.
+        retries: tries on other pods after the first, only where nothing was executed.
+        cold_start: holding.
+        cors: which web pages may read the answers; None = what the model answers passes as it is.
+        backends: who serves it.
+        closed: paths that are refused in every spelling: those where a sidecar alone may ask its model.
+    """
+
+    name: str
+    port: Port | None = None
+    route: str | None = None
+    methods: tuple[str, ...] = ()
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 30_000
+    retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 1
+    cold_start: ColdStart = msgspec.field(default_factory=ColdStart)
+    cors: Cors | None = None
+    backends: tuple[WeightedBackend, ...] = ()
+    closed: tuple[str, ...] = ()
+
+    @property
+    def effective_route(self) -> str:
+        """The route with its derived default filled in."""
+        return f"/{self.name}" if self.route is None else self.route
+
+
+class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All endpoints of one router; `v` and `version` as in `settings.Settings`."""
+
+    v: int = documents.VERSION
+    version: int | None = None
+    endpoints: tuple[Endpoint, ...] = ()
+
+
+def decode(
+    data: bytes, *, what: str = "router settings", text: bool = False, by_hand: bool = False
+) -> RouterSettings:
+    """Decode router settings (raises DocumentError; see `documents.decode`).
+
+    By hand, what a ModelEndpoint or a TrafficSplit may not have is refused, too.
+    """
+    settings = documents.decode(RouterSettings, data, what=what, text=text, by_hand=by_hand)
+    for endpoint in settings.endpoints:
+        if endpoint.cors is not None and (fault := _fault(endpoint.cors)):
+            raise DocumentError(f"{what}: endpoint {endpoint.name}: cors.{fault}")
+    if by_hand:
+        for index, endpoint in enumerate(settings.endpoints):
+            if fault := _slip(endpoint):
+                raise DocumentError(f"{what}: $.endpoints[{index}].{fault}")
+    return settings
+
+
+def _slip(endpoint: Endpoint) -> str:
+    """What of an endpoint can have no effect; empty where nothing is wrong."""
+    known = get_args(Method)
+    for index, method in enumerate(endpoint.methods):
+        if method not in known:
+            near = f": did you mean {method.upper()}?" if method.upper() in known else ""
+            return f"methods[{index}]: expected one of {', '.join(known)}, found {method!r}{near}"
+    if not any(backend.weight for backend in endpoint.backends):
+        return "backends: expected at least one backend with a weight above 0, found none"
+    return ""
+
+
+def _fault(cors: Cors) -> str:
+    """What is wrong with a `cors`; empty where nothing is."""
+    for origin in cors.origins:
+        if origin != ANY_ORIGIN and not re.fullmatch(ORIGIN_PATTERN, origin):
+            return f"origins: expected * or an origin such as https://app.example, found {origin!r}"
+    for name in cors.headers:
+        if not re.fullmatch(HEADER_PATTERN, name):
+            return f"headers: expected the name of a header field, found {name!r}"
+    if cors.credentials and ANY_ORIGIN in cors.origins:
+        return "credentials: expected false where origins has *, found true"
+    return ""
+
+
+def encode(settings: RouterSettings) -> bytes:
+    """The document's bytes: equal settings are equal bytes."""
+    return msgspec.json.encode(settings)

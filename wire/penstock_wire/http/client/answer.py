@@ -1,0 +1,181 @@
+"""What `H1Upstream.open` gives: the beginning of an answer, its body as it is read, a tunnel."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from typing import TYPE_CHECKING
+
+from penstock_wire.headers import Headers
+from penstock_wire.http import BodyReader, ConnectionLost, Tunnel
+
+if TYPE_CHECKING:
+    from penstock_wire.http.client.connection import Connection
+
+HIGH_BYTES = 512 * 1024
+"""Received and not yet read: above it the peer is made to wait."""
+LOW_BYTES = 128 * 1024
+
+
+class Body:
+    """A `BodyReader` that a connection fills.
+
+    Args:
+        connection: what fills it.
+    """
+
+    __slots__ = ("_buffered", "_connection", "_ended", "_error", "_pieces", "_waiter")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._pieces: collections.deque[bytes] = collections.deque()
+        self._buffered = 0
+        self._ended = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def read(self) -> bytes:
+        """See `BodyReader.read`."""
+        while not self._pieces:
+            if self._error is not None:
+                raise self._error.with_traceback(None)
+            if self._ended:
+                return b""
+            if self._waiter is not None:
+                raise RuntimeError("expected one reader of a body, found two")
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._connection.expect()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                self._relax()
+        piece = self._pieces.popleft()
+        self._buffered -= len(piece)
+        if self._buffered <= LOW_BYTES and not self._ended and self._error is None:
+            self._connection.resume_reading()
+        return piece
+
+    @property
+    def ended(self) -> bool:
+        """The end has come; pieces before it may be unread."""
+        return self._ended
+
+    def whole(self) -> bytes | None:
+        """The rest of the body where it has come to its end already; it is read then."""
+        if not self._ended:
+            return None
+        pieces, self._pieces = self._pieces, collections.deque()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _relax(self) -> None:
+        # NB: once over, the connection may serve another exchange, whose time is not ours.
+        if not self._ended and self._error is None:
+            self._connection.relax()
+
+    def abort(self) -> None:
+        """Let go of the connection, unless the end was there."""
+        self._pieces.clear()
+        self._buffered = 0
+        self._connection.let_go(self)
+
+    # What the connection does
+
+    def feed(self, piece: bytes) -> None:
+        """A piece came."""
+        if not piece:
+            return
+        self._pieces.append(piece)
+        self._buffered += len(piece)
+        if self._buffered >= HIGH_BYTES:
+            self._connection.pause_reading()
+        self._wake()
+
+    def finish(self) -> None:
+        """The end came."""
+        self._ended = True
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """No end will come; what is here can still be read."""
+        if not self._ended:
+            self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Answer:
+    """An `UpstreamAnswer`; after 101 its fields have `connection` and `upgrade`, for whoever switches too.
+
+    Args:
+        status: the status.
+        headers: end-to-end fields.
+        length: bytes of the body as told.
+        body: the body.
+    """
+
+    __slots__ = ("_body", "headers", "length", "status", "stream", "tunnel")
+
+    def __init__(self, status: int, headers: Headers, length: int | None, body: Body) -> None:
+        self.status = status
+        self.headers = headers
+        self.length = length
+        self.stream: BodyReader = body
+        self.tunnel: Tunnel | None = None
+        self._body = body
+
+    def whole(self) -> bytes | None:
+        """See `UpstreamAnswer.whole`."""
+        return self._body.whole()
+
+    def abort(self) -> None:
+        """See `UpstreamAnswer.abort`."""
+        self._body.abort()
+
+
+class UpstreamTunnel:
+    """A `Tunnel` over a connection that has switched protocols."""
+
+    __slots__ = ("_body", "_connection", "_ended")
+
+    def __init__(self, connection: Connection, body: Body) -> None:
+        self._connection = connection
+        self._body = body
+        self._ended = False
+
+    async def read(self) -> bytes:
+        """See `Tunnel.read`; raises ConnectionLost where the peer was reset."""
+        data = await self._body.read()
+        if not data and self._ended:
+            self._connection.transport.close()  # both halves are over
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """See `Tunnel.write`."""
+        connection = self._connection
+        if connection.transport.is_closing():
+            raise ConnectionLost(f"the tunnel to {connection.where} is closed")
+        connection.transport.write(data)
+        if connection.writable is not None:
+            await connection.writable
+            if connection.transport.is_closing():
+                raise ConnectionLost(f"the tunnel to {connection.where} is closed")
+
+    def end(self) -> None:
+        """See `Tunnel.end`."""
+        transport = self._connection.transport
+        if self._ended or transport.is_closing():
+            return
+        self._ended = True
+        if self._body.ended:
+            transport.close()
+        else:
+            transport.write_eof()
+
+    def abort(self) -> None:
+        """See `Tunnel.abort`."""
+        self._body.abort()
+        self._connection.transport.abort()

@@ -1,0 +1,580 @@
+"""One upstream connection on httptools, and the exchange under way on it; `pool` has the pool.
+
+States::
+
+    IDLE ──begin──► HEAD ──final head──► BODY ──its end──► IDLE (back to the pool) or closed
+                     └──101, asked for──► TUNNEL ──both sides have ended──► closed
+
+The parser (llhttp) reads heads and chunks. A body of known length passes it by once the head is read: the
+pieces go on as they were received. One timer a connection looks at `_deadline`, which is infinite while
+nobody waits for the peer: a slow client is no slow upstream.
+
+A request's stream goes on beside an answer of 2xx that begins before its end, as of a model that answers
+piece by piece; any other status, and the answer's end, ends it (RFC 9112 section 9.5 allows that).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Any, Protocol, cast
+
+import httptools
+
+from penstock_wire.addresses import join
+from penstock_wire.headers import REASON, Headers, end_to_end
+from penstock_wire.http import (
+    AnswerUnreadable,
+    BodyReader,
+    ConnectionLost,
+    Done,
+    PeerSilent,
+    Request,
+    RequestUnread,
+    Response,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from penstock_wire.http.client.answer import Answer, Body, UpstreamTunnel
+from penstock_wire.http.client.head import DROPPED, blank_lines_follow, encode_head
+from penstock_wire.http.client.peer_liveness import is_silence, was_reset
+from penstock_wire.http.messages import Interim
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""Of a body that is collected whole."""
+MAX_HEAD_BYTES = 1024 * 1024
+"""Of a head with the interim ones before it, and of what may come between two pieces of a body."""
+JOIN_BYTES = 64 * 1024
+"""Smaller request bodies are sent in one write with their head."""
+
+_IDLE, _HEAD, _BODY, _TUNNEL = range(4)
+_NO_BODY_STATUS = (204, 304)
+
+
+class Pool(Protocol):
+    """Where a connection comes from."""
+
+    def put(self, connection: Connection) -> None:
+        """Take back a connection that is good for another exchange."""
+        ...
+
+    def forget(self, connection: Connection) -> None:
+        """A connection has ended."""
+        ...
+
+    def silent(self, connection: Connection) -> None:
+        """A connection has ended because its peer's machine gave no sign of life."""
+        ...
+
+
+class Connection:
+    """One connection and the exchange under way on it.
+
+    To the loop an `asyncio.Protocol`, by its methods (`connection_base.AnswerSide`).
+
+    Args:
+        pool: where it belongs.
+        key: host and port of the peer.
+    """
+
+    def __init__(self, pool: Pool, key: tuple[str, int]) -> None:
+        self.key = key
+        self.where = join(*key)
+        self.idle_since = 0.0
+        self.reusable = True
+        self.transport: asyncio.Transport
+        self.writable: asyncio.Future[None] | None = None  # there while the peer takes nothing
+        self._loop = asyncio.get_running_loop()
+        self._pool = pool
+        self._state = _IDLE
+        self._parser: Any = None
+        self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
+        self._done: Done | None = None  # gets the answer, where nobody waits for it in a task
+        self._answer: Response | None = None  # what it will get
+        self._streamed = False
+        self._body: Body | None = None  # of a streamed answer, or of a tunnel
+        self._upgrade = b""
+        self._interim: Interim | None = None
+        self._kept = False  # it has carried an exchange before this one
+        self._head_only = False
+        self._spent = False  # the parser cannot read another message
+        self._status = 0
+        self._over = False  # the answer is complete, but the bytes received with it are not read yet
+        self._pump: asyncio.Task[None] | None = None  # sends the request's stream
+        self._asking = False  # somebody waits for the next piece of the answer
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._in_head = True
+        self._pieces: list[bytes] = []
+        self._body_bytes = 0
+        self._dry_bytes = 0  # received since the last final head or piece of a body
+        self._past_parser = 0  # bytes of a body of known length that the parser need not see; 0 = it reads
+        self._length: int | None = None
+        self._to_the_end = False  # the body ends with the connection
+        self._paused = False
+        self._timeout = 0.0
+        self._idle_timeout = 0.0
+        self._deadline = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+
+    # -- one exchange ---------------------------------------------------------------------------------------
+
+    def begin(self, request: Request, timeout: float, done: Done) -> None:
+        """Send a request; `done` is called once, with its whole answer or its failure, never from here."""
+        self._begin(request, timeout, streamed=False)
+        self._done = done
+
+    def send(self, request: Request, timeout: float) -> asyncio.Future[Response]:
+        """Send a request; the future gets its whole answer or its failure."""
+        self._begin(request, timeout, streamed=False)
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
+
+    def open(self, request: Request, timeout: float, idle: float) -> asyncio.Future[Answer]:
+        """Send a request and its stream; the future gets the answer's beginning or the failure."""
+        self._idle_timeout = idle
+        self._begin(request, timeout, streamed=True)
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
+
+    def _begin(self, request: Request, timeout: float, *, streamed: bool) -> None:
+        head = encode_head(request, self.where)
+        self._streamed = streamed
+        self._state = _HEAD
+        if self._parser is None or self._spent:
+            self._spent = False
+            self._parser = httptools.HttpResponseParser(self)
+        self._upgrade = request.upgrade
+        self._interim = request.interim
+        self._head_only = request.method == "HEAD"
+        self._to_the_end = False
+        self._asking = False
+        self._dry_bytes = 0
+        self._timeout = timeout
+        self._expect_by(time.monotonic() + timeout)
+        body = request.body
+        if request.stream is not None:
+            self.transport.write(head)
+            self._pump = self._loop.create_task(self._send_stream(request.stream, request.length))
+        elif len(body) < JOIN_BYTES:
+            self.transport.write(head + body)
+        else:
+            self.transport.write(head)
+            self.transport.write(body)
+
+    async def _send_stream(self, stream: BodyReader, length: int | None) -> None:
+        """Send a body as it comes; while the peer takes nothing, nothing is read."""
+        write = self.transport.write
+        left = length
+        try:
+            # Only the peer's time counts: whoever gives the stream bounds its own.
+            self._deadline = math.inf
+            while piece := await stream.read():
+                if left is None:
+                    # NB: no `writelines`, where asyncio's own loop has no back-pressure before Python 3.13.2.
+                    write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                else:
+                    left -= len(piece)
+                    if left < 0:
+                        raise UpstreamError(f"expected a body of {length} bytes, found more")
+                    write(piece)
+                if self.writable is not None:
+                    self._their_turn()
+                    await self.writable
+                    self._deadline = math.inf
+            if left:
+                raise UpstreamError(f"expected a body of {length} bytes, found {left} less")
+            if left is None:
+                write(b"0\r\n\r\n")
+            self._pump = None
+            self._their_turn()
+        except asyncio.CancelledError:
+            if self._pump is not None:  # by nobody here
+                self._pump = None
+                self.fail(ConnectionLost(f"the body for {self.where} was given up"))
+            raise
+        except Exception as error:
+            self._pump = None
+            self.fail(error)
+
+    def _their_turn(self) -> None:
+        """The request's stream has ended, or the peer takes no more of it: it is the peer that is late."""
+        if self._state == _HEAD:
+            self._expect_by(time.monotonic() + self._timeout)
+        elif self._asking:
+            self._expect_by(time.monotonic() + self._idle_timeout)
+
+    def _stop_sending(self) -> None:
+        """The body's rest is not wanted: what follows on this connection would be read as it."""
+        if self._pump is not None:
+            self._pump.cancel()
+            self._pump = None
+            self.reusable = False
+
+    def abandon(self, waiter: asyncio.Future[Any]) -> None:
+        """Nobody waits any more for what `send` or `open` returned; no-op where that is over."""
+        if self._waiter is waiter:
+            self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
+
+    def give_up(self, done: Done) -> None:
+        """Nobody waits any more for what `begin` was told to call; it is called with a failure.
+
+        No-op where that is over.
+        """
+        if self._done is done:
+            self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
+
+    def let_go(self, body: Body) -> None:
+        """Nobody reads a body any more; no-op where it has ended."""
+        if self._body is body:
+            self.fail(ConnectionLost(f"the answer of {self.where} was given up"))
+
+    def end(self) -> None:
+        """Close now; an exchange under way fails."""
+        self.fail(ConnectionLost(f"the connection to {self.where} was closed here"))
+
+    def fail(self, error: Exception) -> None:
+        """End the exchange under way with an error, and the connection."""
+        self.reusable = False
+        self._over = False
+        self._interim = None
+        self._deadline = math.inf
+        self._state = _IDLE
+        self._past_parser = 0
+        self._stop_sending()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+        body, self._body = self._body, None
+        if body is not None:
+            body.fail(error)
+        done, self._done = self._done, None
+        if done is not None:
+            # NB: not at once: whoever sends is not called back in the middle of that, nor is the parser.
+            told = error if isinstance(error, UpstreamError) else UpstreamError(f"{self.where}: {error}")
+            self._loop.call_soon(done, self._answer or told)
+            self._answer = None
+        self._fields, self._pieces = [], []
+        self.transport.abort()
+
+    # -- time -----------------------------------------------------------------------------------------------
+
+    def expect(self) -> None:
+        """Somebody waits for the next piece of the answer."""
+        self._asking = True
+        # NB: while the request's stream has nothing to send, the peer may have nothing to answer.
+        if self._state == _BODY and (self._pump is None or self.writable is not None):
+            self._expect_by(time.monotonic() + self._idle_timeout)
+
+    def relax(self) -> None:
+        """Nobody waits for the peer."""
+        self._asking = False
+        if self._state == _BODY:
+            self._deadline = math.inf
+
+    def _expect_by(self, deadline: float) -> None:
+        self._deadline = deadline
+        if deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self._look)
+
+    def _look(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        if self._deadline == math.inf:
+            return
+        if self._deadline > time.monotonic():
+            self._expect_by(self._deadline)
+            return
+        if self._state == _BODY and self._streamed:
+            what, seconds = "nothing more", self._idle_timeout
+        else:
+            what, seconds = "no answer", self._timeout
+        self.fail(UpstreamTimeout(f"{what} of {self.where} in {seconds:.3f} s"))
+
+    # -- the transport's callbacks --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        # NB: uvloop writes at once what is beyond the buffer's limit, all else at the end of the loop's turn:
+        # behind the answers to a whole batch. But it is the model that waits for the next one.
+        self.transport.set_write_buffer_limits(high=0)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.reusable = False
+        self._pool.forget(self)
+        if self._to_the_end and error is None:
+            self._complete()
+            self._hand_over()
+        elif self._state == _TUNNEL and error is None and self._body is not None:
+            self._body.finish()
+        elif is_silence(error):
+            self.fail(PeerSilent(f"{self.where} gave no sign of life before a complete answer: {error}"))
+            self._pool.silent(self)
+        else:
+            self.fail(self._ended_early(reset=isinstance(error, (ConnectionResetError, BrokenPipeError))))
+        if self._timer is not None:
+            self._timer.cancel()
+        self.resume_writing()
+
+    def eof_received(self) -> bool:
+        """See `asyncio.Protocol`."""
+        self.reusable = False
+        if self._state == _TUNNEL:
+            if self._body is not None:
+                self._body.finish()
+            return True  # the other half is still ours
+        if self._to_the_end:
+            self._complete()
+            self._hand_over()
+        elif self._state != _IDLE:
+            self.fail(self._ended_early(reset=was_reset(self.transport)))
+        return False
+
+    def _ended_early(self, *, reset: bool) -> ConnectionLost:
+        # NB: a kernel resets a connection whose socket is closed with bytes unread, or was closed before they
+        # came. A server that has read a request and then ends leaves an orderly end.
+        if reset and self._kept and self._state == _HEAD and not self._dry_bytes:
+            return RequestUnread(f"{self.where} closed the connection before it had read the request")
+        return ConnectionLost(f"the connection to {self.where} ended before a complete answer")
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        if self.writable is not None and not self.writable.done():
+            self.writable.set_result(None)
+        self.writable = None
+
+    def pause_reading(self) -> None:
+        """Take nothing more for now."""
+        if not self._paused and not self.transport.is_closing():
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take what comes again."""
+        if self._paused and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self._past_parser:
+            left = self._past_parser - len(data)
+            if left < 0:
+                self.reusable = False
+                data, left = data[:left], 0
+            self._past_parser = left
+            self._piece(data)
+            if not left and self._state == _BODY:
+                self._complete()
+                self._release()
+        elif self._state == _TUNNEL:
+            if self._body is not None:
+                self._body.feed(data)
+        elif self._state == _IDLE:  # nobody asked: whatever it says, it is not an answer of ours
+            self.reusable = False
+            self.transport.abort()
+        else:
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        self._dry_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if not self._over:
+                self._switch(data[upgrade.args[0] :])
+                return
+            self.reusable = False  # a switch behind a complete answer is none
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, AnswerUnreadable):
+                self.fail(cause)
+            elif not self._over:
+                self.fail(AnswerUnreadable(f"{self.where} gave no HTTP/1.1 answer: {error}"))
+            else:
+                self.reusable = False  # garbage behind a complete answer
+        if self._over:
+            if blank_lines_follow(data, self._length or 0):
+                self.reusable = False
+            self._release()
+        elif self._dry_bytes > MAX_HEAD_BYTES:
+            self.fail(AnswerUnreadable(f"{self.where} sent a head of more than {MAX_HEAD_BYTES} bytes"))
+        elif self._state == _BODY and self._length is not None:
+            self._past_parser = self._length - self._body_bytes
+            self._parser = None  # it stands in the middle of this body
+
+    # -- the parser's callbacks -----------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        if self._over:
+            self.reusable = False  # more than was asked for
+        self._fields = []
+        self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """See httptools."""
+        if self._in_head:  # trailers are read and dropped
+            # NB: the parser has skipped what is before a value, not what is behind it.
+            self._fields.append((name.lower(), value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self._in_head = False
+        if self._over:
+            return
+        parser = self._parser
+        status = parser.get_status_code()
+        if not 100 <= status <= 599:
+            raise AnswerUnreadable(f"{self.where}: expected a status from 100 to 599, found {status}")
+        if status < 200:
+            if status == 101 and not (parser.should_upgrade() and self._asked_for(self._fields)):
+                raise AnswerUnreadable(f"{self.where} switched protocols, which was not asked for")
+            if status > 101 and self._interim is not None:
+                self._interim(status, self._end_to_end())
+            return
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise AnswerUnreadable(f"{self.where}: expected HTTP/1.1, found {version}")
+        self._state = _BODY
+        self._status = status
+        self._dry_bytes = 0
+        self._body_bytes = 0
+        if status >= 300 or not self._streamed:
+            self._stop_sending()
+        length: int | None = None
+        chunked = False
+        for name, value in self._fields:
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"transfer-encoding":
+                # NB: once, and not in HTTP/1.0, which has none: another reader would see another body.
+                if chunked or version == "1.0" or value.lower() != b"chunked":
+                    raise AnswerUnreadable(f"{self.where}: expected transfer-encoding chunked, found another")
+                chunked = True
+        if not parser.should_keep_alive():
+            self.reusable = False
+        # NB: many servers end the connection some ms after the answer to an unhandled exception (uvicorn logs
+        # it first), without a word in its head. An answer of Penstock's own is honest.
+        if status >= 500 and not any(name == REASON for name, _ in self._fields):
+            self.reusable = False
+        if status == 204 and (chunked or length):  # a body may yet come that it must not have
+            self.reusable = False
+        bodiless = self._head_only or status in _NO_BODY_STATUS
+        self._length = None if bodiless else length
+        self._to_the_end = not (bodiless or chunked or length is not None)
+        if self._streamed:
+            self._deadline = math.inf
+            self._body = Body(self)
+            waiter, self._waiter = self._waiter, None
+            if waiter is not None and not waiter.done():
+                waiter.set_result(Answer(status, self._end_to_end(), length, self._body))
+        if self._head_only:  # the parser would wait for the body that HEAD leaves out
+            self._complete()
+            self._spent = True
+
+    def on_body(self, part: bytes) -> None:
+        """See httptools."""
+        if self._over:
+            self.reusable = False
+            return
+        self._dry_bytes = 0
+        self._piece(part)
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        if not self._over and self._state == _BODY:
+            if not self._parser.should_keep_alive():
+                self.reusable = False  # trailers can say so, too: the parser takes no other message then
+            self._complete()
+
+    # -- the answer -----------------------------------------------------------------------------------------
+
+    def _piece(self, part: bytes) -> None:
+        self._body_bytes += len(part)
+        if self._body is not None:
+            self._body.feed(part)
+        elif self._body_bytes > MAX_ANSWER_BYTES:
+            self.fail(AnswerUnreadable(f"{self.where} answered more than {MAX_ANSWER_BYTES} bytes"))
+        else:
+            self._pieces.append(part)
+
+    def _complete(self) -> None:
+        """The answer has come whole: give it to whoever waits."""
+        self._over = True
+        self._to_the_end = False
+        self._stop_sending()
+        self._deadline = math.inf
+        body, self._body = self._body, None
+        if body is not None:
+            body.finish()
+        elif self._done is not None:
+            self._answer = self._whole()
+        else:
+            waiter, self._waiter = self._waiter, None
+            if waiter is not None and not waiter.done():
+                waiter.set_result(self._whole())
+
+    def _asked_for(self, fields: list[tuple[bytes, bytes]]) -> bool:
+        """Whether an answer switches to a protocol that the request asked for."""
+        asked = {name.strip().lower() for name in self._upgrade.split(b",")} - {b""}
+        found = [value.lower() for name, value in fields if name == b"upgrade"]
+        return len(found) == 1 and found[0] in asked
+
+    def _whole(self) -> Response:
+        pieces = self._pieces
+        return Response(self._status, self._end_to_end(), pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _hand_over(self) -> None:
+        """Call back with a complete answer. The connection is in the pool by then: the next may use it."""
+        done, self._done = self._done, None
+        answer, self._answer = self._answer, None
+        if done is not None and answer is not None:
+            done(answer)
+
+    def _release(self) -> None:
+        """Go back to the pool, or end."""
+        self._over = False
+        self._kept = True
+        self._interim = None
+        self._state = _IDLE
+        self._fields, self._pieces = [], []  # an idle connection keeps no answer
+        if self.reusable:
+            self.resume_reading()
+            self._pool.put(self)
+        else:
+            self.transport.abort()
+        if self._done is not None:
+            self._hand_over()
+
+    def _switch(self, rest: bytes) -> None:
+        self._state = _TUNNEL
+        self._deadline = math.inf
+        self._dry_bytes = 0
+        self.reusable = False
+        self._stop_sending()
+        body = self._body = Body(self)
+        if rest:
+            body.feed(rest)
+        upgrade = next((value for name, value in self._fields if name == b"upgrade"), self._upgrade)
+        headers = (*self._end_to_end(), (b"connection", b"upgrade"), (b"upgrade", upgrade))
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            answer = Answer(101, headers, None, body)
+            answer.tunnel = UpstreamTunnel(self, body)
+            waiter.set_result(answer)
+
+    def _end_to_end(self) -> Headers:
+        fields = tuple(self._fields)
+        if any(name == b"connection" for name, _ in fields):
+            return end_to_end(fields)
+        return tuple([field for field in fields if field[0] not in DROPPED])

@@ -1,0 +1,280 @@
+"""`Upstream` on httptools: pooled connections, one exchange at a time on each.
+
+A connection goes back to the pool only after a complete answer that allows it, with nothing left over and
+the request's body sent whole. One that was cancelled, timed out, half closed, answered early, abandoned in
+the middle of a stream, that has answered 5xx (many servers then end the connection a little later, without a
+word in the answer), or that has sent a byte more than its answer is closed and never used again: a client
+that leaves cannot poison the pool. No request is ever sent twice here: one that is lost on a kept connection
+may have run. Instead a connection that has idled is looked at before it is used, and `RequestUnread` says
+where a request cannot have run, for whoever may send it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ssl
+import time
+from collections.abc import Callable
+from typing import cast
+
+from penstock_wire.addresses import join
+from penstock_wire.http import (
+    ConnectFailed,
+    ConnectTimeout,
+    Done,
+    GiveUp,
+    PeerSilent,
+    Request,
+    Response,
+    UpstreamError,
+)
+from penstock_wire.http.client import peer_liveness
+from penstock_wire.http.client.answer import Answer
+from penstock_wire.http.client.connection import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Connection
+
+__all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
+
+IDLE_SECONDS = 4.0
+"""How long an idle connection is kept: less than the 5 s after which uvicorn closes its own."""
+CONNECT_SECONDS = 2.0
+"""Enough for TCP to send its first packet a second time, after a second."""
+LOOK_FOR_SILENCE_SECONDS = 0.5
+LOOK_SECONDS = 0.05
+"""A connection that idled longer is asked whether its end has come: the loop may not have told yet."""
+
+
+class H1Upstream:
+    """An `Upstream` on httptools.
+
+    Args:
+        idle_seconds: how long an idle connection is kept.
+        connect_seconds: how long connecting may take, with the handshake where there is one.
+        tls: asked at each new connection what to check the server with; None = plain text.
+        silence_seconds: how long a server's machine may be silent before its connections end; None = as long
+            as TCP allows.
+    """
+
+    def __init__(
+        self,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        connect_seconds: float = CONNECT_SECONDS,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        silence_seconds: float | None = None,
+    ) -> None:
+        self._silence_seconds = silence_seconds
+        self._next_look: asyncio.TimerHandle | None = None
+        self._idle_seconds = idle_seconds
+        self._connect_seconds = connect_seconds
+        self._tls = tls
+        # By address, the one that was used last at the end.
+        self._idle: dict[tuple[str, int], dict[Connection, None]] = {}
+        self._open: set[Connection] = set()
+        self._retirements = 0
+        self.on_idle_lost: Callable[[tuple[str, int]], None] | None = None
+        """Called with the address when a server ends an idle connection: it may have ended itself."""
+
+    async def send(
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        *,
+        timeout: float,
+        connected: Callable[[], object] | None = None,
+    ) -> Response:
+        """See `Upstream.send`."""
+        connection = self._idle_for((host, port), request)
+        if connection is None:
+            connection, timeout = await self._connect((host, port), timeout, connected)
+        try:
+            answer = connection.send(request, timeout)
+        except UpstreamError:
+            self.put(connection)
+            raise
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            connection.abandon(answer)
+            raise
+
+    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
+        """See `Upstream.begin`."""
+        connection = None if request.fresh else self._take((host, port))
+        if connection is None:
+            return None
+        try:
+            connection.begin(request, timeout, done)
+        except UpstreamError:
+            self.put(connection)
+            raise
+        return functools.partial(connection.give_up, done)
+
+    async def open(
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        *,
+        timeout: float,
+        idle: float | None = None,
+        connected: Callable[[], object] | None = None,
+    ) -> Answer:
+        """See `Upstream.open`."""
+        connection = self._idle_for((host, port), request)
+        if connection is None:
+            connection, timeout = await self._connect((host, port), timeout, connected)
+        try:
+            head = connection.open(request, timeout, timeout if idle is None else idle)
+        except UpstreamError:
+            self.put(connection)
+            raise
+        try:
+            return await head
+        except asyncio.CancelledError:
+            connection.abandon(head)
+            if head.done() and not head.cancelled() and head.exception() is None:
+                head.result().abort()
+            raise
+
+    def _idle_for(self, key: tuple[str, int], request: Request) -> Connection | None:
+        if not request.fresh:
+            return self._take(key)
+        # NB: the new connection takes a place in the pool, or a search for a bad request would fill a server
+        # that bounds its connections.
+        if (idle := self._idle.get(key)) is not None:
+            oldest = next(iter(idle))
+            del idle[oldest]
+            if not idle:
+                del self._idle[key]
+            oldest.end()
+        return None
+
+    def _take(self, key: tuple[str, int]) -> Connection | None:
+        """The connection that was used last and is still good; those that are not are closed."""
+        idle = self._idle.get(key)
+        if idle is None:
+            return None
+        now = time.monotonic()
+        found: Connection | None = None
+        while idle and found is None:
+            connection, _ = idle.popitem()
+            age = now - connection.idle_since
+            if (
+                connection.reusable
+                and age < self._idle_seconds
+                and not connection.transport.is_closing()
+                and (age < LOOK_SECONDS or peer_liveness.nothing_waits(connection.transport))
+            ):
+                found = connection
+            else:
+                connection.end()
+        while idle and now - (oldest := next(iter(idle))).idle_since >= self._idle_seconds:
+            del idle[oldest]
+            oldest.end()
+        if not idle:
+            del self._idle[key]
+        return found
+
+    async def _connect(
+        self, key: tuple[str, int], timeout: float, connected: Callable[[], object] | None
+    ) -> tuple[Connection, float]:
+        """A new connection, and what is left of the time."""
+        host, port = key
+        seconds = min(timeout, self._connect_seconds)
+        started, retirements = time.monotonic(), self._retirements
+        connection = Connection(self, key)
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: cast("asyncio.Protocol", connection),
+                    host,
+                    port,
+                    ssl=None if self._tls is None else self._tls(),
+                )
+        except TimeoutError as error:
+            raise ConnectTimeout(f"cannot connect to {join(host, port)} within {seconds:.3f} s") from error
+        except OSError as error:
+            raise ConnectFailed(f"cannot connect to {join(host, port)}: {error}") from error
+        self._open.add(connection)
+        # NB: it may be older than this turn, in which its server, or another one, was retired.
+        connection.reusable = retirements == self._retirements
+        if connected is not None:
+            try:
+                connected()
+            except BaseException:  # whatever it is: nobody else knows this connection
+                connection.end()
+                raise
+        if self._silence_seconds is not None:
+            peer_liveness.probe(connection.transport, self._silence_seconds)
+            if self._next_look is None:
+                self._next_look = asyncio.get_running_loop().call_later(LOOK_FOR_SILENCE_SECONDS, self._look)
+        return connection, timeout - (time.monotonic() - started)
+
+    def put(self, connection: Connection) -> None:
+        """See `connection.Pool`."""
+        connection.idle_since = time.monotonic()
+        idle = self._idle.get(connection.key)
+        if idle is None:
+            idle = self._idle[connection.key] = {}
+        idle[connection] = None
+
+    def forget(self, lost: Connection) -> None:
+        """See `connection.Pool`: a pod that is gone leaves nothing behind."""
+        self._open.discard(lost)
+        idle = self._idle.get(lost.key)
+        if idle is not None and lost in idle:
+            del idle[lost]
+            if not idle:
+                del self._idle[lost.key]
+            if self.on_idle_lost is not None:
+                self.on_idle_lost(lost.key)
+
+    def silent(self, lost: Connection) -> None:
+        """See `connection.Pool`: one silent connection tells of all, unless one has heard since.
+
+        NB: those that were used later would each wait for a silence of their own, one after another.
+        """
+        if self._silence_seconds is None:
+            return
+        others = [one for one in self._open if one.key == lost.key and not one.transport.is_closing()]
+        # Half: what was sent last on the others may have been acknowledged a little later.
+        if all(peer_liveness.look(one.transport).heard_ago > self._silence_seconds / 2 for one in others):
+            for one in others:
+                one.fail(PeerSilent(f"nothing has come from {one.where} for some time, on any connection"))
+
+    def look_for_silence(self) -> None:
+        """End the connections on which sent data has not been acknowledged for the time of a silence."""
+        most = self._silence_seconds
+        for one in list(self._open):
+            if most is None or one.transport.is_closing():
+                continue
+            signs = peer_liveness.look(one.transport)
+            if signs.unacknowledged and signs.heard_ago >= most:
+                one.fail(PeerSilent(f"{one.where} has given no sign of life for {signs.heard_ago:.1f} s"))
+                self.silent(one)
+
+    def _look(self) -> None:
+        self._next_look = None
+        self.look_for_silence()
+        if self._open:
+            self._next_look = asyncio.get_running_loop().call_later(LOOK_FOR_SILENCE_SECONDS, self._look)
+
+    def retire(self, host: str, port: int) -> None:
+        """See `Upstream.retire`."""
+        key = (host, port)
+        self._retirements += 1
+        for connection in list(self._idle.pop(key, ())):
+            connection.end()
+        for connection in self._open:
+            if connection.key == key:
+                connection.reusable = False
+
+    async def close(self) -> None:
+        """See `Upstream.close`."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._idle.clear()
+        for connection in list(self._open):
+            connection.end()

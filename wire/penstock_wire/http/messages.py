@@ -1,0 +1,125 @@
+"""A request and an answer; `http` says what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from penstock_wire._mypyc import mypyc_attr
+from penstock_wire.headers import Headers
+
+if TYPE_CHECKING:
+    from penstock_wire.http import BodyReader
+
+Interim = Callable[[int, Headers], None]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Request:
+    """A request.
+
+    Args:
+        method: upper-case method.
+        target: path and query as received, percent-encoding untouched.
+        headers: end-to-end fields, names in lower case.
+        body: the whole body; empty where there is a stream.
+        peer: the client's address, for logs.
+        stream: the body as it comes, where it is not whole.
+        length: bytes of the stream, None where its sender did not say.
+        upgrade: the protocol that the client asks to switch to, as sent (`websocket`); empty for none.
+        interim: gets the status and the fields of each interim answer (RFC 9110 section 15.2) but 100 and
+            101, which concern one connection; None drops them.
+        fresh: send it on a new connection.
+    """
+
+    __slots__ = (
+        "body",
+        "fresh",
+        "headers",
+        "interim",
+        "length",
+        "method",
+        "peer",
+        "stream",
+        "target",
+        "upgrade",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: bytes,
+        peer: str = "",
+        stream: BodyReader | None = None,
+        length: int | None = None,
+        upgrade: bytes = b"",
+        interim: Interim | None = None,
+        fresh: bool = False,  # noqa: FBT001, FBT002 - mypyc calls faster by position
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body = body
+        self.peer = peer
+        self.stream = stream
+        self.length = length
+        self.upgrade = upgrade
+        self.interim = interim
+        self.fresh = fresh
+
+    def __repr__(self) -> str:
+        return f"Request({self.method} {self.target}, {self.headers}, {self.body[:100]!r})"
+
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return self.target.partition("?")[0]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Response:
+    """An answer; fields as in `Request`.
+
+    A stream is sent as it comes, chunked unless `length` is given. When it raises, the connection is cut
+    before the body's end, so that nobody takes a part for the whole. Its `aclose` is called when the client
+    goes away, where it has one.
+
+    Args:
+        status: the status code.
+        headers: end-to-end fields. Answers that share the very same object are cheaper to send.
+        body: the whole body; empty where there is a stream.
+        stream: the body as it comes.
+        length: bytes of the stream, or of the body that an answer to HEAD leaves out; None where nobody
+            knows.
+
+    `lines` are further fields, each with its line's end (CR LF): what the service itself says of this
+    answer alone. They are sent as they are, so whoever makes them must know their bytes.
+    """
+
+    __slots__ = ("body", "headers", "length", "lines", "status", "stream")
+
+    def __init__(
+        self,
+        status: int,
+        headers: Headers = (),
+        body: bytes = b"",
+        stream: AsyncIterator[bytes] | None = None,
+        length: int | None = None,
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.stream = stream
+        self.length = length
+        self.lines = b""
+
+    @property
+    def fields(self) -> Headers:
+        """All fields: `headers`, and behind them what `lines` hold."""
+        pairs = [line.partition(b": ") for line in self.lines.splitlines()]
+        return (*self.headers, *[(name, value) for name, _, value in pairs])
+
+    def __repr__(self) -> str:
+        return f"Response({self.status}, {self.headers}, {self.lines!r}, {self.body[:100]!r})"

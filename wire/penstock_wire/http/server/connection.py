@@ -1,0 +1,598 @@
+"""One connection of the front: the parser's callbacks fill an exchange, the service answers it.
+
+A connection has at most one exchange under way; pipelined ones wait in line, parsed, and reading pauses when
+there are many, so the answers leave in order. In words:
+
+- `_mode` says where received bytes go: to the parser (`PARSE`); around it, to a body of known length
+  (`BYPASS`); to a tunnel (`TUNNEL`); into `_behind` while it is open whether the connection will switch
+  protocols (`UNDECIDED`); nowhere, once no further request is read (`DROP`).
+- `_phase` says what the connection waits for: the next request, the rest of a head, the rest of a body.
+- `_incoming` is the exchange whose body is being received, `_current` the one that the service has; with a
+  stream they are the same for a while. `_line` holds those between.
+
+The end of a client's stream is its leaving, whatever is under way, but in a tunnel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from penstock_wire._mypyc import mypyc_attr
+from penstock_wire.addresses import unmapped
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import REQUEST_ID, Headers, get
+from penstock_wire.http import ClientGone, Request, Tunnel
+from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.server import head as heads
+from penstock_wire.http.server import limits, streams
+from penstock_wire.http.server.connection_base import (
+    BODY,
+    BYPASS,
+    DROP,
+    HEAD,
+    LINE_IS_LONG,
+    MUCH_BEHIND,
+    PARSE,
+    PLAIN,
+    TUNNEL,
+    UNDECIDED,
+    AnswerSide,
+    H1Exchange,
+)
+from penstock_wire.http.server.head_cache import Known
+from penstock_wire.http.server.upgrade_body import parser_in_body
+from penstock_wire.process import log
+
+if TYPE_CHECKING:
+    from penstock_wire.http.server.server import H1Front, H1Listener
+
+_SPECIAL = heads.SPECIAL
+_METHODS = heads.METHODS
+_MAX_FIELDS = limits.MAX_FIELDS
+_MAX_HEAD_BYTES = limits.MAX_HEAD_BYTES
+
+
+@mypyc_attr(native_class=False)
+class _EndedError(Exception):
+    """Stops the parser in the middle of what was received: nothing behind it will be served."""
+
+
+class H1Connection(AnswerSide):
+    """One connection.
+
+    Args:
+        front: its front.
+        listener: the address that it came to.
+        loop: the running loop.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, front: H1Front, listener: H1Listener, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(front, listener, loop)
+        self._parser = httptools.HttpRequestParser(self)
+
+    # -- the transport's callbacks --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        if len(self._front.connections) >= self._front.max_connections:
+            self._mode = DROP
+            self._transport.abort()
+            return
+        name = transport.get_extra_info("peername")
+        self._peer = unmapped(str(name[0])) if name else ""
+        self._front.connections.add(self)
+        self._listener.connections.add(self)
+        self._listener.empty.clear()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`; whoever works for the client is told."""
+        self._mode = DROP
+        self._last = True
+        self._front.connections.discard(self)
+        self._listener.leave(self)
+        self._parser = None  # it holds this connection
+        self._line = None
+        self._behind = b""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.fail("the client went away in the middle of its body")
+        if self._incoming is not None:
+            self._incoming.connection = None
+            self._incoming = None
+        if self._tunnel is not None:
+            self._tunnel.fail("the client went away")
+            self._tunnel = None
+        self._let_go()
+        if self._sender is not None:
+            self._sender.cancel()
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def eof_received(self) -> bool:
+        """The client sends no more; True keeps the connection, for the other half of a tunnel."""
+        # A client that leaves sends what a half-closing one sends, and leaving is what clients do: the
+        # service is told (by connection_lost), or the model would work for nobody.
+        self._last = True
+        if self._tunnel is not None:
+            self._tunnel.finish()
+            return not self._tunnel.sent_all
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes for the parser, unless `_mode` says otherwise."""
+        if self._mode:
+            self._around(data)
+            return
+        known = self._known
+        # NB: the parser has nothing of the next request, so what these bytes mean is in them alone.
+        look = known is not None and not (self._phase or self._dry_bytes or self._last) and known.awake()
+        if look and known is not None:
+            head = known.find(data)
+            if head is not None:
+                self._take(head, data)
+                return
+            self._learning = True
+        self._dry_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._switched(memoryview(data)[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._unreadable(error, data)
+        else:
+            if self._phase:
+                self._unfinished()
+            elif known is not None and self._read is not None:
+                known.learn(data, self._read)
+        if look:
+            self._learning = False
+            self._read = None
+
+    def _unreadable(self, error: Exception, data: bytes) -> None:
+        if not self._last:  # else it was we who ended the parsing
+            found = error.__context__
+            self._refuse(found if isinstance(found, PenstockError) else heads.cannot_read(error, data))
+
+    def _around(self, data: bytes) -> None:
+        """What was received is not for the parser."""
+        mode = self._mode
+        if mode == BYPASS:
+            left = self._left
+            if len(data) < left:
+                self.on_body(data)
+                return
+            self._mode = PARSE
+            self.on_body(data[:left])
+            self._parser = httptools.HttpRequestParser(self)  # the other one still waits for this body
+            rest = data[left:]
+            try:
+                self.on_message_complete()
+            except _EndedError:
+                return
+            if rest:
+                self.data_received(rest)
+        elif mode == TUNNEL and self._tunnel is not None:
+            self._tunnel.feed(data)
+        elif mode == UNDECIDED:
+            self._behind += data
+            if len(self._behind) > limits.BUFFER_BYTES:
+                self._pause(MUCH_BEHIND)
+
+    def _unfinished(self) -> None:
+        """A request has begun to come, and not ended."""
+        if self._last:
+            return
+        if self._dry_bytes > limits.MAX_HEAD_BYTES:
+            self._refuse(heads.head_too_large(self._url, limits.MAX_HEAD_BYTES))
+        elif self._phase == BODY:
+            if self._left > 0:
+                self._mode = BYPASS  # what comes next is body to its last byte, and needs no parser
+            self._tell_in_turn()
+
+    def _tell_in_turn(self) -> None:
+        """Tell the client to go on when all before has been answered; with a stream, its reader says when."""
+        if self._continue and self._current is None and not self._line and self._reader is None:
+            self._tell_to_go_on()
+
+    # -- the parser's callbacks -----------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        if self._last:
+            raise _EndedError
+        self._fresh = False
+        self._phase = HEAD
+        self._since = self._front.now
+
+    def on_url(self, part: bytes) -> None:
+        """A piece of the target."""
+        self._url = self._url + part if self._url else part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field, or a trailer."""
+        field = (name.lower(), value.rstrip())
+        if field[0] in _SPECIAL:
+            self._special.append(field)
+            if field[0] != b"host":
+                return
+        self._fields.append(field)
+
+    def on_headers_complete(self) -> None:
+        """A head: check it, make an exchange of it, begin the body."""
+        fields, special = self._fields, self._special
+        self._fields, self._special = [], []  # trailers go there, and are dropped
+        url, self._url = self._url, b""
+        parser = self._parser
+        method = _METHODS.get(parser.get_method())
+        hosts = length = 0
+        common = method is not None and url[0] == 47 and b"#" not in url and url.isascii()
+        for name, value in special:
+            if name == b"host":
+                hosts += 1
+                if value != self._host:
+                    heads.check_host(value)
+                    self._host = value
+            elif name == b"content-length" and value.isdigit():
+                length = int(value)
+            else:
+                common = False
+        if self._dry_bytes > _MAX_HEAD_BYTES or len(fields) > _MAX_FIELDS:
+            _check_size(url, fields)
+        self._dry_bytes = 0
+        self._phase = BODY
+        # NB: without a Connection field the parser keeps connections of HTTP/1.1 alone.
+        if common and hosts == 1 and parser.should_keep_alive():
+            request = Request(method, url.decode(), tuple(fields), b"", self._peer)  # type: ignore[arg-type]
+            self._incoming = exchange = H1Exchange(self, request, keep=True)
+            if length:
+                self._left = length
+                if length > self._listener.whole_bytes:
+                    self._begin_body(exchange, length)
+                    return
+            if self._learning:
+                self._read = Known(request.method, request.target, request.headers, length)
+        else:
+            self._uncommon(url, fields, special)
+
+    def _uncommon(self, url: bytes, fields: heads.Fields, special: heads.Fields) -> None:
+        """Take a head that has more in it than most have."""
+        parser = self._parser
+        method = parser.get_method().decode("latin-1")
+        found = heads.framing(parser.get_http_version(), special, keep=parser.should_keep_alive())
+        target, host = heads.origin_form(method, url)
+        if host is not None:  # an http URL: what it names is the host
+            fields = [field for field in fields if field[0] != b"host"]
+            fields.insert(0, (b"host", host))
+        if found.named:
+            fields = [field for field in fields if field[0] not in found.named]
+        request = Request(method, target, tuple(fields), b"", self._peer)
+        self._incoming = exchange = H1Exchange(self, request, keep=found.keep)
+        exchange.old = found.old
+        self._left = -1 if found.chunked else found.length
+        self._continue = exchange.expects = found.expects and self._left != 0
+        if self._left and parser.should_upgrade():
+            # NB: httptools takes no body behind an `Upgrade`: what is one would be read as the next request.
+            self._behind_upgrade = (exchange, self._left)
+            self._incoming = None
+        elif self._left:
+            self._begin_body(exchange, None if found.chunked else found.length)
+        elif found.upgrade and found.keep and parser.should_upgrade():
+            request.upgrade = found.upgrade
+            if self._listener.streams is not None:
+                self._undecided = exchange
+
+    def _begin_body(self, exchange: H1Exchange, length: int | None) -> None:
+        """Ask whether the body is to be a stream, and refuse one that is too large to be whole."""
+        request = exchange.request
+        wanted = self._listener.streams
+        if wanted is not None:
+            request.length = length  # what is asked about
+            try:
+                stream = wanted(request)
+            except Exception as error:
+                log("handler failed", level="error", error=repr(error))
+                raise PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler") from error
+            if stream:
+                request.stream = self._reader = streams.Inbound(self)
+                self._enqueue(exchange)
+                if self._mode == DROP:
+                    raise _EndedError
+                return
+            request.length = None
+        if length is not None and length > self._front.max_body_bytes:
+            raise self._too_large(f"{length}")
+
+    def on_body(self, part: bytes) -> None:
+        """A piece of a body, unframed."""
+        self._dry_bytes = 0
+        size = len(part)
+        if self._left > 0:
+            self._left -= size
+        self._body_bytes += size
+        if self._reader is not None:
+            self._since = self._front.now
+            self._reader.feed(part)
+            return
+        incoming = self._incoming
+        if incoming is None or incoming.connection is None:
+            # Answered before its end: read away a little, to keep the connection (RFC 9112 section 9.3).
+            if self._body_bytes > limits.DRAIN_BYTES:
+                self._end_now()
+            return
+        if self._body_bytes > self._front.max_body_bytes:
+            raise self._too_large("a larger one")
+        self._pieces.append(part)
+
+    def on_message_complete(self) -> None:
+        """The end of a request."""
+        if self._last:
+            raise _EndedError
+        exchange, self._incoming = self._incoming, None
+        self._dry_bytes = self._left = 0
+        self._phase = PLAIN
+        self._since = self._front.now
+        if self._special or self._fields:  # trailers
+            self._fields, self._special = [], []
+            self._known = None  # a trailer may tell the parser to end the connection
+        if exchange is None:
+            return
+        request = exchange.request
+        exchange.complete = True
+        exchange.plain = exchange.keep and request.method != "HEAD"
+        if self._body_bytes:
+            self._body_bytes = 0
+            pieces = self._pieces
+            if pieces:
+                request.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                pieces.clear()
+        self._continue = False
+        if not exchange.keep:
+            self._last = True
+        if self._reader is not None:
+            self._reader.finish()
+            self._reader = None
+        elif request.stream is not None:
+            pass  # the service has had it for long
+        elif self._current is None and not self._line and not self._paused:
+            self._current = exchange
+            try:
+                self._service(exchange)
+            except (Exception, asyncio.CancelledError) as error:
+                exchange.fail(error)
+        else:
+            self._enqueue(exchange)
+        if self._last and self._mode != TUNNEL:
+            self._mode = DROP
+            raise _EndedError
+
+    # -- requests in ----------------------------------------------------------------------------------------
+
+    def _take(self, head: Known, data: bytes) -> None:
+        """Take a whole request whose head came before: as the parser's callbacks would."""
+        self._fresh = False
+        self._since = self._front.now
+        body = data[len(data) - head.length :] if head.length else b""
+        request = Request(head.method, head.target, head.fields, body, self._peer)
+        exchange = H1Exchange(self, request, keep=True)
+        exchange.complete = True
+        exchange.plain = head.plain
+        self._enqueue(exchange)
+
+    def _enqueue(self, entry: H1Exchange) -> None:
+        """Hand an exchange to the service, now or when its turn comes."""
+        if self._current is None and not self._line and not self._paused:
+            self._current = entry
+            try:
+                self._service(entry)
+            except (Exception, asyncio.CancelledError) as error:
+                entry.fail(error)
+            return
+        if not self._front.pipelining:
+            found = "found one behind another"
+            self._refuse(PenstockError(Reason.BAD_REQUEST, f"expected one request at a time, {found}"))
+            return
+        if self._line is None:
+            self._line = collections.deque()
+        self._line.append(entry)
+        if len(self._line) > limits.MAX_PIPELINED:
+            self._pause(LINE_IS_LONG)
+        if self._current is None:
+            self._soon()
+
+    def _advance(self) -> None:
+        """Go on behind an answer: serve what is in line, read what was held back."""
+        self._scheduled = False
+        line = self._line
+        while line and self._current is None and not self._paused and not self._transport.is_closing():
+            entry = line.popleft()
+            if isinstance(entry, PenstockError):
+                self._end_with(entry)
+                return
+            self._current = entry
+            try:
+                self._service(entry)
+            except (Exception, asyncio.CancelledError) as error:
+                entry.fail(error)
+        if line is not None and len(line) <= limits.MAX_PIPELINED:
+            self._resume(LINE_IS_LONG)
+        if self._current is not None or line or self._transport.is_closing():
+            return
+        self._tell_in_turn()
+        if self._mode == UNDECIDED and self._undecided is None:
+            behind, self._behind = self._behind, b""
+            self._mode = PARSE
+            self._resume(MUCH_BEHIND)
+            if behind:
+                self.data_received(behind)
+
+    def _refuse(self, error: PenstockError) -> None:
+        """Answer an error behind what is in line; read nothing more."""
+        self._last = True
+        self._mode = DROP
+        self._phase = PLAIN
+        reader, self._reader = self._reader, None
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None and incoming.connection is None:  # its answer has been sent, or begun
+            if incoming is self._current:
+                self._let_go()
+                self._cut()
+            else:
+                self._end_now()
+        elif incoming is not None and incoming is self._current:
+            self._let_go()
+        elif self._line and self._line[-1] is incoming:
+            self._line.pop()
+        if reader is not None:
+            reader.fail(error.detail)
+        if self._lingering or self._transport.is_closing():
+            return
+        if self._current is None and not self._line:
+            self._end_with(error)
+            return
+        if self._line is None:
+            self._line = collections.deque()
+        self._line.append(error)
+
+    def _too_large(self, found: str) -> PenstockError:
+        headers = self._incoming.request.headers if self._incoming is not None else ()
+        request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1")
+        return PenstockError(
+            Reason.TOO_LARGE,
+            f"expected a body of at most {self._front.max_body_bytes} bytes, found {found}",
+            extra={"request_id": request_id} if request_id else None,
+        )
+
+    # -- switching protocols ------------------------------------------------------------------------------
+
+    def switch(self, headers: Headers) -> Tunnel:
+        """Answer 101 and become a tunnel."""
+        if self._transport.is_closing():
+            raise ClientGone("the client went away")
+        if self._undecided is None:
+            raise ValueError("expected a listener whose connections may switch protocols")
+        self._transport.write(heads.interim_head(101, headers))
+        self._tunnel = tunnel = streams.FrontTunnel(self)
+        self._current = self._undecided = None
+        self._last = True
+        self._mode = TUNNEL
+        behind, self._behind = self._behind, b""
+        self._resume(MUCH_BEHIND)
+        tunnel.feed(behind)
+        return tunnel
+
+    def _switched(self, rest: memoryview) -> None:
+        """The parser has stopped behind a head that asks to switch protocols."""
+        while True:
+            if self._behind_upgrade is not None:
+                if not self._go_on_with_body(*self._behind_upgrade):
+                    return
+            else:
+                self._parser = httptools.HttpRequestParser(self)
+            if self._mode == TUNNEL and self._tunnel is not None:
+                self._tunnel.feed(bytes(rest))
+                return
+            if self._mode or self._last:
+                return
+            if self._undecided is not None:
+                self._mode = UNDECIDED
+                self._behind = bytes(rest)
+                return
+            if not rest:
+                if self._phase:
+                    self._unfinished()
+                return
+            # We may ignore an `Upgrade` (RFC 9110 section 7.8); what follows is read on.
+            self._dry_bytes = len(rest)
+            try:
+                self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                self._unreadable(error, bytes(rest))
+                return
+            else:
+                if self._phase:
+                    self._unfinished()
+                return
+
+    def _go_on_with_body(self, exchange: H1Exchange, left: int) -> bool:
+        """Receive the body of a request whose `Upgrade` is ignored; False where nothing more is received."""
+        self._behind_upgrade = None
+        self._incoming, self._left, self._phase = exchange, left, BODY
+        self._parser = parser_in_body(self, left)
+        try:
+            self._begin_body(exchange, None if left < 0 else left)
+        except PenstockError as error:
+            self._refuse(error)
+        except _EndedError:
+            pass
+        return self._mode == PARSE
+
+    # -- time and the end -----------------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> bool:
+        """Whether the peer has kept us waiting too long.
+
+        Args:
+            now: what `H1Front.now` is, in seconds.
+        """
+        if self._paused:
+            found = self._transport.get_write_buffer_size()
+            if found != self._stuck_bytes:
+                self._stuck_bytes, self._stuck_since = found, now
+            return now - self._stuck_since > limits.WRITE_SECONDS + limits.SWEEP_SECONDS
+        if self._tunnel is not None or self._holders or self._undecided is not None:
+            return False
+        if self._current is not None and (self._reader is None or self._continue):
+            return False  # it waits for us
+        if self._lingering:
+            patience = limits.LINGER_SECONDS
+        elif self._phase == PLAIN:
+            # NB: `_since` may be a whole sweep old when a connection is made.
+            closing = self._fresh and self._listener.closing
+            patience = limits.SWEEP_SECONDS if closing else limits.IDLE_SECONDS
+        else:
+            patience = limits.HEAD_SECONDS if self._phase == HEAD else limits.BODY_SECONDS
+        return now - self._since > patience + limits.SWEEP_SECONDS
+
+    def expire(self) -> None:
+        """The peer kept us waiting too long: tell it if it was in the middle of a request, and close."""
+        if self._paused or self._lingering:
+            self._cut()
+        elif self._phase == PLAIN:
+            if nothing_waits(self._transport):
+                self._transport.close()
+        else:
+            self._refuse(
+                PenstockError(Reason.BAD_REQUEST, "expected the rest of the request in time", status=408)
+            )
+
+    def close_if_idle(self) -> None:
+        """Close now unless a request is read or answered, or one is sure to come.
+
+        Closed with a request unread, a connection would be reset, and its client could not tell whether the
+        request was executed. Who has just connected is about to send; the sweep ends those who do not.
+        """
+        if self._current is None and not self._line and self._phase == PLAIN and self._tunnel is None:
+            ending = self._transport.is_closing()
+            if not ending and not self._fresh and nothing_waits(self._transport):
+                self._transport.close()
+
+
+def _check_size(url: bytes, fields: heads.Fields) -> None:
+    """Refuse a head that is too large.
+
+    Raises:
+        PenstockError: 414 or 431.
+    """
+    if len(fields) > _MAX_FIELDS:
+        raise heads.fields_too_large(f"expected at most {_MAX_FIELDS} header fields")
+    if len(url) + sum(len(name) + len(value) for name, value in fields) > _MAX_HEAD_BYTES:
+        raise heads.head_too_large(url, _MAX_HEAD_BYTES)

@@ -1,0 +1,476 @@
+"""The answering half of a connection: its state, what is written, and what pauses reading.
+
+The other half, `connection`, says in words what the state means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import socket
+import struct
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import Headers
+from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
+from penstock_wire.http.server import head as heads
+from penstock_wire.http.server import limits, streams
+from penstock_wire.http.server.head_cache import Known, KnownHeads
+from penstock_wire.process import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock_wire.http.server.server import H1Front, H1Listener
+
+PLAIN, HEAD, BODY = 0, 1, 2
+PARSE, BYPASS, TUNNEL, UNDECIDED, DROP = 0, 1, 2, 3, 4
+LINE_IS_LONG, STREAM_IS_FULL, MUCH_BEHIND = 1, 2, 4  # why reading pauses
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSE = b"connection: close\r\n"
+_LAST_LINES = heads.LAST_LINES
+_NO_BODY_STATUS = heads.NO_BODY_STATUS
+_JOINED_BYTES = 64 * 1024  # up to here one copy is cheaper than a second buffer to write
+
+
+class H1Exchange:
+    """An `Exchange`; its request is complete, or has a stream."""
+
+    __slots__ = ("complete", "connection", "expects", "gone", "keep", "old", "plain", "request")
+
+    def __init__(self, connection: AnswerSide, request: Request, *, keep: bool) -> None:
+        self.connection: AnswerSide | None = connection
+        self.request = request
+        self.gone: Callable[[], object] | None = None
+        self.keep = keep
+        self.old = False  # HTTP/1.0
+        self.expects = False  # the client waits for `100 Continue`
+        self.complete = False  # the whole body was received
+        self.plain = False  # complete, and its answer has a body and is not the last
+
+    def answer(self, response: Response) -> None:
+        """See `Exchange.answer`."""
+        connection = self.connection
+        if connection is not None:
+            self.connection = self.gone = None
+            connection.answer(self, response)
+        elif response.stream is not None:
+            streams.let_go(response.stream)
+
+    def fail(self, error: BaseException) -> None:
+        """What should have answered has raised: tell it in the log, answer 500 and close."""
+        log("handler failed", level="error", error=repr(error))
+        self.keep = self.plain = False
+        self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
+
+    def interim(self, status: int, headers: Headers) -> None:
+        """See `Exchange.interim`."""
+        if self.connection is not None and not self.old:
+            self.connection.interim(status, headers)
+
+    def switch(self, headers: Headers) -> Tunnel:
+        """See `Exchange.switch`."""
+        if self.connection is None:
+            raise ClientGone("the client is gone, or was answered")
+        if not self.request.upgrade:
+            raise ValueError("expected a request that asks to switch protocols")
+        connection = self.connection
+        tunnel = connection.switch(headers)
+        self.connection = self.gone = None
+        return tunnel
+
+
+class AnswerSide:
+    """A connection, as far as it answers.
+
+    To the loop an `asyncio.Protocol`, which is asked for its methods only: it does not inherit from it, as no
+    class does that is compiled (`compile_modules.py` says why).
+
+    Args:
+        front: its front.
+        listener: the address that it came to.
+        loop: the running loop.
+    """
+
+    __slots__ = (
+        "_behind",
+        "_behind_upgrade",
+        "_body_bytes",
+        "_continue",
+        "_current",
+        "_dry_bytes",
+        "_fields",
+        "_fresh",
+        "_front",
+        "_heads",
+        "_holders",
+        "_host",
+        "_incoming",
+        "_known",
+        "_last",
+        "_learning",
+        "_left",
+        "_line",
+        "_lingering",
+        "_listener",
+        "_loop",
+        "_mode",
+        "_parser",
+        "_paused",
+        "_peer",
+        "_phase",
+        "_pieces",
+        "_read",
+        "_reader",
+        "_scheduled",
+        "_sender",
+        "_service",
+        "_since",
+        "_special",
+        "_stuck_bytes",
+        "_stuck_since",
+        "_transport",
+        "_tunnel",
+        "_undecided",
+        "_url",
+        "_writable",
+    )
+
+    def __init__(self, front: H1Front, listener: H1Listener, loop: asyncio.AbstractEventLoop) -> None:
+        self._front = front
+        self._listener = listener
+        self._service = listener.service
+        self._heads: heads.AnswerHead = front.heads
+        self._known: KnownHeads | None = listener.known
+        self._loop = loop
+        self._transport: asyncio.Transport
+        self._parser: Any = None
+        self._peer = ""
+        self._mode = PARSE
+        self._phase = PLAIN
+        self._since = front.now  # when the phase began, or its last progress
+        self._fresh = True  # no request has come yet
+        self._last = False  # no further request is read
+        self._lingering = False  # the end was written; what still comes is dropped
+        self._scheduled = False  # `_advance` will be called
+        # the request that is being received
+        self._url = b""
+        self._fields: heads.Fields = []
+        self._special: heads.Fields = []
+        self._host = b""  # the last Host that was found well-formed
+        self._learning = False  # what is being read may be worth keeping
+        self._read: Known | None = None  # the last head that it may be, while reading
+        self._incoming: H1Exchange | None = None
+        self._reader: streams.Inbound | None = None
+        self._pieces: list[bytes] = []
+        self._body_bytes = 0
+        self._left = 0  # bytes of the body to come, -1 = not known
+        self._dry_bytes = 0  # received since the last complete head or part of a body
+        self._continue = False  # the client is to be told to go on when its turn comes
+        # requests in line, the last of which may be a refusal
+        self._line: collections.deque[H1Exchange | PenstockError] | None = None
+        self._current: H1Exchange | None = None
+        self._holders = 0  # who asks that reading pause
+        # writing
+        self._paused = False
+        self._stuck_since = 0.0
+        self._stuck_bytes = 0
+        self._writable: asyncio.Future[None] | None = None
+        self._sender: asyncio.Task[None] | None = None
+        # switching protocols
+        self._undecided: H1Exchange | None = None
+        self._behind = b""
+        self._behind_upgrade: tuple[H1Exchange, int] | None = (
+            None  # a head whose body the parser does not take
+        )
+        self._tunnel: streams.FrontTunnel | None = None
+
+    def switch(self, headers: Headers) -> Tunnel:
+        """Answer 101 and become a tunnel."""
+        raise NotImplementedError
+
+    def _advance(self) -> None:
+        """Go on behind an answer."""
+        raise NotImplementedError
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is sent."""
+        self._paused = True
+        self._stuck_since = self._front.now
+        self._stuck_bytes = self._transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        """The client has taken what it was sent."""
+        self._paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        if self._line and self._current is None:
+            self._soon()
+
+    def _soon(self) -> None:
+        # NB: not at once: whoever answers is not called with the next request in the middle of it.
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._advance)
+
+    def _let_go(self) -> None:
+        """The exchange under way is none any more: tell its service."""
+        current, self._current = self._current, None
+        if current is None:
+            return
+        current.connection = None
+        gone, current.gone = current.gone, None
+        if gone is not None:
+            try:
+                gone()
+            except Exception as error:
+                log("handler failed", level="error", error=repr(error))
+
+    # -- answers out ----------------------------------------------------------------------------------------
+
+    def answer(self, exchange: H1Exchange, response: Response) -> None:
+        """Send the answer of the exchange under way, and go on to the next."""
+        front = self._front
+        status = response.status
+        if (
+            exchange.plain
+            and response.stream is None
+            and not self._listener.closing
+            and status not in _NO_BODY_STATUS
+        ):
+            body = response.body
+            length = len(body)
+            last = _LAST_LINES[length] if length < 2048 else b"content-length: %d\r\n\r\n" % length
+            try:
+                beginning = self._heads.beginning(status, response.headers)
+            except (ValueError, TypeError) as error:
+                self._unsendable(exchange, response.stream, error)
+                return
+            if length <= _JOINED_BYTES:
+                self._transport.write(b"".join((beginning, response.lines, last, body)))
+            else:
+                self._transport.write(b"".join((beginning, response.lines, last)))
+                self._transport.write(body)
+            self._current = None
+            self._since = front.now  # the service's time was not the client's
+            if self._line or self._continue or self._undecided is not None:
+                if self._undecided is exchange:
+                    self._undecided = None
+                self._soon()
+            return
+        try:
+            self._answer_uncommon(exchange, response)
+        except (ValueError, TypeError) as error:
+            self._unsendable(exchange, response.stream, error)
+
+    def _unsendable(
+        self, exchange: H1Exchange, stream: AsyncIterator[bytes] | None, error: Exception
+    ) -> None:
+        log("answer cannot be sent", level="error", error=repr(error))
+        exchange.keep = False
+        if stream is not None:
+            streams.let_go(stream)
+        detail = f"{type(error).__name__} in a handler"
+        self._answer_uncommon(exchange, PenstockError(Reason.INTERNAL, detail).response())
+
+    def interim(self, status: int, headers: Headers) -> None:
+        """Send an interim answer of the exchange under way."""
+        try:
+            head = heads.interim_head(status, headers)
+        except ValueError as error:
+            log("interim answer cannot be sent", level="warning", error=repr(error))
+            return
+        if not self._transport.is_closing():
+            self._transport.write(head)
+
+    def _answer_uncommon(self, exchange: H1Exchange, response: Response) -> None:
+        """Send an answer that is a stream, has no body, or may be the last."""
+        keep = exchange.keep and not self._listener.closing
+        stream = response.stream
+        bodiless = exchange.request.method == "HEAD" or response.status in heads.NO_BODY_STATUS
+        body = response.body
+        # An answer to HEAD may tell of a body that it leaves out.
+        length = len(body) if stream is None and response.length is None else response.length
+        chunked = False
+        if response.status in heads.NO_BODY_STATUS or (
+            # Nothing says how long the body would be.
+            exchange.request.method == "HEAD" and not length and response.length is None
+        ):
+            tail = b""
+        elif length is not None:
+            tail = b"content-length: %d\r\n" % length
+        elif exchange.old:
+            tail = b""
+            keep = False
+        else:
+            tail = b"transfer-encoding: chunked\r\n"
+            chunked = True
+        sending = stream is not None and not bodiless
+        if not exchange.complete and not sending and not self._may_drain(exchange):
+            keep = False
+        if not keep:
+            tail += _CLOSE
+        beginning = self._heads.beginning(response.status, response.headers)
+        head = b"".join((beginning, response.lines, tail, b"\r\n"))
+        exchange.keep = keep
+        self._transport.write(head if bodiless or stream is not None else head + body)
+        if stream is None:
+            self._answered(exchange)
+        elif bodiless:
+            self._sender = self._loop.create_task(self._close_stream(exchange, stream))
+        else:
+            self._sender = self._loop.create_task(self._send(exchange, stream, length, chunked=chunked))
+
+    def _may_drain(self, exchange: H1Exchange) -> bool:
+        """Whether the rest of the request's body is short enough to be read away."""
+        return 0 < self._left <= limits.DRAIN_BYTES and not (exchange.expects and not self._body_bytes)
+
+    async def _send(
+        self, exchange: H1Exchange, stream: AsyncIterator[bytes], length: int | None, *, chunked: bool
+    ) -> None:
+        try:
+            await streams.send(self, stream, chunked=chunked, length=length)
+        except (ClientGone, UpstreamError):
+            self._cut()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            self._cut()
+            if task is not None and task.cancelling():
+                raise
+        except Exception as error:
+            log("answer's stream failed", level="error", error=repr(error))
+            self._cut()
+        else:
+            self._streamed(exchange)
+        finally:
+            self._sender = None
+
+    async def _close_stream(self, exchange: H1Exchange, stream: AsyncIterator[bytes]) -> None:
+        try:
+            await streams.close(stream)
+        except Exception as error:
+            log("answer's stream failed", level="error", error=repr(error))
+        self._sender = None
+        self._streamed(exchange)
+
+    def _streamed(self, exchange: H1Exchange) -> None:
+        if self._transport.is_closing():
+            return
+        if not exchange.complete and not self._may_drain(exchange):
+            exchange.keep = False
+        self._answered(exchange)
+
+    def _answered(self, exchange: H1Exchange) -> None:
+        """The whole answer has been written."""
+        self._current = None
+        self._since = self._front.now
+        if self._undecided is exchange:
+            self._undecided = None
+        reader = self._reader
+        if reader is not None and self._incoming is exchange:  # and not the next one's
+            self._reader = None
+            reader.fail("the request was answered before its end")
+            self._body_bytes = 0  # what is read away counts from here
+        if exchange.keep:
+            self._soon()
+        elif exchange.complete and not self._line and not self._behind and self._phase == PLAIN:
+            self._last = True
+            self._mode = DROP
+            self._transport.close()
+        else:
+            self._end_now()
+
+    def _end_with(self, error: PenstockError) -> None:
+        """Answer a refusal, which is the last answer."""
+        answer = error.response()
+        tail = b"content-length: %d\r\n%b\r\n" % (len(answer.body), _CLOSE)
+        self._transport.write(self._heads.beginning(answer.status, answer.headers) + tail + answer.body)
+        self._end_now()
+
+    def _end_now(self) -> None:
+        """End the connection so that its client reads what was written, whatever it is sending."""
+        if self._lingering:
+            return
+        self._last = self._lingering = True
+        self._mode = DROP
+        self._line = None
+        self._phase = PLAIN
+        self._since = self._front.now
+        if not self._transport.is_closing():
+            self._resume(self._holders)
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()  # TLS has no half: it tells the end, and waits for the client's
+
+    def _cut(self) -> None:
+        """End the connection so that nobody takes what was sent for the whole."""
+        if self._transport.is_closing():
+            return
+        found = self._transport.get_extra_info("socket")
+        if found is not None:  # a reset: to HTTP/1.0 an orderly end would be the body's
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    # -- what streams and tunnels ask for -----------------------------------------------------------------
+
+    def _tell_to_go_on(self) -> None:
+        self._continue = False
+        if not self._body_bytes:  # RFC 9110 section 10.1.1: not where the body has begun to come
+            self._transport.write(_CONTINUE)
+
+    def hold(self, source: streams.Inbound) -> None:
+        """See `streams.Carrier`."""
+        self._pause(STREAM_IS_FULL)
+
+    def release(self, source: streams.Inbound) -> None:
+        """See `streams.Carrier`."""
+        self._since = self._front.now
+        self._resume(STREAM_IS_FULL)
+
+    def wanted(self) -> None:
+        """See `streams.Carrier`."""
+        if self._continue and self._current is self._incoming:
+            self._tell_to_go_on()
+
+    def write(self, data: bytes) -> bool:
+        """See `streams.Carrier`."""
+        if self._transport.is_closing():
+            raise ClientGone("the client went away")
+        self._transport.write(data)
+        return not self._paused
+
+    async def writable(self) -> None:
+        """See `streams.Carrier`."""
+        if self._writable is None or self._writable.done():
+            self._writable = self._loop.create_future()
+        await asyncio.shield(self._writable)
+        if self._transport.is_closing():
+            raise ClientGone("the client went away")
+
+    def end_tunnel(self) -> None:
+        """See `streams.Carrier`."""
+        if self._transport.is_closing():
+            return
+        if self._tunnel is not None and self._tunnel.ended:
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
+        self._transport.abort()
+
+    def _pause(self, holder: int) -> None:
+        if not self._holders and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._holders |= holder
+
+    def _resume(self, holder: int) -> None:
+        if self._holders & holder:
+            self._holders &= ~holder
+            if not self._holders and not self._transport.is_closing():
+                self._transport.resume_reading()

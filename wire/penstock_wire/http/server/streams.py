@@ -1,0 +1,217 @@
+"""Bodies that are read as they come, tunnels, and answers that are sent as they come.
+
+Received bytes wait in an `Inbound`, which asks its connection to pause reading while there are too many of
+them: a slow reader inside slows the client down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from penstock_wire.http import ClientGone
+from penstock_wire.http.server import limits
+from penstock_wire.process import log
+
+
+class Carrier(Protocol):
+    """What a stream needs of its connection."""
+
+    def hold(self, source: Inbound) -> None:
+        """Pause reading."""
+        ...
+
+    def release(self, source: Inbound) -> None:
+        """Resume reading."""
+        ...
+
+    def wanted(self) -> None:
+        """Somebody waits for the body: the client may be told to send it."""
+        ...
+
+    def write(self, data: bytes) -> bool:
+        """Send; False where the peer does not take it yet. Raises ClientGone."""
+        ...
+
+    async def writable(self) -> None:
+        """Wait until the peer takes more. Raises ClientGone."""
+        ...
+
+    def end_tunnel(self) -> None:
+        """Send no more."""
+        ...
+
+    def abort(self) -> None:
+        """Close now."""
+        ...
+
+
+class Inbound:
+    """Bytes that were received and not yet read; a `BodyReader`."""
+
+    __slots__ = ("_carrier", "_error", "_pieces", "_size", "_waiter", "ended", "held")
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+        self._pieces: collections.deque[bytes] = collections.deque()
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: str = ""
+        self.ended = False
+        self.held = False
+
+    def feed(self, data: bytes) -> None:
+        """More bytes came."""
+        if not data or self._error:
+            return
+        self._pieces.append(data)
+        self._size += len(data)
+        self._wake()
+        if self._size > limits.BUFFER_BYTES and not self.held:
+            self.held = True
+            self._carrier.hold(self)
+
+    def finish(self) -> None:
+        """That was all."""
+        self.ended = True
+        self._wake()
+        self._resume()  # no more of it can come; who answers without reading it would leave reading paused
+
+    def fail(self, why: str) -> None:
+        """It ended early; what was not read yet is dropped."""
+        if self.ended or self._error:
+            return
+        self._error = why
+        self.discard()
+        self._wake()
+
+    def discard(self) -> None:
+        """Nobody will read on."""
+        self._pieces.clear()
+        self._size = 0
+        self._resume()
+
+    async def read(self) -> bytes:
+        """See `BodyReader.read`."""
+        while not self._pieces:
+            if self._error:
+                raise ClientGone(self._error)
+            if self.ended:
+                return b""
+            self._carrier.wanted()
+            if self._waiter is not None:
+                raise RuntimeError("expected one reader at a time")
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        piece = self._pieces.popleft()
+        self._size -= len(piece)
+        if self.held and self._size <= limits.BUFFER_BYTES // 4:
+            self._resume()
+        return piece
+
+    def _resume(self) -> None:
+        if self.held:
+            self.held = False
+            self._carrier.release(self)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class FrontTunnel(Inbound):
+    """A `Tunnel` on a client's connection."""
+
+    __slots__ = ("sent_all",)
+
+    def __init__(self, carrier: Carrier) -> None:
+        super().__init__(carrier)
+        self.sent_all = False
+
+    async def write(self, data: bytes) -> None:
+        """See `Tunnel.write`."""
+        if self._error:
+            raise ClientGone(self._error)
+        if self.sent_all:
+            raise ValueError("expected no write behind the end")
+        if data and not self._carrier.write(data):
+            await self._carrier.writable()
+
+    def end(self) -> None:
+        """See `Tunnel.end`."""
+        if not self.sent_all:
+            self.sent_all = True
+            self._carrier.end_tunnel()
+
+    def abort(self) -> None:
+        """See `Tunnel.abort`."""
+        self.fail("the tunnel was closed")
+        self._carrier.abort()
+
+
+async def send(carrier: Carrier, stream: AsyncIterator[bytes], *, chunked: bool, length: int | None) -> None:
+    """Send an answer's stream to its end.
+
+    Args:
+        carrier: the connection, whose answer's head has been written.
+        stream: the pieces; its `aclose` is called in any case, where it has one.
+        chunked: frame the pieces as chunks (RFC 9112 section 7.1).
+        length: bytes that were announced, None for none.
+
+    Raises:
+        ClientGone: there is nobody any more.
+        ValueError: it was longer or shorter than announced.
+        Exception: what the stream raises.
+    """
+    left = length
+    try:
+        async for piece in stream:
+            if not piece:
+                continue
+            if left is not None:
+                left -= len(piece)
+                if left < 0:
+                    raise ValueError(f"expected a stream of {length} bytes, found a longer one")
+            if chunked:
+                carrier.write(b"%x\r\n" % len(piece))
+                carrier.write(piece)
+                taken = carrier.write(b"\r\n")
+            else:
+                taken = carrier.write(piece)
+            if not taken:
+                await carrier.writable()
+        if left:
+            raise ValueError(f"expected a stream of {length} bytes, found {left} less")
+        if chunked:
+            carrier.write(b"0\r\n\r\n")
+    finally:
+        await close(stream)
+
+
+async def close(stream: AsyncIterator[bytes]) -> None:
+    """Let a stream know that nobody reads it any more."""
+    aclose = getattr(stream, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+def let_go(stream: AsyncIterator[bytes]) -> None:
+    """Close a stream that nobody will read, in a task of its own."""
+    task = asyncio.ensure_future(_close_quietly(stream))
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+async def _close_quietly(stream: AsyncIterator[bytes]) -> None:
+    try:
+        await close(stream)
+    except Exception as error:
+        log("answer's stream failed", level="error", error=repr(error))
+
+
+_closing: set[asyncio.Task[None]] = set()

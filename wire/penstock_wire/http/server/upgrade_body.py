@@ -1,0 +1,51 @@
+"""Bodies that the parser does not take by itself: httptools stops behind a head with `Upgrade`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httptools
+
+if TYPE_CHECKING:
+    from penstock_wire.http.server.connection import H1Connection
+
+
+class _Deaf:
+    """Keeps a connection from hearing its parser until it listens."""
+
+    def __init__(self, connection: H1Connection) -> None:
+        self.listens = False
+        self.on_body = connection.on_body
+        self.on_message_complete = connection.on_message_complete
+        self._connection = connection
+
+    def on_message_begin(self) -> None:
+        if self.listens:
+            self._connection.on_message_begin()
+
+    def on_url(self, part: bytes) -> None:
+        if self.listens:
+            self._connection.on_url(part)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.listens:
+            self._connection.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.listens:
+            self._connection.on_headers_complete()
+
+
+def parser_in_body(connection: H1Connection, left: int) -> Any:
+    """A parser that has read a head and expects its body.
+
+    Args:
+        connection: hears of the body, and of what follows it.
+        left: bytes of the body; negative where it is chunked.
+    """
+    listener = _Deaf(connection)
+    parser = httptools.HttpRequestParser(listener)
+    framing = b"transfer-encoding: chunked" if left < 0 else b"content-length: %d" % left
+    parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
+    listener.listens = True
+    return parser
