@@ -9,7 +9,7 @@ from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.headers import Headers
 
 if TYPE_CHECKING:
-    from penstock_wire.http import BodyReader
+    from penstock_wire.http.body import BodyReader
 
 Interim = Callable[[int, Headers], None]
 

@@ -4,17 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from typing import TYPE_CHECKING
 
 from penstock_wire.headers import Headers
 from penstock_wire.http import BodyReader, ConnectionLost, Tunnel
 
-if TYPE_CHECKING:
-    from penstock_wire.http.client.connection import Connection
-
 HIGH_BYTES = 512 * 1024
 """Received and not yet read: above it the peer is made to wait."""
 LOW_BYTES = 128 * 1024
+
+
+class Carrier:
+    """The connection that a body or a tunnel comes from, as they see it: `connection.Connection`.
+
+    Attributes:
+        where: host and port of the peer, for messages.
+        transport: the connection's transport.
+        writable: resolved when the peer takes bytes again; None while it takes them.
+    """
+
+    where: str
+    transport: asyncio.Transport
+    writable: asyncio.Future[None] | None
+
+    def expect(self) -> None:
+        """Somebody waits for the next piece."""
+        raise NotImplementedError
+
+    def relax(self) -> None:
+        """Nobody waits any more."""
+        raise NotImplementedError
+
+    def pause_reading(self) -> None:
+        """Receive no more for now."""
+        raise NotImplementedError
+
+    def resume_reading(self) -> None:
+        """Receive again."""
+        raise NotImplementedError
+
+    def let_go(self, body: Body) -> None:
+        """A body is read no further."""
+        raise NotImplementedError
 
 
 class Body:
@@ -26,7 +56,7 @@ class Body:
 
     __slots__ = ("_buffered", "_connection", "_ended", "_error", "_pieces", "_waiter")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Carrier) -> None:
         self._connection = connection
         self._pieces: collections.deque[bytes] = collections.deque()
         self._buffered = 0
@@ -141,7 +171,7 @@ class UpstreamTunnel:
 
     __slots__ = ("_body", "_connection", "_ended")
 
-    def __init__(self, connection: Connection, body: Body) -> None:
+    def __init__(self, connection: Carrier, body: Body) -> None:
         self._connection = connection
         self._body = body
         self._ended = False

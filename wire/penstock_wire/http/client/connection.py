@@ -36,7 +36,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
-from penstock_wire.http.client.answer import Answer, Body, UpstreamTunnel
+from penstock_wire.http.client.answer import Answer, Body, Carrier, UpstreamTunnel
 from penstock_wire.http.client.head import DROPPED, blank_lines_follow, encode_head
 from penstock_wire.http.client.peer_liveness import is_silence, was_reset
 from penstock_wire.http.messages import Interim
@@ -68,7 +68,7 @@ class Pool(Protocol):
         ...
 
 
-class Connection:
+class Connection(Carrier):
     """One connection and the exchange under way on it.
 
     To the loop an `asyncio.Protocol`, by its methods (`connection_base.AnswerSide`).
@@ -83,8 +83,7 @@ class Connection:
         self.where = join(*key)
         self.idle_since = 0.0
         self.reusable = True
-        self.transport: asyncio.Transport
-        self.writable: asyncio.Future[None] | None = None  # there while the peer takes nothing
+        self.writable = None  # there while the peer takes nothing
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._state = _IDLE

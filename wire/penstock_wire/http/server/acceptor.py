@@ -13,13 +13,10 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from penstock_wire.addresses import unmapped
 from penstock_wire.http.server import limits
-
-if TYPE_CHECKING:
-    from penstock_wire.http.server.connection import H1Connection
 
 ACCEPT_PAUSE = 1.0
 """Seconds without accepting where the process has no file descriptor left."""
@@ -70,7 +67,7 @@ class Acceptor:
         self,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
-        make: Callable[[], H1Connection],
+        make: Callable[[], object],
         *,
         tls: ssl.SSLContext | None,
         most: int,
@@ -84,7 +81,7 @@ class Acceptor:
         self._most = most
         self._per_address = per_address
         self._backlog = backlog
-        self._seats: dict[H1Connection, str] = {}
+        self._seats: dict[object, str] = {}
         self._by_address: Counter[str] = Counter()
         self._beginning: set[asyncio.Task[None]] = set()
         self._resume: asyncio.TimerHandle | None = None
@@ -116,7 +113,7 @@ class Acceptor:
         for task in self._beginning:
             task.cancel()
 
-    def release(self, connection: H1Connection) -> None:
+    def release(self, connection: object) -> None:
         """A connection has ended, or never began."""
         address = self._seats.pop(connection, None)
         if address is not None:
@@ -149,7 +146,7 @@ class Acceptor:
     def _accept_again(self) -> None:
         self._loop.add_reader(self._sock.fileno(), self._accept)
 
-    async def _begin(self, connection: H1Connection, sock: socket.socket) -> None:
+    async def _begin(self, connection: object, sock: socket.socket) -> None:
         begun = False
         try:
             await self._loop.connect_accepted_socket(

@@ -48,7 +48,7 @@ from penstock_wire.http.server.upgrade_body import parser_in_body
 from penstock_wire.process import log
 
 if TYPE_CHECKING:
-    from penstock_wire.http.server.server import H1Front, H1Listener
+    from penstock_wire.http.server.interfaces import ListenerState, Server
 
 _SPECIAL = heads.SPECIAL
 _METHODS = heads.METHODS
@@ -72,7 +72,7 @@ class H1Connection(AnswerSide):
 
     __slots__ = ()
 
-    def __init__(self, front: H1Front, listener: H1Listener, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, front: Server, listener: ListenerState, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(front, listener, loop)
         self._parser = httptools.HttpRequestParser(self)
 

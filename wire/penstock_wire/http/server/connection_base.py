@@ -23,7 +23,7 @@ from penstock_wire.process import log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock_wire.http.server.server import H1Front, H1Listener
+    from penstock_wire.http.server.interfaces import ListenerState, Server
 
 PLAIN, HEAD, BODY = 0, 1, 2
 PARSE, BYPASS, TUNNEL, UNDECIDED, DROP = 0, 1, 2, 3, 4
@@ -139,7 +139,7 @@ class AnswerSide:
         "_writable",
     )
 
-    def __init__(self, front: H1Front, listener: H1Listener, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, front: Server, listener: ListenerState, loop: asyncio.AbstractEventLoop) -> None:
         self._front = front
         self._listener = listener
         self._service = listener.service

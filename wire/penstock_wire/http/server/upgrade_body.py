@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import httptools
 
-if TYPE_CHECKING:
-    from penstock_wire.http.server.connection import H1Connection
+
+class ParserCallbacks(Protocol):
+    """What httptools calls."""
+
+    def on_message_begin(self) -> None:
+        """A message begins."""
+        ...
+
+    def on_url(self, part: bytes) -> None:
+        """A part of the request's target."""
+        ...
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header field."""
+        ...
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        ...
+
+    def on_body(self, piece: bytes) -> None:
+        """A piece of the body."""
+        ...
+
+    def on_message_complete(self) -> None:
+        """The message is complete."""
+        ...
 
 
-class _Deaf:
+class _MutedCallbacks:
     """Keeps a connection from hearing its parser until it listens."""
 
-    def __init__(self, connection: H1Connection) -> None:
+    def __init__(self, connection: ParserCallbacks) -> None:
         self.listens = False
         self.on_body = connection.on_body
         self.on_message_complete = connection.on_message_complete
@@ -36,14 +61,14 @@ class _Deaf:
             self._connection.on_headers_complete()
 
 
-def parser_in_body(connection: H1Connection, left: int) -> Any:
+def parser_in_body(connection: ParserCallbacks, left: int) -> Any:
     """A parser that has read a head and expects its body.
 
     Args:
         connection: hears of the body, and of what follows it.
         left: bytes of the body; negative where it is chunked.
     """
-    listener = _Deaf(connection)
+    listener = _MutedCallbacks(connection)
     parser = httptools.HttpRequestParser(listener)
     framing = b"transfer-encoding: chunked" if left < 0 else b"content-length: %d" % left
     parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)

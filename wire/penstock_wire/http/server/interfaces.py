@@ -1,0 +1,58 @@
+"""What a connection needs of the server and the listener that it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from penstock_wire.http import Service, Streams
+from penstock_wire.http.server.head import AnswerHead
+from penstock_wire.http.server.head_cache import KnownHeads
+
+
+class Server(Protocol):
+    """What all connections share: `server.H1Front`.
+
+    Attributes:
+        closing: the server ends: each answer is the last of its connection.
+        connections: the open connections.
+        heads: writes the heads of answers.
+        max_body_bytes: a larger body that is not a stream is refused.
+        max_connections: connections open at once.
+        now: the time in seconds, as of the last sweep.
+        pipelining: take requests behind one that is not answered yet.
+    """
+
+    closing: bool
+    connections: set[Any]
+    heads: AnswerHead
+    max_body_bytes: int
+    max_connections: int
+    now: float
+    pipelining: bool
+
+
+class ListenerState(Protocol):
+    """What the connections of one listener share: `server.H1Listener`.
+
+    Attributes:
+        closing: the listener ends: each answer is the last of its connection.
+        connections: its open connections.
+        empty: set while there are none.
+        known: heads that came before.
+        service: takes the exchanges.
+        streams: which bodies are streams.
+        whole_bytes: bodies of up to so many bytes are never streams.
+    """
+
+    closing: bool
+    connections: set[Any]
+    empty: asyncio.Event
+    known: KnownHeads
+    service: Service
+    streams: Streams | None
+    whole_bytes: int
+
+    def leave(self, connection: Any) -> None:
+        """A connection has ended."""
+        ...
