@@ -14,7 +14,7 @@ import msgspec
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.drain import Drain
 from penstock_sidecar.metrics import Metrics, class_label, most_telling
-from penstock_sidecar.passthrough.passthrough import Passing
+from penstock_sidecar.passthrough.passthrough import Passthrough
 from penstock_wire.control import settings as wire_settings
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import DRAIN, get
@@ -41,7 +41,7 @@ class Admin:
     def __init__(
         self,
         *,
-        dispatcher: Dispatcher | Passing,
+        dispatcher: Dispatcher | Passthrough,
         drain: Drain,
         metrics: Metrics,
         settings: Callable[[], wire_settings.Settings],
@@ -108,7 +108,9 @@ class Admin:
         settings = self._settings()
         document: dict[str, Any] = msgspec.to_builtins(settings)
         flow = self._dispatcher
-        document["batching"]["maxQueuedItems"] = flow.queue_limit if isinstance(flow, Passing) else flow.room
+        document["batching"]["maxQueuedItems"] = (
+            flow.queue_limit if isinstance(flow, Passthrough) else flow.room
+        )
         return _json(document)
 
     async def _show_tasks(self, _: Request) -> Response:
@@ -130,13 +132,13 @@ class Admin:
             "oldestAgeMs": round(dispatcher.oldest_age * 1000),
             "slots": dispatcher.slots,
             "drain": self._drain.phase.value,
-            "lines": dispatcher.lines if isinstance(dispatcher, Passing) else _lines(dispatcher),
+            "lines": dispatcher.lines if isinstance(dispatcher, Passthrough) else _lines(dispatcher),
             "fit": {class_label(path): fit for path, fit in most_telling(dispatcher.fits())},
         }
-        beside = None if isinstance(dispatcher, Passing) else dispatcher.beside
-        if beside is not None:
+        passthrough = None if isinstance(dispatcher, Passthrough) else dispatcher.passthrough
+        if passthrough is not None:
             # They are in the sums above, but in no line of a batch.
-            document["passing"] = {"queued": beside.queued, "ongoing": beside.ongoing}
+            document["passing"] = {"queued": passthrough.queued, "ongoing": passthrough.ongoing}
         return _json(document)
 
 

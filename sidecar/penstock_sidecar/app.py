@@ -23,9 +23,9 @@ from penstock_sidecar.metrics import Metrics, most_telling
 from penstock_sidecar.model.client import Model
 from penstock_sidecar.model.readiness import Readiness
 from penstock_sidecar.model.reconfigure import Reconfigure
-from penstock_sidecar.model.restart_detector import Listening
+from penstock_sidecar.model.restart_detector import ListenerIdentity
 from penstock_sidecar.model.warmup import Warmup
-from penstock_sidecar.passthrough.passthrough import NONE, STREAM_BYTES, Passing
+from penstock_sidecar.passthrough.passthrough import NONE, STREAM_BYTES, Passthrough
 from penstock_sidecar.path_guard import Guard
 from penstock_sidecar.protocols import PROTOCOLS
 from penstock_sidecar.protocols.envelope import CANCEL_PATH, ENVELOPE_PROTOCOL
@@ -71,11 +71,11 @@ class Sidecar:
         self._data = H1Front()
         self._admin = H1Front(max_body_bytes=64 * 1024)
         self._upstream = H1Upstream()
-        self._listening = Listening(*config.model)
+        self._listener_identity = ListenerIdentity(*config.model)
         self._model = Model(
             host=config.model[0],
             port=config.model[1],
-            listening=self._listening,
+            listening=self._listener_identity,
             ready_path=config.ready_path,
             upstream=self._upstream,
             busy=lambda: self._dispatcher.ongoing > 0 or self._readiness.busy,
@@ -86,10 +86,10 @@ class Sidecar:
         self._upstream.on_idle_lost = self._model.lost
         self._default = Settings(backend=config.backend)
         self._tracing = self._start_tracing(config)
-        self._passing = self._make_passing(config)
-        self._dispatcher: Dispatcher | Passing = self._passing
-        self._service: Service = self._passing.begin
-        self._streams: Streams = self._passing.streams
+        self._passthrough = self._make_passing(config)
+        self._dispatcher: Dispatcher | Passthrough = self._passthrough
+        self._service: Service = self._passthrough.begin
+        self._streams: Streams = self._passthrough.streams
         if config.protocol != NONE:
             self._batching(config)
         self._metrics.show(self._dispatcher, fits=self._dispatcher.fits, streams=self._open_streams)
@@ -153,11 +153,11 @@ class Sidecar:
             log("no tracing", level="warning", error=str(error))
             return None
 
-    def _make_passing(self, config: Config) -> Passing:
-        return Passing(
+    def _make_passing(self, config: Config) -> Passthrough:
+        return Passthrough(
             open=self._model.open,
             settings=self._default,
-            tally=self._metrics,
+            observer=self._metrics,
             clock=time.monotonic,
             backend=lambda: self.settings.backend or config.backend,
             pod=config.pod,
@@ -174,7 +174,7 @@ class Sidecar:
             batching=self._default.batching,
             observer=self._metrics,
             clock=time.monotonic,
-            beside=self._passing,
+            passthrough=self._passthrough,
             trace=None if self._tracing is None else self._tracing.send,
             streamed=StreamedSends(
                 open=self._model.open,
@@ -189,8 +189,8 @@ class Sidecar:
         handler = SidecarHandler(
             dispatcher=dispatcher,
             protocol=protocol,
-            passing=self._passing,
-            tally=self._metrics,
+            passthrough=self._passthrough,
+            observer=self._metrics,
             clock=time.monotonic,
             backend=lambda: self.settings.backend or config.backend,
             pod=config.pod,
@@ -254,7 +254,7 @@ class Sidecar:
             service = Guard(
                 service,
                 closed=ClosedPaths(closed),
-                tally=self._metrics,
+                observer=self._metrics,
                 backend=lambda: self.settings.backend or self._config.backend,
                 pod=self._config.pod,
                 queued=lambda: self._dispatcher.queued,
@@ -304,7 +304,7 @@ class Sidecar:
         await self._data.close(0.0)
         await self._admin.close(0.0)
         await self._upstream.close()
-        self._listening.close()
+        self._listener_identity.close()
         if self._tracing is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
 
@@ -394,7 +394,7 @@ class Sidecar:
         self._last_arrival = now
 
     def _open_streams(self) -> tuple[int, int]:
-        return self._passing.open_streams, self._passing.open_tunnels
+        return self._passthrough.open_streams, self._passthrough.open_tunnels
 
     def _report_now(self) -> None:
         if self._reporter is not None:
@@ -404,7 +404,7 @@ class Sidecar:
         self._source.offer(data, origin="operator")
 
     def _apply(self, settings: Settings) -> None:
-        self._passing.apply(settings)
+        self._passthrough.apply(settings)
         if isinstance(self._dispatcher, Dispatcher):
             self._dispatcher.apply(settings.batching)
         self._reconfigure.want(settings.user_config, settings.version or self._source.version)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock_sidecar.admission.error_responses import Refusals
+from penstock_sidecar.admission.error_responses import ErrorResponder
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.model.answers import model_reason
-from penstock_sidecar.observer import Tally
-from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passing
+from penstock_sidecar.observer import RequestObserver
+from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passthrough
 from penstock_sidecar.protocols.base import BatchProtocol
-from penstock_sidecar.queue.request import Key, Outcome, Work
+from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
 from penstock_sidecar.request_ids import RequestIds
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
 from penstock_wire.headers import QUEUE, REQUEST_ID
@@ -21,7 +21,7 @@ from penstock_wire.process import log
 _LINES = REQUEST_ID + b": %b\r\n" + QUEUE + b": %d\r\n"
 
 
-class _Call(Work):
+class _Call(QueuedRequest):
     """A request on its connection."""
 
     __slots__ = ("exchange", "handler")
@@ -30,7 +30,7 @@ class _Call(Work):
     handler: SidecarHandler
 
     def finish(self, outcome: Outcome) -> None:
-        """See `Work.finish`."""
+        """See `QueuedRequest.finish`."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.gone = None
@@ -49,8 +49,8 @@ class SidecarHandler:
     Args:
         dispatcher: takes what was read.
         protocol: reads requests.
-        passing: takes what is none of the protocol's.
-        tally: counts.
+        passthrough: takes what is none of the protocol's.
+        observer: counts.
         clock: the time in seconds.
         backend: name of the backend, for error documents; asked each time, since settings bring it.
         pod: name of the pod, for error documents.
@@ -62,8 +62,8 @@ class SidecarHandler:
         *,
         dispatcher: Dispatcher,
         protocol: BatchProtocol,
-        passing: Passing,
-        tally: Tally,
+        passthrough: Passthrough,
+        observer: RequestObserver,
         clock: Callable[[], float],
         backend: Callable[[], str] = lambda: "",
         pod: str = "",
@@ -72,11 +72,11 @@ class SidecarHandler:
         self._dispatcher = dispatcher
         self._queue = dispatcher.queue
         self._protocol = protocol
-        self._tally = tally
+        self._observer = observer
         self._clock = clock
-        self._refusals = Refusals(backend=backend, pod=pod, queued=lambda: dispatcher.queued)
+        self._responder = ErrorResponder(backend=backend, pod=pod, queued=lambda: dispatcher.queued)
         self._first = first
-        self._passing = passing
+        self._passthrough = passthrough
         self._ids = RequestIds()
 
     def streams(self, request: Request) -> bool:
@@ -85,7 +85,7 @@ class SidecarHandler:
         And those of requests that would be refused: they need not come at all.
         """
         if self._protocol.passes(request):
-            return self._passing.streams(request)
+            return self._passthrough.streams(request)
         length = request.length
         if length is None or not STREAM_BYTES < length <= MAX_BODY_BYTES:
             return False
@@ -94,7 +94,7 @@ class SidecarHandler:
         if told.timeout_ms is not None and told.timeout_ms < 0:
             return True
         deadline, expires = dispatcher.until(now, told.timeout_ms)
-        return dispatcher.turned_away(request.target, told, now, deadline, expires) is not None
+        return dispatcher.check_head(request.target, told, now, deadline, expires) is not None
 
     def begin(self, exchange: Exchange) -> None:
         """Take a request (a `Service`)."""
@@ -112,26 +112,26 @@ class SidecarHandler:
                 raise bad_timeout(request.headers)
             deadline, expires = dispatcher.until(arrived, told.timeout_ms)
             if request.upgrade or self._protocol.passes(request):
-                self._passing.take(exchange, request_id, arrived, expires)
+                self._passthrough.take(exchange, request_id, arrived, expires)
                 return
             # NB: a look at what must be so for any to be turned away, which nearly all pass.
             if (
                 self._queue.items >= dispatcher.room
-                or dispatcher.standing.late
+                or dispatcher.rejections.late
                 or expires <= arrived
                 or request.stream is not None
             ):
-                refused = dispatcher.turned_away(request.target, told, arrived, deadline, expires)
+                refused = dispatcher.check_head(request.target, told, arrived, deadline, expires)
                 if refused is None and request.stream is not None:
                     # To be refused when its head came, it was not taken in; there is room since.
-                    refused = dispatcher.no_room(1)
+                    refused = dispatcher.queue_full(1)
                 if refused is not None:
                     self._arrived(1)
                     self._refuse(exchange, refused, request_id, 1)
                     return
             parsed = self._protocol.parse(request)
             if parsed is None:
-                self._passing.take(exchange, request_id, arrived, expires)
+                self._passthrough.take(exchange, request_id, arrived, expires)
                 return
             if parsed.fields is not None:
                 request.headers = parsed.fields
@@ -185,23 +185,23 @@ class SidecarHandler:
         if isinstance(outcome, Response):
             outcome.lines += _LINES % (request_id, self._dispatcher.queued)
             said = model_reason(outcome.status, outcome.headers) if outcome.status >= 400 else ""
-            self._tally.ended(outcome.status, None, items, said)
+            self._observer.ended(outcome.status, None, items, said)
             exchange.answer(outcome)
             return
-        self._tally.ended(outcome.status, outcome.reason, items)
-        exchange.answer(self._refusals.own(outcome, request_id))
+        self._observer.ended(outcome.status, outcome.reason, items)
+        exchange.answer(self._responder.own(outcome, request_id))
 
     def _refuse(self, exchange: Exchange, error: PenstockError, request_id: bytes, items: int) -> None:
         """Tell one of many the same."""
-        self._tally.ended(error.status, error.reason, items)
-        self._refusals.tell(exchange, error, request_id)
+        self._observer.ended(error.status, error.reason, items)
+        self._responder.tell(exchange, error, request_id)
 
-    def left(self, work: Work) -> None:
+    def left(self, work: QueuedRequest) -> None:
         """The client of an accepted request went away."""
-        self._tally.ended(499, Reason.CLIENT_GONE, work.size)
+        self._observer.ended(499, Reason.CLIENT_GONE, work.size)
         self._dispatcher.leave(work)
 
     def _arrived(self, items: int) -> None:
-        self._tally.arrived(items)
-        if self._dispatcher.resting:
+        self._observer.arrived(items)
+        if self._dispatcher.is_idle:
             self._first()

@@ -7,8 +7,8 @@ from typing import Protocol
 from penstock_wire.errors import PenstockError
 
 
-class Beside(Protocol):
-    """What sends the model, beside the batches, what holds no items (`passthrough.Passing`)."""
+class RequestPath(Protocol):
+    """What sends the model, beside the batches, what holds no items (`passthrough.Passthrough`)."""
 
     @property
     def queued(self) -> int:

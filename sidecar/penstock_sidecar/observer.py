@@ -7,7 +7,7 @@ from typing import Protocol
 from penstock_wire.errors import Reason
 
 
-class Tally(Protocol):
+class RequestObserver(Protocol):
     """Counts requests by their end."""
 
     def arrived(self, items: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock_sidecar.admission.error_responses import Refusals
-from penstock_sidecar.observer import Tally
+from penstock_sidecar.admission.error_responses import ErrorResponder
+from penstock_sidecar.observer import RequestObserver
 from penstock_sidecar.request_ids import RequestIds
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.errors import PenstockError, Reason
@@ -19,7 +19,7 @@ class Guard:
     Args:
         service: takes all others.
         closed: the paths.
-        tally: counts the refused.
+        observer: counts the refused.
         backend: name of the backend, for error documents; asked each time, since settings bring it.
         pod: name of the pod, for error documents.
         queued: items that wait; told with each answer.
@@ -30,15 +30,15 @@ class Guard:
         service: Service,
         *,
         closed: ClosedPaths,
-        tally: Tally,
+        observer: RequestObserver,
         backend: Callable[[], str],
         pod: str,
         queued: Callable[[], int],
     ) -> None:
         self._service = service
         self._include = closed.include
-        self._tally = tally
-        self._refusals = Refusals(backend=backend, pod=pod, queued=queued)
+        self._observer = observer
+        self._responder = ErrorResponder(backend=backend, pod=pod, queued=queued)
         self._ids = RequestIds()
         self._error = PenstockError(
             Reason.FORBIDDEN, "expected another path, found one that is the model's and its sidecar's own"
@@ -49,6 +49,6 @@ class Guard:
         if not self._include(exchange.request.path):
             self._service(exchange)
             return
-        self._tally.ended(self._error.status, Reason.FORBIDDEN, 0)
+        self._observer.ended(self._error.status, Reason.FORBIDDEN, 0)
         request_id = self._ids.of(get(exchange.request.headers, REQUEST_ID))
-        self._refusals.tell(exchange, self._error, request_id)
+        self._responder.tell(exchange, self._error, request_id)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock_sidecar.queue.request import Part
+from penstock_sidecar.queue.request import Slice
 from penstock_wire.headers import REASON, TRACEPARENT, Headers, get
 from penstock_wire.http import Exchange, Request, Response, Service, Tunnel, UpstreamError
 
@@ -102,7 +102,7 @@ class Tracing:
         return begin
 
     async def send(
-        self, send: Send, request: Request, timeout: float, parts: Sequence[Part], limit: int
+        self, send: Send, request: Request, timeout: float, parts: Sequence[Slice], limit: int
     ) -> Response:
         """Send a run of a batch, in a span of its own where one of its requests is sampled.
 

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from penstock_wire.http import Exchange, Request, Response
 from penstock_wire.http.server.connection import H1Connection
-from penstock_wire.http.server.head_cache import Known, KnownHeads
+from penstock_wire.http.server.head_cache import CachedHead, HeadCache
 from penstock_wire.http.server.server import H1Front, H1Listener
 from tests.fuzz import h1_reference
 
@@ -161,7 +161,7 @@ class Run:
     """
 
     def __init__(
-        self, pieces: list[bytes], *, later: bool, streamed: bool, known: KnownHeads | None = None
+        self, pieces: list[bytes], *, later: bool, streamed: bool, known: HeadCache | None = None
     ) -> None:
         self.taken: list[Request] = []
         self.bodies: list[bytes] = []
@@ -306,7 +306,7 @@ def check(data: bytes, dice: random.Random) -> None:
             count = len([True for index in range(len(other.taken)) if index not in other.failed]) - other.gone
             assert count == len(whole.taken), "streams changed what is taken"
     pieces = apart(data)
-    known, warm = KnownHeads(), KnownHeads()
+    known, warm = HeadCache(), HeadCache()
     for request, head in _LEARNT:
         warm.learn(request, head)
     told = [_told(Run(pieces, later=False, streamed=False, known=heads)) for heads in (known, known, warm)]
@@ -314,9 +314,9 @@ def check(data: bytes, dice: random.Random) -> None:
     assert told[2] == told[0], "other heads before have changed what was taken or answered"
 
 
-def _learnt() -> Iterator[tuple[bytes, Known]]:
+def _learnt() -> Iterator[tuple[bytes, CachedHead]]:
     """What is known after the corpus."""
-    known = KnownHeads()
+    known = HeadCache()
     for request in CORPUS:
         Run([request], later=False, streamed=False, known=known)
         head = known.find(request)

@@ -11,15 +11,14 @@ from tests.mutants.mutant import (
     OWN_ANSWER,
     SIDECAR,
     SIZE,
-    WIRE,
     Mutant,
 )
 
-_WIRE, _SIDECAR = "tests/unit/wire", "tests/unit/sidecar"
-_V2 = f"{_WIRE}/test_protocol_v2.py"
-_OPENAI = f"{_WIRE}/test_protocol_openai.py"
-_ENVELOPE = f"{_WIRE}/test_protocol_envelope.py"
-_ITEMS_WIRE = f"{_WIRE}/test_protocol_item_answers.py"
+_SIDECAR = "tests/unit/sidecar"
+_V2 = f"{_SIDECAR}/test_protocol_v2.py"
+_OPENAI = f"{_SIDECAR}/test_protocol_openai.py"
+_ENVELOPE = f"{_SIDECAR}/test_protocol_envelope.py"
+_ITEMS_WIRE = f"{_SIDECAR}/test_protocol_item_answers.py"
 _ITEMS = f"{_SIDECAR}/test_sidecar_item_answers.py"
 _STREAMING = f"{_SIDECAR}/test_sidecar_streaming.py"
 _PASSING = f"{_SIDECAR}/test_sidecar_passthrough.py"
@@ -29,7 +28,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="v2: all get the first one's rows",
         breaks=OWN_ANSWER,
-        package=WIRE,
+        package=SIDECAR,
         old="read.part(start, start + count, part[0].id)",
         new="read.part(0, count, part[0].id)",
         tests=(f"{_V2}::test_joined_and_split_is_what_a_plain_reading_says",),
@@ -37,7 +36,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="v2: all get the first one's id",
         breaks=OWN_ANSWER,
-        package=WIRE,
+        package=SIDECAR,
         old="start + count, part[0].id)",
         new="start + count, parts[0][0].id)",
         tests=(f"{_V2}::test_joined_and_split_is_what_a_plain_reading_says",),
@@ -45,7 +44,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="v2: the key forgets parameters",
         breaks=ALIKE,
-        package=WIRE,
+        package=SIDECAR,
         old='rest += b"," + _inner(found)',
         new="pass",
         tests=(f"{_V2}::test_what_shares_a_batch",),
@@ -53,7 +52,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="instances: an item's own answer is another item's",
         breaks=OWN_ANSWER,
-        package=WIRE,
+        package=SIDECAR,
         old='answers[place] = OwnAnswer(read_answer(entry, ours=True), "", body)',
         new='answers[count - 1 - place] = OwnAnswer(read_answer(entry, ours=True), "", body)',
         tests=(_ITEMS_WIRE, _ITEMS),
@@ -61,7 +60,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="instances: a request of one item gets the first own answer of its batch",
         breaks=OWN_ANSWER,
-        package=WIRE,
+        package=SIDECAR,
         old="{place: own[start + place] for place in places}",
         new="{place: own[min(own)] for place in places}",
         tests=(_ITEMS_WIRE, _ITEMS),
@@ -69,7 +68,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="instances: a prediction beside an item's own answer is believed to be meant so",
         breaks=OWN_ANSWER,
-        package=WIRE,
+        package=SIDECAR,
         old='if predictions[place] != b"null":',
         new="if False:",
         tests=(_ITEMS_WIRE,),
@@ -93,7 +92,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="openai: embeddings are taken in the order in which they came",
         breaks=OWN_ANSWER,
-        package=WIRE,
+        package=SIDECAR,
         old="data = [by_place[place] for place in range(len(data))]",
         new="pass",
         tests=(f"{_OPENAI}::test_each_gets_its_own_embeddings",),
@@ -101,7 +100,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="openai: each is told the usage of the whole batch",
         breaks=HONEST,
-        package=WIRE,
+        package=SIDECAR,
         old='own = {**usage, **{name: b"%d" % share[index] for name, share in counts.items()}}',
         new="own = usage",
         tests=(f"{_OPENAI}::test_each_gets_its_own_embeddings",),
@@ -109,7 +108,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="openai: texts and token ids share a batch",
         breaks=ALIKE,
-        package=WIRE,
+        package=SIDECAR,
         old="parameters = _Parameters(tokens, ",
         new="parameters = _Parameters(False, ",
         tests=(f"{_OPENAI}::test_what_shares_a_batch",),
@@ -117,7 +116,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="envelope: answers go to the batch's requests in reverse",
         breaks=OWN_ANSWER,
-        package=WIRE,
+        package=SIDECAR,
         old="answers.append(read_item(item))",
         new="answers.insert(0, read_item(item))",
         tests=(_ENVELOPE,),
@@ -125,7 +124,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="envelope: an item that has ended speaks on",
         breaks=ONCE,
-        package=WIRE,
+        package=SIDECAR,
         old="if index not in self._open:\n            return []",
         new="pass",
         tests=(_ENVELOPE,),
@@ -133,7 +132,7 @@ PROTOCOL_MUTANTS = (
     Mutant(
         name="envelope: a stream that breaks off is complete",
         breaks=HONEST,
-        package=WIRE,
+        package=SIDECAR,
         old="failed = [Event(item, bad=why) for",
         new="failed = [Event(item, end=True) for",
         tests=(f"{_STREAMING}::test_a_stream_that_ends_early_is_no_complete_answer",),

@@ -1,4 +1,4 @@
-"""A `Passing` before a model in memory, and the requests that it is asked."""
+"""A `Passthrough` before a model in memory, and the requests that it is asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock_sidecar.metrics import Metrics
-from penstock_sidecar.passthrough.passthrough import Passing
+from penstock_sidecar.passthrough.passthrough import Passthrough
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.headers import Headers, get
 from penstock_wire.http import (
@@ -138,7 +138,7 @@ class Asked:
 
 
 class Bench:
-    """A `Passing` before a `Model`."""
+    """A `Passthrough` before a `Model`."""
 
     def __init__(self, *, slots: int = 1, **batching: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -146,10 +146,10 @@ class Bench:
         self.model = Model()
         self.metrics = Metrics()
         self.firsts = 0
-        self.passing = Passing(
+        self.passthrough = Passthrough(
             open=self.model.open,
             settings=settings(slots, **batching),
-            tally=self.metrics,
+            observer=self.metrics,
             clock=lambda: loop.time() + self.late,
             backend=lambda: "b",
             pod="p",
@@ -161,12 +161,12 @@ class Bench:
 
     def ask(self, target: str = "/", **fields: str) -> Asked:
         found = Asked(target, **fields)
-        self.passing.begin(found)
+        self.passthrough.begin(found)
         return found
 
     @property
     def load(self) -> tuple[int, int]:
-        return self.passing.queued, self.passing.ongoing
+        return self.passthrough.queued, self.passthrough.ongoing
 
 
 def settings(slots: int, **batching: Any) -> Settings:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from penstock_sidecar.model.client import Model
-from penstock_sidecar.model.restart_detector import Listening
+from penstock_sidecar.model.restart_detector import ListenerIdentity
 from penstock_wire.http import Done, GiveUp, Request, Response, UpstreamTimeout
 
 Answer = int | Exception
@@ -57,7 +57,7 @@ class World:
         self.model = Model(
             host="h",
             port=1,
-            listening=cast("Listening", self.listening),
+            listening=cast("ListenerIdentity", self.listening),
             ready_path="/ready",
             upstream=self,
             busy=lambda: self.busy,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
-from penstock_sidecar.queue.request import Key, Outcome, Work
+from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
 from penstock_wire.control.settings import Batching
 from penstock_wire.http import ConnectionLost, Done, GiveUp, Request, Response, UpstreamError
 
@@ -33,7 +33,7 @@ class Run:
         return dict(self.request.headers)
 
 
-class Asked(Work):
+class Asked(QueuedRequest):
     """A request whose outcome is awaited; `twice` has those that were answered a second time."""
 
     __slots__ = ("future",)

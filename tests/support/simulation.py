@@ -16,7 +16,7 @@ from typing import Literal
 
 from penstock_sidecar.estimators import latency_model, linger_tuner, wait_estimator
 from penstock_sidecar.queue import queue
-from penstock_sidecar.queue.request import Key, Outcome, Work
+from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
 from penstock_wire.http import Request
 
 KEY = Key("POST", "/v1/models/m:predict", (), ())
@@ -32,7 +32,7 @@ def affine(base: float, item: float) -> Model:
     return lambda _, items: base + item * items
 
 
-class Asked(Work):
+class Asked(QueuedRequest):
     """A request of the simulation; `client` is who asked, where each waits for its answer."""
 
     __slots__ = ("client",)
@@ -121,14 +121,16 @@ class Simulation:
         self.result = Result()
         self._random = random.Random(case.seed)
         self._queue = queue.Queue()
-        self._curve = latency_model.ServiceCurve() if case.expiring else latency_model.ServiceCurve(math.inf)
+        self._latency_model = (
+            latency_model.LatencyModel() if case.expiring else latency_model.LatencyModel(math.inf)
+        )
         self._limits = queue.Limits(size=case.size, bytes=1 << 30, wait=case.wait)
         self._eager = dataclasses.replace(self._limits, wait=0.0)
-        self._patience = linger_tuner.Patience()
-        self._forecast = wait_estimator.Forecast(self._curve)
+        self._linger_tuner = linger_tuner.LingerTuner()
+        self._wait_estimator = wait_estimator.WaitEstimator(self._latency_model)
         # Batches with the model, then those whose answers the sidecar deals out, their slots still taken.
-        self._running: list[tuple[float, int, wait_estimator.Turn, list[Asked]]] = []
-        self._dealt: list[tuple[float, int, wait_estimator.Turn]] = []
+        self._running: list[tuple[float, int, wait_estimator.SlotCycle, list[Asked]]] = []
+        self._dealt: list[tuple[float, int, wait_estimator.SlotCycle]] = []
         self._arrivals: list[tuple[float, int]] = []
         self._count = 0
 
@@ -158,7 +160,7 @@ class Simulation:
             while self._running and self._running[0][0] <= self.now:
                 self._end()
             while self._dealt and self._dealt[0][0] <= self.now:
-                self._forecast.end(heapq.heappop(self._dealt)[2], waiting=self._queue.items > 0)
+                self._wait_estimator.end(heapq.heappop(self._dealt)[2], waiting=self._queue.items > 0)
             while self._arrivals and self._arrivals[0][0] <= self.now:
                 self._arrive()
             again = self._turn()
@@ -171,8 +173,8 @@ class Simulation:
         if case.rate is not None:
             heapq.heappush(self._arrivals, (arrived + self._random.expovariate(case.rate), 0))
         self.result.arrived += 1
-        patience = case.timeout if case.objective is None else min(case.objective, case.timeout)
-        work = Asked(KEY, REQUEST, b"", [b"1"], (), now, now + patience, now + case.timeout)
+        linger_tuner = case.timeout if case.objective is None else min(case.objective, case.timeout)
+        work = Asked(KEY, REQUEST, b"", [b"1"], (), now, now + linger_tuner, now + case.timeout)
         work.client = client
         if self._queue.items >= 8 * case.size * case.slots + case.size * self._free():
             self.result.full += 1
@@ -196,7 +198,7 @@ class Simulation:
         if free and not self._queue.items:
             return False
         items, lines = self._queue.ahead(work)
-        finish = self._forecast.finish(
+        finish = self._wait_estimator.finish(
             self.now,
             KEY.cls,
             self._size(),
@@ -211,19 +213,21 @@ class Simulation:
         objective = self.case.objective
         if objective is None:
             return self.case.size
-        return self._curve.largest(self.now, KEY.cls, self.case.size, SERVICE_SHARE * objective, objective)
+        return self._latency_model.largest(
+            self.now, KEY.cls, self.case.size, SERVICE_SHARE * objective, objective
+        )
 
     def _turn(self) -> float | None:
         again: float | None = None
         while self._queue.items and self._free() > 0:
-            choice = self._queue.choose(self.now, self._limits if self._patience.waits else self._eager)
+            choice = self._queue.choose(self.now, self._limits if self._linger_tuner.waits else self._eager)
             if choice.key is None:
-                self._patience.held(self.now)
+                self._linger_tuner.held(self.now)
                 again = choice.again
                 break
             self._cut(choice.key)
         if self._free() > 0:
-            self._forecast.rest()
+            self._wait_estimator.rest()
         while (first := self._queue.first()) is not None and first.deadline <= self.now:
             if first.expires > self.now and (self.case.drop != "window" or self._queue.requests == 1):
                 break
@@ -232,22 +236,24 @@ class Simulation:
             again = first.deadline if again is None else min(again, first.deadline)
         return again
 
-    def _drop(self, work: Work) -> None:
+    def _drop(self, work: QueuedRequest) -> None:
         self._queue.leave(work)
         self.result.dropped += 1
         assert isinstance(work, Asked)
         self._ask_again(work)
 
     def _finish(self, items: int) -> float:
-        return self.now + (self._curve.predict(self.now, KEY.cls, items) or 0.0)
+        return self.now + (self._latency_model.predict(self.now, KEY.cls, items) or 0.0)
 
     def _cut(self, key: Key) -> None:
         case = self.case
         size = self._size()
         if case.drop == "shrink" and (head := self._queue.first()) is not None:
-            size = min(size, self._curve.largest(self.now, key.cls, case.size, head.deadline - self.now))
+            size = min(
+                size, self._latency_model.largest(self.now, key.cls, case.size, head.deadline - self.now)
+            )
         limits = dataclasses.replace(self._limits, size=size)
-        dropped: list[Work] = []
+        dropped: list[QueuedRequest] = []
         waited = self._queue.items
         parts = self._queue.cut(key, limits, self._finish if case.drop == "window" else None, dropped)
         works = [part.work for part in parts if isinstance(part.work, Asked)]
@@ -259,12 +265,12 @@ class Simulation:
             self._drop(work)
         if not works:
             return
-        self._patience.cut(self.now, len(works))
+        self._linger_tuner.cut(self.now, len(works))
         seconds = case.model(self.now, len(works))
         if case.jitter:
             seconds *= self._random.lognormvariate(0.0, case.jitter)
         self._count += 1
-        turn = self._forecast.begin(self.now, key.cls, len(works), possible=size, waited=waited)
+        turn = self._wait_estimator.begin(self.now, key.cls, len(works), possible=size, waited=waited)
         heapq.heappush(self._running, (self.now + seconds, self._count, turn, works))
         self.result.batches += 1
         self.result.items += len(works)
@@ -272,7 +278,7 @@ class Simulation:
     def _end(self) -> None:
         case = self.case
         _, count, turn, works = heapq.heappop(self._running)
-        self._curve.observe(self.now, KEY.cls, len(works), self.now - turn.began)
+        self._latency_model.observe(self.now, KEY.cls, len(works), self.now - turn.began)
         ours = self._random.expovariate(1.0 / case.ours) if case.ours else 0.0
         if case.stalls and self._random.random() < case.stalls:
             ours += case.stall

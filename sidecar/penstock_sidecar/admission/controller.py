@@ -7,44 +7,44 @@ the newcomer would have heard. All else is a refusal that holds for those behind
 from __future__ import annotations
 
 from penstock_sidecar.admission import errors
-from penstock_sidecar.estimators.throughput import Pace
-from penstock_sidecar.estimators.wait_estimator import Forecast
-from penstock_sidecar.queue.batch_key import Told
+from penstock_sidecar.estimators.throughput import Throughput
+from penstock_sidecar.estimators.wait_estimator import WaitEstimator
+from penstock_sidecar.queue.batch_key import RequestFields
 from penstock_sidecar.queue.eviction import BYTES, ITEMS
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import Work, class_of
+from penstock_sidecar.queue.request import QueuedRequest, class_of
 from penstock_wire.errors import PenstockError
 
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
 """Bytes of items that may wait, whatever their number: a bound on the sidecar's own memory."""
 
 
-class Door:
+class AdmissionController:
     """The way into one queue.
 
     Args:
         queue: the queue.
-        forecast: when an answer would come.
-        pace: how fast the queue moves.
+        wait_estimator: when an answer would come.
+        throughput: how fast the queue moves.
 
-    `standing` is what whoever comes next would hear. To be kept in step with the policy: `slots`, batches
+    `rejections` is what whoever comes next would hear. To be kept in step with the policy: `slots`, batches
     that may be with the model at once; `batch`, items of one at most; `room`, items that may wait beyond what
     free slots take; `status` of the refusal for want of it.
     """
 
-    __slots__ = ("_forecast", "_pace", "_queue", "batch", "room", "slots", "standing", "status")
+    __slots__ = ("_queue", "_throughput", "_wait_estimator", "batch", "rejections", "room", "slots", "status")
 
-    def __init__(self, queue: Queue, forecast: Forecast, pace: Pace) -> None:
+    def __init__(self, queue: Queue, wait_estimator: WaitEstimator, throughput: Throughput) -> None:
         self._queue = queue
-        self._forecast = forecast
-        self._pace = pace
-        self.standing = errors.Standing()
+        self._wait_estimator = wait_estimator
+        self._throughput = throughput
+        self.rejections = errors.RejectionCache()
         self.slots = self.batch = 1
         self.room = 0
         self.status = 503
 
-    def turned_away(
-        self, target: str, told: Told, arrived: float, deadline: float, free: int
+    def check_head(
+        self, target: str, told: RequestFields, arrived: float, deadline: float, free: int
     ) -> PenstockError | None:
         """What is said of a request whatever its body holds, for little; None if it depends.
 
@@ -55,35 +55,35 @@ class Door:
             deadline: until when its answer is of use.
             free: slots that are free.
         """
-        queue, standing = self._queue, self.standing
+        queue, rejections = self._queue, self.rejections
         if queue.items >= self.room and self._is_full(1, free):
             limit = self.room + free * self.batch
-            if queue.admits(told.level, told.share, arrived, ITEMS, 1, limit):
+            if queue.can_evict(told.level, told.share, arrived, ITEMS, 1, limit):
                 return None
-            return self.no_room(1)
+            return self.queue_full(1)
         # NB: a deadline before the latest one may be kept though that one cannot; a share may be the next.
-        if standing.late and not told.share and deadline >= queue.latest:
-            found = standing.late.get(class_of(target, told.fields))
+        if rejections.late and not told.share and deadline >= queue.latest:
+            found = rejections.late.get(class_of(target, told.fields))
             if found is not None and found[0] > deadline:
                 return found[1]
         return None
 
-    def no_room(self, size: int) -> PenstockError:
+    def queue_full(self, size: int) -> PenstockError:
         """What a request of so many items hears for which there is no room; the same object to all."""
-        error = self.standing.full.get(size)
+        error = self.rejections.full.get(size)
         if error is None:
             error = self._full(
                 f"expected room for {size} more in the queue, found {self._queue.items} items waiting, "
                 f"where {self.room} may"
             )
-            self.standing.keep_full(size, error)
+            self.rejections.keep_full(size, error)
         return error
 
-    def gave_way(self) -> PenstockError:
+    def evicted(self) -> PenstockError:
         """What they hear who had a place in a full queue, and lost it to another."""
         return self._full("found the queue full, and another with more right to a place in it")
 
-    def crowded(self, work: Work, free: int) -> bool:
+    def needs_eviction(self, work: QueuedRequest, free: int) -> bool:
         """Whether others must give way to a request.
 
         Args:
@@ -96,27 +96,27 @@ class Door:
         queue, size, length = self._queue, work.size, work.bytes_left
         if self._is_full(size, free):
             limit = self.room + free * self.batch
-            if not queue.admits(work.level, work.share, work.arrived, ITEMS, size, limit):
-                raise self.no_room(size).with_traceback(None)
+            if not queue.can_evict(work.level, work.share, work.arrived, ITEMS, size, limit):
+                raise self.queue_full(size).with_traceback(None)
             return True
         if not queue.items or queue.bytes + length <= MAX_QUEUED_BYTES:
             return False
-        if not queue.admits(work.level, work.share, work.arrived, BYTES, length, MAX_QUEUED_BYTES):
+        if not queue.can_evict(work.level, work.share, work.arrived, BYTES, length, MAX_QUEUED_BYTES):
             raise self._no_space()
         return True
 
-    def make_room(self, work: Work, free: int) -> list[Work]:
+    def make_room(self, work: QueuedRequest, free: int) -> list[QueuedRequest]:
         """Take those out of the queue that must give way; arguments and errors as for `crowded`."""
         limit = self.room + free * self.batch
-        gone = self._queue.give_way(work, work.arrived, limit=limit, space=MAX_QUEUED_BYTES)
+        gone = self._queue.evict_for(work, work.arrived, limit=limit, space=MAX_QUEUED_BYTES)
         if gone:
-            self.standing.clear()
+            self.rejections.clear()
             return gone
         if self._is_full(work.size, free):
-            raise self.no_room(work.size).with_traceback(None)
+            raise self.queue_full(work.size).with_traceback(None)
         raise self._no_space()
 
-    def check_deadline(self, work: Work, size: int, free: int) -> None:
+    def check_deadline(self, work: QueuedRequest, size: int, free: int) -> None:
         """Refuse what would not be answered in time (raises PenstockError).
 
         Args:
@@ -127,20 +127,22 @@ class Door:
         queue, now, cls = self._queue, work.arrived, work.key.cls
         items, lines = queue.ahead(work)
         last = items + work.size - 1
-        finish = self._forecast.finish(now, cls, size, items=last, lines=lines, free=free, slots=self.slots)
+        finish = self._wait_estimator.finish(
+            now, cls, size, items=last, lines=lines, free=free, slots=self.slots
+        )
         if finish is None or now + finish <= work.deadline:
             return
         if work.level == 1 and not work.share:
             least = finish
             if work.size > 1:
                 least = (
-                    self._forecast.finish(
+                    self._wait_estimator.finish(
                         now, cls, size, items=items, lines=lines, free=free, slots=self.slots
                     )
                     or 0.0
                 )
             if now + least > work.deadline:
-                self.standing.keep(cls, now + least, errors.unmeetable(least, work.deadline - now))
+                self.rejections.keep(cls, now + least, errors.unmeetable(least, work.deadline - now))
         raise errors.unmeetable(finish, work.deadline - now)
 
     def _is_full(self, size: int, free: int) -> bool:
@@ -153,5 +155,5 @@ class Door:
         return self._full(f"expected at most {MAX_QUEUED_BYTES} bytes to wait, found more")
 
     def _full(self, detail: str) -> PenstockError:
-        retry_after = self._pace.retry_after(self._queue.items, self.slots)
+        retry_after = self._throughput.retry_after(self._queue.items, self.slots)
         return errors.full(detail, status=self.status, retry_after=retry_after)

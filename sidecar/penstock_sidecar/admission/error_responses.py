@@ -47,7 +47,7 @@ class _Form:
         self.parts = parts if len(parts) == 2 else []
 
 
-class Refusals:
+class ErrorResponder:
     """Tells those who are refused.
 
     Args:

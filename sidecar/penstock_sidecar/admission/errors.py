@@ -2,7 +2,7 @@
 
 Pure. A refusal must be cheap: what is offered beyond what the model can do is refused, all of it, on the core
 that the model's batches need, too. What a refused request hears holds as a rule for those behind it as well,
-until the queue gets shorter: `Standing` keeps it, and it is told from a request's head alone.
+until the queue gets shorter: `RejectionCache` keeps it, and it is told from a request's head alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_RETRY_AFTER = 60.0
 _MAX_KEPT = 1024
 
 
-class Standing:
+class RejectionCache:
     """The refusals that hold for whoever comes next, until `clear`.
 
     `full` is what those hear for whom there is no room, by their items. `late` says of a class until when (in

@@ -16,8 +16,8 @@ from penstock_sidecar.model.answers import from_model
 from penstock_sidecar.protocols.base import BatchProtocol, OwnAnswers
 from penstock_sidecar.protocols.item_answers import is_form
 from penstock_sidecar.queue.batch_key import attempt_field, batch_fields, lone_fields, time_left
-from penstock_sidecar.queue.prepared_batch import Draft
-from penstock_sidecar.queue.request import Outcome, Part
+from penstock_sidecar.queue.prepared_batch import PreparedBatch
+from penstock_sidecar.queue.request import Outcome, Slice
 from penstock_wire.headers import Headers
 from penstock_wire.http import Request, Response
 
@@ -29,12 +29,12 @@ _ABOUT_WHOLE_BODY = frozenset(
 """Fields of an answer that are about all of it, or for one caller, and so for no request of a batch."""
 
 
-def alone(parts: Sequence[Part], protocol: BatchProtocol) -> bool:
+def alone(parts: Sequence[Slice], protocol: BatchProtocol) -> bool:
     """Whether a batch is one whole request that passes byte for byte, both ways."""
     return len(parts) == 1 and parts[0].whole and (protocol.key_fields or not parts[0].work.items)
 
 
-def compose(parts: Sequence[Part], protocol: BatchProtocol, timeout: float, attempt: int = 0) -> Request:
+def compose(parts: Sequence[Slice], protocol: BatchProtocol, timeout: float, attempt: int = 0) -> Request:
     """The one request that a batch sends.
 
     Args:
@@ -57,7 +57,7 @@ def compose(parts: Sequence[Part], protocol: BatchProtocol, timeout: float, atte
     return Request(key.method, key.target, headers, body, fresh=attempt > 0)
 
 
-def _joined(parts: Sequence[Part], protocol: BatchProtocol) -> tuple[Headers, bytes]:
+def _joined(parts: Sequence[Slice], protocol: BatchProtocol) -> tuple[Headers, bytes]:
     key = parts[0].work.key
     message = protocol.join([part.items for part in parts], key.parameters)
     described = message.headers
@@ -66,33 +66,33 @@ def _joined(parts: Sequence[Part], protocol: BatchProtocol) -> tuple[Headers, by
     return batch_fields([part.work for part in parts], described), message.body
 
 
-def prepare(draft: Draft, protocol: BatchProtocol) -> None:
+def prepare(prepared: PreparedBatch, protocol: BatchProtocol) -> None:
     """Make what a draft sends; where that fails, it is left to `compose`, and to who tells of it.
 
     Args:
-        draft: of at least two requests.
+        prepared: of at least two requests.
         protocol: joins the items.
     """
     try:
-        draft.headers, draft.body = _joined(draft.parts, protocol)
+        prepared.headers, prepared.body = _joined(prepared.parts, protocol)
     except Exception:
-        draft.headers = None
+        prepared.headers = None
 
 
-def compose_draft(draft: Draft, timeout: float) -> Request | None:
+def compose_prepared(prepared: PreparedBatch, timeout: float) -> Request | None:
     """As `compose`, from what was made before; None where nothing was.
 
     Args:
-        draft: what the batch holds.
+        prepared: what the batch holds.
         timeout: seconds to the latest deadline.
     """
-    if draft.headers is None:
+    if prepared.headers is None:
         return None
-    key = draft.line.key
-    return Request(key.method, key.target, (*draft.headers, time_left(timeout)), draft.body)
+    key = prepared.line.key
+    return Request(key.method, key.target, (*prepared.headers, time_left(timeout)), prepared.body)
 
 
-def distribute(parts: Sequence[Part], protocol: BatchProtocol, answer: Response) -> Sequence[Outcome]:
+def distribute(parts: Sequence[Slice], protocol: BatchProtocol, answer: Response) -> Sequence[Outcome]:
     """The answer for each part of a batch, in order; those to single items among them (`item_responses`).
 
     Args:

@@ -29,7 +29,7 @@ def may_be_one_request(status: int) -> bool:
     return status == 500 or (300 <= status < 500 and status not in LOAD)
 
 
-class BinarySplitting:
+class Bisection:
     """The search in one failed batch, whose requests are numbered from 0.
 
     `[0, start)` are resolved, `[start, stop)` are suspect (at least one of them is bad), and the others are

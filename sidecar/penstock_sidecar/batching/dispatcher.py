@@ -18,23 +18,23 @@ import dataclasses
 from collections.abc import Callable
 
 from penstock_sidecar.admission import errors
-from penstock_sidecar.admission.controller import MAX_QUEUED_BYTES, Door
+from penstock_sidecar.admission.controller import MAX_QUEUED_BYTES, AdmissionController
 from penstock_sidecar.batching.fault_tracker import FaultTracker
-from penstock_sidecar.batching.runner import Begin, Observer, Runs, Send, Trace
+from penstock_sidecar.batching.runner import BatchRunner, Begin, Observer, Send, Trace
 from penstock_sidecar.batching.streaming import StreamedSends
-from penstock_sidecar.estimators.concurrency_tuner import AutoSlots
-from penstock_sidecar.estimators.latency_model import ServiceCurve
-from penstock_sidecar.estimators.linger_tuner import Patience
-from penstock_sidecar.estimators.throughput import Pace
-from penstock_sidecar.estimators.wait_estimator import Forecast, Turn
-from penstock_sidecar.interfaces import Beside
+from penstock_sidecar.estimators.concurrency_tuner import ConcurrencyTuner
+from penstock_sidecar.estimators.latency_model import LatencyModel
+from penstock_sidecar.estimators.linger_tuner import LingerTuner
+from penstock_sidecar.estimators.throughput import Throughput
+from penstock_sidecar.estimators.wait_estimator import SlotCycle, WaitEstimator
+from penstock_sidecar.interfaces import RequestPath
 from penstock_sidecar.protocols.base import BatchProtocol
-from penstock_sidecar.queue.batch_key import Keys, Told
+from penstock_sidecar.queue.batch_key import Keys, RequestFields
 from penstock_sidecar.queue.batch_limits import Limits
 from penstock_sidecar.queue.deadline_list import earlier
-from penstock_sidecar.queue.eviction import crowds
+from penstock_sidecar.queue.eviction import may_evict
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import Key, Outcome, Work
+from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching
 from penstock_wire.errors import PenstockError
@@ -65,15 +65,15 @@ class Dispatcher:
         batching: the policy to begin with.
         observer: is told of runs.
         clock: the monotonic time in seconds.
-        beside: sends what is not batched; what is said to the dispatcher is said to it, too.
+        passthrough: sends what is not batched; what is said to the dispatcher is said to it, too.
         trace: sends in a span of each batch, None where nothing is traced.
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
-        begin: begins to send without a task, where that is possible; see `runner.Runs`.
+        begin: begins to send without a task, where that is possible; see `runner.BatchRunner`.
 
-    `slots` batches may be with the model at once now; `alive` while it runs; `refusing` is what new requests
-    are told, if they are refused; `adapts` while what one batch took decides what the next one holds;
-    `room` items may wait, `standing` is what whoever comes next would hear; `keys` reads header fields under
-    the policy in effect.
+    `slots` batches may be with the model at once now; `alive` while it runs; `refusing` is the error of new
+    requests while they are refused; `adapts` while what one batch took decides what the next one holds;
+    `room` items may wait; `rejections` are errors that hold for the next requests too; `keys` reads header
+    fields under the policy in effect.
     """
 
     def __init__(
@@ -84,20 +84,20 @@ class Dispatcher:
         batching: Batching,
         observer: Observer,
         clock: Callable[[], float],
-        beside: Beside | None = None,
+        passthrough: RequestPath | None = None,
         trace: Trace | None = None,
         streamed: StreamedSends | None = None,
         begin: Begin | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
-        self._beside = beside
+        self._passthrough = passthrough
         self._isolates = protocol.isolates
-        self._queue = Queue(crowded=crowds(batching))
-        self._curve = ServiceCurve()
-        self._forecast = Forecast(self._curve)
-        self._faults = FaultTracker(self._queue, self._curve, clock, self._size)
-        self._runs = Runs(
+        self._queue = Queue(evicting=may_evict(batching))
+        self._latency_model = LatencyModel()
+        self._wait_estimator = WaitEstimator(self._latency_model)
+        self._faults = FaultTracker(self._queue, self._latency_model, clock, self._size)
+        self._runs = BatchRunner(
             send=send,
             protocol=protocol,
             observer=observer,
@@ -108,11 +108,11 @@ class Dispatcher:
             streamed=streamed,
             begin=begin,
         )
-        self.pace = Pace()
-        self._door = Door(self._queue, self._forecast, self.pace)
-        self.standing = self._door.standing
+        self.throughput = Throughput()
+        self._admission = AdmissionController(self._queue, self._wait_estimator, self.throughput)
+        self.rejections = self._admission.rejections
         self._late = errors.late_on_arrival()
-        self._auto: AutoSlots | None = None
+        self._auto: ConcurrencyTuner | None = None
         self._idle = asyncio.Event()
         self._quiet = asyncio.Event()
         self._scheduled = False
@@ -147,22 +147,22 @@ class Dispatcher:
         return self._queue
 
     @property
-    def beside(self) -> Beside | None:
+    def passthrough(self) -> RequestPath | None:
         """What is not batched."""
-        return self._beside
+        return self._passthrough
 
     @property
     def queued(self) -> int:
         """Items that wait."""
-        return self._queue.items + (0 if self._beside is None else self._beside.queued)
+        return self._queue.items + (0 if self._passthrough is None else self._passthrough.queued)
 
     @property
     def ongoing(self) -> int:
         """Items with the model."""
-        return self._runs.items + (0 if self._beside is None else self._beside.ongoing)
+        return self._runs.items + (0 if self._passthrough is None else self._passthrough.ongoing)
 
     @property
-    def resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Nothing waits and nothing is with the model."""
         return not (self._queue.items or self._runs.items) and not (self.queued or self.ongoing)
 
@@ -180,11 +180,11 @@ class Dispatcher:
     @property
     def drain_seconds(self) -> float:
         """Seconds until all that waits is through, at the pace of the latest batches."""
-        return self.pace.drain_seconds(self._queue.items, self.slots)
+        return self.throughput.drain_seconds(self._queue.items, self.slots)
 
     def fits(self) -> dict[str, Fit]:
         """The service curve of each class, for reports and metrics."""
-        found = self._curve.fits(self._clock())
+        found = self._latency_model.fits(self._clock())
         return {cls: Fit(a_ms=a * 1e3, b_ms=b * 1e3, n=n) for cls, (a, b, n) in found.items()}
 
     def now(self) -> float:
@@ -209,8 +209,8 @@ class Dispatcher:
     async def idle(self) -> None:
         """Wait until nothing is queued and nothing is with the model."""
         while self.queued or self.ongoing:
-            if self._beside is not None:
-                await self._beside.idle()
+            if self._passthrough is not None:
+                await self._passthrough.idle()
             if self._queue.items or self._runs.items:
                 self._idle.clear()
                 await self._idle.wait()
@@ -220,8 +220,8 @@ class Dispatcher:
         while self._runs.busy:
             self._quiet.clear()
             await self._quiet.wait()
-        if self._beside is not None:
-            await self._beside.quiet()
+        if self._passthrough is not None:
+            await self._passthrough.quiet()
 
     # What others do
 
@@ -235,34 +235,34 @@ class Dispatcher:
             before.fairness,
         ):
             self.keys.apply(batching)
-            self._queue.rekey(self.keys.rekey, crowded=crowds(batching))
+            self._queue.rekey(self.keys.rekey, evicting=may_evict(batching))
         self._schedule()
 
     def pause(self) -> None:
         """Cut no further batch; what comes waits, what is with the model ends."""
         self._paused = True
-        self.standing.clear()
-        if self._beside is not None:
-            self._beside.pause()
+        self.rejections.clear()
+        if self._passthrough is not None:
+            self._passthrough.pause()
 
     def resume(self) -> None:
         """Cut batches again."""
         self._paused = False
-        if self._beside is not None:
-            self._beside.resume()
+        if self._passthrough is not None:
+            self._passthrough.resume()
         self._schedule()
 
     def model_changed(self, *, loaded: bool, gone: bool) -> None:
         """Learn how long batches take only from a model that is loaded, and forget it with the process."""
-        self.standing.clear()
-        self._curve.learning = loaded
+        self.rejections.clear()
+        self._latency_model.learning = loaded
         if gone:
-            self._curve.forget()
+            self._latency_model.forget()
             self._rate = 0.0
             self._set_room()
 
-    def turned_away(
-        self, target: str, told: Told, arrived: float, deadline: float, expires: float
+    def check_head(
+        self, target: str, told: RequestFields, arrived: float, deadline: float, expires: float
     ) -> PenstockError | None:
         """What `accept` would say of a request whatever its body holds, for little; None if it depends.
 
@@ -277,13 +277,13 @@ class Dispatcher:
             return self.refusing
         if expires <= arrived:
             return self._late
-        return self._door.turned_away(target, told, arrived, deadline, max(0, self._free()))
+        return self._admission.check_head(target, told, arrived, deadline, max(0, self._free()))
 
-    def no_room(self, size: int) -> PenstockError:
+    def queue_full(self, size: int) -> PenstockError:
         """What a request of so many items hears for which there is no room; the same object to all."""
-        return self._door.no_room(size)
+        return self._admission.queue_full(size)
 
-    def accept(self, work: Work) -> None:
+    def accept(self, work: QueuedRequest) -> None:
         """Accept a request: its `finish` is called once, unless `leave` is called before.
 
         Raises:
@@ -310,19 +310,19 @@ class Dispatcher:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
-    def leave(self, work: Work) -> None:
+    def leave(self, work: QueuedRequest) -> None:
         """The client went away: nothing of the request is sent any more, and an answer is dropped."""
         work.done = True
         if work.queued:
-            self.standing.clear()
+            self.rejections.clear()
             self._queue.leave(work)
         self._check_idle()
 
     def refuse(self, error: PenstockError | None) -> None:
         """Refuse new requests with an error, or take them again (None)."""
         self.refusing = error
-        if self._beside is not None:
-            self._beside.refuse(error)
+        if self._passthrough is not None:
+            self._passthrough.refuse(error)
 
     def refuse_queued(self, error: PenstockError) -> int:
         """Answer all that is queued with an error; returns how many requests that were.
@@ -334,7 +334,7 @@ class Dispatcher:
         for work in works:
             self.settle(work, executed if work.executed else error)
         self._check_idle()
-        return len(works) + (0 if self._beside is None else self._beside.refuse_queued(error))
+        return len(works) + (0 if self._passthrough is None else self._passthrough.refuse_queued(error))
 
     async def run(self) -> None:
         """Cut batches until cancelled."""
@@ -348,29 +348,29 @@ class Dispatcher:
     async def abort(self) -> None:
         """End all runs at once; what they held is answered as unreachable."""
         await self._runs.abort()
-        if self._beside is not None:
-            await self._beside.abort()
+        if self._passthrough is not None:
+            await self._passthrough.abort()
 
     # What the runs tell (runs.Flow)
 
-    def settle(self, work: Work, outcome: Outcome) -> None:
-        """See `runner.Flow`."""
+    def settle(self, work: QueuedRequest, outcome: Outcome) -> None:
+        """See `runner.BatchListener`."""
         if work.done:
             return
         work.done = True
         if work.queued:
             self._queue.leave(work)
-            self.standing.clear()
+            self.rejections.clear()
         try:
             work.finish(outcome)
         except Exception as error:
             log("answer failed", level="error", error=repr(error), request_id=work.request_id.decode())
 
-    def freed(self, turn: Turn | None) -> None:
-        """See `runner.Flow`."""
-        self.standing.clear()
+    def slot_released(self, turn: SlotCycle | None) -> None:
+        """See `runner.BatchListener`."""
+        self.rejections.clear()
         if turn is not None:
-            self._forecast.end(turn, waiting=self._queue.items > 0)
+            self._wait_estimator.end(turn, waiting=self._queue.items > 0)
         if not self._runs.busy:
             self._quiet.set()
         items = self._queue.items
@@ -386,15 +386,15 @@ class Dispatcher:
             self._reads_on = True
             self._schedule()
 
-    def learned(self, work: Work, items: int, seconds: float, *, again: bool) -> None:
-        """See `runner.Flow`."""
+    def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float, *, again: bool) -> None:
+        """See `runner.BatchListener`."""
         now, cls = self._clock(), work.key.cls
-        self.standing.clear()
-        self.pace.observe(items, seconds)
-        self._curve.observe(now, cls, items, seconds)
+        self.rejections.clear()
+        self.throughput.observe(items, seconds)
+        self._latency_model.observe(now, cls, items, seconds)
         self._usual = self._size(now, cls)
-        service = self._curve.predict(now, cls, self._usual)
-        slow = (service or 0.0) + self._forecast.extra
+        service = self._latency_model.predict(now, cls, self._usual)
+        slow = (service or 0.0) + self._wait_estimator.extra
         self._slow = max(0.9 * self._slow, slow)
         if service is not None and slow > 0.0:
             self._rate = max(0.9 * self._rate, self._usual / slow)
@@ -403,17 +403,17 @@ class Dispatcher:
         if self._auto is not None and not again:
             self._tell(self._auto, now, items, seconds, ok=True)
 
-    def overloaded(self, work: Work, items: int, seconds: float, *, timeout: bool) -> None:
-        """See `runner.Flow`."""
+    def overloaded(self, work: QueuedRequest, items: int, seconds: float, *, timeout: bool) -> None:
+        """See `runner.BatchListener`."""
         if self._auto is None:
             return
         now = self._clock()
         # Who gives the model less time than it takes says nothing of how many batches it bears.
-        if not timeout or seconds >= (self._curve.predict(now, work.key.cls, items) or 0.0):
+        if not timeout or seconds >= (self._latency_model.predict(now, work.key.cls, items) or 0.0):
             self._tell(self._auto, now, items, seconds, ok=False)
 
     def isolates(self) -> bool:
-        """See `runner.Flow`."""
+        """See `runner.BatchListener`."""
         wanted = self._batching.on_batch_error
         return self._isolates if wanted is None else wanted == "Isolate"
 
@@ -421,7 +421,7 @@ class Dispatcher:
 
     def _set(self, batching: Batching) -> None:
         self._batching = batching
-        self.standing.clear()
+        self.rejections.clear()
         self._default_timeout = batching.default_timeout_ms / 1000
         objective = batching.latency_objective_ms
         self._objective = None if objective is None else objective / 1000
@@ -430,49 +430,49 @@ class Dispatcher:
         if slots != "auto":
             self._auto = None
         elif self._auto is None:
-            self._auto = AutoSlots(start=self.slots, max_seconds=self._service)
+            self._auto = ConcurrencyTuner(start=self.slots, max_seconds=self._service)
         else:
             self._auto.max_seconds = self._service
-        self._door.batch, self._door.status = batching.max_batch_size, batching.overflow_status
+        self._admission.batch, self._admission.status = batching.max_batch_size, batching.overflow_status
         self._allow(self.slots if slots == "auto" else slots)
         self.adapts = self._auto is not None or self._objective is not None
         self._usual = min(self._usual, batching.max_batch_size)
         wait = batching.batch_wait_timeout_ms / 1000
         self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes, wait=wait)
         self._eager = dataclasses.replace(self._limits, wait=0.0)
-        self._patience = Patience() if wait > 0.0 else None
+        self._linger_tuner = LingerTuner() if wait > 0.0 else None
 
-    def _tell(self, auto: AutoSlots, now: float, items: int, seconds: float, *, ok: bool) -> None:
+    def _tell(self, auto: ConcurrencyTuner, now: float, items: int, seconds: float, *, ok: bool) -> None:
         """A batch has ended."""
         self._allow(auto.ended(now, items, seconds, pressed=self._queue.items > 0, ok=ok))
 
     def _allow(self, slots: int) -> None:
         """So many batches at once, and the queue that goes with it, from now on."""
-        self.slots = self._door.slots = slots
+        self.slots = self._admission.slots = slots
         self._set_room()
-        self.standing.clear()
+        self.rejections.clear()
 
     def _set_room(self) -> None:
         seconds = self._default_timeout if self._objective is None else self._objective
-        self.room = self._door.room = self._batching.queue_limit(self.slots, self._rate * seconds)
+        self.room = self._admission.room = self._batching.queue_limit(self.slots, self._rate * seconds)
 
     def _free(self) -> int:
         return 0 if self._paused else self.slots - self._runs.busy
 
-    def _check_room(self, work: Work) -> None:
-        door, queued, free = self._door, self._queue.items, max(0, self._free())
-        crowded = door.crowded(work, free)
+    def _check_room(self, work: QueuedRequest) -> None:
+        admission, queued, free = self._admission, self._queue.items, max(0, self._free())
+        full = admission.needs_eviction(work, free)
         # Nearly all deadlines are far beyond twice the time that the queue takes: they cost no prediction.
         batches = (queued + work.size) // self._usual + 2
         if work.arrived + 2.0 * batches * self._slow >= work.deadline and (queued or not free):
             size = self._size(work.arrived, work.key.cls)
             if not self._paused:
-                door.check_deadline(work, size, free)
-        if crowded:
+                admission.check_deadline(work, size, free)
+        if full:
             # NB: they are told later: one's next request, which its connection may have read, comes then.
-            self._loop.call_soon(self._give_way, door.make_room(work, free), door.gave_way())
+            self._loop.call_soon(self._give_way, admission.make_room(work, free), admission.evicted())
 
-    def _give_way(self, works: list[Work], error: PenstockError) -> None:
+    def _give_way(self, works: list[QueuedRequest], error: PenstockError) -> None:
         for work in works:
             self.settle(work, error)
 
@@ -482,7 +482,7 @@ class Dispatcher:
         objective, service = self._objective, self._service
         if objective is None or service is None:
             return limit
-        return self._curve.largest(now, cls, limit, service, objective)
+        return self._latency_model.largest(now, cls, limit, service, objective)
 
     def _check_idle(self) -> None:
         if not self._queue.items and not self._runs.items:
@@ -525,7 +525,7 @@ class Dispatcher:
         now = self._clock() + TIMER_SLACK
         again = self._fill(now)
         if self._free() > 0:
-            self._forecast.rest()
+            self._wait_estimator.rest()
         again = earlier(again, self._expire(now))
         again = earlier(again, self._runs.expire(now))
         self._check_idle()
@@ -533,7 +533,7 @@ class Dispatcher:
             self._drawn = True  # once a batch, whatever becomes of it
             # NB: with an objective the size changes with each batch: what is drawn up is seldom what is cut.
             if self._runs.drafts and self._objective is None:
-                self._runs.prepare(self._queue.draw_up(self._usual, self._limits.bytes))
+                self._runs.prepare(self._queue.prepare_next(self._usual, self._limits.bytes))
         return again
 
     def _fill(self, now: float) -> float | None:
@@ -542,20 +542,20 @@ class Dispatcher:
         while queue.items and self._free() > 0:
             choice = queue.choose(now, self._choosing())
             if choice.key is None:
-                if self._patience is not None:
-                    self._patience.held(now)
+                if self._linger_tuner is not None:
+                    self._linger_tuner.held(now)
                 return choice.again
             self._cut(now, choice.key)
         return None
 
     def _choosing(self) -> Limits:
-        if self._patience is None or not self._patience.waits:
+        if self._linger_tuner is None or not self._linger_tuner.waits:
             return self._eager
-        return dataclasses.replace(self._limits, service=WAIT_MARGIN * self.pace.seconds)
+        return dataclasses.replace(self._limits, service=WAIT_MARGIN * self.throughput.seconds)
 
     def _cut(self, now: float, key: Key) -> None:
         """Send the next batch of a line, without those at its head that would be late."""
-        queue, curve, cls = self._queue, self._curve, key.cls
+        queue, latency_model, cls = self._queue, self._latency_model, key.cls
         size = self._size(now, cls)
         if key.faults is not None and key.faults.limit < size:
             size = key.faults.limit
@@ -563,24 +563,26 @@ class Dispatcher:
         if (head := queue.lines[key].first()) is not None and head.expires <= now:
             self.settle(head, errors.expired(now - head.arrived))
             return
-        self.standing.clear()
+        self.rejections.clear()
         self._drawn = False
-        dropped: list[Work] = []
-        before, waited, draft = queue.items, queue.lines[key].items, queue.draft
-        parts = queue.cut(key, limits, lambda items: now + (curve.predict(now, cls, items) or 0.0), dropped)
+        dropped: list[QueuedRequest] = []
+        before, waited, prepared = queue.items, queue.lines[key].items, queue.prepared
+        parts = queue.cut(
+            key, limits, lambda items: now + (latency_model.predict(now, cls, items) or 0.0), dropped
+        )
         items = before - queue.items
         for work in dropped:
             items -= work.size - work.taken
-            service = curve.predict(now, cls, size) or 0.0
+            service = latency_model.predict(now, cls, size) or 0.0
             self.settle(work, errors.dropped(now - work.arrived, service))
         if not parts:
             return
-        drawn = draft if draft is not None and parts is draft.parts else None
+        drawn = prepared if prepared is not None and parts is prepared.parts else None
         batch = self._runs.start(parts, items, self._limits.size, drawn)
         # NB: all that can be noted after the sending is: the model waits for it.
-        batch.turn = self._forecast.begin(now - TIMER_SLACK, cls, items, possible=size, waited=waited)
-        if self._patience is not None:
-            self._patience.cut(now, items)
+        batch.turn = self._wait_estimator.begin(now - TIMER_SLACK, cls, items, possible=size, waited=waited)
+        if self._linger_tuner is not None:
+            self._linger_tuner.cut(now, items)
         self.counts.batches += 1
         self.counts.batch_items += items
         self.keys.forget(queue.lines)

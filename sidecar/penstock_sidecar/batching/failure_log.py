@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock_sidecar.model.answers import model_reason
-from penstock_sidecar.queue.request import Outcome, Part
+from penstock_sidecar.queue.request import Outcome, Slice
 from penstock_wire.errors import PenstockError
 from penstock_wire.process import log
 
@@ -16,7 +16,7 @@ WORDS = 200
 _OVERLOADED = 429
 
 
-def log_failed_batch(parts: Sequence[Part], outcome: Outcome) -> None:
+def log_failed_batch(parts: Sequence[Slice], outcome: Outcome) -> None:
     """Log why a batch failed, unless the model refused what it holds, which concerns the callers alone.
 
     Args:

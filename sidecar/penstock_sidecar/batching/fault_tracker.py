@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from penstock_sidecar.estimators.latency_model import ServiceCurve
+from penstock_sidecar.estimators.latency_model import LatencyModel
 from penstock_sidecar.queue.group_size import Faults
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import Key, Part, Work
+from penstock_sidecar.queue.request import Key, QueuedRequest, Slice
 
 MAX_KEYS = 256
 """Keys whose bad requests are remembered; beyond, the one that has been longest is forgotten."""
@@ -26,22 +26,22 @@ class FaultTracker:
 
     Args:
         queue: holds the requests.
-        curve: how long batches take.
+        latency_model: how long batches take.
         clock: the monotonic time in seconds.
         size: items of a batch at most, at a time, of a class.
     """
 
-    __slots__ = ("_clock", "_curve", "_keys", "_queue", "_size")
+    __slots__ = ("_clock", "_keys", "_latency_model", "_queue", "_size")
 
     def __init__(
         self,
         queue: Queue,
-        curve: ServiceCurve,
+        latency_model: LatencyModel,
         clock: Callable[[], float],
         size: Callable[[float, str], int],
     ) -> None:
         self._queue = queue
-        self._curve = curve
+        self._latency_model = latency_model
         self._clock = clock
         self._size = size
         self._keys: dict[Key, Faults] = {}
@@ -59,7 +59,7 @@ class FaultTracker:
             limits += [each.limit for each in (faults, *own) if each.at >= since]
         return min(limits)
 
-    def group(self, work: Work, found: int, resolved: int) -> int:
+    def group(self, work: QueuedRequest, found: int, resolved: int) -> int:
         """Requests of which nothing is known to run together in a search.
 
         Args:
@@ -69,10 +69,10 @@ class FaultTracker:
         """
         now, key = self._clock(), work.key
         faults = key.faults or Faults()
-        seconds = functools.partial(self._curve.predict, now, key.cls)
+        seconds = functools.partial(self._latency_model.predict, now, key.cls)
         return faults.requests(found, resolved, self._size(now, key.cls), seconds)
 
-    def resolved(self, parts: Sequence[Part], bad: Sequence[Part], seconds: float, searched: float) -> None:
+    def resolved(self, parts: Sequence[Slice], bad: Sequence[Slice], seconds: float, searched: float) -> None:
         """Each of these parts of a batch has an outcome of its own.
 
         Args:
@@ -94,7 +94,7 @@ class FaultTracker:
                 self._keys.pop(oldest).forget(oldest)
         faults.at = now
         most = self._size(now, key.cls)
-        times = functools.partial(self._curve.predict, now, key.cls)
+        times = functools.partial(self._latency_model.predict, now, key.cls)
         # A batch whose requests all pass alone is too much for the model: that counts as one.
         faults.note(parts, len(bad) or (1 if searched else 0), most, times)
         full = times(most) or 0.0

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from penstock_sidecar.protocols.base import OwnAnswer, OwnAnswers
-from penstock_sidecar.queue.request import Outcome, Part
+from penstock_sidecar.queue.request import Outcome, Slice
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import REASON, Headers, get
 from penstock_wire.http import Response
@@ -25,7 +25,7 @@ SHOWN = 10
 """Items that a problem names at most."""
 
 
-def request_answer(part: Part, own: OwnAnswers) -> Outcome:
+def request_answer(part: Slice, own: OwnAnswers) -> Outcome:
     """The answer to a request, from those to its items.
 
     Args:
@@ -40,7 +40,7 @@ def request_answer(part: Part, own: OwnAnswers) -> Outcome:
     return _problem({part.start + place: answer for place, answer in own.answers.items()})
 
 
-def refused(parts: Sequence[Part], answers: Sequence[Outcome]) -> int:
+def refused(parts: Sequence[Slice], answers: Sequence[Outcome]) -> int:
     """Items that the model did not run for want of capacity, of a run that it answered by item.
 
     Args:

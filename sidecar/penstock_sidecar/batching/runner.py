@@ -17,22 +17,22 @@ from typing import Any, Protocol
 from penstock_sidecar.batching.assembly import (
     blames_a_request,
     compose,
-    compose_draft,
+    compose_prepared,
     distribute,
     prepare,
     rejoin,
 )
-from penstock_sidecar.batching.bisection import BinarySplitting
+from penstock_sidecar.batching.bisection import Bisection
 from penstock_sidecar.batching.failure_log import LOGGED_IDS, log_failed_batch
 from penstock_sidecar.batching.fault_tracker import FaultTracker
 from penstock_sidecar.batching.item_responses import refused
-from penstock_sidecar.batching.streaming import Streamed, StreamedSends
-from penstock_sidecar.estimators.wait_estimator import Turn
+from penstock_sidecar.batching.streaming import StreamCompleted, StreamedSends
+from penstock_sidecar.estimators.wait_estimator import SlotCycle
 from penstock_sidecar.model.answers import failure, from_model, unresolved
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.protocols.item_answers import is_form
-from penstock_sidecar.queue.prepared_batch import Draft
-from penstock_sidecar.queue.request import Outcome, Part, Work
+from penstock_sidecar.queue.prepared_batch import PreparedBatch
+from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import SERVER_TIMING
 from penstock_wire.http import (
@@ -61,7 +61,7 @@ Send = Callable[[Request, float], Awaitable[Response]]
 Begin = Callable[[Request, float, Done], GiveUp | None]
 """Begins to send without a task, where that is possible at once; see `Upstream.begin`."""
 
-Trace = Callable[[Send, Request, float, Sequence[Part], int], Awaitable[Response]]
+Trace = Callable[[Send, Request, float, Sequence[Slice], int], Awaitable[Response]]
 """Sends likewise, in a span: the parts that are sent, and the items that the batch could have held."""
 
 
@@ -84,27 +84,27 @@ class Observer(Protocol):
         ...
 
 
-class Flow(Protocol):
+class BatchListener(Protocol):
     """What a run needs of the dispatcher; what it has learned of one batch `adapts` the next, or does not."""
 
     adapts: bool
 
-    def settle(self, work: Work, outcome: Outcome) -> None:
+    def settle(self, work: QueuedRequest, outcome: Outcome) -> None:
         """Give a request its outcome, unless it has one."""
         ...
 
-    def freed(self, turn: Turn | None) -> None:
+    def slot_released(self, turn: SlotCycle | None) -> None:
         """The slot fell free that a batch had in this turn."""
         ...
 
-    def learned(self, work: Work, items: int, seconds: float, *, again: bool) -> None:
+    def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float, *, again: bool) -> None:
         """A run of so many items, `work` among them, was answered with success after so many seconds.
 
         `again` where it was a part of a batch that had failed.
         """
         ...
 
-    def overloaded(self, work: Work, items: int, seconds: float, *, timeout: bool) -> None:
+    def overloaded(self, work: QueuedRequest, items: int, seconds: float, *, timeout: bool) -> None:
         """A batch of so many items, `work` among them, ended after so many seconds as too much for the model.
 
         `timeout` where it is still without an answer, and the time of its callers is over.
@@ -145,9 +145,9 @@ class Batch:
         "waits",
     )
 
-    def __init__(self, parts: list[Part], items: int, limit: int, began: float) -> None:
+    def __init__(self, parts: list[Slice], items: int, limit: int, began: float) -> None:
         self.began = self.sent = began
-        self.turn: Turn | None = None
+        self.turn: SlotCycle | None = None
         self.parts = parts
         self.items = items
         self.limit = limit
@@ -159,7 +159,7 @@ class Batch:
         self.give_up: GiveUp | None = None
 
 
-class Runs:
+class BatchRunner:
     """All batches that are with the model: `busy` of them, of `items` items.
 
     Args:
@@ -182,7 +182,7 @@ class Runs:
         protocol: BatchProtocol,
         observer: Observer,
         clock: Callable[[], float],
-        flow: Flow,
+        flow: BatchListener,
         faults: FaultTracker,
         begin: Begin | None = None,
         trace: Trace | None = None,
@@ -207,26 +207,28 @@ class Runs:
         """Whether batches are sent without a task, and so worth drawing up before."""
         return self._begin is not None
 
-    def prepare(self, draft: Draft | None) -> None:
+    def prepare(self, prepared: PreparedBatch | None) -> None:
         """Make what the batch sends that may be cut next, if one was drawn up."""
-        if draft is not None:
-            prepare(draft, self._protocol)
+        if prepared is not None:
+            prepare(prepared, self._protocol)
 
-    def start(self, parts: list[Part], items: int, limit: int, draft: Draft | None = None) -> Batch:
+    def start(
+        self, parts: list[Slice], items: int, limit: int, prepared: PreparedBatch | None = None
+    ) -> Batch:
         """Send a batch of these parts.
 
         Args:
             parts: what it holds.
             items: their items.
             limit: what it could have held.
-            draft: as it was drawn up, where it was.
+            prepared: as it was drawn up, where it was.
         """
         now = self._clock()
         batch = Batch(parts, items, limit, now)
         self._batches.add(batch)
         self.busy += 1
         self.items += items
-        sent = self._begin is not None and self._send_now(batch, self._begin, draft)
+        sent = self._begin is not None and self._send_now(batch, self._begin, prepared)
         # NB: only now: the model has waited for this batch since it answered the last one.
         due, waits = _NEVER, batch.waits
         for part in parts:
@@ -246,13 +248,13 @@ class Runs:
         batch.task = self._loop.create_task(work)
         batch.task.add_done_callback(lambda _: self._ended(batch))
 
-    def _send_now(self, batch: Batch, begin: Begin, draft: Draft | None) -> bool:
+    def _send_now(self, batch: Batch, begin: Begin, prepared: PreparedBatch | None) -> bool:
         """Send a batch without a task; False where that takes one."""
         now = batch.began
         # The model has until the latest of their deadlines.
-        latest = max([part.work.expires for part in batch.parts]) if draft is None else draft.expires
+        latest = max([part.work.expires for part in batch.parts]) if prepared is None else prepared.expires
         timeout = max(MIN_RUN_SECONDS, latest - now)
-        request = None if draft is None else compose_draft(draft, timeout)
+        request = None if prepared is None else compose_prepared(prepared, timeout)
         if request is None:
             try:
                 request = compose(batch.parts, self._protocol, timeout, 0)
@@ -340,7 +342,7 @@ class Runs:
             batch.in_model = False
             self.busy -= 1
             self.items -= batch.items
-            self._flow.freed(batch.turn)
+            self._flow.slot_released(batch.turn)
 
     def _ended(self, batch: Batch) -> None:
         self._batches.discard(batch)
@@ -398,8 +400,8 @@ class Runs:
             said: what it got.
         """
         parts = batch.parts
-        search = BinarySplitting(len(parts))
-        bad: list[Part] = []
+        search = Bisection(len(parts))
+        bad: list[Slice] = []
         began = self._clock()
         attempt = 0
         while (span := search.next(self._faults.group(parts[0].work, len(bad), search.resolved))) is not None:
@@ -436,7 +438,7 @@ class Runs:
         if search.resolved < len(parts):
             self._tell(parts[search.resolved :], unresolved(said, len(parts)))
 
-    async def _attempt(self, batch: Batch, parts: list[Part], attempt: int) -> Outcome | None:
+    async def _attempt(self, batch: Batch, parts: list[Slice], attempt: int) -> Outcome | None:
         """Run once.
 
         Args:
@@ -465,16 +467,16 @@ class Runs:
                 answer = await self._trace(send, request, timeout, parts, batch.limit)
         except AnswerUnreadable as error:
             return self._unreadable(parts, attempt, error, sent)
-        if isinstance(answer, Streamed):
+        if isinstance(answer, StreamCompleted):
             seconds = self._clock() - sent
             items = batch.items if not attempt else sum([part.size for part in parts])
             self._observer.ran(items, batch.limit, seconds, batch.waits)
-            self._flow.learned(parts[0].work, items, seconds, again=attempt > 0)
+            self._flow.batch_succeeded(parts[0].work, items, seconds, again=attempt > 0)
             return None
         return self._answered(batch, parts, attempt, answer, begun, sent)
 
     def _unreadable(
-        self, parts: list[Part], attempt: int, error: AnswerUnreadable, sent: float
+        self, parts: list[Slice], attempt: int, error: AnswerUnreadable, sent: float
     ) -> Outcome | None:
         """As `_answered`, for a run whose answer cannot be read: one of its requests may be the cause.
 
@@ -496,7 +498,7 @@ class Runs:
         return None if several or not attempt else said
 
     def _answered(
-        self, batch: Batch, parts: list[Part], attempt: int, answer: Response, begun: float, sent: float
+        self, batch: Batch, parts: list[Slice], attempt: int, answer: Response, begun: float, sent: float
     ) -> Outcome | None:
         """Give the parts of a run their answers.
 
@@ -537,7 +539,7 @@ class Runs:
         if not attempt:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
         if ok and ran:
-            self._flow.learned(parts[0].work, ran, seconds, again=attempt > 0)
+            self._flow.batch_succeeded(parts[0].work, ran, seconds, again=attempt > 0)
         elif not attempt and (ok or answer.status >= 500 or answer.status == TOO_MANY):
             self._flow.overloaded(parts[0].work, items, seconds, timeout=False)
         if several and not answers:
@@ -559,7 +561,7 @@ class Runs:
             return None
         return said if not several and blames_a_request(answers, answer) else None
 
-    def _deliver(self, parts: Sequence[Part], answers: Sequence[Outcome], timing: bytes) -> None:
+    def _deliver(self, parts: Sequence[Slice], answers: Sequence[Outcome], timing: bytes) -> None:
         settle = self._flow.settle
         for part, answer in zip(parts, answers, strict=True):
             work = part.work
@@ -582,7 +584,7 @@ class Runs:
             answer.lines = b"%b: queue;dur=%.3f, %b\r\n" % (SERVER_TIMING, waited, timing)
             settle(work, outcome)
 
-    def _tell(self, parts: Sequence[Part], outcome: Outcome) -> None:
+    def _tell(self, parts: Sequence[Slice], outcome: Outcome) -> None:
         """Give the same outcome to each that still waits for one."""
         for part in parts:
             if part.work.done:

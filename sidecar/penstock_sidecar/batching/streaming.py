@@ -21,7 +21,7 @@ import msgspec
 from penstock_sidecar.model.answers import from_model
 from penstock_sidecar.protocols.envelope import CANCEL_PATH, read_string
 from penstock_sidecar.protocols.envelope_stream import Event, Splitter
-from penstock_sidecar.queue.request import Outcome, Part, Work
+from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import PREFIX, SERVER_TIMING, Headers, get
 from penstock_wire.http import (
@@ -265,7 +265,7 @@ class BatchStreams:
         self._watcher.over(index, reason)
 
 
-class Streamed(Response):
+class StreamCompleted(Response):
     """An answer that all have had already."""
 
 
@@ -291,8 +291,8 @@ class StreamedSends:
 
     async def send(
         self,
-        parts: Sequence[Part],
-        settle: Callable[[Work, Outcome], None],
+        parts: Sequence[Slice],
+        settle: Callable[[QueuedRequest, Outcome], None],
         request: Request,
         timeout: float,
     ) -> Response:
@@ -306,7 +306,7 @@ class StreamedSends:
                 that is has begun; between two pieces of a stream at least `IDLE_SECONDS`.
 
         Returns:
-            The answer; `Streamed` where it was a stream, which has ended, and every request has its outcome.
+            The answer; `StreamCompleted` where it was a stream that has ended: every request has its outcome.
 
         Raises:
             UpstreamError: there is no answer.
@@ -324,7 +324,7 @@ class StreamedSends:
                 await streams.run()
             finally:
                 expiry.cancel()
-            return Streamed(answer.status, answer.headers)
+            return StreamCompleted(answer.status, answer.headers)
         return await _whole(answer, deadline, timeout)
 
     def _tell(self, ids: Sequence[str]) -> None:
@@ -374,8 +374,8 @@ class _Parts:
 
     def __init__(
         self,
-        parts: Sequence[Part],
-        settle: Callable[[Work, Outcome], None],
+        parts: Sequence[Slice],
+        settle: Callable[[QueuedRequest, Outcome], None],
         cancelled: Callable[[Sequence[str]], None],
         cut: Callable[[Reason], None],
         seconds: Callable[[], float],

@@ -95,7 +95,7 @@ class _Arm:
         return self.items / max(self.elapsed, 1e-9)
 
 
-class AutoSlots:
+class ConcurrencyTuner:
     """The number of slots, from what batches show.
 
     `slots` is the number now; `max_seconds` may be set anew at any time.

@@ -155,7 +155,7 @@ def _bucket(items: int) -> int:
     return min(bisect_left(_BOUNDS, items), _LAST_BUCKET)
 
 
-class ServiceCurve:
+class LatencyModel:
     """L(W) for each class of requests.
 
     `learning` is False while nothing shall be learned: before the model is loaded.

@@ -38,7 +38,7 @@ _REST = 1.0
 """Seconds without a batch after which what was counted says nothing."""
 
 
-class Patience:
+class LingerTuner:
     """Decides from the batches that are cut.
 
     `waits` is whether part-full batches may wait now.

@@ -6,7 +6,7 @@ _WEIGHT = 0.2
 MAX_RETRY_AFTER = 60.0
 
 
-class Pace:
+class Throughput:
     """Exponentially weighted means over the batches that the model answered."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ import heapq
 import math
 from collections import deque
 
-from penstock_sidecar.estimators.latency_model import HORIZON, ServiceCurve
+from penstock_sidecar.estimators.latency_model import HORIZON, LatencyModel
 
 _WEIGHT = 1 / 16
 _OUTLIER = 3.0
@@ -36,7 +36,7 @@ _CAUTION = 2.0
 """Mean deviations by which a forecast is late: 95 % of turns with normal deviations last no longer."""
 
 
-class Turn:
+class SlotCycle:
     """A slot's time with one batch.
 
     Args:
@@ -55,31 +55,31 @@ class Turn:
         self.due = due
         self.over = False
 
-    def __lt__(self, other: Turn) -> bool:
+    def __lt__(self, other: SlotCycle) -> bool:
         return self.due < other.due
 
 
-class Forecast:
+class WaitEstimator:
     """Learns from the turns of the slots.
 
     Args:
-        curve: how long batches take with the model.
+        latency_model: how long batches take with the model.
 
     `extra` and `spread` as above, in seconds; `fill` is the share of the possible items that a batch holds
     for which enough items wait: less than 1 where requests of many items leave room.
     """
 
-    __slots__ = ("_curve", "_running", "_seen", "_vacated", "extra", "fill", "spread")
+    __slots__ = ("_latency_model", "_running", "_seen", "_vacated", "extra", "fill", "spread")
 
-    def __init__(self, curve: ServiceCurve) -> None:
-        self._curve = curve
-        self._running: list[Turn] = []
-        self._vacated: deque[Turn] = deque()
+    def __init__(self, latency_model: LatencyModel) -> None:
+        self._latency_model = latency_model
+        self._running: list[SlotCycle] = []
+        self._vacated: deque[SlotCycle] = deque()
         self._seen = -math.inf
         self.extra = self.spread = 0.0
         self.fill = 1.0
 
-    def begin(self, now: float, cls: str, items: int, *, possible: int, waited: int) -> Turn:
+    def begin(self, now: float, cls: str, items: int, *, possible: int, waited: int) -> SlotCycle:
         """A batch was cut.
 
         Args:
@@ -93,12 +93,12 @@ class Forecast:
             self._observe(now, self._vacated.popleft())
         if waited >= possible:
             self.fill += _WEIGHT * (items / possible - self.fill)
-        service = self._curve.predict(now, cls, items) or 0.0
-        turn = Turn(now, cls, items, now + service + max(0.0, self.extra))
+        service = self._latency_model.predict(now, cls, items) or 0.0
+        turn = SlotCycle(now, cls, items, now + service + max(0.0, self.extra))
         heapq.heappush(self._running, turn)
         return turn
 
-    def end(self, turn: Turn, *, waiting: bool) -> None:
+    def end(self, turn: SlotCycle, *, waiting: bool) -> None:
         """The slot of a batch has fallen free.
 
         Args:
@@ -134,19 +134,19 @@ class Forecast:
         ahead = max(items // max(1, int(size * self.fill)), lines - 1) - free
         if ahead < 0:
             return None
-        service = self._curve.predict(now, cls, size)
+        service = self._latency_model.predict(now, cls, size)
         if service is None:
             return None
         if now - self._seen > HORIZON:
             self.extra = self.spread = 0.0
-        turn = max(0.0, (self._curve.middle(now, cls, size) or service) + self.extra)
+        turn = max(0.0, (self._latency_model.middle(now, cls, size) or service) + self.extra)
         first = max(0.0, self._running[0].due - now) if self._running else turn
         turns = ahead / max(1, slots)
         start = first + turns * turn + _CAUTION * self.spread * math.sqrt(turns)
         return start + service + max(0.0, self.extra)
 
-    def _observe(self, now: float, turn: Turn) -> None:
-        middle = self._curve.middle(now, turn.cls, turn.items)
+    def _observe(self, now: float, turn: SlotCycle) -> None:
+        middle = self._latency_model.middle(now, turn.cls, turn.items)
         if middle is None:
             return
         if now - self._seen > HORIZON:

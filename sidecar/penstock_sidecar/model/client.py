@@ -25,7 +25,7 @@ import errno
 import functools
 from collections.abc import Callable
 
-from penstock_sidecar.model.restart_detector import Listening
+from penstock_sidecar.model.restart_detector import ListenerIdentity
 from penstock_wire.headers import Headers
 from penstock_wire.http import (
     AnswerUnreadable,
@@ -90,7 +90,7 @@ class Model:
         *,
         host: str,
         port: int,
-        listening: Listening,
+        listening: ListenerIdentity,
         ready_path: str,
         upstream: Upstream,
         busy: Callable[[], bool],
@@ -100,7 +100,7 @@ class Model:
     ) -> None:
         self._host = host
         self._port = port
-        self._listening = listening
+        self._listener_identity = listening
         self._probe = Request(method="GET", target=ready_path, headers=(), body=b"")
         self._upstream = upstream
         self._busy = busy
@@ -223,7 +223,7 @@ class Model:
 
     def _connected(self, check: Callable[[], None]) -> None:
         # NB: a connection that was kept is its process's; only a new one can be another's.
-        if self._listening.replaced():
+        if self._listener_identity.replaced():
             self._replaced()
         check()
 
@@ -273,7 +273,7 @@ class Model:
                 connected=functools.partial(self._connected, _whoever),
             )
         except ConnectTimeout as error:
-            if self._listening.known or (self.ready and self._failures + 1 < FAILURES):
+            if self._listener_identity.known or (self.ready and self._failures + 1 < FAILURES):
                 self._failed(str(error))
             else:
                 self._refuses(str(error))  # whether the next one is another, nobody will tell
@@ -297,7 +297,7 @@ class Model:
                 return
         else:
             self._cut_probes = 0
-            if self._listening.look():
+            if self._listener_identity.look():
                 self._replaced()
             if life != self._life:  # which of the two has answered, nobody knows
                 self._look.set()
@@ -313,7 +313,7 @@ class Model:
             self._sure.set()
 
     def _tell_blindness(self) -> None:
-        if not self._listening.known and not self._blindness_told:
+        if not self._listener_identity.known and not self._blindness_told:
             self._blindness_told = True
             log("restarts of the model are known by refused connections alone", level="warning")
 
@@ -326,7 +326,7 @@ class Model:
         """Nobody is there."""
         if not self.gone:
             self._upstream.retire(self._host, self._port)
-        self._listening.forget()
+        self._listener_identity.forget()
         self._life += 1
         self._set(ready=False, gone=True, message=message)
 

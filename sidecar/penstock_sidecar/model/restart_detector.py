@@ -36,7 +36,7 @@ _RECEIVE = 64 * 1024
 _Host = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Listening:
+class ListenerIdentity:
     """What listens at an address of this network namespace.
 
     Args:

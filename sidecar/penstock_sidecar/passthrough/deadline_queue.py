@@ -24,7 +24,7 @@ class Waiter(Protocol):
 W = TypeVar("W", bound=Waiter)
 
 
-class WaitingLine(Generic[W]):
+class DeadlineQueue(Generic[W]):
     """The queue; `by_arrival` has those that wait, the oldest first, to look at."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ after that a stream may go on as long as pieces come.
 Bodies stream both ways, and what one side does not take is not read from the other. A client that leaves is
 out of the queue in O(1); with the model, its connection there is closed, so that the model sees it.
 
-`Passing` offers what `Dispatcher` does to the drain, the admin port, the metrics and the reports.
+`Passthrough` offers what `Dispatcher` does to the drain, the admin port, the metrics and the reports.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from penstock_sidecar.admission import errors
-from penstock_sidecar.admission.error_responses import Refusals
-from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Pace
+from penstock_sidecar.admission.error_responses import ErrorResponder
+from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Throughput
 from penstock_sidecar.model.answers import failure, from_model, model_reason
-from penstock_sidecar.observer import Tally
-from penstock_sidecar.passthrough.deadline_queue import WaitingLine
+from penstock_sidecar.observer import RequestObserver
+from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
 from penstock_sidecar.passthrough.relay import Relay, TunnelIdle, join
 from penstock_sidecar.queue.batch_key import lone_fields
 from penstock_sidecar.request_ids import RequestIds
@@ -58,7 +58,7 @@ Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
 """Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
 
 
-class RunTally(Tally, Protocol):
+class RunObserver(RequestObserver, Protocol):
     """Counts what was with the model, too."""
 
     def ran(self, items: int, limit: int, seconds: float, waits: tuple[float, ...] = ()) -> None:
@@ -84,7 +84,7 @@ class _Call:
         "exchange",
         "expires",
         "over",
-        "passing",
+        "passthrough",
         "relay",
         "request_id",
         "task",
@@ -92,9 +92,9 @@ class _Call:
     )
 
     def __init__(
-        self, passing: Passing, exchange: Exchange, request_id: bytes, arrived: float, expires: float
+        self, passthrough: Passthrough, exchange: Exchange, request_id: bytes, arrived: float, expires: float
     ) -> None:
-        self.passing = passing
+        self.passthrough = passthrough
         self.exchange = exchange
         self.request_id = request_id
         self.arrived = arrived
@@ -107,16 +107,16 @@ class _Call:
 
     def gone(self) -> None:
         """The client went away before its answer."""
-        self.passing.leave(self)
+        self.passthrough.leave(self)
 
 
-class Passing:
+class Passthrough:
     """Passes requests through.
 
     Args:
         open: sends to the model.
         settings: the settings to begin with.
-        tally: counts.
+        observer: counts.
         clock: the monotonic time in seconds.
         backend: name of the backend, for error documents; asked each time, since settings bring it.
         pod: name of the pod, for error documents.
@@ -131,7 +131,7 @@ class Passing:
         *,
         open: Open,
         settings: Settings,
-        tally: RunTally,
+        observer: RunObserver,
         clock: Callable[[], float],
         backend: Callable[[], str] = lambda: "",
         pod: str = "",
@@ -139,10 +139,10 @@ class Passing:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._open = open
-        self._tally = tally
+        self._observer = observer
         self._clock = clock
         self._first = first
-        self._line: WaitingLine[_Call] = WaitingLine()
+        self._line: DeadlineQueue[_Call] = DeadlineQueue()
         self._calls: set[_Call] = set()
         self._tunnels: set[_Call] = set()
         self._changed = asyncio.Event()
@@ -150,13 +150,13 @@ class Passing:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._ids = RequestIds()
-        self._refusals = Refusals(backend=backend, pod=pod, queued=lambda: len(self._line))
+        self._responder = ErrorResponder(backend=backend, pod=pod, queued=lambda: len(self._line))
         # What one hears for whom there is no room, and of what it tells.
         self._full: PenstockError | None = None
         self._full_of: tuple[int, int, int, float] = (0, 0, 0, 0.0)
         self.refusing: PenstockError | None = None
         self.counts = Counts()
-        self.pace = Pace()
+        self.throughput = Throughput()
         self.open_streams = 0
         self.apply(settings)
 
@@ -191,7 +191,7 @@ class Passing:
     @property
     def drain_seconds(self) -> float:
         """Seconds until all that waits is through, at the pace of the latest requests."""
-        return self.pace.drain_seconds(len(self._line), self.slots)
+        return self.throughput.drain_seconds(len(self._line), self.slots)
 
     @property
     def batch_limit(self) -> int:
@@ -256,7 +256,7 @@ class Passing:
     def model_changed(self, *, loaded: bool, gone: bool) -> None:
         """Forget how long requests take with the process that was gone."""
         if gone:
-            self.pace = Pace()
+            self.throughput = Throughput()
 
     def refuse(self, error: PenstockError | None) -> None:
         """Refuse new requests with an error, or take them again (None)."""
@@ -316,7 +316,7 @@ class Passing:
         if self.refusing is not None:
             self._refuse(exchange, self.refusing, request_id)
             return
-        self._tally.arrived(1)
+        self._observer.arrived(1)
         if not self._line and not self._calls:
             self._first()
         if expires <= arrived:
@@ -339,7 +339,7 @@ class Passing:
         if call.over:
             return
         call.over = True
-        self._tally.ended(499, Reason.CLIENT_GONE, 1)
+        self._observer.ended(499, Reason.CLIENT_GONE, 1)
         if call.waiting:
             self._line.leave(call)
             self._changed.set()
@@ -352,7 +352,7 @@ class Passing:
         """What one hears for whom there is no room; the same object while the same is told."""
         limit, queued, ongoing = self.queue_limit, len(self._line), len(self._calls)
         # One position behind all that wait; `slots` are served at once.
-        seconds = (queued + 1) * self.pace.seconds / self.slots
+        seconds = (queued + 1) * self.throughput.seconds / self.slots
         told = (limit, queued, ongoing, seconds)
         if self._full is None or told != self._full_of or self._full.status != self._batching.overflow_status:
             self._full_of = told
@@ -365,8 +365,8 @@ class Passing:
 
     def _refuse(self, exchange: Exchange, error: PenstockError, request_id: bytes) -> None:
         """Answer one of many the same."""
-        self._tally.ended(error.status, error.reason, 1)
-        self._refusals.tell(exchange, error, request_id)
+        self._observer.ended(error.status, error.reason, 1)
+        self._responder.tell(exchange, error, request_id)
 
     def _start(self, call: _Call) -> None:
         call.begun = self._clock()
@@ -539,12 +539,12 @@ class Passing:
         """The model has answered to the end, or the answer broke off."""
         if not call.over:
             call.over = True
-            self._tally.ended(status, reason, 1, said)
+            self._observer.ended(status, reason, 1, said)
         if call in self._calls:
             seconds = self._clock() - call.begun
-            self._tally.ran(1, 1, seconds, (call.begun - call.arrived,))
+            self._observer.ran(1, 1, seconds, (call.begun - call.arrived,))
             if reason is None and status < 400:
-                self.pace.observe(1, seconds)
+                self.throughput.observe(1, seconds)
         self._release(call)
 
     def _release(self, call: _Call) -> None:
@@ -558,5 +558,5 @@ class Passing:
         if call.over:
             return
         call.over = True
-        self._tally.ended(error.status, error.reason, 1)
-        call.exchange.answer(self._refusals.own(error, call.request_id))
+        self._observer.ended(error.status, error.reason, 1)
+        call.exchange.answer(self._responder.own(error, call.request_id))

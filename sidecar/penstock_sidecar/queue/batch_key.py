@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from operator import itemgetter
 
-from penstock_sidecar.queue.request import Key, Work
+from penstock_sidecar.queue.request import Key, QueuedRequest
 from penstock_wire.control.settings import Batching
 from penstock_wire.headers import ATTEMPT, METHOD, PREFIX, REQUEST_ID, TIMEOUT_MS, Headers, timeout_ms
 from penstock_wire.http import Request
@@ -50,7 +50,7 @@ _name = itemgetter(0)
 _KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE = 1, 2, 4, 8, 16, 32
 
 
-class Told:
+class RequestFields:
     """What a request's header fields say; see `Keys.read`."""
 
     __slots__ = ("fields", "level", "request_id", "share", "shared", "timeout_ms")
@@ -98,17 +98,17 @@ class Keys:
             add(batching.fairness.header.lower().encode(), _SHARE)
         self._roles = roles
         self._read: Headers | None = None
-        self._told = Told(self._level)
+        self._told = RequestFields(self._level)
         self._latest: Key | None = None
 
-    def read(self, headers: Headers) -> Told:
+    def read(self, headers: Headers) -> RequestFields:
         """Sort a request's fields in one pass; values of one name stay in order.
 
         Requests with the very same fields (`head_cache`) get the same object.
         """
         if headers is self._read:
             return self._told
-        told = Told(self._level)
+        told = RequestFields(self._level)
         roles = self._roles
         key: list[tuple[bytes, bytes]] = []
         shared: list[tuple[bytes, bytes]] = []
@@ -176,7 +176,7 @@ class Keys:
             self._known = {values: key for values, key in self._known.items() if key in used}
             self._latest = None
 
-    def rekey(self, work: Work) -> None:
+    def rekey(self, work: QueuedRequest) -> None:
         """Give a queued request the key, level and share that it has under the policy of now."""
         told = self.read(work.request.headers)
         work.shared, work.level, work.share = told.shared, told.level, told.share
@@ -210,7 +210,7 @@ def lone_fields(request: Request, request_id: bytes, timeout: float) -> Headers:
     return (*kept, (REQUEST_ID, request_id), time_left(timeout))
 
 
-def batch_fields(works: Sequence[Work], described: Headers) -> Headers:
+def batch_fields(works: Sequence[QueuedRequest], described: Headers) -> Headers:
     """What a batch of several requests (or parts of requests) sends to the model, but for the time left.
 
     Args:
@@ -234,7 +234,7 @@ def attempt_field(attempt: int) -> tuple[bytes, bytes]:
     return (ATTEMPT, b"%d" % attempt)
 
 
-def _equal(works: Sequence[Work]) -> Headers:
+def _equal(works: Sequence[QueuedRequest]) -> Headers:
     first = works[0].shared
     unlike = [work.shared for work in works if work.shared is not first and work.shared != first]
     if not unlike:
@@ -251,7 +251,7 @@ def _values(headers: Headers, name: bytes) -> list[bytes]:
     return [value for key, value in headers if key == name]
 
 
-def _request_ids(works: Sequence[Work]) -> bytes:
+def _request_ids(works: Sequence[QueuedRequest]) -> bytes:
     """The ids of a batch, a comma between two; a comma within one is written %2C."""
     joined = b",".join([work.request_id for work in works])
     if len(joined) <= MAX_REQUEST_IDS_BYTES and joined.count(b",") == len(works) - 1:

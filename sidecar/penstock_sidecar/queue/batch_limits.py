@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from penstock_sidecar.queue.request import Work
-from penstock_sidecar.queue.structures import Line
+from penstock_sidecar.queue.request import QueuedRequest
+from penstock_sidecar.queue.structures import KeyQueue
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Limits:
     service: float = 0.0
 
 
-def fit(work: Work, room: int, space: int) -> int:
+def fit(work: QueuedRequest, room: int, space: int) -> int:
     """How many of a request's next items fit into an empty batch; at least one.
 
     Args:
@@ -42,7 +42,7 @@ def fit(work: Work, room: int, space: int) -> int:
     return max(1, count)
 
 
-def fills(line: Line, limits: Limits) -> bool:
+def fills(line: KeyQueue, limits: Limits) -> bool:
     """Whether a line fills a batch: as large as the limits say, or smaller where bad requests keep coming."""
     size, faults = limits.size, line.key.faults
     if faults is not None and faults.limit < size:

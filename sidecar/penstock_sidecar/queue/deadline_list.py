@@ -6,12 +6,12 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from penstock_sidecar.queue.request import Work
+from penstock_sidecar.queue.request import QueuedRequest
 
 _COMPACT = 64
 
 
-class Timeline:
+class DeadlineList:
     """Requests by a time of theirs, each once; forgets those that leave at once.
 
     Most times are the arrival and a constant, so they come in order: those wait in a linked list. Only one
@@ -21,11 +21,11 @@ class Timeline:
     __slots__ = ("_fifo", "_heap", "_last", "_odd", "_sequence")
 
     def __init__(self) -> None:
-        self._fifo: OrderedDict[Work, float] = OrderedDict()
+        self._fifo: OrderedDict[QueuedRequest, float] = OrderedDict()
         self._last = 0.0
         # Of an entry whose request has left, the request is None.
         self._heap: list[list[object]] = []
-        self._odd: OrderedDict[Work, list[object]] = OrderedDict()
+        self._odd: OrderedDict[QueuedRequest, list[object]] = OrderedDict()
         self._sequence = 0
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class Timeline:
         """Entries that memory is held for, those of departed requests included."""
         return len(self._fifo) + len(self._heap)
 
-    def add(self, work: Work, due: float) -> bool:
+    def add(self, work: QueuedRequest, due: float) -> bool:
         """Add a request; returns whether it may be the first now."""
         fifo = self._fifo
         if not fifo:
@@ -51,7 +51,7 @@ class Timeline:
         heapq.heappush(self._heap, entry)
         return True
 
-    def first(self) -> Work | None:
+    def first(self) -> QueuedRequest | None:
         """The request with the earliest time."""
         if not self._odd:
             for work in self._fifo:
@@ -73,7 +73,7 @@ class Timeline:
                 return odd
         return due
 
-    def discard(self, work: Work) -> None:
+    def discard(self, work: QueuedRequest) -> None:
         """Take a request out; no-op where it is not in."""
         if self._fifo.pop(work, None) is None and (entry := self._odd.pop(work, None)) is not None:
             entry[2] = None
@@ -84,7 +84,7 @@ class Timeline:
             elif not self._odd:
                 heap.clear()
 
-    def in_order(self) -> Iterator[Work]:
+    def in_order(self) -> Iterator[QueuedRequest]:
         """Requests by time; none where some came out of order."""
         return iter(() if self._odd else self._fifo)
 
@@ -105,7 +105,7 @@ class Timeline:
         odd = next(iter(self._odd)).arrived
         return min(odd, next(iter(self._fifo)).arrived) if self._fifo else odd
 
-    def by_arrival(self) -> list[Work]:
+    def by_arrival(self) -> list[QueuedRequest]:
         """All requests, the oldest first."""
         if not self._odd:
             return list(self._fifo)

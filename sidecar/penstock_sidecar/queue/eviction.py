@@ -14,9 +14,9 @@ only where a policy has levels or fairness.
 
 from __future__ import annotations
 
-from penstock_sidecar.queue.lazy_heap import Ranking
-from penstock_sidecar.queue.request import Work
-from penstock_sidecar.queue.structures import Group
+from penstock_sidecar.queue.lazy_heap import LazyHeap
+from penstock_sidecar.queue.request import QueuedRequest
+from penstock_sidecar.queue.structures import PriorityClass
 from penstock_wire.control.settings import Batching
 
 LEVELS = 8
@@ -24,12 +24,12 @@ ITEMS, BYTES = 0, 1
 """What is measured."""
 
 
-def crowds(batching: Batching) -> bool:
+def may_evict(batching: Batching) -> bool:
     """Whether requests may have to give way to others of a policy."""
     return batching.priority.levels > 1 or batching.fairness is not None
 
 
-class Crowd:
+class EvictionIndex:
     """What waits, by level and share.
 
     Its totals are lists by level, 1 first; those of level 0 stay 0.
@@ -41,15 +41,15 @@ class Crowd:
         self._active = [0] * (LEVELS + 1)
         self._items = [0] * (LEVELS + 1)
         self._bytes = [0] * (LEVELS + 1)
-        self._by_items = [Ranking(_by_items) for _ in range(LEVELS + 1)]
-        self._by_bytes = [Ranking(_by_bytes) for _ in range(LEVELS + 1)]
+        self._by_items = [LazyHeap(_by_items) for _ in range(LEVELS + 1)]
+        self._by_bytes = [LazyHeap(_by_bytes) for _ in range(LEVELS + 1)]
 
-    def enter(self, group: Group, work: Work) -> None:
+    def enter(self, group: PriorityClass, work: QueuedRequest) -> None:
         """A request has come into a group; it may have to give way, unless a part of it was cut."""
         if not work.taken:
             group.newest.add(work, -work.arrived)
 
-    def count(self, group: Group, items: int, size: int) -> None:
+    def count(self, group: PriorityClass, items: int, size: int) -> None:
         """So many more items and bytes of a group wait; fewer, where they are negative."""
         level = group.level
         before = group.items
@@ -67,7 +67,9 @@ class Crowd:
             self._by_items[level].discard(group)
             self._by_bytes[level].discard(group)
 
-    def admits(self, measure: int, level: int, group: Group | None, amount: int, limit: int) -> bool:
+    def can_evict(
+        self, measure: int, level: int, group: PriorityClass | None, amount: int, limit: int
+    ) -> bool:
         """Whether others give way to a request, as far as can be told without a look at each.
 
         Args:
@@ -82,8 +84,10 @@ class Crowd:
             return True
         return self._heavier(measure, level, group, amount, limit) is not None
 
-    def next(self, measure: int, level: int, group: Group | None, amount: int, limit: int) -> Work | None:
-        """The request that gives way next, None where none must; arguments as for `admits`."""
+    def next(
+        self, measure: int, level: int, group: PriorityClass | None, amount: int, limit: int
+    ) -> QueuedRequest | None:
+        """The request that gives way next, None where none must; arguments as for `can_evict`."""
         rankings = self._by_bytes if measure else self._by_items
         for least in range(LEVELS, level, -1):
             found = rankings[least].first()
@@ -93,8 +97,8 @@ class Crowd:
         return None if found is None else found.newest.first()
 
     def _heavier(
-        self, measure: int, level: int, group: Group | None, amount: int, limit: int
-    ) -> Group | None:
+        self, measure: int, level: int, group: PriorityClass | None, amount: int, limit: int
+    ) -> PriorityClass | None:
         """The group of a level that has most, where that is more than its part and the request's is not."""
         held = 0 if group is None else (group.bytes if measure else group.items)
         shares = self._active[level] + (not held)
@@ -107,9 +111,9 @@ class Crowd:
         return found
 
 
-def _by_items(group: Group) -> float | None:
+def _by_items(group: PriorityClass) -> float | None:
     return -group.items if len(group.newest) else None
 
 
-def _by_bytes(group: Group) -> float | None:
+def _by_bytes(group: PriorityClass) -> float | None:
     return -group.bytes if len(group.newest) else None

@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
-from penstock_sidecar.queue.request import Key, Part
+from penstock_sidecar.queue.request import Key, Slice
 
 WINDOW = 128
 """Requests over which the share of bad ones is observed."""
@@ -147,7 +147,7 @@ class Faults:
         rate = max(self.rate, found / max(resolved, WINDOW // 4))
         return best(min(1.0, rate), max(1, int(most / self._size)), self._by_requests(seconds))
 
-    def note(self, parts: Sequence[Part], bad: int, most: int, seconds: Seconds) -> None:
+    def note(self, parts: Sequence[Slice], bad: int, most: int, seconds: Seconds) -> None:
         """Take in a batch that was resolved.
 
         Args:
@@ -166,7 +166,7 @@ class Faults:
         self.limit = most if group * self._size >= most - self._size else max(1, int(group * self._size))
 
     def note_senders(
-        self, parts: Sequence[Part], bad: Collection[Part], most: int, seconds: Seconds
+        self, parts: Sequence[Slice], bad: Collection[Slice], most: int, seconds: Seconds
     ) -> list[tuple[bytes, Faults]]:
         """Take in who sent what of a batch in which several senders had a part.
 
@@ -180,7 +180,7 @@ class Faults:
             The senders that get batches of their own from now on.
         """
         senders = self.senders
-        mine: dict[bytes, list[Part]] = {}
+        mine: dict[bytes, list[Slice]] = {}
         for part in parts:
             sender = part.work.share
             if sender and (part in bad or _name(sender) in senders):

@@ -11,7 +11,7 @@ _COMPACT = 64
 T = TypeVar("T")
 
 
-class Ranking(Generic[T]):
+class LazyHeap(Generic[T]):
     """Members by rank, the lowest first, where ranks may rise unnoticed.
 
     A rank that rose is seen when its member comes up; so nothing need be told of the many changes that only

@@ -8,15 +8,15 @@ that leaves, one that comes with an earlier deadline, other limits.
 
 from __future__ import annotations
 
-from penstock_sidecar.queue.request import Part
-from penstock_sidecar.queue.structures import Lane, Line
+from penstock_sidecar.queue.request import Slice
+from penstock_sidecar.queue.structures import KeyQueue, SubQueue
 from penstock_wire.headers import Headers
 
 MAX_BYTES = 1 << 20
 """Bytes of items beyond which no batch is drawn up: copying them for nothing would cost too much."""
 
 
-class Draft:
+class PreparedBatch:
     """A full batch of whole requests, the first ones of a line.
 
     Args:
@@ -31,7 +31,7 @@ class Draft:
 
     __slots__ = ("body", "bytes", "due", "expires", "headers", "items", "line", "parts")
 
-    def __init__(self, line: Line, parts: list[Part], items: int, size: int) -> None:
+    def __init__(self, line: KeyQueue, parts: list[Slice], items: int, size: int) -> None:
         self.line = line
         self.parts = parts
         self.items = items
@@ -42,33 +42,33 @@ class Draft:
         self.body = b""
 
     def take(self) -> None:
-        """Note with its requests that they are cut, as `Work.take` and the queue do."""
+        """Note with its requests that they are cut, as `QueuedRequest.take` and the queue do."""
         for part in self.parts:
             work = part.work
             work.parts = 1
             work.taken = work.size
             work.bytes_left = 0
             work.queued = False
-            work.lane = None
+            work.subqueue = None
 
 
-def draw(lane: Lane, size: int, space: int) -> Draft | None:
+def draw(subqueue: SubQueue, size: int, space: int) -> PreparedBatch | None:
     """The next batch of a line, where it is full to the item and holds several requests.
 
     Args:
-        lane: the only one of its line.
+        subqueue: the only one of its line.
         size: items that the batch may hold.
         space: bytes that they may have.
     """
-    parts: list[Part] = []
+    parts: list[Slice] = []
     space = min(space, MAX_BYTES)
     room, left = size, space
-    for work in lane.in_order():
+    for work in subqueue.in_order():
         room -= work.size
         left -= work.bytes_left
         if work.taken or room < 0 or left < 0:
             return None
-        parts.append(Part(work, 0, work.items, work.size))
+        parts.append(Slice(work, 0, work.items, work.size))
         if not room:
-            return Draft(lane.line, parts, size, space - left) if len(parts) > 1 else None
+            return PreparedBatch(subqueue.line, parts, size, space - left) if len(parts) > 1 else None
     return None

@@ -20,13 +20,13 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from penstock_sidecar.queue.batch_limits import Limits, fills, fit
-from penstock_sidecar.queue.deadline_list import Timeline
-from penstock_sidecar.queue.eviction import BYTES, ITEMS, LEVELS, Crowd
+from penstock_sidecar.queue.deadline_list import DeadlineList
+from penstock_sidecar.queue.eviction import BYTES, ITEMS, LEVELS, EvictionIndex
 from penstock_sidecar.queue.fair_queueing import Flow, Flows
-from penstock_sidecar.queue.lazy_heap import Ranking
-from penstock_sidecar.queue.prepared_batch import Draft, draw
-from penstock_sidecar.queue.request import Key, Part, Work
-from penstock_sidecar.queue.structures import Group, Lane, Line, group_rank
+from penstock_sidecar.queue.lazy_heap import LazyHeap
+from penstock_sidecar.queue.prepared_batch import PreparedBatch, draw
+from penstock_sidecar.queue.request import Key, QueuedRequest, Slice
+from penstock_sidecar.queue.structures import KeyQueue, PriorityClass, SubQueue, group_rank
 
 AGEING = 5.0
 """Seconds of waiting that raise a request by one level."""
@@ -55,38 +55,38 @@ class Queue:
     """All queued requests: `items`, `bytes` and `requests` of them.
 
     Args:
-        crowded: keep what `give_way` needs; see `rekey`.
+        evicting: keep what `evict_for` needs; see `rekey`.
     """
 
-    def __init__(self, *, crowded: bool = False) -> None:
-        self._crowd = Crowd() if crowded else None
-        self._lines: dict[Key, Line] = {}
-        self._spare: Line | None = None
+    def __init__(self, *, evicting: bool = False) -> None:
+        self._eviction = EvictionIndex() if evicting else None
+        self._lines: dict[Key, KeyQueue] = {}
+        self._spare: KeyQueue | None = None
         self._flows = Flows()
-        self._groups: dict[tuple[int, bytes], Group] = {}
-        self._levels: list[Ranking[Group]] = [Ranking(group_rank) for _ in range(LEVELS)]
+        self._groups: dict[tuple[int, bytes], PriorityClass] = {}
+        self._levels: list[LazyHeap[PriorityClass]] = [LazyHeap(group_rank) for _ in range(LEVELS)]
         # Items by level; those of level 1 are the rest. And items with a share.
         self._level_items = [0] * (LEVELS + 1)
         self._shared_items = 0
-        self._by_deadline: Ranking[Lane] = Ranking(Timeline.due)
-        self._ageing = Timeline()
+        self._by_deadline: LazyHeap[SubQueue] = LazyHeap(DeadlineList.due)
+        self._ageing = DeadlineList()
         self.latest = 0.0
-        self._held: Ranking[Line] = Ranking(self._due)
+        self._held: LazyHeap[KeyQueue] = LazyHeap(self._due)
         self._limits = Limits(size=1, bytes=1)
         self._gap = self._waited = 0.0
-        self.draft: Draft | None = None
-        """What the next batch of a line holds, where it was drawn up; see `draw_up`."""
+        self.prepared: PreparedBatch | None = None
+        """What the next batch of a line holds, where it was drawn up; see `prepare_next`."""
         self.items = 0
         self.bytes = 0
         self.requests = 0
 
-    def __iter__(self) -> Iterator[Work]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         """All queued requests, line by line, the oldest first."""
         for line in list(self._lines.values()):
             yield from line.by_arrival
 
     @property
-    def lines(self) -> dict[Key, Line]:
+    def lines(self) -> dict[Key, KeyQueue]:
         """The lines by key, to look at."""
         return self._lines
 
@@ -95,7 +95,7 @@ class Queue:
         """When the oldest queued request arrived."""
         return min([line.oldest for line in self._lines.values()], default=None)
 
-    def add(self, work: Work) -> None:
+    def add(self, work: QueuedRequest) -> None:
         """Put a request into its line. Levels beyond 1..`LEVELS` count as the nearest."""
         line = self._lines.get(work.key)
         if line is None:
@@ -116,20 +116,20 @@ class Queue:
         if self._limits.wait > 0.0:
             self._notice(line, work.arrived)
 
-    def leave(self, work: Work) -> None:
+    def leave(self, work: QueuedRequest) -> None:
         """Take a request out of its line, with the items not cut yet; no-op where it is in none."""
         if work.queued:
-            lane: Lane = work.lane
-            self.draft = None
-            self._part(lane, work)
-            self._count(lane, 1, work.size - work.taken, work.bytes_left)
+            subqueue: SubQueue = work.subqueue
+            self.prepared = None
+            self._part(subqueue, work)
+            self._count(subqueue, 1, work.size - work.taken, work.bytes_left)
 
-    def first(self) -> Work | None:
+    def first(self) -> QueuedRequest | None:
         """The request with the earliest deadline, whosever turn it is."""
-        lane = self._by_deadline.first()
-        return None if lane is None else lane.first()
+        subqueue = self._by_deadline.first()
+        return None if subqueue is None else subqueue.first()
 
-    def ahead(self, work: Work) -> tuple[int, int]:
+    def ahead(self, work: QueuedRequest) -> tuple[int, int]:
         """About how many items, in how many lines, go before a request that arrives now; O(1).
 
         All of more urgent levels, and of its own those with earlier deadlines: where its deadline is not the
@@ -169,16 +169,16 @@ class Queue:
         if limits is not self._limits:
             self._adopt(limits)
         if limits.wait <= 0.0:
-            lane = self._next()
-            return Choice(None if lane is None else lane.line.key)
+            subqueue = self._next()
+            return Choice(None if subqueue is None else subqueue.line.key)
         held = self._held
         while (line := held.first()) is not None and self._goes(line, now):
             if line.requests == 1 and now < line.oldest + limits.wait and not line.lone:
                 # Alone all the while that the gaps promised another: they have become longer than that.
                 self._gap = min(limits.wait, 2.0 * self._gap)
             self._release(line)
-        while (lane := self._next()) is not None:
-            line = lane.line
+        while (subqueue := self._next()) is not None:
+            line = subqueue.line
             if self._goes(line, now):
                 return Choice(line.key)
             line.held = True
@@ -187,8 +187,12 @@ class Queue:
         return Choice(None, None if line is None else self._due(line))
 
     def cut(
-        self, key: Key, limits: Limits, finish: Finish | None = None, dropped: list[Work] | None = None
-    ) -> list[Part]:
+        self,
+        key: Key,
+        limits: Limits,
+        finish: Finish | None = None,
+        dropped: list[QueuedRequest] | None = None,
+    ) -> list[Slice]:
         """The next batch of a line.
 
         Requests stay whole where they fit into a batch; one that is larger than a whole batch is split, and
@@ -209,19 +213,19 @@ class Queue:
             The parts; none only where all of the line was dropped and other lines wait.
         """
         line = self._lines[key]
-        draft = self.draft
-        if draft is not None and draft.line is line:
-            self.draft = None
+        prepared = self.prepared
+        if prepared is not None and prepared.line is line:
+            self.prepared = None
             if (
-                draft.items == limits.size
-                and draft.bytes <= limits.bytes
-                and (finish is None or draft.due >= finish(limits.size))
+                prepared.items == limits.size
+                and prepared.bytes <= limits.bytes
+                and (finish is None or prepared.due >= finish(limits.size))
             ):
-                return self._take(draft)
-        parts: list[Part] = []
+                return self._take(prepared)
+        parts: list[Slice] = []
         room, space = limits.size, limits.bytes
         doom = None if finish is None else finish(min(room, line.items))
-        while room > 0 and (lane := line.next()) is not None and (work := lane.first()) is not None:
+        while room > 0 and (subqueue := line.next()) is not None and (work := subqueue.first()) is not None:
             if doom is not None and work.deadline < doom and (parts or self.requests > 1):
                 self.leave(work)
                 if dropped is not None:
@@ -229,29 +233,29 @@ class Queue:
                 if finish is not None and line.items < room:
                     doom = finish(max(1, limits.size - room + line.items))
                 continue
-            done, items, size = self._fill(lane, parts, room, space, doom)
+            done, items, size = self._fill(subqueue, parts, room, space, doom)
             if not items:
                 break
             room -= items
             space -= size
-            self._flows.served(lane.group.flow, items)
-            self._count(lane, done, items, size)
+            self._flows.served(subqueue.group.flow, items)
+            self._count(subqueue, done, items, size)
             if parts[-1].work.queued:
                 break
         return parts
 
     def _fill(
-        self, lane: Lane, parts: list[Part], room: int, space: int, doom: float | None
+        self, subqueue: SubQueue, parts: list[Slice], room: int, space: int, doom: float | None
     ) -> tuple[int, int, int]:
         """Cut requests of one lane: all that fit where its line has no other lane, else one.
 
         Returns:
             Requests that left the queue, items, and their bytes; not counted yet.
         """
-        line = lane.line
+        line = subqueue.line
         sole = len(line.lanes) == 1
         done = items = size = 0
-        while (work := lane.first()) is not None:
+        while (work := subqueue.first()) is not None:
             if items and (not sole or items >= room or (doom is not None and work.deadline < doom)):
                 break
             count = work.size - work.taken
@@ -264,38 +268,38 @@ class Queue:
             items += count
             size += before - work.bytes_left
             if work.size > work.taken:
-                if self._crowd is not None:
-                    lane.group.newest.discard(work)
+                if self._eviction is not None:
+                    subqueue.group.newest.discard(work)
                 break
-            self._part(lane, work)
+            self._part(subqueue, work)
             done += 1
         return done, items, size
 
-    def draw_up(self, size: int, space: int) -> Draft | None:
+    def prepare_next(self, size: int, space: int) -> PreparedBatch | None:
         """Draw up what `cut` would return of the line whose turn it is, where that is plain.
 
         Args:
             size: items that the batch may hold.
             space: bytes that they may have.
         """
-        lane = None if self._crowd is not None else self._next()
-        if lane is None or lane.line.items < size or not lane.line.plain:
+        subqueue = None if self._eviction is not None else self._next()
+        if subqueue is None or subqueue.line.items < size or not subqueue.line.plain:
             return None
-        if lane.line.key.faults is not None:
+        if subqueue.line.key.faults is not None:
             return None  # its batches may be smaller
-        self.draft = draw(lane, size, space)
-        return self.draft
+        self.prepared = draw(subqueue, size, space)
+        return self.prepared
 
-    def _take(self, draft: Draft) -> list[Part]:
+    def _take(self, prepared: PreparedBatch) -> list[Slice]:
         """Cut what was drawn up."""
-        lane: Lane = draft.parts[0].work.lane
-        draft.take()
-        lane.drop(len(draft.parts))
-        if not lane:
-            self._empty(lane)
-        self._flows.served(lane.group.flow, draft.items)
-        self._count(lane, len(draft.parts), draft.items, draft.bytes)
-        return draft.parts
+        subqueue: SubQueue = prepared.parts[0].work.subqueue
+        prepared.take()
+        subqueue.drop(len(prepared.parts))
+        if not subqueue:
+            self._empty(subqueue)
+        self._flows.served(subqueue.group.flow, prepared.items)
+        self._count(subqueue, len(prepared.parts), prepared.items, prepared.bytes)
+        return prepared.parts
 
     def charge(self, share: bytes, items: float) -> None:
         """Count what a share used of the model beyond its items; see `shares.Flows.charge`."""
@@ -315,24 +319,24 @@ class Queue:
             work.key = to
             self.add(work)
 
-    def rekey(self, change: Callable[[Work], None], *, crowded: bool = False) -> None:
+    def rekey(self, change: Callable[[QueuedRequest], None], *, evicting: bool = False) -> None:
         """Sort all queued requests anew.
 
         Args:
             change: sets a request's key, level and share.
-            crowded: keep what `give_way` needs: levels or shares matter.
+            evicting: keep what `evict_for` needs: levels or shares matter.
         """
         works = sorted(self, key=lambda work: work.arrived)
         for work in works:
             self.leave(work)
-        self._crowd = Crowd() if crowded else None
+        self._eviction = EvictionIndex() if evicting else None
         for work in works:
             change(work)
             self.add(work)
 
     # A full queue
 
-    def admits(self, level: int, share: bytes, now: float, measure: int, amount: int, limit: int) -> bool:
+    def can_evict(self, level: int, share: bytes, now: float, measure: int, amount: int, limit: int) -> bool:
         """Whether others give way to a request that finds no room, as far as can be told at a glance.
 
         Args:
@@ -343,15 +347,15 @@ class Queue:
             amount: its items or bytes.
             limit: how many may wait.
         """
-        crowd = self._crowd
-        if crowd is None:
+        eviction = self._eviction
+        if eviction is None:
             return False
         self._age(now)
         group = self._groups.get((level, share))
         held = self.bytes if measure else self.items
-        return crowd.admits(measure, level, group, amount, max(limit, held))
+        return eviction.can_evict(measure, level, group, amount, max(limit, held))
 
-    def give_way(self, work: Work, now: float, *, limit: int, space: int) -> list[Work]:
+    def evict_for(self, work: QueuedRequest, now: float, *, limit: int, space: int) -> list[QueuedRequest]:
         """Take out what must give way to a request that finds no room, see `eviction`.
 
         A queue that holds more than it may (its limit was lowered) stays as long as it is.
@@ -365,17 +369,17 @@ class Queue:
         Returns:
             What was taken out, without an answer yet; none where the request has no right to its place.
         """
-        crowd = self._crowd
-        if crowd is None:
+        eviction = self._eviction
+        if eviction is None:
             return []
         self._age(now)
         level, size, length = min(work.level, LEVELS), work.size, work.bytes_left
         limit, space = max(limit, self.items), max(space, self.bytes)
-        gone: list[Work] = []
+        gone: list[QueuedRequest] = []
         while (over := self.items + size > limit) or self.bytes + length > space:
             group = self._groups.get((level, work.share))
             wanted = (ITEMS, level, group, size, limit) if over else (BYTES, level, group, length, space)
-            found = crowd.next(*wanted) if gone or crowd.admits(*wanted) else None
+            found = eviction.next(*wanted) if gone or eviction.can_evict(*wanted) else None
             if found is None:
                 for each in reversed(gone):
                     self.add(each)
@@ -386,108 +390,108 @@ class Queue:
 
     # Lines, lanes, groups
 
-    def _open(self, key: Key) -> Line:
+    def _open(self, key: Key) -> KeyQueue:
         line = self._spare
         if line is not None and line.key is key:
             self._spare = None
         else:
-            line = Line(key)
+            line = KeyQueue(key)
         self._lines[key] = line
         if self._limits.wait > 0.0:
             line.held = True
         return line
 
-    def _enter(self, line: Line, work: Work, level: int) -> None:
+    def _enter(self, line: KeyQueue, work: QueuedRequest, level: int) -> None:
         """Put a request into its lane."""
         share = work.share
-        lane = line.common if level == 1 and not share else line.lanes.get((level, share))
-        if lane is None:
+        subqueue = line.common if level == 1 and not share else line.lanes.get((level, share))
+        if subqueue is None:
             level = min(level, LEVELS)
-            lane = line.lanes.get((level, share))
-            if lane is None:
-                lane = self._new_lane(line, level, share)
-        work.lane = lane
-        if lane.add(work, work.deadline):
-            self._rise(lane, work.deadline)
-        crowd = self._crowd
-        if level > 1 or share or crowd is not None:
-            if crowd is not None:
-                crowd.enter(lane.group, work)
-            self._mark(lane, work.size - work.taken, work.bytes_left)
+            subqueue = line.lanes.get((level, share))
+            if subqueue is None:
+                subqueue = self._new_lane(line, level, share)
+        work.subqueue = subqueue
+        if subqueue.add(work, work.deadline):
+            self._rise(subqueue, work.deadline)
+        eviction = self._eviction
+        if level > 1 or share or eviction is not None:
+            if eviction is not None:
+                eviction.enter(subqueue.group, work)
+            self._mark(subqueue, work.size - work.taken, work.bytes_left)
 
-    def _new_lane(self, line: Line, level: int, share: bytes) -> Lane:
+    def _new_lane(self, line: KeyQueue, level: int, share: bytes) -> SubQueue:
         group = self._groups.get((level, share))
         if group is None:
-            group = self._groups[level, share] = Group(level, Flow(share, 0.0))
-        lane = Lane(line, group)
+            group = self._groups[level, share] = PriorityClass(level, Flow(share, 0.0))
+        subqueue = SubQueue(line, group)
         if level == 1 and not share:
-            line.common = lane
-        return lane
+            line.common = subqueue
+        return subqueue
 
-    def _rise(self, lane: Lane, deadline: float) -> None:
+    def _rise(self, subqueue: SubQueue, deadline: float) -> None:
         """A lane has another first request, or one out of order, or a first one at all."""
-        group, line = lane.group, lane.line
-        draft = self.draft
-        if draft is not None and draft.line is line:
-            self.draft = None
-        if len(lane) == 1:
+        group, line = subqueue.group, subqueue.line
+        prepared = self.prepared
+        if prepared is not None and prepared.line is line:
+            self.prepared = None
+        if len(subqueue) == 1:
             group.filled += 1
-            group.flow = self._flows.enter(lane.share)
-            line.enter(lane)
-        self._by_deadline.touch(lane, deadline)
+            group.flow = self._flows.enter(subqueue.share)
+            line.enter(subqueue)
+        self._by_deadline.touch(subqueue, deadline)
         if line.held:
             due = self._due(line)
             if due is not None:
                 self._held.touch(line, due)
         else:
-            group.lanes.touch(lane, deadline)
+            group.lanes.touch(subqueue, deadline)
             self._levels[group.level - 1].touch(group, group.flow.tag)
 
-    def _part(self, lane: Lane, work: Work) -> None:
+    def _part(self, subqueue: SubQueue, work: QueuedRequest) -> None:
         """Take a request out of its lane; its items are counted elsewhere."""
         work.queued = False
-        work.lane = None
+        work.subqueue = None
         if work.level > 1:
             self._ageing.discard(work)
-        lane.discard(work)
-        if self._crowd is not None:
-            lane.group.newest.discard(work)
-        if not lane:
-            self._empty(lane)
+        subqueue.discard(work)
+        if self._eviction is not None:
+            subqueue.group.newest.discard(work)
+        if not subqueue:
+            self._empty(subqueue)
 
-    def _empty(self, lane: Lane) -> None:
+    def _empty(self, subqueue: SubQueue) -> None:
         """A lane has fallen empty."""
-        group = lane.group
+        group = subqueue.group
         group.filled -= 1
-        group.lanes.discard(lane)
-        self._by_deadline.discard(lane)
-        lane.line.drop(lane)
+        group.lanes.discard(subqueue)
+        self._by_deadline.discard(subqueue)
+        subqueue.line.drop(subqueue)
         self._flows.leave(group.flow)
         if not group.filled and group.flow.share:
             self._levels[group.level - 1].discard(group)
             del self._groups[group.level, group.flow.share]
 
-    def _mark(self, lane: Lane, items: int, size: int) -> None:
+    def _mark(self, subqueue: SubQueue, items: int, size: int) -> None:
         """Count items and bytes of a level beyond the first, or with a share; or all, in a crowd."""
-        if self._crowd is not None:
-            self._crowd.count(lane.group, items, size)
-        if lane.level > 1:
-            self._level_items[lane.level] += items
-        if lane.share:
-            lane.group.flow.items += items
+        if self._eviction is not None:
+            self._eviction.count(subqueue.group, items, size)
+        if subqueue.level > 1:
+            self._level_items[subqueue.level] += items
+        if subqueue.share:
+            subqueue.group.flow.items += items
             self._shared_items += items
 
-    def _count(self, lane: Lane, requests: int, items: int, size: int) -> None:
+    def _count(self, subqueue: SubQueue, requests: int, items: int, size: int) -> None:
         """Requests and items of a lane have left."""
-        line = lane.line
+        line = subqueue.line
         line.requests -= requests
         line.items -= items
         line.bytes -= size
         self.requests -= requests
         self.items -= items
         self.bytes -= size
-        if lane.level > 1 or lane.share or self._crowd is not None:
-            self._mark(lane, -items, -size)
+        if subqueue.level > 1 or subqueue.share or self._eviction is not None:
+            self._mark(subqueue, -items, -size)
         if not line.requests:
             del self._lines[line.key]
             line.held = False
@@ -497,7 +501,7 @@ class Queue:
             if not self.requests:
                 self.latest = 0.0
 
-    def _next(self) -> Lane | None:
+    def _next(self) -> SubQueue | None:
         """The lane whose turn it is, of the lines that are not held."""
         for ranking in self._levels:
             group = ranking.first()
@@ -513,7 +517,7 @@ class Queue:
             if work is None:
                 return
             ageing.discard(work)
-            old: Lane = work.lane
+            old: SubQueue = work.subqueue
             level = old.level - 1
             if old.level > 1:
                 self._mark(old, work.taken - work.size, -work.bytes_left)
@@ -542,7 +546,7 @@ class Queue:
         self._limits = dataclasses.replace(limits, service=limits.service * _HEADROOM)
         if limits.wait > 0.0 and limits.wait != self._waited:
             self._gap = self._waited = limits.wait
-        self._held = Ranking(self._due)
+        self._held = LazyHeap(self._due)
         for line in self._lines.values():
             line.held = True
             line.latest = max(work.arrived for work in line.by_arrival)
@@ -552,18 +556,18 @@ class Queue:
             else:
                 self._release(line)
 
-    def _due(self, line: Line) -> float | None:
+    def _due(self, line: KeyQueue) -> float | None:
         """When a held line may go though it fills no batch."""
         if not line.held or not line.requests:
             return None
         return self._until(line)
 
-    def _until(self, line: Line) -> float:
+    def _until(self, line: KeyQueue) -> float:
         limits = self._limits
         quiet = line.latest + QUIET * self._gap
         return min(line.oldest + limits.wait, line.deadline - limits.service, quiet)
 
-    def _notice(self, line: Line, arrived: float) -> None:
+    def _notice(self, line: KeyQueue, arrived: float) -> None:
         """Something arrived while part-full batches may wait."""
         if line.requests > 1:
             # Only of gaps within a line: before its first request, callers may have waited for an answer.
@@ -573,14 +577,14 @@ class Queue:
         if line.held and fills(line, self._limits):
             self._release(line)
 
-    def _goes(self, line: Line, now: float) -> bool:
+    def _goes(self, line: KeyQueue, now: float) -> bool:
         return fills(line, self._limits) or self._until(line) <= now
 
-    def _release(self, line: Line) -> None:
+    def _release(self, line: KeyQueue) -> None:
         line.held = False
         self._held.discard(line)
-        for lane in line.lanes.values():
-            due = lane.due()
+        for subqueue in line.lanes.values():
+            due = subqueue.due()
             if due is not None:
-                lane.group.lanes.touch(lane, due)
-                self._levels[lane.level - 1].touch(lane.group, lane.group.flow.tag)
+                subqueue.group.lanes.touch(subqueue, due)
+                self._levels[subqueue.level - 1].touch(subqueue.group, subqueue.group.flow.tag)

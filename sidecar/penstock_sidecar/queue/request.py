@@ -59,7 +59,7 @@ Outcome = Response | PenstockError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Work:
+class QueuedRequest:
     """One accepted request. A subclass says what `finish` does with its outcome.
 
     It is queued until its last item has been cut into a batch; a request larger than a batch is cut into
@@ -81,7 +81,7 @@ class Work:
     Of its own it keeps: `size` (items, as units of load), `taken` and `bytes_left` (what has been cut, what
     has not), `parts` (how many batches hold some of it), `queued`, `done` (it has its outcome, or nobody
     waits), `executed` (some of it may have reached the model), `cut_at` (when its first item was cut),
-    `lane` (the queue's own).
+    `subqueue` (the queue's own).
     """
 
     __slots__ = (
@@ -95,7 +95,6 @@ class Work:
         "expires",
         "items",
         "key",
-        "lane",
         "level",
         "parts",
         "queued",
@@ -104,6 +103,7 @@ class Work:
         "share",
         "shared",
         "size",
+        "subqueue",
         "taken",
     )
 
@@ -141,7 +141,7 @@ class Work:
         self.taken = self.parts = 0
         self.queued = self.done = self.executed = False
         self.cut_at = 0.0
-        self.lane: Any = None
+        self.subqueue: Any = None
         self._answers: dict[int, Response] | None = None
 
     def finish(self, outcome: Outcome) -> None:
@@ -162,21 +162,21 @@ class Work:
             return None
         return [self._answers[index] for index in sorted(self._answers)]
 
-    def take(self, count: int) -> Part:
+    def take(self, count: int) -> Slice:
         """Cut the next `count` items off."""
         self.parts += 1
         start = self.taken
         if count == self.size:
             self.taken = count
             self.bytes_left = 0
-            return Part(self, 0, self.items, count)
+            return Slice(self, 0, self.items, count)
         self.taken = start + count
         items = self.items[start : self.taken]
         self.bytes_left -= sum(map(len, items))
-        return Part(self, start, items, count)
+        return Slice(self, start, items, count)
 
 
-class Part:
+class Slice:
     """What one batch holds of one request.
 
     Args:
@@ -190,7 +190,7 @@ class Part:
 
     __slots__ = ("items", "size", "start", "whole", "work")
 
-    def __init__(self, work: Work, start: int, items: Sequence[Any], size: int) -> None:
+    def __init__(self, work: QueuedRequest, start: int, items: Sequence[Any], size: int) -> None:
         self.work = work
         self.start = start
         self.items = items

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock_sidecar.queue.deadline_list import Timeline
+from penstock_sidecar.queue.deadline_list import DeadlineList
 from penstock_sidecar.queue.fair_queueing import Flow
-from penstock_sidecar.queue.lazy_heap import Ranking
-from penstock_sidecar.queue.request import Key, Work
+from penstock_sidecar.queue.lazy_heap import LazyHeap
+from penstock_sidecar.queue.request import Key, QueuedRequest
 
 
-class Group:
+class PriorityClass:
     """All lanes of one level and share; `filled` of them are not empty.
 
     Where `eviction` looks after it: its `items` and `bytes` that wait, and the requests that may give way,
@@ -21,17 +21,17 @@ class Group:
         self.level = level
         self.flow = flow
         self.filled = 0
-        self.lanes: Ranking[Lane] = Ranking(_lane_rank)
+        self.lanes: LazyHeap[SubQueue] = LazyHeap(_lane_rank)
         self.items = self.bytes = 0
-        self.newest = Timeline()
+        self.newest = DeadlineList()
 
 
-class Lane(Timeline):
+class SubQueue(DeadlineList):
     """The queued requests of one line, level and share, by deadline."""
 
     __slots__ = ("group", "level", "line", "share")
 
-    def __init__(self, line: Line, group: Group) -> None:
+    def __init__(self, line: KeyQueue, group: PriorityClass) -> None:
         super().__init__()
         self.line = line
         self.group = group
@@ -39,7 +39,7 @@ class Lane(Timeline):
         self.share = group.flow.share
 
 
-class Line:
+class KeyQueue:
     """The queued requests of one key."""
 
     __slots__ = ("_levels", "bytes", "common", "held", "items", "key", "lanes", "latest", "lone", "requests")
@@ -47,10 +47,10 @@ class Line:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.lone = bool(key.lone)
-        self.lanes: dict[tuple[int, bytes], Lane] = {}
-        self._levels: dict[int, Ranking[Lane]] = {}
+        self.lanes: dict[tuple[int, bytes], SubQueue] = {}
+        self._levels: dict[int, LazyHeap[SubQueue]] = {}
         # The lane of level 1 without a share stays once it is there: most lines have no other.
-        self.common: Lane | None = None
+        self.common: SubQueue | None = None
         self.requests = 0
         self.items = 0
         self.bytes = 0
@@ -61,17 +61,22 @@ class Line:
     @property
     def oldest(self) -> float:
         """When the oldest request of the line arrived."""
-        return min([lane.oldest() for lane in self.lanes.values()])
+        return min([subqueue.oldest() for subqueue in self.lanes.values()])
 
     @property
-    def by_arrival(self) -> list[Work]:
+    def by_arrival(self) -> list[QueuedRequest]:
         """The requests, the oldest first."""
-        works = [work for lane in self.lanes.values() for work in lane.by_arrival()]
+        works = [work for subqueue in self.lanes.values() for work in subqueue.by_arrival()]
         return works if len(self.lanes) == 1 else sorted(works, key=lambda work: work.arrived)
 
-    def of_share(self, share: bytes) -> list[Work]:
+    def of_share(self, share: bytes) -> list[QueuedRequest]:
         """The requests of a share, the oldest first."""
-        works = [work for lane in self.lanes.values() if lane.share == share for work in lane.by_arrival()]
+        works = [
+            work
+            for subqueue in self.lanes.values()
+            if subqueue.share == share
+            for work in subqueue.by_arrival()
+        ]
         return sorted(works, key=lambda work: work.arrived)
 
     @property
@@ -83,37 +88,37 @@ class Line:
     @property
     def deadline(self) -> float:
         """The earliest deadline."""
-        return min([due for lane in self.lanes.values() if (due := lane.due()) is not None])
+        return min([due for subqueue in self.lanes.values() if (due := subqueue.due()) is not None])
 
-    def enter(self, lane: Lane) -> None:
+    def enter(self, subqueue: SubQueue) -> None:
         """A lane is not empty any more."""
         lanes = self.lanes
-        lanes[lane.level, lane.share] = lane
+        lanes[subqueue.level, subqueue.share] = subqueue
         if len(lanes) > 1:
-            for other in (lane,) if self._levels else lanes.values():
+            for other in (subqueue,) if self._levels else lanes.values():
                 ranking = self._levels.get(other.level)
                 if ranking is None:
-                    ranking = self._levels[other.level] = Ranking(_share_rank)
+                    ranking = self._levels[other.level] = LazyHeap(_share_rank)
                 ranking.touch(other, other.group.flow.tag)
 
-    def drop(self, lane: Lane) -> None:
+    def drop(self, subqueue: SubQueue) -> None:
         """A lane is empty."""
-        del self.lanes[lane.level, lane.share]
+        del self.lanes[subqueue.level, subqueue.share]
         if len(self.lanes) <= 1:
             self._levels.clear()
-        elif (ranking := self._levels.get(lane.level)) is not None:
-            ranking.discard(lane)
+        elif (ranking := self._levels.get(subqueue.level)) is not None:
+            ranking.discard(subqueue)
 
-    def first(self) -> Work | None:
+    def first(self) -> QueuedRequest | None:
         """The request whose turn it is within this line."""
-        lane = self.next()
-        return None if lane is None else lane.first()
+        subqueue = self.next()
+        return None if subqueue is None else subqueue.first()
 
-    def next(self) -> Lane | None:
+    def next(self) -> SubQueue | None:
         """The lane whose turn it is within this line."""
         if not self._levels:
-            for lane in self.lanes.values():
-                return lane
+            for subqueue in self.lanes.values():
+                return subqueue
             return None
         for level in sorted(self._levels):
             found = self._levels[level].first()
@@ -122,14 +127,14 @@ class Line:
         return None
 
 
-def _lane_rank(lane: Lane) -> float | None:
-    return None if lane.line.held else lane.due()
+def _lane_rank(subqueue: SubQueue) -> float | None:
+    return None if subqueue.line.held else subqueue.due()
 
 
-def _share_rank(lane: Lane) -> float | None:
-    return lane.group.flow.tag if lane else None
+def _share_rank(subqueue: SubQueue) -> float | None:
+    return subqueue.group.flow.tag if subqueue else None
 
 
-def group_rank(group: Group) -> float | None:
+def group_rank(group: PriorityClass) -> float | None:
     """Where a group stands among those of its level: by its flow's tag; None where all it has is held."""
     return group.flow.tag if group.lanes.first() is not None else None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import compile_modules
-from penstock_sidecar.queue.request import Outcome, Work
+from penstock_sidecar.queue.request import Outcome, QueuedRequest
 
 
 def classes() -> Iterator[type[Any]]:
@@ -46,9 +46,9 @@ def test_weak_references_are_refused_or_ended(cls: type[Any]) -> None:
 def test_a_request_that_python_extends_ends_its_weak_references() -> None:
     """The one class that code in Python may extend."""
 
-    class Extended(Work):
+    class Extended(QueuedRequest):
         def finish(self, outcome: Outcome) -> None:
-            """See `Work.finish`."""
+            """See `QueuedRequest.finish`."""
 
     found = Extended.__new__(Extended)
     ended = []

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.batching.bisection import BinarySplitting, may_be_one_request
+from penstock_sidecar.batching.bisection import Bisection, may_be_one_request
 
 
 def find(requests: int, bad: set[int], most: int = 1 << 20) -> tuple[set[int], set[int], int]:
     """Those that failed alone, those that passed, and how many runs that took."""
-    search = BinarySplitting(requests)
+    search = Bisection(requests)
     alone: set[int] = set()
     passed: set[int] = set()
     runs = 0
@@ -73,7 +73,7 @@ def test_of_32_each_one_is_found_in_six_or_seven_runs():
 def test_who_leaves_meanwhile_ends_no_search(batch: tuple[int, set[int]], gone: set[int]):
     """A span of which all have left counts as passed, and says nothing of the others."""
     requests, bad = batch
-    search = BinarySplitting(requests)
+    search = Bisection(requests)
     resolved: set[int] = set()
     while (span := search.next(8)) is not None:
         held = set(range(*span)) - gone
@@ -90,7 +90,7 @@ def test_who_leaves_meanwhile_ends_no_search(batch: tuple[int, set[int]], gone: 
 
 
 def test_a_half_that_passed_without_one_of_its_requests_does_not_accuse_the_other_half():
-    search = BinarySplitting(4)
+    search = Bisection(4)
     assert search.next(4) == (0, 2)
     search.passed(whole=False)
     assert search.next(4) == (2, 4), "unknown, so it is run as a whole"
@@ -98,7 +98,7 @@ def test_a_half_that_passed_without_one_of_its_requests_does_not_accuse_the_othe
 
 def test_one_request_cannot_be_split():
     with pytest.raises(ValueError, match="expected at least 2"):
-        BinarySplitting(1)
+        Bisection(1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock_sidecar.estimators.concurrency_tuner import AutoSlots
+from penstock_sidecar.estimators.concurrency_tuner import ConcurrencyTuner
 
 SEEDS = range(1, 7)
 
@@ -30,10 +30,10 @@ class Server:
     crowding: float = 0.0
     gap: float = 0.0
 
-    def slots(self, seed: int, batches: int, auto: AutoSlots | None = None) -> list[int]:
+    def slots(self, seed: int, batches: int, auto: ConcurrencyTuner | None = None) -> list[int]:
         """The slots after each batch, where there is always work waiting."""
         source = random.Random(seed)
-        auto = AutoSlots() if auto is None else auto
+        auto = ConcurrencyTuner() if auto is None else auto
         now, inside, number = 0.0, 0, 0
         waiting: list[float] = []
         running: list[tuple[float, int, float]] = []
@@ -94,13 +94,13 @@ def test_it_follows_a_change_within_two_thousand_batches(seed: int, before: int,
 
 
 def test_without_waiting_work_nothing_is_tried():
-    auto = AutoSlots(start=2)
+    auto = ConcurrencyTuner(start=2)
     for number in range(1000):
         assert auto.ended(number / 100, 32, 0.01, pressed=number % 5 == 0) == 2
 
 
 def test_a_trial_ends_where_the_work_runs_out():
-    auto = AutoSlots()
+    auto = ConcurrencyTuner()
     now = 0.0
     while auto.slots == 1:
         now += 0.01
@@ -109,7 +109,7 @@ def test_a_trial_ends_where_the_work_runs_out():
 
 
 def test_a_trial_ends_at_the_first_failure():
-    auto = AutoSlots()
+    auto = ConcurrencyTuner()
     now = 0.0
     while auto.slots == 1:
         now += 0.01
@@ -118,7 +118,7 @@ def test_a_trial_ends_at_the_first_failure():
 
 
 def test_failures_in_a_row_take_slots_back():
-    auto = AutoSlots(start=8)
+    auto = ConcurrencyTuner(start=8)
     times = [number / 50 for number in range(100)]
     slots = [auto.ended(now, 32, 0.01, pressed=True, ok=False) for now in times]
     assert slots[:6] == [8, 8, 6, 6, 6, 5]
@@ -127,7 +127,7 @@ def test_failures_in_a_row_take_slots_back():
 
 def test_batches_that_fail_together_are_one_step_down():
     """What ran already when slots were taken back says nothing of the fewer that there are."""
-    auto = AutoSlots(start=8)
+    auto = ConcurrencyTuner(start=8)
     assert [auto.ended(5.0, 32, 1.0, pressed=True, ok=False) for _ in range(8)] == [8, 8, *[6] * 6]
     assert [auto.ended(6.0, 32, 1.0, pressed=True, ok=False) for _ in range(6)] == [6, 6, 5, 5, 5, 5]
 
@@ -135,14 +135,14 @@ def test_batches_that_fail_together_are_one_step_down():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_more_throughput_is_not_bought_with_batches_that_take_too_long(seed: int):
     """Each further slot brings half a worker's throughput; the time of a batch is bounded."""
-    auto = AutoSlots(max_seconds=0.025)
+    auto = ConcurrencyTuner(max_seconds=0.025)
     trace = Server(workers=lambda _: 64, crowding=0.25).slots(seed, 3000, auto)
     # 10 ms · (1 + 0.25 · 6) = 25 ms.
     assert mean(trace[1000:]) <= 7.5
 
 
 def test_the_bounds_hold():
-    auto = AutoSlots(highest=3)
+    auto = ConcurrencyTuner(highest=3)
     trace = Server(workers=lambda _: 64).slots(1, 2000, auto)
     assert max(trace) == 3
     assert min(trace) >= 1

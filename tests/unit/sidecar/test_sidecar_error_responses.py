@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.admission.error_responses import AT_ONCE, Refusals
+from penstock_sidecar.admission.error_responses import AT_ONCE, ErrorResponder
 from penstock_sidecar.admission.errors import full
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
-from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passing
+from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passthrough
 from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
 from penstock_wire.control.settings import Batching, Fairness, Priority, Settings
 from penstock_wire.errors import PenstockError, Reason
@@ -50,8 +50,8 @@ class World:
         self.metrics = Metrics()
         policy = Batching(**{"max_batch_size": 1, "max_queued_items": 2, **batching})  # type: ignore[arg-type]
         self.sent: list[Request] = []
-        self.passing = Passing(
-            open=self.send, settings=Settings(batching=policy), tally=self.metrics, clock=time.monotonic
+        self.passthrough = Passthrough(
+            open=self.send, settings=Settings(batching=policy), observer=self.metrics, clock=time.monotonic
         )
         self.dispatcher = Dispatcher(
             send=self.send,
@@ -59,13 +59,13 @@ class World:
             batching=policy,
             observer=self.metrics,
             clock=time.monotonic,
-            beside=self.passing,
+            passthrough=self.passthrough,
         )
         self.handler = SidecarHandler(
             dispatcher=self.dispatcher,
             protocol=INSTANCES_PROTOCOL,
-            passing=self.passing,
-            tally=self.metrics,
+            passthrough=self.passthrough,
+            observer=self.metrics,
             clock=time.monotonic,
         )
         self.task = asyncio.create_task(self.dispatcher.run())
@@ -206,11 +206,11 @@ ERRORS = (
 )
 def test_an_answer_made_from_what_is_kept_is_the_errors_own(cases: list[tuple[PenstockError, str, str]]):
     backend = ""
-    refusals = Refusals(backend=lambda: backend, pod="pod", queued=lambda: 7)
+    responder = ErrorResponder(backend=lambda: backend, pod="pod", queued=lambda: 7)
     for error, request_id, backend in cases:
         own = error.response(request_id=request_id, backend=backend, pod="pod")
         own.headers = (*own.headers, (QUEUE, b"7"))
-        kept = refusals.response(error, request_id.encode())
+        kept = responder.response(error, request_id.encode())
         assert (kept.status, kept.body) == (own.status, own.body)
         assert sorted(kept.fields) == sorted(own.headers)
 
@@ -234,7 +234,7 @@ def test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile(se
             fairness=Fairness(header="x-tenant") if fair else None,
         )
         dispatcher = s.dispatcher
-        turned_away = 0
+        check_head = 0
         for _ in range(600):
             await asyncio.sleep(chance.choice((0.0, 0.0, 0.0, 0.001, 0.004)))
             s.base = chance.choice((s.base, s.base, 0.02, 0.04))
@@ -250,7 +250,7 @@ def test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile(se
                 x_penstock_priority=chance.choice("123"),
             )
             told = dispatcher.keys.read(work.request.headers)
-            refused = dispatcher.turned_away(
+            refused = dispatcher.check_head(
                 work.request.target, told, work.arrived, work.deadline, work.expires
             )
             work.future = s.loop.create_future()
@@ -261,14 +261,14 @@ def test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile(se
                 begun = any(each.taken for each in dispatcher.queue)
                 full_for_all = error.reason is Reason.QUEUE_FULL and work.size == 1 and not begun
                 assert refused is not None or not full_for_all
-                turned_away += refused is not None
+                check_head += refused is not None
             else:
                 assert refused is None, (refused, work.size)
                 s.asked.append(asyncio.ensure_future(_outcome(s, work)))
         dispatcher.resume()
         await asyncio.gather(*s.asked, return_exceptions=True)
         await s.close()
-        return turned_away
+        return check_head
 
     assert fake_loop.run(main()) > 0
 
@@ -383,15 +383,15 @@ async def test_bodies_of_unknown_short_or_impossible_length_are_judged_when_they
 
 async def test_what_passes_through_is_refused_a_few_at_a_time_too():
     world = World(max_queued_items=0)
-    world.passing.apply(Settings(batching=Batching(max_queued_items=0), max_ongoing_requests=1))
+    world.passthrough.apply(Settings(batching=Batching(max_queued_items=0), max_ongoing_requests=1))
     first = Heard()
-    world.passing.begin(first)
+    world.passthrough.begin(first)
     refused = [Heard() for _ in range(AT_ONCE + 1)]
     for one in refused:
-        world.passing.begin(one)
+        world.passthrough.begin(one)
     assert [len(one.answers) for one in refused] == [1] * AT_ONCE + [0]
     await asyncio.sleep(0)
     assert [reason(one.answers[0]) for one in refused] == ["queue_full"] * len(refused)
-    await world.passing.abort()
+    await world.passthrough.abort()
     assert [reason(answer) for answer in first.answers] == ["model_unreachable"]
     await world.close()

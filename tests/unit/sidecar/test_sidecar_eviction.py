@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock_sidecar.queue.batch_limits import Limits
 from penstock_sidecar.queue.eviction import ITEMS
 from penstock_sidecar.queue.queue import AGEING, Queue
-from penstock_sidecar.queue.request import Key, Outcome, Work
+from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
 from penstock_wire.http import Request
 
 KEYS = tuple(Key("POST", f"/{name}", (), ()) for name in "ab")
@@ -20,7 +20,7 @@ REQUEST = Request(method="POST", target="/", headers=(), body=b"")
 SPACE = 10**9
 
 
-class Asked(Work):
+class Asked(QueuedRequest):
     """A request whose outcome nobody asks for."""
 
     __slots__ = ("name",)
@@ -48,14 +48,14 @@ def ask(
 
 def filled(*fields: dict[str, Any]) -> Queue:
     """A queue of requests that came one after the other, named by their place."""
-    queue = Queue(crowded=True)
+    queue = Queue(evicting=True)
     for number, each in enumerate(fields):
         queue.add(ask(number, **{"arrived": float(number) / 100, **each}))
     return queue
 
 
 def gives_way(queue: Queue, work: Asked, limit: int, space: int = SPACE) -> list[object]:
-    return [each.name for each in queue.give_way(work, 1.0, limit=limit, space=space)]  # type: ignore[attr-defined]
+    return [each.name for each in queue.evict_for(work, 1.0, limit=limit, space=space)]  # type: ignore[attr-defined]
 
 
 A, B, C = {"share": b"a"}, {"share": b"b"}, {"share": b"c"}
@@ -103,7 +103,7 @@ def test_without_levels_and_shares_nobody_gives_way():
     queue = Queue()
     for number in range(4):
         queue.add(ask(number, level=2))
-    assert not queue.admits(1, b"", 1.0, ITEMS, 1, 4)
+    assert not queue.can_evict(1, b"", 1.0, ITEMS, 1, 4)
     assert gives_way(queue, ask(), 4) == []
 
 
@@ -120,7 +120,7 @@ def test_a_request_of_which_a_part_was_cut_stays():
     assert gives_way(queue, ask(share=b"b"), 2) == []
     queue.add(ask("whole", share=b"a", arrived=0.5))
     assert gives_way(queue, ask(share=b"b"), 3) == ["whole"]
-    queue.rekey(lambda _: None, crowded=True)
+    queue.rekey(lambda _: None, evicting=True)
     assert gives_way(queue, ask(share=b"b"), 2) == []
     assert queue.items == 2
 
@@ -136,9 +136,9 @@ def test_who_cannot_have_all_that_it_needs_takes_nothing():
 
 def test_who_has_waited_long_enough_gives_way_no_more():
     queue = filled({**LOW, "arrived": 0.0}, {**LOW, "arrived": AGEING})
-    gone = queue.give_way(ask(items=1, arrived=AGEING), AGEING, limit=2, space=SPACE)
+    gone = queue.evict_for(ask(items=1, arrived=AGEING), AGEING, limit=2, space=SPACE)
     assert [work.name for work in gone] == [1]  # type: ignore[attr-defined]
-    assert queue.give_way(ask(items=2, arrived=AGEING), AGEING, limit=2, space=SPACE) == []
+    assert queue.evict_for(ask(items=2, arrived=AGEING), AGEING, limit=2, space=SPACE) == []
 
 
 @dataclasses.dataclass
@@ -148,7 +148,7 @@ class Plain:
     works: list[Asked]
     now: float
 
-    def level(self, work: Work) -> int:
+    def level(self, work: QueuedRequest) -> int:
         return max(1, work.level - int((self.now - work.arrived) / AGEING + 1e-9))
 
     def load(self, level: int, share: bytes, measure: str) -> int:
@@ -190,7 +190,7 @@ STEP = st.tuples(
 @settings(deadline=None, max_examples=200)
 def test_it_does_what_a_plain_list_would(steps: list[tuple], limit: int, space: int):
     """Of equal shares any may give way; what has a right to a place gets it, and nobody else does."""
-    queue, works, now = Queue(crowded=True), list[Asked](), 0.0
+    queue, works, now = Queue(evicting=True), list[Asked](), 0.0
     for number, (kind, key, items, length, level, share) in enumerate(steps):
         now += 0.01
         if kind == "come":
@@ -200,7 +200,7 @@ def test_it_does_what_a_plain_list_would(steps: list[tuple], limit: int, space: 
             if queue.items + items > limit or queue.bytes + items * length > space:
                 plain = Plain(list(works), now)
                 allowed, room = max(limit, queue.items), max(space, queue.bytes)
-                gone = queue.give_way(work, now, limit=limit, space=space)
+                gone = queue.evict_for(work, now, limit=limit, space=space)
                 for each in gone:
                     over = sum(w.left for w in plain.works) + items > allowed
                     measure = "left" if over else "bytes_left"
@@ -221,7 +221,7 @@ def test_it_does_what_a_plain_list_would(steps: list[tuple], limit: int, space: 
         elif kind == "wait":
             now += AGEING / 2
         elif kind == "rekey":
-            queue.rekey(lambda _: None, crowded=True)
+            queue.rekey(lambda _: None, evicting=True)
         elif kind == "cut" and works:
             # NB: whole requests, so that each of what waits may give way.
             found = queue.choose(now, Limits(size=5, bytes=SPACE)).key

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.ideal import halving_rate
-from penstock_sidecar.batching.bisection import BinarySplitting
+from penstock_sidecar.batching.bisection import Bisection
 from penstock_sidecar.queue.group_size import MAX_SENDERS, WINDOW, Faults, best, cost
-from penstock_sidecar.queue.request import Key, Part, Work
+from penstock_sidecar.queue.request import Key, QueuedRequest, Slice
 from penstock_wire.control.settings import Fairness
 from penstock_wire.http import Request
 from tests.support import fake_loop
@@ -25,9 +25,9 @@ def seconds(items: int) -> float:
     return A + B * items
 
 
-def parts(count: int, sender: bytes = b"") -> list[Part]:
+def parts(count: int, sender: bytes = b"") -> list[Slice]:
     works = [
-        Work(KEY, Request("POST", "/p", (), b""), b"id", [b"1"], (), 0.0, 1.0, 1.0, share=sender)
+        QueuedRequest(KEY, Request("POST", "/p", (), b""), b"id", [b"1"], (), 0.0, 1.0, 1.0, share=sender)
         for _ in range(count)
     ]
     return [work.take(1) for work in works]
@@ -63,7 +63,7 @@ def test_the_expected_cost_is_what_searches_take_on_average(rate: float, request
         if not any(batch):
             resolved += requests
             continue
-        search = BinarySplitting(requests)
+        search = Bisection(requests)
         while (span := search.next(requests)) is not None:
             held = batch[slice(*span)]
             time += seconds(len(held))
@@ -100,7 +100,7 @@ def test_one_bad_request_in_a_thousand_leaves_batches_full():
 
 def test_requests_of_several_items_count_as_requests():
     """Two bad of 16 requests, of four items each: batches hold fewer requests, and so fewer items."""
-    several = [Part(part.work, 0, part.items * 4, 4) for part in parts(8)]
+    several = [Slice(part.work, 0, part.items * 4, 4) for part in parts(8)]
     faults = Faults()
     for _ in range(60):
         faults.note(several, 1, 32, seconds)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock_sidecar.estimators.concurrency_tuner import AutoSlots
+from penstock_sidecar.estimators.concurrency_tuner import ConcurrencyTuner
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import ITEM_ANSWERS
 from penstock_wire.http import Response
@@ -241,11 +241,13 @@ def test_what_is_learned_of_the_model_from_a_run_that_it_answered_by_item(
         s = Scripted(base=0.5, behaviour=by_item(own), max_concurrent_batches="auto")
         seen: list[tuple[int, float, bool]] = []
 
-        def note(auto: AutoSlots, now: float, count: int, seconds: float, *, pressed: bool, ok: bool) -> int:
+        def note(
+            auto: ConcurrencyTuner, now: float, count: int, seconds: float, *, pressed: bool, ok: bool
+        ) -> int:
             seen.append((count, round(seconds, 3), ok))
             return auto.slots
 
-        monkeypatch.setattr(AutoSlots, "ended", note)
+        monkeypatch.setattr(ConcurrencyTuner, "ended", note)
         outcomes = await asyncio.gather(*(s.ask(number) for number in range(4)))
         assert [outcome.status for outcome in outcomes] == statuses + [200] * (4 - len(statuses))
         assert seen == [(items, 0.5, ok)]

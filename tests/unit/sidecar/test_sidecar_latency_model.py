@@ -17,7 +17,7 @@ from penstock_sidecar.estimators.latency_model import (
     LAST,
     MARGIN,
     REFIT,
-    ServiceCurve,
+    LatencyModel,
     fit_line,
     p80,
 )
@@ -27,11 +27,11 @@ SECONDS = st.floats(0.0, 10.0)
 POINTS = st.lists(st.tuples(SIZES, SECONDS), min_size=1, max_size=LAST)
 
 
-def taught(points: Sequence[tuple[int, float]], cls: str = "/m", now: float = 100.0) -> ServiceCurve:
-    curve = ServiceCurve()
+def taught(points: Sequence[tuple[int, float]], cls: str = "/m", now: float = 100.0) -> LatencyModel:
+    latency_model = LatencyModel()
     for items, seconds in points:
-        curve.observe(now, cls, items, seconds)
-    return curve
+        latency_model.observe(now, cls, items, seconds)
+    return latency_model
 
 
 LATER = 100.0 + REFIT
@@ -104,8 +104,8 @@ def test_outliers_of_one_size_alone_do_not_move_the_line():
 def test_a_larger_batch_never_is_predicted_to_be_faster(
     points: list[tuple[int, float]], one: int, other: int
 ):
-    curve = taught(points)
-    small, large = (curve.predict(LATER, "/m", size) for size in sorted((one, other)))
+    latency_model = taught(points)
+    small, large = (latency_model.predict(LATER, "/m", size) for size in sorted((one, other)))
     assert small is not None
     assert large is not None
     assert 0.0 <= small <= large
@@ -124,8 +124,8 @@ def test_never_below_what_four_of_five_batches_of_that_size_took(
 
 
 def test_the_line_has_a_margin():
-    curve = taught([(size, 0.010 + 0.001 * size) for size in (1, 2, 4, 8)])
-    assert curve.predict(LATER, "/m", 16) == pytest.approx(1.05 * 0.026)
+    latency_model = taught([(size, 0.010 + 0.001 * size) for size in (1, 2, 4, 8)])
+    assert latency_model.predict(LATER, "/m", 16) == pytest.approx(1.05 * 0.026)
 
 
 def test_p80_is_by_nearest_rank():
@@ -134,108 +134,108 @@ def test_p80_is_by_nearest_rank():
 
 
 def test_nothing_is_known_of_what_was_not_seen():
-    curve = taught([(4, 0.1)])
-    assert curve.predict(LATER, "/other", 4) is None
-    assert curve.fits(LATER) == {"/m": (pytest.approx(0.1), 0.0, 1)}
+    latency_model = taught([(4, 0.1)])
+    assert latency_model.predict(LATER, "/other", 4) is None
+    assert latency_model.fits(LATER) == {"/m": (pytest.approx(0.1), 0.0, 1)}
 
 
 def test_samples_expire_together_and_one_by_one():
-    curve = ServiceCurve()
+    latency_model = LatencyModel()
     for second in range(5):
-        curve.observe(100.0 + second, "/m", 1, 9.0 if second == 0 else 1.0)
-    assert curve.fits(109.9)["/m"][2] == 5
-    assert curve.fits(110.1)["/m"][2] == 4
-    assert curve.predict(110.1, "/m", 1) == pytest.approx(MARGIN)
-    assert curve.predict(104.0 + HORIZON - 0.01, "/m", 1) == pytest.approx(MARGIN)
-    assert curve.predict(104.1 + HORIZON, "/m", 1) is None
-    assert curve.largest(104.1 + HORIZON, "/m", 32, 1.0) == 1
-    assert curve.fits(104.1 + HORIZON) == {}
-    curve.observe(200.0, "/m", 1, 0.5)
-    assert curve.predict(200.0, "/m", 1) == pytest.approx(MARGIN * 0.5)
+        latency_model.observe(100.0 + second, "/m", 1, 9.0 if second == 0 else 1.0)
+    assert latency_model.fits(109.9)["/m"][2] == 5
+    assert latency_model.fits(110.1)["/m"][2] == 4
+    assert latency_model.predict(110.1, "/m", 1) == pytest.approx(MARGIN)
+    assert latency_model.predict(104.0 + HORIZON - 0.01, "/m", 1) == pytest.approx(MARGIN)
+    assert latency_model.predict(104.1 + HORIZON, "/m", 1) is None
+    assert latency_model.largest(104.1 + HORIZON, "/m", 32, 1.0) == 1
+    assert latency_model.fits(104.1 + HORIZON) == {}
+    latency_model.observe(200.0, "/m", 1, 0.5)
+    assert latency_model.predict(200.0, "/m", 1) == pytest.approx(MARGIN * 0.5)
 
 
 def test_only_the_latest_batches_count():
-    curve = ServiceCurve()
+    latency_model = LatencyModel()
     for number in range(3 * LAST):
-        curve.observe(100.0 + number / 1000, "/m", 1, 9.0 if number < 2 * LAST else 1.0)
-    assert curve.predict(101.0, "/m", 1) == pytest.approx(MARGIN)
-    assert curve.fits(101.0)["/m"][2] == LAST
+        latency_model.observe(100.0 + number / 1000, "/m", 1, 9.0 if number < 2 * LAST else 1.0)
+    assert latency_model.predict(101.0, "/m", 1) == pytest.approx(MARGIN)
+    assert latency_model.fits(101.0)["/m"][2] == LAST
 
 
 def test_the_fit_follows_within_a_tenth_of_a_second():
-    curve = taught([(1, 1.0)] * 50)
-    assert curve.predict(LATER, "/m", 1) == pytest.approx(MARGIN)
+    latency_model = taught([(1, 1.0)] * 50)
+    assert latency_model.predict(LATER, "/m", 1) == pytest.approx(MARGIN)
     for _ in range(150):
-        curve.observe(LATER, "/m", 1, 2.0)
-    assert curve.predict(LATER + REFIT, "/m", 1) == pytest.approx(2 * MARGIN)
+        latency_model.observe(LATER, "/m", 1, 2.0)
+    assert latency_model.predict(LATER + REFIT, "/m", 1) == pytest.approx(2 * MARGIN)
 
 
 def test_classes_are_apart_and_bounded():
-    curve = ServiceCurve()
+    latency_model = LatencyModel()
     for number in range(CLASSES):
-        curve.observe(100.0, f"/{number}", 1, float(number))
-    curve.observe(100.0, "/0", 1, 0.0)
-    curve.observe(100.0, "/new", 1, 5.0)
-    assert len(curve.fits(100.0)) == CLASSES
-    assert curve.predict(100.0, "/1", 1) is None
-    assert curve.predict(100.0, "/0", 1) == 0.0
-    assert curve.predict(100.0, "/new", 1) == pytest.approx(5 * MARGIN)
+        latency_model.observe(100.0, f"/{number}", 1, float(number))
+    latency_model.observe(100.0, "/0", 1, 0.0)
+    latency_model.observe(100.0, "/new", 1, 5.0)
+    assert len(latency_model.fits(100.0)) == CLASSES
+    assert latency_model.predict(100.0, "/1", 1) is None
+    assert latency_model.predict(100.0, "/0", 1) == 0.0
+    assert latency_model.predict(100.0, "/new", 1) == pytest.approx(5 * MARGIN)
 
 
 def test_nothing_is_learned_before_the_model_is_loaded_nor_kept_when_it_is_gone():
-    curve = ServiceCurve()
-    curve.learning = False
-    curve.observe(100.0, "/m", 1, 9.0)
-    assert curve.predict(100.0, "/m", 1) is None
-    curve.learning = True
-    curve.observe(100.0, "/m", 1, 1.0)
-    assert curve.predict(100.0, "/m", 1) is not None
-    curve.forget()
-    assert curve.predict(100.0, "/m", 1) is None
+    latency_model = LatencyModel()
+    latency_model.learning = False
+    latency_model.observe(100.0, "/m", 1, 9.0)
+    assert latency_model.predict(100.0, "/m", 1) is None
+    latency_model.learning = True
+    latency_model.observe(100.0, "/m", 1, 1.0)
+    assert latency_model.predict(100.0, "/m", 1) is not None
+    latency_model.forget()
+    assert latency_model.predict(100.0, "/m", 1) is None
 
 
 def test_from_a_cold_start_the_batch_doubles():
-    curve, sizes = ServiceCurve(), []
+    latency_model, sizes = LatencyModel(), []
     for _ in range(7):
-        size = curve.largest(100.0, "/m", 48, 1.0)
+        size = latency_model.largest(100.0, "/m", 48, 1.0)
         sizes.append(size)
-        curve.observe(100.0, "/m", size, 0.010 + 0.001 * size)
+        latency_model.observe(100.0, "/m", size, 0.010 + 0.001 * size)
     assert sizes == [1, 2, 4, 8, 16, 32, 48]
 
 
 @given(POINTS, st.integers(1, 4096), st.floats(0.0, 20.0))
 @settings(deadline=None)
 def test_largest_is_the_largest(points: list[tuple[int, float]], limit: int, seconds: float):
-    curve = taught(points)
-    found = curve.largest(LATER, "/m", limit, seconds)
+    latency_model = taught(points)
+    found = latency_model.largest(LATER, "/m", limit, seconds)
     top = min(limit, 2 * max(items for items, _ in points))
     assert 1 <= found <= top
 
     def fits(size: int) -> bool:
-        predicted = curve.predict(LATER, "/m", size)
+        predicted = latency_model.predict(LATER, "/m", size)
         return predicted is not None and predicted <= seconds
 
     assert found == 1 or fits(found)
     assert found == top or not fits(found + 1)
-    assert curve.largest(LATER, "/m", limit, seconds) == found
+    assert latency_model.largest(LATER, "/m", limit, seconds) == found
 
 
 def test_where_no_batch_keeps_it_none_is_made_small_for_it():
     """Of 60 ms + 1 ms an item, 50 ms keeps none: those of up to 80 ms do, and of 55 ms at most, any."""
-    curve = taught([(size, 0.060 + 0.001 * size) for size in (1, 8, 32, 64)])
-    assert curve.largest(LATER, "/m", 64, 0.050) == 1
-    assert curve.largest(LATER, "/m", 64, 0.050, 0.080) == int(80 / MARGIN - 60)
-    assert curve.largest(LATER, "/m", 64, 0.050, 0.055) == 64
-    assert curve.largest(LATER, "/m", 64, 0.070, 0.500) == int(70 / MARGIN - 60)
+    latency_model = taught([(size, 0.060 + 0.001 * size) for size in (1, 8, 32, 64)])
+    assert latency_model.largest(LATER, "/m", 64, 0.050) == 1
+    assert latency_model.largest(LATER, "/m", 64, 0.050, 0.080) == int(80 / MARGIN - 60)
+    assert latency_model.largest(LATER, "/m", 64, 0.050, 0.055) == 64
+    assert latency_model.largest(LATER, "/m", 64, 0.070, 0.500) == int(70 / MARGIN - 60)
 
 
 @given(POINTS, SIZES)
 @settings(deadline=None)
 def test_the_middle_is_below_what_is_predicted(points: list[tuple[int, float]], size: int):
-    curve = taught(points)
-    middle, predicted = curve.middle(LATER, "/m", size), curve.predict(LATER, "/m", size)
+    latency_model = taught(points)
+    middle, predicted = latency_model.middle(LATER, "/m", size), latency_model.predict(LATER, "/m", size)
     assert middle is not None
     assert predicted is not None
     assert 0.0 <= MARGIN * middle <= predicted * (1 + 1e-12)
-    assert curve.middle(LATER, "/other", size) is None
-    assert curve.middle(LATER + HORIZON + 1, "/m", size) is None
+    assert latency_model.middle(LATER, "/other", size) is None
+    assert latency_model.middle(LATER + HORIZON + 1, "/m", size) is None

@@ -77,7 +77,7 @@ class Watched(Scripted):
         batching, works = dispatcher.batching, list(dispatcher.queue)
         if any(each.taken for each in works) or not (batching.fairness or batching.priority.levels > 1):
             return False
-        levels = {each: each.lane.level for each in works}
+        levels = {each: each.subqueue.level for each in works}
         if any(level > work.level for level in levels.values()):
             return True
         loads: collections.Counter[bytes] = collections.Counter()

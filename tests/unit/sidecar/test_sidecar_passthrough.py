@@ -1,4 +1,4 @@
-"""`Passing` on the fake clock: the queue, the limit, deadlines, refusals, who leaves."""
+"""`Passthrough` on the fake clock: the queue, the limit, deadlines, refusals, who leaves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.passthrough.deadline_queue import WaitingLine
-from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, STREAM_IDLE_SECONDS, Passing
+from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
+from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, STREAM_IDLE_SECONDS, Passthrough
 from penstock_wire.http import (
     AnswerUnreadable,
     ClientGone,
@@ -37,12 +37,12 @@ class TestQueue:
             bench.model.answer(1)
             await settle()
             assert bench.model.targets[2:] == ["/urgent"]
-            bench.passing.apply(settings(3))
+            bench.passthrough.apply(settings(3))
             await settle()
             assert bench.model.targets[3:] == ["/2"]
-            bench.passing.apply(settings(1))
+            bench.passthrough.apply(settings(1))
             for number in (0, 2, 3):
-                assert bench.passing.queued == 1
+                assert bench.passthrough.queued == 1
                 bench.model.answer(number)
                 await settle()
             bench.model.answer(4)
@@ -69,14 +69,14 @@ class TestQueue:
                 await settle()
             for _ in range(2 + room):
                 bench.ask()
-            assert bench.passing.queued == bench.passing.queue_limit == room
+            assert bench.passthrough.queued == bench.passthrough.queue_limit == room
             refused = bench.ask(x_request_id="mine")
             assert (refused.status, refused.reason) == (status, "queue_full")
             assert refused.field(b"retry-after") == b"%d" % max(1, (room + 1) * 4 // 2)
             assert refused.field(b"x-penstock-not-admitted") == b"1"
             assert refused.field(b"x-request-id") == b"mine"
             assert refused.field(b"x-penstock-queue") == b"%d" % room
-            await bench.passing.abort()
+            await bench.passthrough.abort()
 
         fake_loop.run(main())
 
@@ -92,7 +92,7 @@ class TestQueue:
             assert (late.status, late.reason) == (503, "deadline")
             assert late.field(b"x-penstock-not-admitted") == b"1"
             await asyncio.sleep(1.4)
-            assert bench.passing.oldest_age == pytest.approx(1.4)
+            assert bench.passthrough.oldest_age == pytest.approx(1.4)
             assert short.answers == []
             await asyncio.sleep(0.2)
             assert (short.status, short.reason) == (504, "deadline")
@@ -132,7 +132,7 @@ class TestQueue:
             bench.model.answer(0)
             await settle()
             assert bench.model.targets == ["/first", "/next"]
-            await bench.passing.abort()
+            await bench.passthrough.abort()
 
         fake_loop.run(main())
 
@@ -148,7 +148,7 @@ class TestQueue:
             def __init__(self, number: int, expires: float) -> None:
                 self.arrived, self.expires, self.waiting = float(number), expires, False
 
-        line: WaitingLine[One] = WaitingLine()
+        line: DeadlineQueue[One] = DeadlineQueue()
         expected: list[One] = []
         for number, (step, value) in enumerate(steps):
             in_order = sorted(expected, key=lambda one: (one.expires, one.arrived))
@@ -250,7 +250,7 @@ class TestAnswers:
                 answer.line.inbox.put_nowait(b"one")
                 assert await anext(stream) == b"one"
                 assert bench.load == (0, 1)
-                assert bench.passing.open_streams == 1
+                assert bench.passthrough.open_streams == 1
                 answer.line.inbox.put_nowait(end)
                 with pytest.raises((StopAsyncIteration, ConnectionLost)):
                     await anext(stream)
@@ -269,7 +269,7 @@ class TestAnswers:
             await asked.answers[0].stream.aclose()  # type: ignore[union-attr]
             assert answer.aborted
             assert bench.load == (0, 0)
-            assert bench.passing.open_streams == 0
+            assert bench.passthrough.open_streams == 0
             assert 'requests_total{code="499",reason="client_gone"} 1.0' in bench.metrics.text().decode()
 
         fake_loop.run(main())
@@ -311,7 +311,7 @@ class TestAnswers:
         async def main() -> None:
             bench = Bench()
             asked = Asked(method="HEAD")
-            bench.passing.begin(asked)
+            bench.passthrough.begin(asked)
             await settle()
             answer = Answer(body=b"")
             answer.length = 77
@@ -338,7 +338,7 @@ class TestAnswers:
 
     def test_small_bodies_are_whole_and_large_ones_streams(self) -> None:
         def ask(length: int | None) -> bool:
-            return Passing.streams(Request("POST", "/", (), b"", length=length))
+            return Passthrough.streams(Request("POST", "/", (), b"", length=length))
 
         assert [ask(length) for length in (0, STREAM_BYTES, STREAM_BYTES + 1, None)] == [
             False,

@@ -1,4 +1,4 @@
-"""`Passing` on the fake clock: tunnels, drains, pauses, the end at once."""
+"""`Passthrough` on the fake clock: tunnels, drains, pauses, the end at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestTunnels:
         assert asked.switched is not None
         assert asked.switched[:2] == answer.headers
         assert bench.load == (0, 1)
-        assert bench.passing.open_tunnels == 1
+        assert bench.passthrough.open_tunnels == 1
         return asked, model
 
     def test_each_half_ends_by_itself(self) -> None:
@@ -70,7 +70,7 @@ class TestTunnels:
             assert model.aborted
             assert asked.client.aborted
             assert bench.load == (0, 0)
-            assert bench.passing.open_tunnels == 0
+            assert bench.passthrough.open_tunnels == 0
 
         fake_loop.run(main())
 
@@ -89,7 +89,7 @@ class TestTunnels:
             assert not model.aborted
             await asyncio.sleep(2)
             assert bench.load == (0, 0)
-            assert bench.passing.open_tunnels == 0
+            assert bench.passthrough.open_tunnels == 0
             assert model.aborted
             assert asked.client.aborted
 
@@ -104,8 +104,8 @@ class TestTunnels:
         async def main() -> None:
             bench = Bench()
             _, model = await self.open(bench)
-            assert bench.passing.refuse_queued(refusal()) == 0
-            await bench.passing.idle()
+            assert bench.passthrough.refuse_queued(refusal()) == 0
+            await bench.passthrough.idle()
             assert model.aborted
 
         fake_loop.run(main())
@@ -116,19 +116,19 @@ class TestFlow:
         async def main() -> None:
             bench = Bench()
             ongoing, queued = bench.ask(), bench.ask()
-            bench.passing.refuse(refusal())
+            bench.passthrough.refuse(refusal())
             came = bench.ask()
-            assert bench.passing.refuse_queued(refusal()) == 1
+            assert bench.passthrough.refuse_queued(refusal()) == 1
             for refused in (queued, came):
                 assert (refused.status, refused.reason) == (503, "draining")
                 assert refused.field(b"x-penstock-not-admitted") == b"1"
-            idle = asyncio.ensure_future(bench.passing.idle())
+            idle = asyncio.ensure_future(bench.passthrough.idle())
             await settle()
             assert not idle.done()
             bench.model.answer(0)
             await idle
             assert ongoing.status == 200
-            bench.passing.refuse(None)
+            bench.passthrough.refuse(None)
             again = bench.ask()
             await settle()
             bench.model.answer(1)
@@ -142,16 +142,16 @@ class TestFlow:
             bench = Bench(slots=5)
             first = bench.ask()
             await settle()
-            bench.passing.pause()
+            bench.passthrough.pause()
             second = bench.ask()
-            quiet = asyncio.ensure_future(bench.passing.quiet())
+            quiet = asyncio.ensure_future(bench.passthrough.quiet())
             await settle()
             assert bench.load == (1, 1)
             assert not quiet.done()
             bench.model.answer(0)
             await quiet
             assert bench.load == (1, 0)
-            bench.passing.resume()
+            bench.passthrough.resume()
             await settle()
             bench.model.answer(1)
             await settle()
@@ -167,7 +167,7 @@ class TestFlow:
             answer = Answer(body=None)
             bench.model.answer(0, answer)
             await settle()
-            await bench.passing.abort()
+            await bench.passthrough.abort()
             assert (hanging.status, hanging.reason) == (502, "model_unreachable")
             assert streamed.status == 200
             assert answer.aborted
@@ -207,8 +207,8 @@ class TestFlow:
                         bench.model.answer(
                             pending[value % len(pending)], ConnectionLost("x") if step == "fail" else None
                         )
-                assert bench.passing.ongoing <= 2
-                assert bench.passing.queued <= 3
+                assert bench.passthrough.ongoing <= 2
+                assert bench.passthrough.queued <= 3
             await asyncio.sleep(10)
             assert bench.load == (0, 0)
             for number, one in enumerate(asked):
@@ -224,7 +224,7 @@ def test_errors_keep_no_frames() -> None:
     async def main() -> None:
         bench = Bench()
         error: PenstockError = refusal()
-        bench.passing.refuse(error)
+        bench.passthrough.refuse(error)
         for _ in range(3):
             bench.ask()
         depth, frame = 0, error.__traceback__

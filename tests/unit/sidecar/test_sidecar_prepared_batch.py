@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from penstock_sidecar.queue.batch_limits import Limits
 from penstock_sidecar.queue.prepared_batch import MAX_BYTES
 from penstock_sidecar.queue.queue import AGEING, Queue
-from penstock_sidecar.queue.request import Key, Outcome, Part, Work
-from penstock_sidecar.queue.structures import Line
+from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest, Slice
+from penstock_sidecar.queue.structures import KeyQueue
 from penstock_wire.control.settings import Batching
 from penstock_wire.headers import REQUEST_ID, get
 from penstock_wire.http import Request
@@ -26,7 +26,7 @@ KEYS = tuple(Key("POST", f"/v1/models/{name}:predict", (), ()) for name in "mn")
 REQUEST = Request(method="POST", target="/", headers=(), body=b"")
 
 
-class Asked(Work):
+class Asked(QueuedRequest):
     """A request whose outcome nobody asks for; its `number` is also its twin's."""
 
     __slots__ = ("number",)
@@ -43,7 +43,7 @@ def ask(
     return work
 
 
-def held(parts: list[Part]) -> list[tuple[int, int, int, bool]]:
+def held(parts: list[Slice]) -> list[tuple[int, int, int, bool]]:
     return [
         (part.work.number, part.start, part.size, part.whole)
         for part in parts
@@ -51,7 +51,7 @@ def held(parts: list[Part]) -> list[tuple[int, int, int, bool]]:
     ]
 
 
-def numbers(works: list[Work]) -> list[int]:
+def numbers(works: list[QueuedRequest]) -> list[int]:
     return [work.number for work in works if isinstance(work, Asked)]
 
 
@@ -59,7 +59,7 @@ def state(queue: Queue) -> list[object]:
     works = sorted(
         (work.number, work.taken, work.bytes_left, work.parts) for work in queue if isinstance(work, Asked)
     )
-    lines: dict[Key, Line] = queue.lines
+    lines: dict[Key, KeyQueue] = queue.lines
     counts = sorted((key.target, line.items, line.bytes, line.requests) for key, line in lines.items())
     return [works, counts, queue.items, queue.bytes, queue.requests]
 
@@ -127,10 +127,10 @@ class Twins:
         assert key is same
         if key is None:
             return False
-        draft, now = self.both[0].draft, self.now
+        prepared, now = self.both[0].prepared, self.now
         found, gone = [], []
         for queue in self.both:
-            dropped: list[Work] = []
+            dropped: list[QueuedRequest] = []
             found.append(queue.cut(key, limits, lambda items: now + slow * items, dropped))
             gone.append(numbers(dropped))
         assert held(found[0]) == held(found[1])
@@ -138,7 +138,7 @@ class Twins:
         for number in gone[0] + numbers([part.work for part in found[0] if not part.work.queued]):
             del self.waiting[number]
         self.check()
-        return draft is not None and found[0] is draft.parts
+        return prepared is not None and found[0] is prepared.parts
 
     def check(self) -> None:
         drawing, plain = self.both
@@ -157,7 +157,7 @@ def test_a_queue_that_draws_up_cuts_what_one_that_does_not_would() -> None:
         twins = Twins()
         for comes, limits, events, other, slow in rounds:
             twins.happens("add", comes)
-            twins.both[0].draw_up(limits.size, limits.bytes)
+            twins.both[0].prepare_next(limits.size, limits.bytes)
             for kind, value in events:
                 twins.happens(kind, value)
             used += twins.cut(other or limits, slow)
@@ -172,7 +172,7 @@ def test_the_rest_of_a_large_request_is_not_drawn_up() -> None:
     for number, items in enumerate((5, 1, 1, 1, 1, 1)):
         queue.add(ask(number, items=items))
     assert held(queue.cut(KEYS[0], Limits(size=3, bytes=100))) == [(0, 0, 3, False)]
-    assert queue.draw_up(7, 100) is None
+    assert queue.prepare_next(7, 100) is None
     rest = held(queue.cut(KEYS[0], Limits(size=7, bytes=100)))
     assert rest == [(0, 3, 2, False), *[(number, 0, 1, True) for number in range(1, 6)]]
 
@@ -184,7 +184,7 @@ def test_a_line_whose_plain_requests_have_left_is_not_drawn_up() -> None:
     for work in (first, *[ask(number, level=2) for number in range(1, 5)]):
         queue.add(work)
     queue.leave(first)
-    assert queue.draw_up(2, 100) is None
+    assert queue.prepare_next(2, 100) is None
     limits = Limits(size=2, bytes=100)
     for now, expected in ((1.0, [1, 2]), (AGEING + 1.0, [3, 4])):
         assert queue.choose(now, limits).key is KEYS[0]
@@ -198,7 +198,7 @@ def test_what_is_large_is_not_copied_beforehand() -> None:
         work = Asked(KEYS[0], REQUEST, b"id", [bytes(MAX_BYTES // 2 + 1)], (), 0.0, 30.0, 30.0)
         work.number = number
         queue.add(work)
-    assert queue.draw_up(2, 10 * MAX_BYTES) is None
+    assert queue.prepare_next(2, 10 * MAX_BYTES) is None
 
 
 Meanwhile = Callable[[Scripted, list["asyncio.Task[Outcome]"]], Awaitable[list[list[int]]]]
@@ -242,9 +242,9 @@ def test_what_happens_meanwhile_counts(meanwhile: Meanwhile) -> None:
         s = Scripted(base=1.0, max_batch_size=2)
         tasks = [s.ask(number, x_tenant=str(number)) for number in range(6)]
         await asyncio.sleep(0.5)
-        draft = s.dispatcher.queue.draft
-        assert draft is not None
-        assert draft.body == b'{"instances":[2,3]}'
+        prepared = s.dispatcher.queue.prepared
+        assert prepared is not None
+        assert prepared.body == b'{"instances":[2,3]}'
         batches = await meanwhile(s, tasks)
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert s.batches() == [[0, 1], *batches]

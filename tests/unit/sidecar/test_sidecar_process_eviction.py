@@ -54,8 +54,8 @@ async def test_a_tenant_that_fills_the_queue_is_refused_and_another_is_served(fi
     for _ in range(5):
         check_refused(await pair.predict("more", headers=heavy))
     served = [asyncio.create_task(pair.predict(name, headers=light)) for name in ("a", "b")]
-    for gave_way in asked[3:]:
-        check_refused(await gave_way)
+    for evicted in asked[3:]:
+        check_refused(await evicted)
     check_refused(await pair.predict("c", headers=light))
     await pair.until_state(queued=ROOM)
     await pair.release()

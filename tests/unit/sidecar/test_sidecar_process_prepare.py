@@ -123,9 +123,9 @@ async def test_a_model_that_takes_no_connection_for_a_while_is_not_prepared_agai
     await pair.start()
     pair.model.process.send_signal(signal.SIGSTOP)
     host, port = pair.model_url.removeprefix("http://").split(":")
-    with contextlib.ExitStack() as crowd:
+    with contextlib.ExitStack() as eviction:
         for _ in range(16):
-            waiting = crowd.enter_context(socket.socket())
+            waiting = eviction.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex((host, int(port)))
         await pair.until_ready(ready=False)

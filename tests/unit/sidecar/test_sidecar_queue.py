@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock_sidecar.queue.batch_limits import Limits
 from penstock_sidecar.queue.queue import AGEING, LEVELS, Queue
-from penstock_sidecar.queue.request import Key, Outcome, Part, Work
+from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest, Slice
 from penstock_wire.http import Request
 
 ONE = Key("POST", "/v1/models/m:predict", (), ())
@@ -22,7 +22,7 @@ REQUEST = Request(method="POST", target="/", headers=(), body=b"")
 FREE = Limits(size=4, bytes=1000)
 
 
-class Asked(Work):
+class Asked(QueuedRequest):
     """A request whose outcome nobody asks for."""
 
     __slots__ = ("__weakref__", "name")
@@ -49,7 +49,7 @@ def ask(
     return work
 
 
-def names(parts: Sequence[Part]) -> list[object]:
+def names(parts: Sequence[Slice]) -> list[object]:
     return [part.work.name for part in parts if isinstance(part.work, Asked)]
 
 
@@ -265,8 +265,8 @@ def test_memory_stays_in_proportion_to_the_living(steps: list[tuple[int, bool]])
         else:
             waiting.append(ask(deadline=float(deadline)))
             queue.add(waiting[-1])
-        lane = next(iter(queue.lines.values())).common if queue.lines else None
-        assert lane is None or lane.held <= max(130, 3 * len(waiting) + 1)
+        subqueue = next(iter(queue.lines.values())).common if queue.lines else None
+        assert subqueue is None or subqueue.held <= max(130, 3 * len(waiting) + 1)
 
 
 # Waiting for part-full batches
@@ -359,7 +359,7 @@ def test_the_head_is_dropped_while_its_batch_would_end_too_late_and_others_wait(
     queue = Queue()
     for number in range(6):
         queue.add(ask(number, deadline=1.0 + number))
-    dropped: list[Work] = []
+    dropped: list[QueuedRequest] = []
     # A batch of n ends at 2.5 + n/4.
     parts = queue.cut(ONE, FREE, lambda items: 2.5 + items / 4, dropped)
     # 1, 2, 3 are before 3.5; with three left the batch would end at 3.25.
@@ -373,7 +373,7 @@ def test_the_last_that_waits_is_run_however_late():
     queue = Queue()
     for number in range(5):
         queue.add(ask(number, deadline=1.0 + number))
-    dropped: list[Work] = []
+    dropped: list[QueuedRequest] = []
     assert names(queue.cut(ONE, FREE, lambda _: 1e9, dropped)) == [4]
     assert len(dropped) == 4
 
@@ -382,7 +382,7 @@ def test_a_line_that_is_too_late_leaves_the_slot_to_another():
     queue = Queue()
     queue.add(ask("late", deadline=1.0))
     queue.add(ask("fine", key=TWO, deadline=9.0))
-    dropped: list[Work] = []
+    dropped: list[QueuedRequest] = []
     assert queue.cut(ONE, FREE, lambda _: 2.0, dropped) == []
     assert [work.name for work in dropped] == ["late"]  # type: ignore[attr-defined]
     assert queue.choose(0.0, FREE).key is TWO
@@ -434,7 +434,7 @@ class Plain:
 
         return [work for _, work in sorted(self.works, key=rank) if key is None or work.key is key]
 
-    def remove(self, work: Work) -> None:
+    def remove(self, work: QueuedRequest) -> None:
         self.works = [entry for entry in self.works if entry[1] is not work]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock_sidecar.model import restart_detector
-from penstock_sidecar.model.restart_detector import Listening
+from penstock_sidecar.model.restart_detector import ListenerIdentity
 from tests.support.ports import free_port
 
 
@@ -37,8 +37,8 @@ def watched() -> Iterator[contextlib.ExitStack]:
         yield stack
 
 
-def watch(stack: contextlib.ExitStack, host: str, port: int) -> Listening:
-    made = Listening(host, port)
+def watch(stack: contextlib.ExitStack, host: str, port: int) -> ListenerIdentity:
+    made = ListenerIdentity(host, port)
     stack.callback(made.close)
     return made
 

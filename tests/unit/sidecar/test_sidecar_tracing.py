@@ -21,7 +21,7 @@ from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
-from penstock_sidecar.passthrough.passthrough import Passing
+from penstock_sidecar.passthrough.passthrough import Passthrough
 from penstock_sidecar.protocols import PROTOCOLS
 from penstock_sidecar.tracing import Tracing
 from penstock_wire.control.settings import Batching, Settings
@@ -92,22 +92,22 @@ class World:
         async def never(*_: Any, **__: Any) -> Any:
             raise AssertionError
 
-        passing = Passing(open=never, settings=settings, tally=metrics, clock=time.monotonic)
+        passthrough = Passthrough(open=never, settings=settings, observer=metrics, clock=time.monotonic)
         self.dispatcher = Dispatcher(
             send=self.send,
             protocol=PROTOCOLS[protocol],
             batching=settings.batching,
             observer=metrics,
             clock=time.monotonic,
-            beside=passing,
+            passthrough=passthrough,
             trace=self.tracing.send,
             streamed=None if protocol != "envelope" else self.streamed_sends(),
         )
         handler = SidecarHandler(
             dispatcher=self.dispatcher,
             protocol=PROTOCOLS[protocol],
-            passing=passing,
-            tally=metrics,
+            passthrough=passthrough,
+            observer=metrics,
             clock=time.monotonic,
         )
         self.service = self.tracing.service(handler.begin)

@@ -6,69 +6,71 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_sidecar.estimators.latency_model import HORIZON, MARGIN, ServiceCurve
-from penstock_sidecar.estimators.wait_estimator import Forecast
+from penstock_sidecar.estimators.latency_model import HORIZON, MARGIN, LatencyModel
+from penstock_sidecar.estimators.wait_estimator import WaitEstimator
 
 CLS = "/m"
 SERVICE = 0.010
 
 
-def model(now: float = 100.0, *, items: int = 32) -> tuple[ServiceCurve, Forecast]:
+def model(now: float = 100.0, *, items: int = 32) -> tuple[LatencyModel, WaitEstimator]:
     """A curve that knows batches of 10 ms, and a forecast on it."""
-    curve = ServiceCurve()
+    latency_model = LatencyModel()
     for _ in range(20):
-        curve.observe(now, CLS, items, SERVICE)
-    return curve, Forecast(curve)
+        latency_model.observe(now, CLS, items, SERVICE)
+    return latency_model, WaitEstimator(latency_model)
 
 
-def turns(curve: ServiceCurve, forecast: Forecast, seconds: list[float], *, now: float = 100.0) -> float:
+def turns(
+    latency_model: LatencyModel, wait_estimator: WaitEstimator, seconds: list[float], *, now: float = 100.0
+) -> float:
     """Turns one after the other in one slot, all with work waiting; returns when the last was cut."""
-    turn = forecast.begin(now, CLS, 32, possible=32, waited=32)
+    turn = wait_estimator.begin(now, CLS, 32, possible=32, waited=32)
     for each in seconds:
         now += each
-        curve.observe(now, CLS, 32, SERVICE)
-        forecast.end(turn, waiting=True)
-        turn = forecast.begin(now, CLS, 32, possible=32, waited=32)
+        latency_model.observe(now, CLS, 32, SERVICE)
+        wait_estimator.end(turn, waiting=True)
+        turn = wait_estimator.begin(now, CLS, 32, possible=32, waited=32)
     return now
 
 
 def test_a_free_slot_takes_it_at_once():
-    _, forecast = model()
-    assert forecast.finish(100.0, CLS, 32, items=31, lines=1, free=1, slots=1) is None
-    assert forecast.finish(100.0, CLS, 32, items=40, lines=1, free=2, slots=2) is None
+    _, wait_estimator = model()
+    assert wait_estimator.finish(100.0, CLS, 32, items=31, lines=1, free=1, slots=1) is None
+    assert wait_estimator.finish(100.0, CLS, 32, items=40, lines=1, free=2, slots=2) is None
 
 
 def test_nothing_is_foretold_of_what_was_not_seen():
-    _, forecast = model()
-    assert forecast.finish(100.0, "/other", 32, items=500, lines=1, free=0, slots=1) is None
+    _, wait_estimator = model()
+    assert wait_estimator.finish(100.0, "/other", 32, items=500, lines=1, free=0, slots=1) is None
 
 
 def test_without_turns_it_is_the_models_time_alone():
     """The rest of the batch that runs, one whole one, and its own."""
-    _, forecast = model()
-    forecast.begin(100.0, CLS, 32, possible=32, waited=32)
-    found = forecast.finish(100.004, CLS, 32, items=32, lines=1, free=0, slots=1)
+    _, wait_estimator = model()
+    wait_estimator.begin(100.0, CLS, 32, possible=32, waited=32)
+    found = wait_estimator.finish(100.004, CLS, 32, items=32, lines=1, free=0, slots=1)
     assert found == pytest.approx(MARGIN * SERVICE - 0.004 + SERVICE + MARGIN * SERVICE)
 
 
 def test_the_next_slot_is_the_one_that_is_due_first_whatever_ended_before():
-    _, forecast = model()
-    first = forecast.begin(100.0, CLS, 32, possible=32, waited=32)
-    forecast.begin(100.003, CLS, 32, possible=32, waited=32)
+    _, wait_estimator = model()
+    first = wait_estimator.begin(100.0, CLS, 32, possible=32, waited=32)
+    wait_estimator.begin(100.003, CLS, 32, possible=32, waited=32)
     first_due = MARGIN * SERVICE
-    found = forecast.finish(100.003, CLS, 32, items=0, lines=1, free=0, slots=2)
+    found = wait_estimator.finish(100.003, CLS, 32, items=0, lines=1, free=0, slots=2)
     assert found == pytest.approx(first_due - 0.003 + MARGIN * SERVICE)
-    forecast.end(first, waiting=False)
-    found = forecast.finish(100.003, CLS, 32, items=0, lines=1, free=0, slots=2)
+    wait_estimator.end(first, waiting=False)
+    found = wait_estimator.finish(100.003, CLS, 32, items=0, lines=1, free=0, slots=2)
     assert found == pytest.approx(2 * MARGIN * SERVICE)
 
 
 @pytest.mark.parametrize("extra", [0.0005, 0.002, 0.010])
 def test_what_turns_take_beyond_the_model_is_learned(extra: float):
-    curve, forecast = model()
-    now = turns(curve, forecast, [SERVICE + extra] * 200)
-    assert forecast.extra == pytest.approx(extra, rel=0.05)
-    found = forecast.finish(now, CLS, 32, items=10 * 32, lines=1, free=0, slots=1)
+    latency_model, wait_estimator = model()
+    now = turns(latency_model, wait_estimator, [SERVICE + extra] * 200)
+    assert wait_estimator.extra == pytest.approx(extra, rel=0.05)
+    found = wait_estimator.finish(now, CLS, 32, items=10 * 32, lines=1, free=0, slots=1)
     assert found == pytest.approx(10 * (SERVICE + extra) + 2 * (MARGIN * SERVICE + extra), rel=0.05)
 
 
@@ -81,59 +83,59 @@ def test_one_outlier_refuses_nobody(extras: list[float], at: int, outlier: float
     found = [SERVICE + extra for extra in extras]
     found[at] = outlier
     # NB: without the time that it takes: samples shall not expire here.
-    forecast = hit[1]
-    turn = forecast.begin(100.0, CLS, 32, possible=32, waited=32)
+    wait_estimator = hit[1]
+    turn = wait_estimator.begin(100.0, CLS, 32, possible=32, waited=32)
     for each in found:
         turn.began = 100.0 - each
-        forecast.end(turn, waiting=True)
-        turn = forecast.begin(100.0, CLS, 32, possible=32, waited=32)
-    assert forecast.extra <= usual[1].extra + 0.1 * SERVICE
-    assert forecast.spread <= usual[1].spread + 0.1 * SERVICE
+        wait_estimator.end(turn, waiting=True)
+        turn = wait_estimator.begin(100.0, CLS, 32, possible=32, waited=32)
+    assert wait_estimator.extra <= usual[1].extra + 0.1 * SERVICE
+    assert wait_estimator.spread <= usual[1].spread + 0.1 * SERVICE
 
 
 def test_a_slot_that_was_free_for_want_of_work_teaches_nothing():
-    curve, forecast = model()
+    latency_model, wait_estimator = model()
     now = 100.0
     for _ in range(50):
-        turn = forecast.begin(now, CLS, 32, possible=32, waited=32)
+        turn = wait_estimator.begin(now, CLS, 32, possible=32, waited=32)
         now += 0.1
-        curve.observe(now, CLS, 32, SERVICE)
-        forecast.end(turn, waiting=False)
+        latency_model.observe(now, CLS, 32, SERVICE)
+        wait_estimator.end(turn, waiting=False)
     for _ in range(50):
-        turn = forecast.begin(now, CLS, 32, possible=32, waited=32)
-        forecast.end(turn, waiting=True)
-        forecast.rest()
+        turn = wait_estimator.begin(now, CLS, 32, possible=32, waited=32)
+        wait_estimator.end(turn, waiting=True)
+        wait_estimator.rest()
         now += 0.1
-    assert forecast.extra == forecast.spread == 0.0
+    assert wait_estimator.extra == wait_estimator.spread == 0.0
 
 
 def test_what_was_learned_expires():
     """A slow sidecar is not held against it for ever, and so cannot lock itself out."""
-    curve, forecast = model()
-    now = turns(curve, forecast, [3 * SERVICE] * 100)
-    assert forecast.extra == pytest.approx(2 * SERVICE, rel=0.05)
+    latency_model, wait_estimator = model()
+    now = turns(latency_model, wait_estimator, [3 * SERVICE] * 100)
+    assert wait_estimator.extra == pytest.approx(2 * SERVICE, rel=0.05)
     later = now + HORIZON + 1.0
-    curve.observe(later, CLS, 32, SERVICE)
-    turn = forecast.begin(later, CLS, 32, possible=32, waited=1)
-    found = forecast.finish(later, CLS, 32, items=32, lines=1, free=0, slots=1)
+    latency_model.observe(later, CLS, 32, SERVICE)
+    turn = wait_estimator.begin(later, CLS, 32, possible=32, waited=1)
+    found = wait_estimator.finish(later, CLS, 32, items=32, lines=1, free=0, slots=1)
     assert found is not None
-    assert forecast.extra == 0.0
-    forecast.end(turn, waiting=False)
+    assert wait_estimator.extra == 0.0
+    wait_estimator.end(turn, waiting=False)
 
 
 def test_batches_that_cannot_be_filled_count_as_what_they_hold():
     """Requests of 20 items, batches of 32: each holds one, so 100 items are five batches, not three."""
-    _, forecast = model(items=20)
+    _, wait_estimator = model(items=20)
     for _ in range(200):
-        forecast.end(forecast.begin(100.0, CLS, 20, possible=32, waited=100), waiting=False)
-    forecast.begin(100.0, CLS, 20, possible=32, waited=100)
-    assert forecast.fill == pytest.approx(20 / 32, rel=0.01)
-    full = forecast.finish(100.0, CLS, 32, items=100, lines=1, free=0, slots=1)
+        wait_estimator.end(wait_estimator.begin(100.0, CLS, 20, possible=32, waited=100), waiting=False)
+    wait_estimator.begin(100.0, CLS, 20, possible=32, waited=100)
+    assert wait_estimator.fill == pytest.approx(20 / 32, rel=0.01)
+    full = wait_estimator.finish(100.0, CLS, 32, items=100, lines=1, free=0, slots=1)
     assert full == pytest.approx(2 * MARGIN * SERVICE + 5 * SERVICE)
 
 
 def test_part_full_batches_for_want_of_items_are_no_measure_of_full_ones():
-    _, forecast = model()
+    _, wait_estimator = model()
     for _ in range(200):
-        forecast.end(forecast.begin(100.0, CLS, 3, possible=32, waited=3), waiting=False)
-    assert forecast.fill == 1.0
+        wait_estimator.end(wait_estimator.begin(100.0, CLS, 3, possible=32, waited=3), waiting=False)
+    assert wait_estimator.fill == 1.0

@@ -17,7 +17,7 @@ import pytest_asyncio
 from penstock_wire.http import ConnectionLost, PeerSilent, Request, Response
 from penstock_wire.http.client import peer_liveness, pool
 from penstock_wire.http.client.connection import Connection
-from penstock_wire.http.client.peer_liveness import Signs
+from penstock_wire.http.client.peer_liveness import TcpSigns
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.waiting import until
 
@@ -112,7 +112,7 @@ async def test_one_silent_connection_tells_of_all(
 ) -> None:
     """What waits on the others fails at once, not after a silence of its own."""
     tasks = await asked(upstream, mute, 3)
-    monkeypatch.setattr(pool.silence, "look", lambda _: Signs(2.5))
+    monkeypatch.setattr(pool.silence, "look", lambda _: TcpSigns(2.5))
     connections(upstream)[0].connection_lost(OSError(number, "silent"))
     for task in tasks:
         with pytest.raises(PeerSilent):
@@ -123,8 +123,8 @@ async def test_one_silent_connection_tells_of_all(
 @pytest.mark.parametrize(
     ("error", "heard", "expected"),
     [
-        (OSError(errno.ETIMEDOUT, "silent"), Signs(0.2), PeerSilent),
-        (ConnectionResetError(errno.ECONNRESET, "reset"), Signs(2.5), ConnectionLost),
+        (OSError(errno.ETIMEDOUT, "silent"), TcpSigns(0.2), PeerSilent),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), TcpSigns(2.5), ConnectionLost),
     ],
 )
 async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
@@ -132,7 +132,7 @@ async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
     mute: Mute,
     monkeypatch: pytest.MonkeyPatch,
     error: OSError,
-    heard: Signs,
+    heard: TcpSigns,
     expected: type[ConnectionLost],
 ) -> None:
     """Another connection heard from it since, or the end was a reset: the others go on."""
@@ -155,11 +155,11 @@ async def test_sent_data_that_nobody_acknowledges_ends_all_connections(
     """There are no probes while it is under way: the kernel's own account of it is asked twice a second."""
     tasks = await asked(upstream, mute, 2)
     first, second = connections(upstream)
-    signs = {first.transport: Signs(2.9, 1), second.transport: Signs(60.0, 0)}
+    signs = {first.transport: TcpSigns(2.9, 1), second.transport: TcpSigns(60.0, 0)}
     monkeypatch.setattr(pool.silence, "look", signs.__getitem__)
     upstream.look_for_silence()
     assert connections(upstream) == [first, second]
-    signs[first.transport] = Signs(3.1, 1)
+    signs[first.transport] = TcpSigns(3.1, 1)
     for task in tasks:  # by the timer: nobody calls
         with pytest.raises(PeerSilent):
             await task

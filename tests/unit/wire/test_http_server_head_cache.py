@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from penstock_wire.http.server.head_cache import MAX_HEAD_BYTES, MAX_HEADS, MISSES, REST, Known, KnownHeads
+from penstock_wire.http.server.head_cache import (
+    MAX_HEAD_BYTES,
+    MAX_HEADS,
+    MISSES,
+    REST,
+    CachedHead,
+    HeadCache,
+)
 from tests.fuzz.http_server import Run
 
 GET = b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST /p HTTP/1.1\r\nHost: a\r\nX-A: 1\r\nContent-Length: 5\r\n\r\n%b"
 
 
-def run(*pieces: bytes, known: KnownHeads, streamed: bool = False) -> Run:
+def run(*pieces: bytes, known: HeadCache, streamed: bool = False) -> Run:
     return Run(list(pieces), later=False, streamed=streamed, known=known)
 
 
 def test_the_second_request_with_the_same_head_is_not_parsed_and_is_the_same_but_for_its_body() -> None:
-    known = KnownHeads()
+    known = HeadCache()
     first = run(POST % b"hello", known=known).taken[0]
     assert len(known) == 1
     taken = run(POST % b"world", POST % b"again", known=known).taken
@@ -40,7 +47,7 @@ def test_the_second_request_with_the_same_head_is_not_parsed_and_is_the_same_but
 )
 def test_what_is_not_one_whole_request_goes_to_the_parser(pieces: list[bytes]) -> None:
     """It is taken all the same, with a head of its own making."""
-    known = KnownHeads()
+    known = HeadCache()
     kept = run(POST % b"hello", known=known).taken[0].headers
     taken = run(*pieces, known=known).taken
     assert taken[0].body == b"hello"
@@ -65,20 +72,20 @@ def test_what_is_not_one_whole_request_goes_to_the_parser(pieces: list[bytes]) -
 )
 def test_heads_that_say_something_of_their_connection_are_not_kept(request_bytes: bytes) -> None:
     """Nor are those that are refused, long, or rare."""
-    known = KnownHeads()
+    known = HeadCache()
     run(request_bytes, known=known)
     assert len(known) == 0
 
 
 def test_bodies_that_are_streams_are_not_kept() -> None:
-    known = KnownHeads()
+    known = HeadCache()
     run(POST % b"hello", known=known, streamed=True)
     assert len(known) == 0
 
 
 def test_a_connection_whose_trailers_may_have_ended_it_looks_no_more() -> None:
     """The parser knows then what the bytes that follow do not say."""
-    known = KnownHeads()
+    known = HeadCache()
     run(GET % b"x", known=known)
     chunked = (
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nConnection: close\r\n\r\n"
@@ -87,16 +94,16 @@ def test_a_connection_whose_trailers_may_have_ended_it_looks_no_more() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    known = KnownHeads()
+    known = HeadCache()
     for number in range(3 * MAX_HEADS):
-        known.learn(GET % b"%d" % number, Known("GET", f"/{number}", (), 0))
+        known.learn(GET % b"%d" % number, CachedHead("GET", f"/{number}", (), 0))
         assert 1 <= len(known) <= MAX_HEADS
 
 
 def test_looking_in_vain_rests_and_is_taken_up_again() -> None:
     """Clients that send no head twice pay for it once in a while only."""
-    known = KnownHeads()
-    known.learn(GET % b"x", Known("GET", "/x", (), 0))
+    known = HeadCache()
+    known.learn(GET % b"x", CachedHead("GET", "/x", (), 0))
     for _ in range(MISSES):
         assert known.awake()
         assert known.find(GET % b"y") is None
@@ -105,8 +112,8 @@ def test_looking_in_vain_rests_and_is_taken_up_again() -> None:
 
 
 def test_one_hit_pays_for_three_misses() -> None:
-    known = KnownHeads()
-    known.learn(GET % b"x", Known("GET", "/x", (), 0))
+    known = HeadCache()
+    known.learn(GET % b"x", CachedHead("GET", "/x", (), 0))
     for _ in range(MISSES):
         for target in (b"x", b"y", b"y", b"y"):
             assert known.awake()

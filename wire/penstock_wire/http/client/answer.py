@@ -42,7 +42,7 @@ class Carrier:
         """Receive again."""
         raise NotImplementedError
 
-    def let_go(self, body: Body) -> None:
+    def drop_body(self, body: Body) -> None:
         """A body is read no further."""
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class Body:
         """Let go of the connection, unless the end was there."""
         self._pieces.clear()
         self._buffered = 0
-        self._connection.let_go(self)
+        self._connection.drop_body(self)
 
     # What the connection does
 

@@ -106,7 +106,7 @@ class Connection(Carrier):
         self._in_head = True
         self._pieces: list[bytes] = []
         self._body_bytes = 0
-        self._dry_bytes = 0  # received since the last final head or piece of a body
+        self._bytes_since_progress = 0  # received since the last final head or piece of a body
         self._past_parser = 0  # bytes of a body of known length that the parser need not see; 0 = it reads
         self._length: int | None = None
         self._to_the_end = False  # the body ends with the connection
@@ -149,7 +149,7 @@ class Connection(Carrier):
         self._head_only = request.method == "HEAD"
         self._to_the_end = False
         self._asking = False
-        self._dry_bytes = 0
+        self._bytes_since_progress = 0
         self._timeout = timeout
         self._expect_by(time.monotonic() + timeout)
         body = request.body
@@ -224,7 +224,7 @@ class Connection(Carrier):
         if self._done is done:
             self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
 
-    def let_go(self, body: Body) -> None:
+    def drop_body(self, body: Body) -> None:
         """Nobody reads a body any more; no-op where it has ended."""
         if self._body is body:
             self.fail(ConnectionLost(f"the answer of {self.where} was given up"))
@@ -337,7 +337,7 @@ class Connection(Carrier):
     def _ended_early(self, *, reset: bool) -> ConnectionLost:
         # NB: a kernel resets a connection whose socket is closed with bytes unread, or was closed before they
         # came. A server that has read a request and then ends leaves an orderly end.
-        if reset and self._kept and self._state == _HEAD and not self._dry_bytes:
+        if reset and self._kept and self._state == _HEAD and not self._bytes_since_progress:
             return RequestUnread(f"{self.where} closed the connection before it had read the request")
         return ConnectionLost(f"the connection to {self.where} ended before a complete answer")
 
@@ -385,7 +385,7 @@ class Connection(Carrier):
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
-        self._dry_bytes += len(data)
+        self._bytes_since_progress += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -405,7 +405,7 @@ class Connection(Carrier):
             if blank_lines_follow(data, self._length or 0):
                 self.reusable = False
             self._release()
-        elif self._dry_bytes > MAX_HEAD_BYTES:
+        elif self._bytes_since_progress > MAX_HEAD_BYTES:
             self.fail(AnswerUnreadable(f"{self.where} sent a head of more than {MAX_HEAD_BYTES} bytes"))
         elif self._state == _BODY and self._length is not None:
             self._past_parser = self._length - self._body_bytes
@@ -446,7 +446,7 @@ class Connection(Carrier):
             raise AnswerUnreadable(f"{self.where}: expected HTTP/1.1, found {version}")
         self._state = _BODY
         self._status = status
-        self._dry_bytes = 0
+        self._bytes_since_progress = 0
         self._body_bytes = 0
         if status >= 300 or not self._streamed:
             self._stop_sending()
@@ -486,7 +486,7 @@ class Connection(Carrier):
         if self._over:
             self.reusable = False
             return
-        self._dry_bytes = 0
+        self._bytes_since_progress = 0
         self._piece(part)
 
     def on_message_complete(self) -> None:
@@ -558,7 +558,7 @@ class Connection(Carrier):
     def _switch(self, rest: bytes) -> None:
         self._state = _TUNNEL
         self._deadline = math.inf
-        self._dry_bytes = 0
+        self._bytes_since_progress = 0
         self.reusable = False
         self._stop_sending()
         body = self._body = Body(self)

@@ -28,7 +28,7 @@ _ABLE = all(hasattr(socket, name) for name in ("TCP_INFO", "TCP_KEEPIDLE"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Signs:
+class TcpSigns:
     """What the kernel knows of a connection's peer.
 
     Args:
@@ -56,15 +56,15 @@ def probe(transport: asyncio.BaseTransport, seconds: float) -> None:
     of.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, round(seconds / PROBE_SECONDS)))
 
 
-def look(transport: asyncio.BaseTransport) -> Signs:
+def look(transport: asyncio.BaseTransport) -> TcpSigns:
     """Ask the kernel for signs of life; on a system that does not tell, all is well."""
     of: socket.socket | None = transport.get_extra_info("socket")
     if of is None or not _ABLE:
-        return Signs()
+        return TcpSigns()
     info = of.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK_AT + 4)
     (unacknowledged,) = struct.unpack_from("=I", info, _UNACKNOWLEDGED_AT)
     (milliseconds,) = struct.unpack_from("=I", info, _LAST_ACK_AT)
-    return Signs(milliseconds / 1000, unacknowledged)
+    return TcpSigns(milliseconds / 1000, unacknowledged)
 
 
 def was_reset(transport: asyncio.BaseTransport) -> bool:

@@ -43,7 +43,7 @@ from penstock_wire.http.server.connection_base import (
     AnswerSide,
     H1Exchange,
 )
-from penstock_wire.http.server.head_cache import Known
+from penstock_wire.http.server.head_cache import CachedHead
 from penstock_wire.http.server.upgrade_body import parser_in_body
 from penstock_wire.process import log
 
@@ -109,7 +109,7 @@ class H1Connection(AnswerSide):
         if self._tunnel is not None:
             self._tunnel.fail("the client went away")
             self._tunnel = None
-        self._let_go()
+        self._close_in_background()
         if self._sender is not None:
             self._sender.cancel()
         if self._writable is not None and not self._writable.done():
@@ -257,7 +257,7 @@ class H1Connection(AnswerSide):
                     self._begin_body(exchange, length)
                     return
             if self._learning:
-                self._read = Known(request.method, request.target, request.headers, length)
+                self._read = CachedHead(request.method, request.target, request.headers, length)
         else:
             self._uncommon(url, fields, special)
 
@@ -374,7 +374,7 @@ class H1Connection(AnswerSide):
 
     # -- requests in ----------------------------------------------------------------------------------------
 
-    def _take(self, head: Known, data: bytes) -> None:
+    def _take(self, head: CachedHead, data: bytes) -> None:
         """Take a whole request whose head came before: as the parser's callbacks would."""
         self._fresh = False
         self._since = self._front.now
@@ -441,12 +441,12 @@ class H1Connection(AnswerSide):
         incoming, self._incoming = self._incoming, None
         if incoming is not None and incoming.connection is None:  # its answer has been sent, or begun
             if incoming is self._current:
-                self._let_go()
+                self._close_in_background()
                 self._cut()
             else:
                 self._end_now()
         elif incoming is not None and incoming is self._current:
-            self._let_go()
+            self._close_in_background()
         elif self._line and self._line[-1] is incoming:
             self._line.pop()
         if reader is not None:

@@ -17,7 +17,7 @@ from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
-from penstock_wire.http.server.head_cache import Known, KnownHeads
+from penstock_wire.http.server.head_cache import CachedHead, HeadCache
 from penstock_wire.process import log
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class H1Exchange:
             self.connection = self.gone = None
             connection.answer(self, response)
         elif response.stream is not None:
-            streams.let_go(response.stream)
+            streams.close_in_background(response.stream)
 
     def fail(self, error: BaseException) -> None:
         """What should have answered has raised: tell it in the log, answer 500 and close."""
@@ -144,7 +144,7 @@ class AnswerSide:
         self._listener = listener
         self._service = listener.service
         self._heads: heads.AnswerHead = front.heads
-        self._known: KnownHeads | None = listener.known
+        self._known: HeadCache | None = listener.known
         self._loop = loop
         self._transport: asyncio.Transport
         self._parser: Any = None
@@ -162,7 +162,7 @@ class AnswerSide:
         self._special: heads.Fields = []
         self._host = b""  # the last Host that was found well-formed
         self._learning = False  # what is being read may be worth keeping
-        self._read: Known | None = None  # the last head that it may be, while reading
+        self._read: CachedHead | None = None  # the last head that it may be, while reading
         self._incoming: H1Exchange | None = None
         self._reader: streams.Inbound | None = None
         self._pieces: list[bytes] = []
@@ -216,7 +216,7 @@ class AnswerSide:
             self._scheduled = True
             self._loop.call_soon(self._advance)
 
-    def _let_go(self) -> None:
+    def _close_in_background(self) -> None:
         """The exchange under way is none any more: tell its service."""
         current, self._current = self._current, None
         if current is None:
@@ -272,7 +272,7 @@ class AnswerSide:
         log("answer cannot be sent", level="error", error=repr(error))
         exchange.keep = False
         if stream is not None:
-            streams.let_go(stream)
+            streams.close_in_background(stream)
         detail = f"{type(error).__name__} in a handler"
         self._answer_uncommon(exchange, PenstockError(Reason.INTERNAL, detail).response())
 

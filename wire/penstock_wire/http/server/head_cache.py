@@ -23,7 +23,7 @@ REST = 16_384
 _END = b"\r\n\r\n"
 
 
-class Known:
+class CachedHead:
     """A head as it was read.
 
     Args:
@@ -43,13 +43,13 @@ class Known:
         self.plain = method != "HEAD"
 
 
-class KnownHeads:
+class HeadCache:
     """The heads that came to one listener."""
 
     __slots__ = ("_credit", "_heads", "_rest")
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, Known] = {}
+        self._heads: dict[bytes, CachedHead] = {}
         self._credit = MISSES
         self._rest = 0
 
@@ -66,7 +66,7 @@ class KnownHeads:
             self._credit = MISSES
         return False
 
-    def find(self, data: bytes) -> Known | None:
+    def find(self, data: bytes) -> CachedHead | None:
         """The head of a whole request.
 
         Args:
@@ -84,7 +84,7 @@ class KnownHeads:
         self._credit -= 1
         return None
 
-    def learn(self, data: bytes, head: Known) -> None:
+    def learn(self, data: bytes, head: CachedHead) -> None:
         """Keep a head that the parser has read.
 
         Args:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from penstock_wire.http import Service, Streams
 from penstock_wire.http.server.head import AnswerHead
-from penstock_wire.http.server.head_cache import KnownHeads
+from penstock_wire.http.server.head_cache import HeadCache
 
 
 class Server(Protocol):
@@ -48,7 +48,7 @@ class ListenerState(Protocol):
     closing: bool
     connections: set[Any]
     empty: asyncio.Event
-    known: KnownHeads
+    known: HeadCache
     service: Service
     streams: Streams | None
     whole_bytes: int

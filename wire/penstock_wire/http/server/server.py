@@ -21,7 +21,7 @@ from penstock_wire.http.server.acceptor import Acceptor
 from penstock_wire.http.server.connection import H1Connection
 from penstock_wire.http.server.connection_base import H1Exchange
 from penstock_wire.http.server.head import AnswerHead
-from penstock_wire.http.server.head_cache import KnownHeads
+from penstock_wire.http.server.head_cache import HeadCache
 
 TURNS = 3
 """Of a loop, until a connection that it has accepted is known here."""
@@ -182,7 +182,7 @@ class H1Listener:
         self.service = service
         self.streams = streams
         self.whole_bytes = front.max_body_bytes if streams is None else min(whole_bytes, front.max_body_bytes)
-        self.known = KnownHeads()
+        self.known = HeadCache()
         self.closing = front.closing  # each answer is the last of its connection
         self.server: asyncio.Server | Acceptor
         self.acceptor: Acceptor | None = None

@@ -200,7 +200,7 @@ async def close(stream: AsyncIterator[bytes]) -> None:
         await aclose()
 
 
-def let_go(stream: AsyncIterator[bytes]) -> None:
+def close_in_background(stream: AsyncIterator[bytes]) -> None:
     """Close a stream that nobody will read, in a task of its own."""
     task = asyncio.ensure_future(_close_quietly(stream))
     _closing.add(task)
