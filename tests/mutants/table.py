@@ -169,7 +169,7 @@ MUTANTS = (
         breaks=CANCEL,
         package=SIDECAR,
         old="self.prepared = None\n            self._part(subqueue, work)",
-        new="self._part(lane, work)",
+        new="self._part(subqueue, work)",
         tests=(f"{_DRAFT}::test_what_happens_meanwhile_counts",),
     ),
     Mutant(

@@ -112,7 +112,7 @@ async def test_one_silent_connection_tells_of_all(
 ) -> None:
     """What waits on the others fails at once, not after a silence of its own."""
     tasks = await asked(upstream, mute, 3)
-    monkeypatch.setattr(pool.silence, "look", lambda _: TcpSigns(2.5))
+    monkeypatch.setattr(pool.peer_liveness, "look", lambda _: TcpSigns(2.5))
     connections(upstream)[0].connection_lost(OSError(number, "silent"))
     for task in tasks:
         with pytest.raises(PeerSilent):
@@ -137,7 +137,7 @@ async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
 ) -> None:
     """Another connection heard from it since, or the end was a reset: the others go on."""
     tasks = await asked(upstream, mute, 2)
-    monkeypatch.setattr(pool.silence, "look", lambda _: heard)
+    monkeypatch.setattr(pool.peer_liveness, "look", lambda _: heard)
     first, second = connections(upstream)
     first.connection_lost(error)
     done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -156,7 +156,7 @@ async def test_sent_data_that_nobody_acknowledges_ends_all_connections(
     tasks = await asked(upstream, mute, 2)
     first, second = connections(upstream)
     signs = {first.transport: TcpSigns(2.9, 1), second.transport: TcpSigns(60.0, 0)}
-    monkeypatch.setattr(pool.silence, "look", signs.__getitem__)
+    monkeypatch.setattr(pool.peer_liveness, "look", signs.__getitem__)
     upstream.look_for_silence()
     assert connections(upstream) == [first, second]
     signs[first.transport] = TcpSigns(3.1, 1)
