@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
 from types import FrameType
@@ -11,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.drain import Drain
+from penstock_sidecar.interfaces import RequestPath
 from penstock_sidecar.metrics import Metrics, class_label, most_telling
-from penstock_sidecar.passthrough.passthrough import Passthrough
 from penstock_wire.control import settings as wire_settings
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import DRAIN, get
@@ -28,7 +26,7 @@ class Admin:
     """Answers the requests of the admin port.
 
     Args:
-        dispatcher: whose queue is shown.
+        path: whose queue is shown.
         drain: what `/drain` begins.
         metrics: what `/metrics` shows.
         settings: the settings in effect.
@@ -41,7 +39,7 @@ class Admin:
     def __init__(
         self,
         *,
-        dispatcher: Dispatcher | Passthrough,
+        path: RequestPath,
         drain: Drain,
         metrics: Metrics,
         settings: Callable[[], wire_settings.Settings],
@@ -50,7 +48,7 @@ class Admin:
         drain_secret: str,
         debug: bool = False,
     ) -> None:
-        self._dispatcher = dispatcher
+        self._path = path
         self._drain = drain
         self._metrics = metrics
         self._settings = settings
@@ -107,10 +105,7 @@ class Admin:
     async def _show_settings(self, _: Request) -> Response:
         settings = self._settings()
         document: dict[str, Any] = msgspec.to_builtins(settings)
-        flow = self._dispatcher
-        document["batching"]["maxQueuedItems"] = (
-            flow.queue_limit if isinstance(flow, Passthrough) else flow.room
-        )
+        document["batching"]["maxQueuedItems"] = self._path.queue_limit
         return _json(document)
 
     async def _show_tasks(self, _: Request) -> Response:
@@ -125,35 +120,20 @@ class Admin:
         return _json({"tasks": sorted(tasks, key=lambda task: str(task["name"]))})
 
     async def _show_queue(self, _: Request) -> Response:
-        dispatcher = self._dispatcher
+        path = self._path
         document: dict[str, Any] = {
-            "queued": dispatcher.queued,
-            "ongoing": dispatcher.ongoing,
-            "oldestAgeMs": round(dispatcher.oldest_age * 1000),
-            "slots": dispatcher.slots,
+            "queued": path.queued,
+            "ongoing": path.ongoing,
+            "oldestAgeMs": round(path.oldest_age * 1000),
+            "slots": path.slots,
             "drain": self._drain.phase.value,
-            "lines": dispatcher.lines if isinstance(dispatcher, Passthrough) else _lines(dispatcher),
-            "fit": {class_label(path): fit for path, fit in most_telling(dispatcher.fits())},
+            "lines": path.lines(),
+            "fit": {class_label(name): fit for name, fit in most_telling(path.fits())},
         }
-        passthrough = None if isinstance(dispatcher, Passthrough) else dispatcher.passthrough
-        if passthrough is not None:
+        if (unbatched := path.unbatched) is not None:
             # They are in the sums above, but in no line of a batch.
-            document["passing"] = {"queued": passthrough.queued, "ongoing": passthrough.ongoing}
+            document["passing"] = {"queued": unbatched.queued, "ongoing": unbatched.ongoing}
         return _json(document)
-
-
-def _lines(dispatcher: Dispatcher) -> list[dict[str, Any]]:
-    now = dispatcher.now()
-    return [
-        {
-            "key": hashlib.sha256(repr(key).encode()).hexdigest()[:12],
-            "requests": len(line.by_arrival),
-            "items": line.items,
-            "bytes": line.bytes,
-            "oldestAgeMs": round((now - line.oldest) * 1000),
-        }
-        for key, line in dispatcher.queue.lines.items()
-    ]
 
 
 def _line(frame: FrameType) -> str:

@@ -19,6 +19,7 @@ from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.config import Config
 from penstock_sidecar.drain import Drain, refusal
 from penstock_sidecar.handler import SidecarHandler
+from penstock_sidecar.interfaces import RequestPath
 from penstock_sidecar.metrics import Metrics, most_telling
 from penstock_sidecar.model.client import Model
 from penstock_sidecar.model.readiness import Readiness
@@ -78,7 +79,7 @@ class Sidecar:
             listening=self._listener_identity,
             ready_path=config.ready_path,
             upstream=self._upstream,
-            busy=lambda: self._dispatcher.ongoing > 0 or self._readiness.busy,
+            busy=lambda: self._path.ongoing > 0 or self._readiness.busy,
             unprepared=lambda: self._readiness.unprepared,
             changed=self._model_changed,
             look=self._look,
@@ -87,16 +88,16 @@ class Sidecar:
         self._default = Settings(backend=config.backend)
         self._tracing = self._start_tracing(config)
         self._passthrough = self._make_passing(config)
-        self._dispatcher: Dispatcher | Passthrough = self._passthrough
+        self._path: RequestPath = self._passthrough
         self._service: Service = self._passthrough.begin
         self._streams: Streams = self._passthrough.streams
         if config.protocol != NONE:
             self._batching(config)
-        self._metrics.show(self._dispatcher, fits=self._dispatcher.fits, streams=self._open_streams)
+        self._metrics.show(self._path, fits=self._path.fits, streams=self._open_streams)
         self._reconfigure = Reconfigure(
             config.reconfigure_path,
             send=self._model.prepare,
-            flow=self._dispatcher,
+            requests=self._path,
             changed=self._report_now,
             settled=config.report_to is None,
             secret=config.reconfigure_secret,
@@ -109,7 +110,7 @@ class Sidecar:
             changed=self._readiness_changed,
         )
         self._drain = Drain(
-            flow=self._dispatcher,
+            requests=self._path,
             connections=self._data,
             propagation_delay=config.propagation_delay,
             timeout=config.drain_timeout,
@@ -167,14 +168,14 @@ class Sidecar:
     def _batching(self, config: Config) -> None:
         """Put the dispatcher before what passes through."""
         protocol = PROTOCOLS[config.protocol]
-        self._dispatcher = dispatcher = Dispatcher(
+        self._path = dispatcher = Dispatcher(
             send=self._model.send,
             begin=self._model.begin,
             protocol=protocol,
             batching=self._default.batching,
             observer=self._metrics,
             clock=time.monotonic,
-            passthrough=self._passthrough,
+            unbatched=self._passthrough,
             trace=None if self._tracing is None else self._tracing.send,
             streamed=StreamedSends(
                 open=self._model.open,
@@ -211,7 +212,7 @@ class Sidecar:
         process.on_signal(signal.SIGTERM, self._signalled)
         process.on_signal(signal.SIGINT, self._interrupted)
         process.on_signal(signal.SIGHUP, self._source.reload_now)
-        self._spawn("dispatch", self._dispatcher.run())
+        self._spawn("dispatch", self._path.run())
         self._spawn("heartbeat", self._heartbeat())
         self._spawn("settings", self._source.watch())
         self._spawn("model", self._model.watch())
@@ -220,7 +221,7 @@ class Sidecar:
             self._spawn("report", self._reporter.run())
         config = self._config
         admin = Admin(
-            dispatcher=self._dispatcher,
+            path=self._path,
             drain=self._drain,
             metrics=self._metrics,
             settings=lambda: self.settings,
@@ -257,7 +258,7 @@ class Sidecar:
                 observer=self._metrics,
                 backend=lambda: self.settings.backend or self._config.backend,
                 pod=self._config.pod,
-                queued=lambda: self._dispatcher.queued,
+                queued=lambda: self._path.queued,
             ).begin
         if self._tracing is not None:
             service = self._tracing.service(service)
@@ -285,12 +286,12 @@ class Sidecar:
         finished = drained.done()
         for task in (drained, now):
             task.cancel()
-        left = self._dispatcher.queued + self._dispatcher.ongoing
+        left = self._path.queued + self._path.ongoing
         log("ending", drained=finished, left=left)
         if not finished:
-            self._dispatcher.refuse(refusal())
-            self._dispatcher.refuse_queued(refusal())
-            await self._dispatcher.abort()
+            self._path.refuse(refusal())
+            self._path.refuse_queued(refusal())
+            await self._path.abort()
         # What takes its answer slowly may have what is left; who was told to hurry waits for nobody.
         await self._data.close(
             max(CLOSE_NOW_SECONDS, min(CLOSE_SECONDS, self._drain.left)) if finished else CLOSE_NOW_SECONDS
@@ -368,19 +369,19 @@ class Sidecar:
         return "ready" if self._prepared else "loading"
 
     def _report(self, sequence: int) -> bytes:
-        counts = self._dispatcher.counts
+        counts = self._path.counts
         document = report.SidecarReport(
             pod=self._config.pod,
             uid=self._config.pod_uid,
             seq=sequence,
             state=self._state(),
             settings_version=self._source.version,
-            items=report.Items(queued=self._dispatcher.queued, ongoing=self._dispatcher.ongoing),
-            oldest_age_ms=round(self._dispatcher.oldest_age * 1000),
+            items=report.Items(queued=self._path.queued, ongoing=self._path.ongoing),
+            oldest_age_ms=round(self._path.oldest_age * 1000),
             totals=self._metrics.totals(batches=counts.batches, batch_items=counts.batch_items),
             message=self._unready()[:300],
-            fit={path[:MAX_PATH]: fit for path, fit in most_telling(self._dispatcher.fits())},
-            slots=self._dispatcher.slots,
+            fit={path[:MAX_PATH]: fit for path, fit in most_telling(self._path.fits())},
+            slots=self._path.slots,
             reconfigure=self._reconfigure.result,
         )
         return report.encode(document)
@@ -404,9 +405,7 @@ class Sidecar:
         self._source.offer(data, origin="operator")
 
     def _apply(self, settings: Settings) -> None:
-        self._passthrough.apply(settings)
-        if isinstance(self._dispatcher, Dispatcher):
-            self._dispatcher.apply(settings.batching)
+        self._path.apply(settings)
         self._reconfigure.want(settings.user_config, settings.version or self._source.version)
         self._readiness.settings_changed()
         self._report_now()
@@ -423,14 +422,14 @@ class Sidecar:
 
     def _model_changed(self) -> None:
         self._readiness.model_changed(ready=self._model.ready, gone=self._model.gone)
-        self._dispatcher.model_changed(loaded=self._prepared, gone=self._model.gone)
+        self._path.model_changed(loaded=self._prepared, gone=self._model.gone)
         self._drain.model_changed(ready=self._prepared, gone=self._model.gone)
         if self._stop.is_set() and not self._model.ready:
             self._drain.hurry()
         self._report_now()
 
     def _readiness_changed(self) -> None:
-        self._dispatcher.model_changed(loaded=self._prepared, gone=self._model.gone)
+        self._path.model_changed(loaded=self._prepared, gone=self._model.gone)
         if self._prepared:
             log("ready", build=BUILD)
             self._drain.model_changed(ready=True, gone=False)

@@ -23,6 +23,7 @@ import enum
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock_sidecar.interfaces import RequestPath
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.process import log
 
@@ -44,22 +45,6 @@ class Phase(enum.StrEnum):
     DRAINED = "drained"
 
 
-class Flow(Protocol):
-    """What a drain needs of the dispatcher."""
-
-    async def idle(self) -> None:
-        """Wait until nothing is queued and nothing is with the model."""
-        ...
-
-    def refuse(self, error: PenstockError | None) -> None:
-        """Refuse new requests, or take them again."""
-        ...
-
-    def refuse_queued(self, error: PenstockError) -> int:
-        """Refuse what is queued."""
-        ...
-
-
 class Connections(Protocol):
     """What a drain needs of the front."""
 
@@ -76,7 +61,7 @@ class Drain:
     """The drain of one process.
 
     Args:
-        flow: the dispatcher.
+        requests: the dispatcher.
         connections: the front of the data port.
         propagation_delay: seconds until everybody who sends here has learned that the pod is not ready.
         timeout: seconds after that until the queued are refused; 0 = at once.
@@ -87,14 +72,14 @@ class Drain:
     def __init__(
         self,
         *,
-        flow: Flow,
+        requests: RequestPath,
         connections: Connections,
         propagation_delay: float,
         timeout: float,
         changed: Callable[[], None],
         grace: float | None = None,
     ) -> None:
-        self._flow = flow
+        self._requests = requests
         self._connections = connections
         self._propagation_delay = propagation_delay
         self._timeout = timeout
@@ -184,14 +169,14 @@ class Drain:
         self._connections.close_keepalive()
         try:
             async with asyncio.timeout(self._timeout):
-                await self._flow.idle()
+                await self._requests.idle()
         except TimeoutError:
-            self._flow.refuse(refusal())
-            refused = self._flow.refuse_queued(refusal())
+            self._requests.refuse(refusal())
+            refused = self._requests.refuse_queued(refusal())
             log("drain timeout is over", refused=refused)
-        self._flow.refuse(refusal())
+        self._requests.refuse(refusal())
         # NB: a request may have been taken between the queue's last moment and the line above.
-        await self._flow.idle()
+        await self._requests.idle()
         self._enter(Phase.DRAINED)
         self._done.set()
 
@@ -202,7 +187,7 @@ class Drain:
         self._task.cancel()
         self._task = None
         self._hurry.clear()
-        self._flow.refuse(None)
+        self._requests.refuse(None)
         self._connections.open_keepalive()
         log("drain ended, serving again", why=why)
         self._enter(Phase.SERVING)

@@ -70,7 +70,8 @@ class SidecarHandler:
         first: Callable[[], None] = lambda: None,
     ) -> None:
         self._dispatcher = dispatcher
-        self._queue = dispatcher.queue
+        self._admission = dispatcher.admission
+        self._keys = dispatcher.keys
         self._protocol = protocol
         self._observer = observer
         self._clock = clock
@@ -89,45 +90,39 @@ class SidecarHandler:
         length = request.length
         if length is None or not STREAM_BYTES < length <= MAX_BODY_BYTES:
             return False
-        dispatcher, now = self._dispatcher, self._clock()
-        told = dispatcher.keys.read(request.headers)
-        if told.timeout_ms is not None and told.timeout_ms < 0:
+        admission, now = self._admission, self._clock()
+        fields = self._keys.read(request.headers)
+        if fields.timeout_ms is not None and fields.timeout_ms < 0:
             return True
-        deadline, expires = dispatcher.until(now, told.timeout_ms)
-        return dispatcher.check_head(request.target, told, now, deadline, expires) is not None
+        deadline, expires = admission.deadlines(now, fields.timeout_ms)
+        return admission.check_head(request.target, fields, now, deadline, expires) is not None
 
     def begin(self, exchange: Exchange) -> None:
         """Take a request (a `Service`)."""
-        dispatcher = self._dispatcher
+        admission, keys = self._admission, self._keys
         request = exchange.request
         arrived = self._clock()
-        told = dispatcher.keys.read(request.headers)
-        request_id = self._ids.of(told.request_id)
+        fields = keys.read(request.headers)
+        request_id = self._ids.of(fields.request_id)
         size = 0
         try:
-            if dispatcher.refusing is not None:
-                self._refuse(exchange, dispatcher.refusing, request_id, 0)
+            if admission.refusing is not None:
+                self._refuse(exchange, admission.refusing, request_id, 0)
                 return
-            if told.timeout_ms is not None and told.timeout_ms < 0:
+            if fields.timeout_ms is not None and fields.timeout_ms < 0:
                 raise bad_timeout(request.headers)
-            deadline, expires = dispatcher.until(arrived, told.timeout_ms)
+            deadline, expires = admission.deadlines(arrived, fields.timeout_ms)
             if request.upgrade or self._protocol.passes(request):
                 self._passthrough.take(exchange, request_id, arrived, expires)
                 return
-            # NB: a look at what must be so for any to be turned away, which nearly all pass.
-            if (
-                self._queue.items >= dispatcher.room
-                or dispatcher.rejections.late
-                or expires <= arrived
-                or request.stream is not None
-            ):
-                refused = dispatcher.check_head(request.target, told, arrived, deadline, expires)
-                if refused is None and request.stream is not None:
-                    # To be refused when its head came, it was not taken in; there is room since.
-                    refused = dispatcher.queue_full(1)
-                if refused is not None:
+            if request.stream is not None or admission.may_reject(arrived, expires):
+                rejected = admission.check_head(request.target, fields, arrived, deadline, expires)
+                if rejected is None and request.stream is not None:
+                    # It was to be rejected by its head, so its body was not taken in; there is room since.
+                    rejected = admission.queue_full(1)
+                if rejected is not None:
                     self._arrived(1)
-                    self._refuse(exchange, refused, request_id, 1)
+                    self._refuse(exchange, rejected, request_id, 1)
                     return
             parsed = self._protocol.parse(request)
             if parsed is None:
@@ -135,32 +130,30 @@ class SidecarHandler:
                 return
             if parsed.fields is not None:
                 request.headers = parsed.fields
-                told = dispatcher.keys.read(parsed.fields)
+                fields = keys.read(parsed.fields)
             items = parsed.items
             if items and not parsed.lone:
-                key = dispatcher.keys.key(
-                    request.method, request.target, told.fields, parsed.parameters, told.share
-                )
+                key = keys.key(request.method, request.target, fields.fields, parsed.parameters, fields.share)
             else:
                 # A request without items has nothing to be joined by: the model alone knows what it means.
-                key = Key(request.method, request.target, told.fields, parsed.parameters, lone=True)
+                key = Key(request.method, request.target, fields.fields, parsed.parameters, lone=True)
             call = _Call(
                 key,
                 request,
                 request_id,
                 items,
-                told.shared,
+                fields.shared,
                 arrived,
                 deadline,
                 expires,
-                told.level,
-                told.share,
+                fields.level,
+                fields.share,
             )
             size = call.size
             call.exchange = exchange
             call.handler = self
             self._arrived(size)
-            dispatcher.accept(call)
+            self._dispatcher.accept(call)
             exchange.gone = call.gone
         except PenstockError as found:
             if found.reason is Reason.QUEUE_FULL:

@@ -1,49 +1,120 @@
-"""What the dispatcher expects of whatever sends the model requests that hold no items."""
+"""What the packages and the process expect of each other."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
 
+from penstock_wire.control.report import Fit
+from penstock_wire.control.settings import Settings
 from penstock_wire.errors import PenstockError
 
 
+@dataclasses.dataclass(slots=True)
+class Counts:
+    """Counts since the start; a request that is not batched is a batch of one."""
+
+    batches: int = 0
+    batch_items: int = 0
+
+
 class RequestPath(Protocol):
-    """What sends the model, beside the batches, what holds no items (`passthrough.Passthrough`)."""
+    """A way of requests to the model: in batches (`batching.dispatcher`), or one by one (`passthrough`).
+
+    A path may have a second one behind it, `unbatched`, for the requests that it does not batch: `queued` and
+    `ongoing` count both, and what is done to the first is done to the second as well.
+    """
+
+    @property
+    def unbatched(self) -> RequestPath | None:
+        """The path of requests that are not batched; None where this is it."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """Batches so far."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """Batches that may be with the model at once now."""
+        ...
+
+    @property
+    def queue_limit(self) -> int:
+        """Items that may wait."""
+        ...
 
     @property
     def queued(self) -> int:
-        """Requests that wait."""
+        """Items that wait."""
         ...
 
     @property
     def ongoing(self) -> int:
-        """Requests with the model."""
+        """Items with the model."""
+        ...
+
+    @property
+    def oldest_age(self) -> float:
+        """Seconds that the oldest queued request has waited; 0 where none waits."""
+        ...
+
+    @property
+    def drain_seconds(self) -> float:
+        """Seconds until all that waits is through, at the pace of the latest batches."""
+        ...
+
+    @property
+    def batch_limit(self) -> int:
+        """Items of a batch at most now."""
+        ...
+
+    def fits(self) -> Mapping[str, Fit]:
+        """The latency model of each class, for reports and metrics."""
+        ...
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What waits, to look at: a document for each queue."""
+        ...
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
         ...
 
     async def idle(self) -> None:
-        """Wait until there is nothing."""
+        """Wait until nothing is queued and nothing is with the model."""
         ...
 
     async def quiet(self) -> None:
         """Wait until nothing is with the model."""
         ...
 
+    def apply(self, settings: Settings) -> None:
+        """Obey other settings from now on; what is with the model is not disturbed."""
+        ...
+
     def pause(self) -> None:
-        """Send nothing more."""
+        """Send the model nothing more: what comes waits, what is with the model ends."""
         ...
 
     def resume(self) -> None:
         """Send again."""
         ...
 
+    def model_changed(self, *, loaded: bool, gone: bool) -> None:
+        """The model is loaded now or is not, or its process has ended."""
+        ...
+
     def refuse(self, error: PenstockError | None) -> None:
-        """Refuse new requests, or take them again."""
+        """Refuse new requests with an error, or take them again (None)."""
         ...
 
     def refuse_queued(self, error: PenstockError) -> int:
-        """Refuse what is queued."""
+        """Answer all that is queued with an error; returns how many requests that were."""
         ...
 
     async def abort(self) -> None:
-        """End all at once."""
+        """End all that is with the model at once."""
         ...

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from penstock_sidecar.interfaces import RequestPath
 from penstock_wire.build import BUILD
 from penstock_wire.control.report import Fit, Totals
 from penstock_wire.errors import Reason
@@ -24,40 +25,6 @@ _ITEMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 204
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 MAX_CLASSES = 16
 """Service curves that are shown at most: those that rest on the most batches."""
-
-
-class Load(Protocol):
-    """What the gauges show; read at each scrape."""
-
-    @property
-    def queued(self) -> int:
-        """Items that wait."""
-        ...
-
-    @property
-    def ongoing(self) -> int:
-        """Items with the model."""
-        ...
-
-    @property
-    def oldest_age(self) -> float:
-        """Seconds that the oldest has waited."""
-        ...
-
-    @property
-    def drain_seconds(self) -> float:
-        """Seconds until the queue is through."""
-        ...
-
-    @property
-    def batch_limit(self) -> int:
-        """Items of a batch at most now."""
-        ...
-
-    @property
-    def slots(self) -> int:
-        """Batches that may be with the model at once now."""
-        ...
 
 
 class _Histogram:
@@ -100,7 +67,7 @@ class Metrics:
         self._arrived = 0
         self._isolation_runs = 0
         self._cut: dict[Reason, int] = {}
-        self._load: Load | None = None
+        self._load: RequestPath | None = None
         self._fits: Callable[[], Mapping[str, Fit]] = dict
         self._open: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
@@ -151,7 +118,7 @@ class Metrics:
 
     def show(
         self,
-        load: Load,
+        load: RequestPath,
         *,
         fits: Callable[[], Mapping[str, Fit]] = dict,
         streams: Callable[[], tuple[int, int]] = lambda: (0, 0),

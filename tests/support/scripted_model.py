@@ -12,7 +12,7 @@ from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
 from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
-from penstock_wire.control.settings import Batching
+from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.http import ConnectionLost, Done, GiveUp, Request, Response, UpstreamError
 
 Behaviour = Callable[["Run"], Response | Exception | None]
@@ -81,6 +81,10 @@ class Scripted:
         self.task = asyncio.create_task(self.dispatcher.run())
         self.asked: list[asyncio.Task[Outcome]] = []
 
+    def apply(self, batching: Batching) -> None:
+        """Another policy."""
+        self.dispatcher.apply(Settings(batching=batching))
+
     async def send(self, request: Request, timeout: float) -> Response:
         items = json.loads(request.body)["instances"] if request.method == "POST" else []
         self.running += 1
@@ -132,7 +136,7 @@ class Scripted:
         parsed = INSTANCES_PROTOCOL.parse(request)
         keys, now = self.dispatcher.keys, self.loop.time()
         told = keys.read(headers)
-        deadline, expires = self.dispatcher.until(now, round(timeout * 1000))
+        deadline, expires = self.dispatcher.admission.deadlines(now, round(timeout * 1000))
         return Asked(
             keys.key("POST", target, told.fields, parsed.parameters, told.share)
             if parsed.items

@@ -1,18 +1,23 @@
-"""Who is let into the queue: whether there is room, and whether an answer would come in time.
+"""The admission controller: whether a request gets into the queue, which is decided here alone.
 
-Where there is none, a policy with levels or fairness may have others give way (`eviction`); they hear what
-the newcomer would have heard. All else is a refusal that holds for those behind it as well, see `errors`.
+A request is rejected while all are (a drain), where its time was over on arrival, where there is no room, and
+where its answer would come too late. Where there is no room, a policy with levels or fairness may evict
+others instead (`queue.eviction`). A rejection holds for the requests behind it as well, until the queue gets
+shorter or a slot falls free: `errors.RejectionCache` keeps it.
+
+Nearly all requests are admitted by one look, the fast paths `may_reject` (by the head) and `admit`.
 """
 
 from __future__ import annotations
 
 from penstock_sidecar.admission import errors
-from penstock_sidecar.estimators.throughput import Throughput
-from penstock_sidecar.estimators.wait_estimator import WaitEstimator
+from penstock_sidecar.admission.slots import Slots
+from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.queue.batch_key import RequestFields
 from penstock_sidecar.queue.eviction import BYTES, ITEMS
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import QueuedRequest, class_of
+from penstock_wire.control.settings import Batching
 from penstock_wire.errors import PenstockError
 
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
@@ -24,66 +29,167 @@ class AdmissionController:
 
     Args:
         queue: the queue.
-        wait_estimator: when an answer would come.
-        throughput: how fast the queue moves.
+        slots: the slots that its batches run in.
+        pace: what is known of the model's pace.
+        batching: the policy to begin with.
 
-    `rejections` is what whoever comes next would hear. To be kept in step with the policy: `slots`, batches
-    that may be with the model at once; `batch`, items of one at most; `room`, items that may wait beyond what
-    free slots take; `status` of the refusal for want of it.
+    Attributes:
+        refusing: the error of all new requests; None while they are not all refused.
+        room: items that may wait beyond what free slots take.
     """
 
-    __slots__ = ("_queue", "_throughput", "_wait_estimator", "batch", "rejections", "room", "slots", "status")
+    __slots__ = (
+        "_batch",
+        "_batching",
+        "_late",
+        "_pace",
+        "_queue",
+        "_rejections",
+        "_slots",
+        "_status",
+        "_timeout",
+        "refusing",
+        "room",
+    )
 
-    def __init__(self, queue: Queue, wait_estimator: WaitEstimator, throughput: Throughput) -> None:
+    def __init__(self, queue: Queue, slots: Slots, pace: ModelPace, batching: Batching) -> None:
         self._queue = queue
-        self._wait_estimator = wait_estimator
-        self._throughput = throughput
-        self.rejections = errors.RejectionCache()
-        self.slots = self.batch = 1
+        self._slots = slots
+        self._pace = pace
+        self._late = errors.late_on_arrival()
+        self._rejections = errors.RejectionCache()
+        self.refusing: PenstockError | None = None
         self.room = 0
-        self.status = 503
+        self.apply(batching)
+
+    def apply(self, batching: Batching) -> None:
+        """Obey another policy; the slots and the pace obey it already."""
+        self._batching = batching
+        self._batch = batching.max_batch_size
+        self._status = batching.overflow_status
+        self._timeout = batching.default_timeout_ms / 1000
+        self.size_queue()
+
+    def size_queue(self) -> None:
+        """Let so many items wait as the policy says, or as can be answered in time."""
+        objective = self._pace.objective
+        seconds = self._timeout if objective is None else objective
+        self.room = self._batching.queue_limit(self._slots.count, self._pace.rate * seconds)
+        self._rejections.clear()
+
+    def deadlines(self, arrived: float, timeout_ms: int | None) -> tuple[float, float]:
+        """When the answer to a request is of no more use, and when its client waits no longer.
+
+        Args:
+            arrived: when it arrived.
+            timeout_ms: the time that its client gave it, None for none.
+        """
+        seconds = self._timeout
+        if timeout_ms is not None and timeout_ms / 1000 < seconds:
+            seconds = timeout_ms / 1000
+        objective = self._pace.objective
+        useful = seconds if objective is None or seconds < objective else objective
+        return arrived + useful, arrived + seconds
+
+    # A request's head
+
+    def may_reject(self, arrived: float, expires: float) -> bool:
+        """Fast path: whether `check_head` may reject a request; False for nearly all.
+
+        Args:
+            arrived: when it arrived.
+            expires: until when its client waits.
+        """
+        return self._queue.items >= self.room or expires <= arrived or bool(self._rejections.late)
 
     def check_head(
-        self, target: str, told: RequestFields, arrived: float, deadline: float, free: int
+        self, target: str, fields: RequestFields, arrived: float, deadline: float, expires: float
     ) -> PenstockError | None:
-        """What is said of a request whatever its body holds, for little; None if it depends.
+        """The error with which `admit` would reject a request whatever its body holds; None if it depends.
 
         Args:
             target: path and query.
-            told: what its header fields say.
+            fields: what its header fields say.
             arrived: when it arrived.
             deadline: until when its answer is of use.
-            free: slots that are free.
+            expires: until when its client waits.
         """
-        queue, rejections = self._queue, self.rejections
+        if self.refusing is not None:
+            return self.refusing
+        if expires <= arrived:
+            return self._late
+        queue, free = self._queue, self._slots.free
         if queue.items >= self.room and self._is_full(1, free):
-            limit = self.room + free * self.batch
-            if queue.can_evict(told.level, told.share, arrived, ITEMS, 1, limit):
+            limit = self.room + free * self._batch
+            if queue.can_evict(fields.level, fields.share, arrived, ITEMS, 1, limit):
                 return None
             return self.queue_full(1)
+        late = self._cached().late
         # NB: a deadline before the latest one may be kept though that one cannot; a share may be the next.
-        if rejections.late and not told.share and deadline >= queue.latest:
-            found = rejections.late.get(class_of(target, told.fields))
+        if late and not fields.share and deadline >= queue.latest:
+            found = late.get(class_of(target, fields.fields))
             if found is not None and found[0] > deadline:
                 return found[1]
         return None
 
+    # A whole request
+
+    def admit(self, work: QueuedRequest) -> list[QueuedRequest] | None:
+        """Admit a request; the caller puts it into the queue.
+
+        Returns:
+            The requests that were evicted for it, which get the error `evicted`; None for nearly all.
+
+        Raises:
+            PenstockError: it is rejected.
+        """
+        if self.refusing is not None:
+            # NB: raised as it is, it would keep the frames of every request that it refused.
+            raise self.refusing.with_traceback(None)
+        if work.expires <= work.arrived:
+            raise self._late.with_traceback(None)
+        queue, slots, pace = self._queue, self._slots, self._pace
+        queued = queue.items
+        if queued or slots.paused or slots.busy >= slots.count:
+            after = queued + work.size
+            # NB: the fast path: `_check` says it in full.
+            if (
+                after > self.room
+                or queue.bytes + work.bytes_left > MAX_QUEUED_BYTES
+                or work.arrived + 2.0 * (after // pace.usual + 2) * pace.slow >= work.deadline
+            ):
+                return self._check(work)
+        return None
+
+    def _check(self, work: QueuedRequest) -> list[QueuedRequest] | None:
+        """`admit` in full, of a request whose time is not over."""
+        queue, slots, pace = self._queue, self._slots, self._pace
+        queued, free = queue.items, slots.free
+        evicts = self._needs_eviction(work, free)
+        # Nearly all deadlines are far beyond twice the time that the queue takes: they cost no prediction.
+        batches = (queued + work.size) // pace.usual + 2
+        if work.arrived + 2.0 * batches * pace.slow >= work.deadline and (queued or not free):
+            size = pace.size(work.arrived, work.key.cls)
+            if not slots.paused:
+                self._check_deadline(work, size, free)
+        return self._evict(work, free) if evicts else None
+
     def queue_full(self, size: int) -> PenstockError:
         """What a request of so many items hears for which there is no room; the same object to all."""
-        error = self.rejections.full.get(size)
+        error = self._cached().full.get(size)
         if error is None:
             error = self._full(
                 f"expected room for {size} more in the queue, found {self._queue.items} items waiting, "
                 f"where {self.room} may"
             )
-            self.rejections.keep_full(size, error)
+            self._cached().keep_full(size, error)
         return error
 
     def evicted(self) -> PenstockError:
         """What they hear who had a place in a full queue, and lost it to another."""
         return self._full("found the queue full, and another with more right to a place in it")
 
-    def needs_eviction(self, work: QueuedRequest, free: int) -> bool:
+    def _needs_eviction(self, work: QueuedRequest, free: int) -> bool:
         """Whether others must give way to a request.
 
         Args:
@@ -95,7 +201,7 @@ class AdmissionController:
         """
         queue, size, length = self._queue, work.size, work.bytes_left
         if self._is_full(size, free):
-            limit = self.room + free * self.batch
+            limit = self.room + free * self._batch
             if not queue.can_evict(work.level, work.share, work.arrived, ITEMS, size, limit):
                 raise self.queue_full(size).with_traceback(None)
             return True
@@ -105,18 +211,17 @@ class AdmissionController:
             raise self._no_space()
         return True
 
-    def make_room(self, work: QueuedRequest, free: int) -> list[QueuedRequest]:
-        """Take those out of the queue that must give way; arguments and errors as for `crowded`."""
-        limit = self.room + free * self.batch
+    def _evict(self, work: QueuedRequest, free: int) -> list[QueuedRequest]:
+        """Take those out of the queue that must give way; arguments and errors as for `_needs_eviction`."""
+        limit = self.room + free * self._batch
         gone = self._queue.evict_for(work, work.arrived, limit=limit, space=MAX_QUEUED_BYTES)
         if gone:
-            self.rejections.clear()
             return gone
         if self._is_full(work.size, free):
             raise self.queue_full(work.size).with_traceback(None)
         raise self._no_space()
 
-    def check_deadline(self, work: QueuedRequest, size: int, free: int) -> None:
+    def _check_deadline(self, work: QueuedRequest, size: int, free: int) -> None:
         """Refuse what would not be answered in time (raises PenstockError).
 
         Args:
@@ -127,8 +232,8 @@ class AdmissionController:
         queue, now, cls = self._queue, work.arrived, work.key.cls
         items, lines = queue.ahead(work)
         last = items + work.size - 1
-        finish = self._wait_estimator.finish(
-            now, cls, size, items=last, lines=lines, free=free, slots=self.slots
+        finish = self._pace.wait_estimator.finish(
+            now, cls, size, items=last, lines=lines, free=free, slots=self._slots.count
         )
         if finish is None or now + finish <= work.deadline:
             return
@@ -136,24 +241,33 @@ class AdmissionController:
             least = finish
             if work.size > 1:
                 least = (
-                    self._wait_estimator.finish(
-                        now, cls, size, items=items, lines=lines, free=free, slots=self.slots
+                    self._pace.wait_estimator.finish(
+                        now, cls, size, items=items, lines=lines, free=free, slots=self._slots.count
                     )
                     or 0.0
                 )
             if now + least > work.deadline:
-                self.rejections.keep(cls, now + least, errors.unmeetable(least, work.deadline - now))
+                self._cached().keep(cls, now + least, errors.unmeetable(least, work.deadline - now))
         raise errors.unmeetable(finish, work.deadline - now)
+
+    def _cached(self) -> errors.RejectionCache:
+        """The rejections that still hold: of a queue and free slots that have not changed."""
+        rejections, epoch, slots = self._rejections, self._queue.epoch, self._slots
+        free = -1 if slots.paused else slots.free
+        if rejections.epoch != epoch or rejections.free != free:
+            rejections.clear()
+            rejections.epoch, rejections.free = epoch, free
+        return rejections
 
     def _is_full(self, size: int, free: int) -> bool:
         # What free slots take at once does not wait; and a request larger than the whole queue gets its
         # chance when nobody else waits.
         queued = self._queue.items
-        return queued + size > self.room + free * self.batch and not (free and not queued)
+        return queued + size > self.room + free * self._batch and not (free and not queued)
 
     def _no_space(self) -> PenstockError:
         return self._full(f"expected at most {MAX_QUEUED_BYTES} bytes to wait, found more")
 
     def _full(self, detail: str) -> PenstockError:
-        retry_after = self._throughput.retry_after(self._queue.items, self.slots)
-        return errors.full(detail, status=self.status, retry_after=retry_after)
+        retry_after = self._pace.throughput.retry_after(self._queue.items, self._slots.count)
+        return errors.full(detail, status=self._status, retry_after=retry_after)

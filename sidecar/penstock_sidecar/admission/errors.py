@@ -14,24 +14,29 @@ _MAX_KEPT = 1024
 
 
 class RejectionCache:
-    """The refusals that hold for whoever comes next, until `clear`.
+    """The rejections that hold for the next requests as well.
 
-    `full` is what those hear for whom there is no room, by their items. `late` says of a class until when (in
-    the clock's time) nobody without a share would be answered who comes now, whatever its items and level,
-    and what it hears whose deadline is before.
+    NB: the time until which a class is late never comes nearer while nothing leaves the queue: more arrivals
+    can only put it off, and so does a batch that is overdue.
 
-    NB: the time of that answer never comes nearer while nothing leaves the queue: more arrivals can only put
-    it off, and a batch that is overdue does.
+    Attributes:
+        epoch: the queue's epoch when they were made: it changes when the queue gets shorter.
+        free: slots that were free then; -1 while no batch may begin.
+        full: the error of a request for which there is no room, by its items.
+        late: of a class, until when (in the clock's time) a request without a share that comes now is not
+            answered, whatever its items and level; and the error of one whose deadline is before.
     """
 
-    __slots__ = ("full", "late")
+    __slots__ = ("epoch", "free", "full", "late")
 
     def __init__(self) -> None:
+        self.epoch = -1
+        self.free = 0
         self.full: dict[int, PenstockError] = {}
         self.late: dict[str, tuple[float, PenstockError]] = {}
 
     def clear(self) -> None:
-        """The queue has become shorter, or is judged otherwise."""
+        """Forget all: requests are judged otherwise now."""
         if self.full:
             self.full.clear()
         if self.late:

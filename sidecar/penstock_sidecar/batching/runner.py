@@ -14,6 +14,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.batching.assembly import (
     blames_a_request,
     compose,
@@ -160,14 +161,15 @@ class Batch:
 
 
 class BatchRunner:
-    """All batches that are with the model: `busy` of them, of `items` items.
+    """All batches that are with the model, of `items` items.
 
     Args:
         send: sends to the model.
         protocol: joins and splits.
         observer: is told of runs.
         clock: the monotonic time in seconds.
-        flow: the dispatcher.
+        slots: what batches run in.
+        listener: the dispatcher.
         faults: notes which requests are bad.
         trace: sends in a span, None where nothing is traced.
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
@@ -182,7 +184,8 @@ class BatchRunner:
         protocol: BatchProtocol,
         observer: Observer,
         clock: Callable[[], float],
-        flow: BatchListener,
+        slots: Slots,
+        listener: BatchListener,
         faults: FaultTracker,
         begin: Begin | None = None,
         trace: Trace | None = None,
@@ -193,18 +196,18 @@ class BatchRunner:
         self._protocol = protocol
         self._observer = observer
         self._clock = clock
-        self._flow = flow
+        self._slots = slots
+        self._listener = listener
         self._faults = faults
         self._trace = trace
         self._streamed = streamed
         self._begin = begin if trace is None and streamed is None else None
         self._batches: set[Batch] = set()
-        self.busy = 0
         self.items = 0
 
     @property
-    def drafts(self) -> bool:
-        """Whether batches are sent without a task, and so worth drawing up before."""
+    def prepares(self) -> bool:
+        """Whether batches are sent without a task, so that it pays to prepare them."""
         return self._begin is not None
 
     def prepare(self, prepared: PreparedBatch | None) -> None:
@@ -226,7 +229,7 @@ class BatchRunner:
         now = self._clock()
         batch = Batch(parts, items, limit, now)
         self._batches.add(batch)
-        self.busy += 1
+        self._slots.busy += 1
         self.items += items
         sent = self._begin is not None and self._send_now(batch, self._begin, prepared)
         # NB: only now: the model has waited for this batch since it answered the last one.
@@ -331,7 +334,7 @@ class BatchRunner:
                 continue
             if work.expires <= now:
                 detail = f"the deadline passed after {now - work.arrived:.3f} s, with the model"
-                self._flow.settle(work, PenstockError(Reason.DEADLINE, detail))
+                self._listener.settle(work, PenstockError(Reason.DEADLINE, detail))
             else:
                 due = min(due, work.expires)
         batch.due = due
@@ -340,9 +343,9 @@ class BatchRunner:
         """Give the batch's slot back, once."""
         if batch.in_model:
             batch.in_model = False
-            self.busy -= 1
+            self._slots.busy -= 1
             self.items -= batch.items
-            self._flow.slot_released(batch.turn)
+            self._listener.slot_released(batch.turn)
 
     def _ended(self, batch: Batch) -> None:
         self._batches.discard(batch)
@@ -379,7 +382,7 @@ class BatchRunner:
         # Who takes no connection, or speaks no HTTP, is broken or away, however few batches it has.
         if timeout or (isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable)):
             seconds = self._clock() - batch.sent
-            self._flow.overloaded(batch.parts[0].work, batch.items, seconds, timeout=timeout)
+            self._listener.overloaded(batch.parts[0].work, batch.items, seconds, timeout=timeout)
         self._release(batch)
         log_failed_batch(batch.parts, failure(error, executed=True))
         for part in batch.parts:
@@ -459,7 +462,7 @@ class BatchRunner:
         sent = self._clock()
         send = self._send
         if self._streamed is not None:
-            send = functools.partial(self._streamed.send, parts, self._flow.settle)
+            send = functools.partial(self._streamed.send, parts, self._listener.settle)
         try:
             if self._trace is None:
                 answer = await send(request, timeout)
@@ -471,7 +474,7 @@ class BatchRunner:
             seconds = self._clock() - sent
             items = batch.items if not attempt else sum([part.size for part in parts])
             self._observer.ran(items, batch.limit, seconds, batch.waits)
-            self._flow.batch_succeeded(parts[0].work, items, seconds, again=attempt > 0)
+            self._listener.batch_succeeded(parts[0].work, items, seconds, again=attempt > 0)
             return None
         return self._answered(batch, parts, attempt, answer, begun, sent)
 
@@ -490,7 +493,7 @@ class BatchRunner:
         several = len(parts) > 1
         if not attempt:
             log_failed_batch(parts, said)
-        if several and self._flow.isolates():
+        if several and self._listener.isolates():
             return said
         if not several and not attempt and parts[0].work.key.faults is not None:
             self._faults.resolved(parts, parts, self._clock() - sent, 0.0)
@@ -531,7 +534,7 @@ class BatchRunner:
         if ok and is_form(answer.headers):
             ran -= refused(parts, answers)
             failing = any(part.work.queued for part in parts)
-        if ok and not attempt and not self._flow.adapts and not failing:
+        if ok and not attempt and not self._listener.adapts and not failing:
             # NB: before the answers go out: where a whole batch waits, the model gets it first, with nothing
             # before it that can be done after. A failure is told before: the rest of a request that has
             # failed is not sent.
@@ -539,11 +542,11 @@ class BatchRunner:
         if not attempt:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
         if ok and ran:
-            self._flow.batch_succeeded(parts[0].work, ran, seconds, again=attempt > 0)
+            self._listener.batch_succeeded(parts[0].work, ran, seconds, again=attempt > 0)
         elif not attempt and (ok or answer.status >= 500 or answer.status == TOO_MANY):
-            self._flow.overloaded(parts[0].work, items, seconds, timeout=False)
+            self._listener.overloaded(parts[0].work, items, seconds, timeout=False)
         if several and not answers:
-            if blames_a_request(answers, answer) and self._flow.isolates():
+            if blames_a_request(answers, answer) and self._listener.isolates():
                 return said
             said = unresolved(said, len(parts))
         elif not attempt and parts[0].work.key.faults is not None:
@@ -562,7 +565,7 @@ class BatchRunner:
         return said if not several and blames_a_request(answers, answer) else None
 
     def _deliver(self, parts: Sequence[Slice], answers: Sequence[Outcome], timing: bytes) -> None:
-        settle = self._flow.settle
+        settle = self._listener.settle
         for part, answer in zip(parts, answers, strict=True):
             work = part.work
             if work.done:
@@ -590,9 +593,9 @@ class BatchRunner:
             if part.work.done:
                 continue
             if isinstance(outcome, Response):
-                self._flow.settle(part.work, Response(outcome.status, outcome.headers, outcome.body))
+                self._listener.settle(part.work, Response(outcome.status, outcome.headers, outcome.body))
             else:
-                self._flow.settle(part.work, outcome)
+                self._listener.settle(part.work, outcome)
 
 
 def _stopped() -> PenstockError:

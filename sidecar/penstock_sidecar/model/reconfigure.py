@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from penstock_sidecar.interfaces import RequestPath
 from penstock_wire.control import report
 from penstock_wire.headers import CONFIG, RECONFIGURE, REQUEST_ID, Headers, get
 from penstock_wire.http import Request, Response, UpstreamError
@@ -36,29 +37,13 @@ Send = Callable[[Request, float], Awaitable[Response]]
 """Sends to the model within so many seconds; raises UpstreamError."""
 
 
-class Flow(Protocol):
-    """What feeds the model."""
-
-    def pause(self) -> None:
-        """Send the model nothing more; what comes waits."""
-        ...
-
-    def resume(self) -> None:
-        """Send again."""
-        ...
-
-    async def quiet(self) -> None:
-        """Wait until no batch is with the model."""
-        ...
-
-
 class Reconfigure:
     """The configuration of one model.
 
     Args:
         path: where the model takes it, None where it takes none.
         send: sends to the model.
-        flow: what feeds the model.
+        requests: what sends the model requests.
         changed: called when `result` changed.
         settled: whether the settings are known already, so that their absence means that there is none.
         secret: shows the model who reconfigures it; empty = nothing is shown.
@@ -69,14 +54,14 @@ class Reconfigure:
         path: str | None,
         *,
         send: Send,
-        flow: Flow,
+        requests: RequestPath,
         changed: Callable[[], None],
         settled: bool,
         secret: str = "",
     ) -> None:
         self._path = path
         self._send = send
-        self._flow = flow
+        self._requests = requests
         self._changed = changed
         self._wanted: bytes | None = None
         self._version = 0
@@ -185,11 +170,11 @@ class Reconfigure:
         wanted, life = self._wanted, self._life
         if wanted is None:
             return True
-        self._flow.pause()
+        self._requests.pause()
         try:
             try:
                 async with asyncio.timeout(QUIET_SECONDS):
-                    await self._flow.quiet()
+                    await self._requests.quiet()
             except TimeoutError:
                 log("reconfigure: batches did not end", level="warning", seconds=QUIET_SECONDS)
                 return False
@@ -200,7 +185,7 @@ class Reconfigure:
             if in_force is None and life == self._life and (before := self._last_good) not in (None, wanted):
                 in_force = None if await self._post(before) else before
         finally:
-            self._flow.resume()
+            self._requests.resume()
         if life != self._life:
             return False
         self._in_force = in_force

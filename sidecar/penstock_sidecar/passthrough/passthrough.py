@@ -20,12 +20,14 @@ from typing import Any, Protocol
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.error_responses import ErrorResponder
 from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Throughput
+from penstock_sidecar.interfaces import Counts, RequestPath
 from penstock_sidecar.model.answers import failure, from_model, model_reason
 from penstock_sidecar.observer import RequestObserver
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
 from penstock_sidecar.passthrough.relay import Relay, TunnelIdle, join
 from penstock_sidecar.queue.batch_key import lone_fields
 from penstock_sidecar.request_ids import RequestIds
+from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
 from penstock_wire.headers import QUEUE, REQUEST_ID, SERVER_TIMING, Headers, get, timeout_ms
@@ -64,15 +66,6 @@ class RunObserver(RequestObserver, Protocol):
     def ran(self, items: int, limit: int, seconds: float, waits: tuple[float, ...] = ()) -> None:
         """A request was with the model for so many seconds, and had waited."""
         ...
-
-
-class Counts:
-    """Counts since the start; one request is a batch of one."""
-
-    __slots__ = ("batch_items", "batches")
-
-    def __init__(self) -> None:
-        self.batches = self.batch_items = 0
 
 
 class _Call:
@@ -163,6 +156,11 @@ class Passthrough:
     # What others see
 
     @property
+    def unbatched(self) -> RequestPath | None:
+        """See `RequestPath`: this is the last path."""
+        return None
+
+    @property
     def batching(self) -> Batching:
         """The policy in effect."""
         return self._batching
@@ -204,20 +202,15 @@ class Passthrough:
         limit = self._batching.max_queued_items
         return QUEUE_FACTOR * self.slots if limit is None else limit
 
-    @property
     def lines(self) -> list[dict[str, Any]]:
-        """The queue to look at: there is one line, of all requests."""
+        """See `RequestPath`: there is one queue, of all requests."""
         if not self._line:
             return []
         return [{"requests": len(self._line), "oldestAgeMs": round(self.oldest_age * 1000)}]
 
-    def fits(self) -> Mapping[str, Any]:
+    def fits(self) -> Mapping[str, Fit]:
         """There are no batches whose time could be fitted."""
         return {}
-
-    def now(self) -> float:
-        """The time that arrivals and deadlines are told in."""
-        return self._clock()
 
     async def idle(self) -> None:
         """Wait until nothing is queued and nothing is with the model."""

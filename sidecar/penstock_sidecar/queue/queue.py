@@ -56,6 +56,8 @@ class Queue:
 
     Args:
         evicting: keep what `evict_for` needs; see `rekey`.
+
+    `epoch` changes whenever the queue gets shorter.
     """
 
     def __init__(self, *, evicting: bool = False) -> None:
@@ -77,6 +79,7 @@ class Queue:
         self.prepared: PreparedBatch | None = None
         """What the next batch of a line holds, where it was drawn up; see `prepare_next`."""
         self.items = 0
+        self.epoch = 0
         self.bytes = 0
         self.requests = 0
 
@@ -489,6 +492,7 @@ class Queue:
         line.bytes -= size
         self.requests -= requests
         self.items -= items
+        self.epoch += 1
         self.bytes -= size
         if subqueue.level > 1 or subqueue.share or self._eviction is not None:
             self._mark(subqueue, -items, -size)

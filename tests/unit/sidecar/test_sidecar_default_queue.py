@@ -54,22 +54,22 @@ def test_the_limit(batching: Batching, slots: int, answered: float, limit: int):
 def test_it_is_what_the_deadline_holds_and_follows_the_model_and_the_policy():
     async def main():
         s = Scripted(base=0.5, max_batch_size=10)
-        assert s.dispatcher.room == UNKNOWN_QUEUE
+        assert s.dispatcher.queue_limit == UNKNOWN_QUEUE
         for n in range(30):
             await s.ask(n)
         # 10 items in 0.5 s and a twentieth: 19 a second, for 30 s.
-        assert s.dispatcher.room == pytest.approx(571, abs=2)
-        s.dispatcher.apply(Batching(max_batch_size=10, max_concurrent_batches=4))
-        assert s.dispatcher.room == pytest.approx(4 * 571, abs=8)
-        s.dispatcher.apply(Batching(max_batch_size=10, default_timeout_ms=10_000))
-        assert s.dispatcher.room == pytest.approx(190, abs=2)
-        s.dispatcher.apply(Batching(max_batch_size=10, latency_objective_ms=5_000))
-        assert s.dispatcher.room == pytest.approx(95, abs=2)
-        s.dispatcher.apply(Batching(max_batch_size=10, max_queued_items=3))
-        assert s.dispatcher.room == 3
-        s.dispatcher.apply(Batching(max_batch_size=10))
+        assert s.dispatcher.queue_limit == pytest.approx(571, abs=2)
+        s.apply(Batching(max_batch_size=10, max_concurrent_batches=4))
+        assert s.dispatcher.queue_limit == pytest.approx(4 * 571, abs=8)
+        s.apply(Batching(max_batch_size=10, default_timeout_ms=10_000))
+        assert s.dispatcher.queue_limit == pytest.approx(190, abs=2)
+        s.apply(Batching(max_batch_size=10, latency_objective_ms=5_000))
+        assert s.dispatcher.queue_limit == pytest.approx(95, abs=2)
+        s.apply(Batching(max_batch_size=10, max_queued_items=3))
+        assert s.dispatcher.queue_limit == 3
+        s.apply(Batching(max_batch_size=10))
         s.dispatcher.model_changed(loaded=True, gone=True)
-        assert s.dispatcher.room == UNKNOWN_QUEUE
+        assert s.dispatcher.queue_limit == UNKNOWN_QUEUE
         await s.close()
 
     fake_loop.run(main())

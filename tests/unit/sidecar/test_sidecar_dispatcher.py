@@ -466,7 +466,7 @@ class TestChanges:
             await asyncio.sleep(0.5)
             tasks += [s.ask(i) for i in range(4, 10)]
             await asyncio.sleep(0.1)
-            s.dispatcher.apply(Batching(max_batch_size=2, max_concurrent_batches=2))
+            s.apply(Batching(max_batch_size=2, max_concurrent_batches=2))
             await asyncio.gather(*tasks)
             assert s.batches() == [[0, 1, 2, 3], [4, 5], [6, 7], [8, 9]]
             # The second slot is there at once, beside the batch that was cut before.
@@ -480,7 +480,7 @@ class TestChanges:
             s = Scripted(max_batch_size=1, max_concurrent_batches=3)
             tasks = [s.ask(i) for i in range(6)]
             await asyncio.sleep(0.5)
-            s.dispatcher.apply(Batching(max_batch_size=1, max_concurrent_batches=1))
+            s.apply(Batching(max_batch_size=1, max_concurrent_batches=1))
             await asyncio.gather(*tasks)
             assert [round(run.begun - 1000, 3) for run in s.runs] == [0, 0, 0, 1, 2, 3]
             await s.close()
@@ -494,7 +494,7 @@ class TestChanges:
             await asyncio.sleep(0.1)
             tasks += [s.ask(i, x_tenant=str(i % 2)) for i in range(1, 5)]
             await asyncio.sleep(0.1)
-            s.dispatcher.apply(Batching(batch_key_headers=("x-tenant",)))
+            s.apply(Batching(batch_key_headers=("x-tenant",)))
             await asyncio.gather(*tasks)
             assert s.batches() == [[0], [1, 3], [2, 4]]
             assert s.runs[1].fields[b"x-tenant"] == b"1"

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("sending")
 def four_slots(behaviour: Behaviour | None = None, *, base: float = 0.1) -> Scripted:
     """Batches of one request, four at once to begin with."""
     s = Scripted(base=base, behaviour=behaviour, max_batch_size=1, max_concurrent_batches=4)
-    s.dispatcher.apply(Batching(max_batch_size=1, max_concurrent_batches="auto"))
+    s.apply(Batching(max_batch_size=1, max_concurrent_batches="auto"))
     return s
 
 
@@ -62,7 +62,7 @@ def test_what_callers_did_wrong_and_a_broken_model_say_nothing_of_slots(sign: Re
     async def main():
         # NB: of several items, so that an answer of another number is not passed through as it is.
         s = Scripted(behaviour=lambda _: sign, max_batch_size=4, max_concurrent_batches=4)
-        s.dispatcher.apply(Batching(max_batch_size=4, max_concurrent_batches="auto", on_batch_error="Fail"))
+        s.apply(Batching(max_batch_size=4, max_concurrent_batches="auto", on_batch_error="Fail"))
         for _ in range(12):
             await asyncio.gather(s.ask(1), s.ask(2))
         assert s.dispatcher.slots == 4
@@ -80,7 +80,7 @@ def test_runs_of_isolation_are_no_batches():
             return failing or (said(500) if "bad" in run.items else None)
 
         s = Scripted(base=0.1, behaviour=behave, max_batch_size=8, max_concurrent_batches=4)
-        s.dispatcher.apply(Batching(max_batch_size=8, max_concurrent_batches="auto"))
+        s.apply(Batching(max_batch_size=8, max_concurrent_batches="auto"))
         for _ in range(4):
             await asyncio.gather(*(s.ask("bad" if number < 2 else number) for number in range(8)))
             await asyncio.sleep(200.0)

@@ -159,7 +159,7 @@ def test_a_knob_that_is_turned_is_in_effect_at_the_next_arrival_or_cut(knob: str
 
         def turn() -> None:
             if change is not None:
-                s.dispatcher.apply(Batching(**{**case.common, **change}))
+                s.apply(Batching(**{**case.common, **change}))
 
         found = await case.look(s, turn)
         assert got(await running) == ["runs"], "what runs is not disturbed"
@@ -182,7 +182,7 @@ def test_a_request_keeps_the_deadline_that_it_was_accepted_with(knob: str):
             await s.ask(number)
         tasks = [s.ask("runs"), s.ask("waits")]
         await asyncio.sleep(0.1)
-        s.dispatcher.apply(Batching(max_batch_size=1, **{knob: 1000}))
+        s.apply(Batching(max_batch_size=1, **{knob: 1000}))
         assert [got(await task) for task in tasks] == [["runs"], ["waits"]]
         assert s.work(1).deadline == s.loop.time() + 1.0
         await s.close()

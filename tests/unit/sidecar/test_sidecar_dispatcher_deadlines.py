@@ -157,7 +157,7 @@ def test_more_urgent_levels_go_first_and_a_change_of_levels_counts_for_the_queue
         await asyncio.sleep(0.1)
         tasks = [s.ask(n, x_penstock_priority=level) for n, level in ((1, "3"), (2, "1"))]
         await asyncio.sleep(0.1)
-        s.dispatcher.apply(Batching(max_batch_size=1))
+        s.apply(Batching(max_batch_size=1))
         await asyncio.gather(first, *tasks)
         assert s.batches()[4:] == [[0], [1], [2]]
         await s.close()
@@ -190,7 +190,7 @@ def test_auto_finds_more_slots_where_they_pay():
         tasks = [s.ask(n, timeout=1000.0) for n in range(3000)]
         await asyncio.gather(*tasks, return_exceptions=True)
         assert s.dispatcher.slots > 4
-        s.dispatcher.apply(Batching(max_concurrent_batches=2))
+        s.apply(Batching(max_concurrent_batches=2))
         assert s.dispatcher.slots == 2
         await s.close()
 

@@ -176,10 +176,10 @@ def test_a_change_of_policy_counts_for_those_that_wait_already():
         tasks = [await later(s, number, x_tenant="flood") for number in range(3)]
         with pytest.raises(PenstockError):
             await s.ask("a", x_tenant="a")
-        s.dispatcher.apply(Batching(max_batch_size=1, max_queued_items=2, fairness=TENANTS))
+        s.apply(Batching(max_batch_size=1, max_queued_items=2, fairness=TENANTS))
         light = s.ask("a", x_tenant="a")
         assert (await refused(tasks[2])).reason is Reason.QUEUE_FULL
-        s.dispatcher.apply(Batching(max_batch_size=1, max_queued_items=2))
+        s.apply(Batching(max_batch_size=1, max_queued_items=2))
         with pytest.raises(PenstockError):
             await s.ask("b", x_tenant="b")
         assert [got(await task) for task in (*tasks[:2], light)] == [[0], [1], ["a"]]

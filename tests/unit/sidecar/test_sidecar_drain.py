@@ -25,7 +25,7 @@ class World:
         self.refused_queued: list[float] = []
         self.events: list[tuple[float, str]] = []
         self.drain = Drain(
-            flow=self,
+            requests=self,
             connections=self,
             propagation_delay=propagation_delay,
             timeout=timeout,

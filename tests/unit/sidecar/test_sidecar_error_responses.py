@@ -59,7 +59,7 @@ class World:
             batching=policy,
             observer=self.metrics,
             clock=time.monotonic,
-            passthrough=self.passthrough,
+            unbatched=self.passthrough,
         )
         self.handler = SidecarHandler(
             dispatcher=self.dispatcher,
@@ -250,7 +250,7 @@ def test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile(se
                 x_penstock_priority=chance.choice("123"),
             )
             told = dispatcher.keys.read(work.request.headers)
-            refused = dispatcher.check_head(
+            refused = dispatcher.admission.check_head(
                 work.request.target, told, work.arrived, work.deadline, work.expires
             )
             work.future = s.loop.create_future()

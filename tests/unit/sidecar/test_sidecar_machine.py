@@ -44,7 +44,7 @@ class Watched(Scripted):
     def __init__(self, batching: Batching, *, tasks: bool) -> None:
         self.tasks = tasks
         super().__init__(base=0.3, item=0.02)
-        self.dispatcher.apply(batching)
+        self.apply(batching)
         self.fault = "ok"
         self.paused = False
         self.cut: list[set[int]] = []
@@ -86,7 +86,7 @@ class Watched(Scripted):
                 loads[each.share] += each.left
         urgent = sum(each.left for each in works if levels[each] < work.level)
         free = max(0, dispatcher.slots - self.running)
-        limit = max(dispatcher.queued, dispatcher.room + free * batching.max_batch_size)
+        limit = max(dispatcher.queued, dispatcher.queue_limit + free * batching.max_batch_size)
         part = max(1, (limit - urgent) / len({work.share, *loads}))
         return loads[work.share] + 1 <= part and any(load > part for load in loads.values())
 
@@ -194,7 +194,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(batching=POLICIES)
     def change(self, batching: Batching) -> None:
-        self.model.dispatcher.apply(batching)
+        self.model.apply(batching)
         self.run(settle())
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 0.5, 4.0]))

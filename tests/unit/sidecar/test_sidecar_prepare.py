@@ -38,7 +38,7 @@ class Processes(World):
         self.loop = asyncio.get_running_loop()
         super().__init__()
         self.reconfigure = Reconfigure(
-            "/conf", send=self.model.prepare, flow=self, changed=lambda: None, settled=False
+            "/conf", send=self.model.prepare, requests=self, changed=lambda: None, settled=False
         )
         made = Warmup(warmup, timeout=10, send=self.model.prepare, clock=self.loop.time)
         self.readiness = Readiness(reconfigure=self.reconfigure, warmup=made, changed=lambda: None)

@@ -221,13 +221,13 @@ async def an_urgent_one_comes(s: Scripted, tasks: list[asyncio.Task[Outcome]]) -
 
 
 async def batches_become_larger(s: Scripted, _tasks: list[asyncio.Task[Outcome]]) -> list[list[int]]:
-    s.dispatcher.apply(Batching(max_batch_size=3))
+    s.apply(Batching(max_batch_size=3))
     await asyncio.sleep(0.1)
     return [[2, 3, 4], [5]]
 
 
 async def all_are_of_other_keys(s: Scripted, tasks: list[asyncio.Task[Outcome]]) -> list[list[int]]:
-    s.dispatcher.apply(Batching(max_batch_size=2, batch_key_headers=("x-tenant",)))
+    s.apply(Batching(max_batch_size=2, batch_key_headers=("x-tenant",)))
     await asyncio.sleep(0.1)
     return [[2], [3], [4], [5]]
 

@@ -146,12 +146,12 @@ async def test_what_passes_beside_the_batches_is_shown_in_the_queue(
     asks = [("/v1/embeddings", {"model": "m", "input": str(number)}) for number in range(2)]
     asks += [("/v1/chat/completions", {"model": "m"}) for _ in range(4)]
     asked = [asyncio.create_task(pair.ask(path, json=body)) for path, body in asks]
-    await pair.until_state(queued=4, ongoing=2, passthrough={"queued": 3, "ongoing": 1})
+    await pair.until_state(queued=4, ongoing=2, passing={"queued": 3, "ongoing": 1})
     (line,) = (await pair.admin_get("/queue")).document["lines"]
     assert line["requests"] == 1
     await pair.ask("/-/gate?open=1", base=pair.model_url)
     assert [(await task).status for task in asked] == [200] * 6
-    await pair.until_state(queued=0, ongoing=0, passthrough={"queued": 0, "ongoing": 0})
+    await pair.until_state(queued=0, ongoing=0, passing={"queued": 0, "ongoing": 0})
 
 
 async def test_the_binary_example_in_a_batch(start: Callable[..., Any]):

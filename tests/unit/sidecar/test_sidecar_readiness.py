@@ -27,7 +27,9 @@ class World:
         self.calm = asyncio.Event()
         self.calm.set()
         self.paused = False
-        self.reconfigure = Reconfigure(path, send=self.send, flow=self, changed=lambda: None, settled=settled)
+        self.reconfigure = Reconfigure(
+            path, send=self.send, requests=self, changed=lambda: None, settled=settled
+        )
         requests = tuple(Request("POST", f"/warm{n}", (), b"") for n in range(warmup))
         self.readiness = Readiness(
             reconfigure=self.reconfigure,

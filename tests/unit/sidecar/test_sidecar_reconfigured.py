@@ -98,7 +98,7 @@ class World:
         self.lose = False
         self.changes = 0
         self.reconfigure = Reconfigure(
-            "/conf", send=self.send, flow=self, changed=self._changed, settled=True, secret="s3cret"
+            "/conf", send=self.send, requests=self, changed=self._changed, settled=True, secret="s3cret"
         )
 
     async def send(self, request: Request, timeout: float) -> Response:

@@ -99,7 +99,7 @@ class World:
             batching=settings.batching,
             observer=metrics,
             clock=time.monotonic,
-            passthrough=passthrough,
+            unbatched=passthrough,
             trace=self.tracing.send,
             streamed=None if protocol != "envelope" else self.streamed_sends(),
         )

@@ -1,0 +1,74 @@
+"""When the dispatcher looks at its queue: once after each turn of the loop that had news, and by a timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock_wire.process import log
+
+TIMER_SLACK = 0.0005
+"""uvloop's timers have a resolution of 1 ms and may fire this much early."""
+RETRY_SECONDS = 1.0
+"""After a look that failed, which is a fault of ours."""
+
+
+class Turns:
+    """Calls `look` soon after each `schedule`, once for all of them, and at the time that it returned last.
+
+    Args:
+        look: looks; returns when to look again, in the clock's time, None where only an event asks for it.
+        clock: the monotonic time in seconds.
+
+    Attributes:
+        alive: whether anything is looked at.
+        scheduled: the next look is under way.
+    """
+
+    __slots__ = ("_clock", "_look", "_loop", "_reads_on", "_timer", "_timer_at", "alive", "scheduled")
+
+    def __init__(self, look: Callable[[], float | None], clock: Callable[[], float]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._look = look
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._reads_on = False
+        self.alive = False
+        self.scheduled = False
+
+    def schedule(self) -> None:
+        """Look in the loop's next turn."""
+        if not self.scheduled:
+            self.scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def schedule_after_reading(self) -> None:
+        """Look when the loop has read what has come to its sockets."""
+        self._reads_on = True
+        self.schedule()
+
+    def _turn(self) -> None:
+        self.scheduled = self._reads_on
+        if self._reads_on:
+            # NB: what is called soon from here is called after the loop has read what is there to be read.
+            self._reads_on = False
+            self._loop.call_soon(self._turn)
+            return
+        if not self.alive:
+            return
+        try:
+            again = self._look()
+        except Exception as error:
+            log("dispatch failed", level="error", error=repr(error))
+            again = self._clock() + RETRY_SECONDS
+        if again is not None and (self._timer is None or again < self._timer_at):
+            if self._timer is not None:
+                self._timer.cancel()
+            # NB: not `call_at`: uvloop's own time is cached and in whole milliseconds, so clocks may differ.
+            self._timer_at = again
+            self._timer = self._loop.call_later(max(0.0, again - self._clock()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.schedule()
