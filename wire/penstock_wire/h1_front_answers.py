@@ -20,6 +20,7 @@ from penstock_wire.h1_front_known import Known, KnownHeads
 from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
 from penstock_wire.process import log
+from penstock_wire.silence import nothing_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -464,6 +465,27 @@ class AnswerSide:
     def abort(self) -> None:
         """Close now, whatever is under way."""
         self._transport.abort()
+
+    # -- making way for a new connection ------------------------------------------------------------------
+
+    def standing(self) -> tuple[bool, float] | None:
+        """How it stands where one connection has to make way: the least makes way first.
+
+        Returns:
+            Whether a request or its answer is under way, and since when that or the waiting is; None where
+            the connection has not begun or has ended.
+        """
+        if self not in self._front.connections:
+            return None
+        return (self._current is not None or self._tunnel is not None or self._paused, self._since)
+
+    def make_way(self) -> bool:
+        """Close now, unless something has come that the loop has not handed over yet; whether it did."""
+        if not nothing_waits(self._transport):
+            return False
+        self._front.connections.discard(self)
+        self._transport.abort()
+        return True
 
     def _pause(self, holder: int) -> None:
         if not self._holders and not self._transport.is_closing():
