@@ -150,6 +150,8 @@ class Acceptor:
             address = unmapped(str(peer[0]))
             if not self._room(address):
                 sock.close()
+                if self._evicting:
+                    return  # those that wait may be accepted when the loop has handed over what has come
                 continue
             connection = self._make()
             self._seats[connection] = address

@@ -480,8 +480,9 @@ class AnswerSide:
         return (self._current is not None or self._tunnel is not None or self._paused, self._since)
 
     def make_way(self) -> bool:
-        """Close now, unless something has come that the loop has not handed over yet; whether it did."""
-        if not nothing_waits(self._transport):
+        """Close now, unless a request has come that the loop has not handed over yet; whether it did."""
+        resting = self._phase == PLAIN and self._current is None and not (self._lingering or self._paused)
+        if resting and not nothing_waits(self._transport):
             return False
         self._front.connections.discard(self)
         self._transport.abort()

@@ -244,3 +244,13 @@ async def test_a_port_that_evicts_is_open_however_it_is_filled(
         assert len(server.acceptor) <= 40
     await server.let_go()
     assert server.acceptor._by_address == {}
+
+
+async def test_a_request_that_has_come_does_not_make_way(evicting: Callable[..., Any]) -> None:
+    """Though the loop meets the newcomer first."""
+    server = await evicting(most=40, per_address=1)
+    reader = await server.silent(OTHER)
+    await until(lambda: len(server.front.connections) == 1)
+    with socket.create_connection(server.listener.address, source_address=(OTHER, 0)):
+        server.opened[-1].write(GET)
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
