@@ -233,7 +233,7 @@ async def test_who_waits_longest_for_a_request_makes_way(evicting: Callable[...,
 async def test_a_port_that_evicts_is_open_however_it_is_filled(
     evicting: Callable[..., Any], says: bytes
 ) -> None:
-    """Many addresses fill it, again and again; a newcomer is answered, and so is one of an address that is full."""
+    """Many addresses fill it, again and again; a newcomer is answered, also one of a full address."""
     server = await evicting(most=40, per_address=4)
     for _ in range(3):
         for number in range(2, 14):
