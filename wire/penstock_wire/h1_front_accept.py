@@ -30,7 +30,7 @@ ACCEPT_PAUSE = 1.0
 """Seconds without accepting where the process has no file descriptor left."""
 
 EVICTED_SHARE = 16
-"""At the limit in all, of so many connections one is looked up to go next: a look goes through all of them."""
+"""At the limit in all, one of so many connections is looked up to go next; each look goes through all."""
 
 
 def close(server: asyncio.Server, backlog: int) -> list[socket.socket]:

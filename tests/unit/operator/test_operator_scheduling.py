@@ -19,12 +19,12 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 @given(SCHEDULING)
 def test_what_the_apiserver_takes_passes_as_it_is(members: dict[str, Any]) -> None:
-    """Of the same random members a cluster test renders pods (tests/cluster/test_quiet_operator.py)."""
+    """Of the same random members a cluster test renders pods (tests/cluster/test_apply_property.py)."""
     assert scheduling.read(json.dumps(members)) == members
 
 
 def test_the_rest_of_what_there_is_passes_too() -> None:
-    """Every member that the API has and the random ones lack; null is nothing; numbers as helm spells them."""
+    """Members that the random ones lack; null is nothing; a number may be spelled as helm does."""
     term = {
         "topologyKey": "zone",
         "namespaceSelector": None,
