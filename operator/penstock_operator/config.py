@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import socket
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from urllib.parse import urlsplit
 import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from penstock_operator.apply import quantity
+from penstock_operator import scheduling
+from penstock_operator.api.core import QUANTITY
 from penstock_operator.control.rotation import Lifetimes
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ConfigError
@@ -25,12 +27,16 @@ Duration = Annotated[str, Field(pattern=PATTERN)]
 SHORTEST_AUTHORITY = "1h"
 SHORTEST_CERTIFICATE = "10m"
 """Keys are looked at every few seconds: much shorter lives end before they are replaced."""
+LONGEST = "876000h"
+"""A hundred years: a certificate's end has a year of four digits."""
 
 
-def _at_least(shortest: str) -> AfterValidator:
+def _lifetime(shortest: str) -> AfterValidator:
     def check(text: str) -> str:
         if parse_ms(text) < parse_ms(shortest):
             raise ValueError(f"expected at least {shortest}")
+        if parse_ms(text) > parse_ms(LONGEST):
+            raise ValueError(f"expected at most {LONGEST}")
         return text
 
     return AfterValidator(check)
@@ -77,27 +83,17 @@ def _resources(text: str) -> str:
 
 
 def _quantities(part: object) -> bool:
-    return isinstance(part, dict) and all(quantity(value) is not None for value in part.values())
+    return isinstance(part, dict) and all(map(_is_quantity, part.values()))
 
 
-_SCHEDULING: dict[str, type] = {
-    "priorityClassName": str,
-    "nodeSelector": dict,
-    "tolerations": list,
-    "affinity": dict,
-    "topologySpreadConstraints": list,
-}
+def _is_quantity(value: object) -> bool:
+    if isinstance(value, str):
+        return re.fullmatch(QUANTITY, value) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _scheduling(text: str) -> str:
-    found = _parsed(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"expected a JSON object of {', '.join(_SCHEDULING)}")
-    for name, value in found.items():
-        if name not in _SCHEDULING:
-            raise ValueError(f"expected {', '.join(_SCHEDULING)}, found {name!r}")
-        if not isinstance(value, _SCHEDULING[name]):
-            raise ValueError(f"{name}: expected it as in core/v1")
+    scheduling.read(text)
     return text
 
 
@@ -148,11 +144,11 @@ class Config(BaseModel):
     ] = True
     authority_lifetime: Annotated[
         Duration,
-        _at_least(SHORTEST_AUTHORITY),
+        _lifetime(SHORTEST_AUTHORITY),
         Field(description="Life of the authority that signs the server's certificate."),
     ] = "8760h"
     certificate_lifetime: Annotated[
-        Duration, _at_least(SHORTEST_CERTIFICATE), Field(description="Life of the server's certificate.")
+        Duration, _lifetime(SHORTEST_CERTIFICATE), Field(description="Life of the server's certificate.")
     ] = "720h"
     authority_overlap: Annotated[
         Duration, Field(description="How long a new authority is told before it signs, and an old one after.")
@@ -319,9 +315,7 @@ class Config(BaseModel):
             report_url=self._report_url,
             router_replicas=self.router_replicas,
             router_resources=json.loads(self.router_resources),
-            router_scheduling={
-                name: value for name, value in json.loads(self.router_scheduling).items() if value
-            },
+            router_scheduling=scheduling.read(self.router_scheduling),
             router_cluster_role=self.router_cluster_role,
             network_policies=self.network_policies,
             backends_from=tuple(json.loads(self.backends_from)),

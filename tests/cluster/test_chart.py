@@ -70,9 +70,15 @@ MANY = (
         'networkPolicies.egress=[{"to":[{"ipBlock":{"cidr":"10.0.0.1/32"}}],"ports":[{"port":443}]}]',
     ),
     *("--set", "router.priorityClassName=system-cluster-critical", "--set", "router.nodeSelector.pool=edge"),
-    *("--set-json", 'router.tolerations=[{"key":"edge","operator":"Exists","tolerationSeconds":1000000}]'),
+    *(
+        "--set-json",
+        'router.tolerations=[{"key":"edge","operator":"Exists","effect":"NoExecute","tolerationSeconds":1000000}]',
+    ),
     *("--set-json", 'router.affinity={"podAffinity":{}}', "--set", "router.resources.requests.cpu=2"),
-    *("--set-json", 'router.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone"}]'),
+    *(
+        "--set-json",
+        'router.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]',
+    ),
     *(
         "--set-json",
         'operator.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]',
@@ -166,9 +172,13 @@ def test_the_operator_reads_what_the_chart_says_of_routers(
     assert found.router_scheduling == {
         "priorityClassName": "system-cluster-critical",
         "nodeSelector": {"pool": "edge"},
-        "tolerations": [{"key": "edge", "operator": "Exists", "tolerationSeconds": 1_000_000}],
+        "tolerations": [
+            {"key": "edge", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1_000_000}
+        ],
         "affinity": {"podAffinity": {}},
-        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone"}],
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+        ],
     }
 
 

@@ -9,12 +9,10 @@ from pydantic import Field
 from penstock_operator.api.base import Part
 from penstock_operator.api.fields import ANY_OBJECT, NOT_OURS, map_list, rules
 
+QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][0-9]+)?$"
+
 Quantity = Annotated[
-    int
-    | Annotated[
-        str,
-        Field(pattern=r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][0-9]+)?$", max_length=32),
-    ],
+    int | Annotated[str, Field(pattern=QUANTITY, max_length=32)],
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 """A resource quantity, such as 500m or 2Gi."""

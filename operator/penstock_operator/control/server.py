@@ -138,15 +138,20 @@ class ControlServer:
         self._alive = alive
         self._waits = waits
         # NB: two, so that however many connections there are to the one port, the other has its own.
-        # The port of the probes keeps its limit by address, or one client could shut the kubelet out.
+        # The port of the probes evicts: it takes each new connection, or whoever fills it could shut the
+        # kubelet out, and have the process restarted.
         self._pages_front, self._reports_front = (
             H1Front(
                 max_body_bytes=WHOLE_REPORT,
                 max_connections=MAX_CONNECTIONS,
                 max_per_address=most,
+                evicting=evicting,
                 pipelining=False,
             )
-            for most in (MAX_PER_ADDRESS, MAX_PER_ADDRESS if own_addresses else MAX_CONNECTIONS)
+            for most, evicting in (
+                (MAX_PER_ADDRESS, True),
+                (MAX_PER_ADDRESS if own_addresses else MAX_CONNECTIONS, False),
+            )
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._receiving: dict[str, int] = {}

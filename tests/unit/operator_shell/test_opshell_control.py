@@ -392,7 +392,8 @@ async def test_one_address_leaves_room_for_others(
 ) -> None:
     """Connections that say nothing count from the first moment, on both ports, and only for their address.
 
-    Where all pods may share one, it may have as many as there are, but on the port of the probes.
+    Where all pods may share one, it may have as many as there are, but on the port of the probes. There one
+    too many takes the place of the oldest.
     """
     monkeypatch.setattr("penstock_operator.control.server.MAX_PER_ADDRESS", 2)
     harness = Harness(check_peer=own)
@@ -404,17 +405,52 @@ async def test_one_address_leaves_room_for_others(
         silent = [
             await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(3)
         ]
-        limited = own or port == plain[1]
-        if limited:
-            assert await asyncio.wait_for(silent[2][0].read(), SECONDS) == b""
+        ended = 0 if port == plain[1] else 2 if own else None
+        if ended is not None:
+            assert await asyncio.wait_for(silent[ended][0].read(), SECONDS) == b""
         tls = client_context(authority.certificate) if port == reports[1] else None
         answer, other = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
         other.write(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
         assert (await asyncio.wait_for(answer.readline(), SECONDS)).startswith(b"HTTP/1.1 ")
-        assert [reader.at_eof() for reader, _ in silent] == [False, False, limited]
+        assert [reader.at_eof() for reader, _ in silent] == [number == ended for number in range(3)]
         other.close()
         for _, writer in silent:
             writer.close()
+    await harness.server.stop()
+
+
+REPORT = b"POST /reports/sidecar HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(
+    "says", [b"", REPORT[:30], REPORT[:-1], REPORT], ids=["nothing", "half a head", "half a body", "a report"]
+)
+async def test_whoever_fills_the_port_of_the_probes_keeps_no_probe_out(
+    monkeypatch: pytest.MonkeyPatch, says: bytes
+) -> None:
+    """Many addresses have all of its connections; a probe is answered, and Prometheus, each on a new one.
+
+    So it is when all of them wait for the answer that says that they are refused too often.
+    """
+    monkeypatch.setattr("penstock_operator.control.server.MAX_CONNECTIONS", 40)
+    monkeypatch.setattr("penstock_operator.control.server.MAX_PER_ADDRESS", 4)
+    monkeypatch.setattr("penstock_operator.control.server.BURST", 0.0)
+    harness = Harness()
+    host, port = await harness.server.start("127.0.0.1", 0)
+    opened = []
+    for number in range(10):
+        for _ in range(4):
+            source = (f"127.0.1.{number + 1}", 0)
+            opened.append(await asyncio.open_connection(host, port, local_addr=source))
+            opened[-1][1].write(says)
+    for path in ("/livez", "/readyz", "/metrics"):
+        answer, writer = await asyncio.open_connection(host, port)
+        opened.append((answer, writer))
+        writer.write(b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n" % path.encode())
+        assert await asyncio.wait_for(answer.readline(), SECONDS) == b"HTTP/1.1 200 OK\r\n"
+    assert sum(reader.at_eof() for reader, _ in opened) <= 3
+    for _, writer in opened:
+        writer.close()
     await harness.server.stop()
 
 

@@ -1,8 +1,8 @@
 """What RFC 9110 and 9112 say that a client or a gateway MUST do with answers, one row each.
 
-What it must do with requests is below, and, in the server's role, in test_h1_front_rfc.py. Rows that need
-more than bytes in, bytes out stand in test_h1_upstream.py (persistence, pipelining, retries: 9112 9) and
-test_h1_upstream_tunnels.py (9110 7.8), test_h1_upstream_streams.py (9112 7, 8).
+What it must do with requests is below, and, in the server's role, in test_http_server_rfc.py. Rows that need
+more than bytes in, bytes out stand in test_http_client.py (persistence, pipelining, retries: 9112 9) and
+test_http_client_tunnels.py (9110 7.8), test_http_client_streams.py (9112 7, 8).
 """
 
 from __future__ import annotations

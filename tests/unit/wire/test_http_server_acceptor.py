@@ -27,11 +27,13 @@ OTHER = "127.0.0.2"
 
 
 class Server:
-    def __init__(self, *, most: int, per_address: int, tls: bool) -> None:
-        self.front = H1Front(max_connections=most, max_per_address=per_address)
+    def __init__(self, *, most: int, per_address: int, tls: bool, evicting: bool = False) -> None:
+        self.front = H1Front(max_connections=most, max_per_address=per_address, evicting=evicting)
         self.authority = pki.make_authority(now=time.time(), life=DAY) if tls else None
         self.listener: H1Listener
         self.opened: list[asyncio.StreamWriter] = []
+        self.held: list[Exchange] = []
+        """Requests for /hold, which wait for an answer."""
 
     async def start(self) -> None:
         context = None
@@ -40,7 +42,10 @@ class Server:
             show(context, pki.issue(self.authority, names=("127.0.0.1",), now=time.time(), life=DAY))
 
         def service(exchange: Exchange) -> None:
-            exchange.answer(Response(200, (), b"ok"))
+            if exchange.request.path == "/hold":
+                self.held.append(exchange)
+            else:
+                exchange.answer(Response(200, (), b"ok"))
 
         listener: Any = await self.front.serve("127.0.0.1", 0, service, tls=context)
         self.listener = listener
@@ -50,10 +55,11 @@ class Server:
         assert isinstance(self.listener.server, Acceptor)
         return self.listener.server
 
-    async def silent(self, source: str = "127.0.0.1") -> asyncio.StreamReader:
-        """A connection that says nothing, not even of TLS."""
+    async def silent(self, source: str = "127.0.0.1", says: bytes = b"") -> asyncio.StreamReader:
+        """A connection that says nothing, not even of TLS, or a first piece of something."""
         reader, writer = await asyncio.open_connection(*self.listener.address, local_addr=(source, 0))
         self.opened.append(writer)
+        writer.write(says)
         return reader
 
     async def answered(self, source: str = "127.0.0.1") -> bool:
@@ -180,3 +186,71 @@ async def test_a_process_without_file_descriptors_accepts_again_later(
     monkeypatch.setattr(server.acceptor, "_sock", Exhausted())
     assert await server.answered()
     assert refused >= 3
+
+
+@pytest.fixture
+async def evicting() -> AsyncIterator[Callable[..., Any]]:
+    running: list[Server] = []
+
+    async def start(*, most: int, per_address: int) -> Server:
+        running.append(Server(most=most, per_address=per_address, tls=False, evicting=True))
+        await running[-1].start()
+        return running[-1]
+
+    yield start
+    for server in running:
+        for exchange in server.held:
+            exchange.answer(Response(200, (), b""))
+        for writer in server.opened:
+            writer.close()
+        await server.front.close(5)
+
+
+HALF = GET[:-2]
+BODY = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nhalf"
+HOLD = GET.replace(b"/ ", b"/hold ", 1)
+LATER = HOLD.replace(b": a", b": b")
+
+
+async def test_who_waits_longest_for_a_request_makes_way(evicting: Callable[..., Any]) -> None:
+    """Whatever of it has come; those whose request is under way go last, of these the oldest first."""
+    server = await evicting(most=6, per_address=2)
+    held = {}
+    for says in (HOLD, b"", HALF, BODY, LATER, GET):
+        held[says] = await server.silent(says=says, source=f"127.0.1.{len(held) + 1}")
+        await server.count(len(held))
+    assert await held[GET].readuntil(b"ok")
+    for goes in (b"", HALF, BODY, GET, HOLD, LATER):
+        asked = len(server.held)
+        await server.silent(f"127.0.2.{asked}", HOLD)
+        assert await closed(held.pop(goes))
+        await until(lambda asked=asked: len(server.held) > asked)
+        assert not any(each.at_eof() for each in held.values())
+        assert len(server.acceptor) == len(server.front.connections) == 6
+
+
+@pytest.mark.parametrize("says", [b"", HALF, BODY, GET, HOLD])
+async def test_a_port_that_evicts_is_open_however_it_is_filled(
+    evicting: Callable[..., Any], says: bytes
+) -> None:
+    """Many addresses fill it, again and again; a newcomer is answered, also one of a full address."""
+    server = await evicting(most=40, per_address=4)
+    for _ in range(3):
+        for number in range(2, 14):
+            for _ in range(5):
+                await server.silent(f"127.0.0.{number}", says)
+        assert await server.answered("127.0.1.1")
+        assert await server.answered("127.0.0.13")
+        assert len(server.acceptor) <= 40
+    await server.let_go()
+    assert server.acceptor._by_address == {}
+
+
+async def test_a_request_that_has_come_does_not_make_way(evicting: Callable[..., Any]) -> None:
+    """Though the loop meets the newcomer first."""
+    server = await evicting(most=40, per_address=1)
+    reader = await server.silent(OTHER)
+    await until(lambda: len(server.front.connections) == 1)
+    with socket.create_connection(server.listener.address, source_address=(OTHER, 0)):
+        server.opened[-1].write(GET)
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")

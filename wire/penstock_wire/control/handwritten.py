@@ -127,7 +127,7 @@ def _allowed(value: str | int, options: list[Any]) -> str:
     if not listed or type(value) in others or any(type(value) is type(e) and value == e for e in listed):
         return ""
     numbers = ["a number"] if int in others else []
-    return " or ".join([*numbers, *map(str, listed)])
+    return " or ".join([*numbers, *(str(each) or '""' for each in listed)])
 
 
 _KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {

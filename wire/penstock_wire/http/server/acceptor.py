@@ -3,23 +3,44 @@
 `Acceptor` counts them when they are accepted, before any TLS handshake, in all and by address. A server of
 asyncio shakes hands first and makes the connection known after that. A client that sends nothing holds 50 KiB
 until the handshake's time is over, uncounted.
+
+At a limit the new connection is closed; or, with `evicting`, an older one, so that whoever holds connections
+shuts nobody out: the one that has waited longest for a request (as nginx does with reusable connections), and
+where all have a request under way, the one whose request is the oldest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import os
 import socket
 import ssl
-from collections import Counter
-from collections.abc import Callable
-from typing import cast
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol, cast
 
 from penstock_wire.addresses import unmapped
 from penstock_wire.http.server import limits
 
+
+class Seated(Protocol):
+    """A connection that was accepted: `connection.H1Connection`."""
+
+    def standing(self) -> tuple[bool, float] | None:
+        """Whether a request is under way, and since when; None before its beginning and after its end."""
+        ...
+
+    def make_way(self) -> bool:
+        """Close now, unless a request has just come; whether it did."""
+        ...
+
+
 ACCEPT_PAUSE = 1.0
 """Seconds without accepting where the process has no file descriptor left."""
+
+EVICTED_SHARE = 16
+"""At the limit in all, one of so many connections is looked up to go next; each look goes through all."""
 
 
 def close(server: asyncio.Server, backlog: int) -> list[socket.socket]:
@@ -49,7 +70,7 @@ def close(server: asyncio.Server, backlog: int) -> list[socket.socket]:
 
 
 class Acceptor:
-    """Accepts connections, and closes at once what is too many.
+    """Accepts connections, and closes what is too many.
 
     It has of an `asyncio.Server` what a listener uses.
 
@@ -61,18 +82,20 @@ class Acceptor:
         most: connections at once.
         per_address: of these, from one address.
         backlog: connections that are accepted in one go.
+        evicting: at a limit, close an older connection and not the new one; without TLS only.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
-        make: Callable[[], object],
+        make: Callable[[], Seated],
         *,
         tls: ssl.SSLContext | None,
         most: int,
         per_address: int,
         backlog: int,
+        evicting: bool,
     ) -> None:
         self._loop = loop
         self._sock = sock
@@ -81,8 +104,10 @@ class Acceptor:
         self._most = most
         self._per_address = per_address
         self._backlog = backlog
-        self._seats: dict[object, str] = {}
-        self._by_address: Counter[str] = Counter()
+        self._evicting = evicting
+        self._seats: dict[Seated, str] = {}
+        self._by_address: dict[str, dict[Seated, None]] = {}
+        self._next: deque[tuple[tuple[bool, float], Seated]] = deque()
         self._beginning: set[asyncio.Task[None]] = set()
         self._resume: asyncio.TimerHandle | None = None
         self._closed = False
@@ -113,12 +138,13 @@ class Acceptor:
         for task in self._beginning:
             task.cancel()
 
-    def release(self, connection: object) -> None:
+    def release(self, connection: Seated) -> None:
         """A connection has ended, or never began."""
         address = self._seats.pop(connection, None)
         if address is not None:
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
+            of_address = self._by_address[address]
+            del of_address[connection]
+            if not of_address:
                 del self._by_address[address]
 
     def _accept(self) -> None:
@@ -132,21 +158,46 @@ class Acceptor:
                 self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept_again)
                 return
             address = unmapped(str(peer[0]))
-            if len(self._seats) >= self._most or self._by_address[address] >= self._per_address:
+            if not self._room(address):
                 sock.close()
+                if self._evicting:
+                    return  # those that wait may be accepted when the loop has handed over what has come
                 continue
             connection = self._make()
             self._seats[connection] = address
-            self._by_address[address] += 1
+            self._by_address.setdefault(address, {})[connection] = None
             sock.settimeout(0.0)
             task = self._loop.create_task(self._begin(connection, sock))
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
 
+    def _room(self, address: str) -> bool:
+        """Whether there is room for a connection of an address, which evicting makes where there is none."""
+        of_address = self._by_address.get(address, {})
+        if len(of_address) >= self._per_address:
+            return self._evicting and self._evict(_first(of_address, self._per_address))
+        if len(self._seats) < self._most:
+            return True
+        if not self._evicting:
+            return False
+        if self._evict(self._next):
+            return True
+        self._next = _first(self._seats, max(1, self._most // EVICTED_SHARE))
+        return self._evict(self._next)
+
+    def _evict(self, candidates: deque[tuple[tuple[bool, float], Seated]]) -> bool:
+        """Close the first of these that stands as it did; False where there is none."""
+        while candidates:
+            standing, connection = candidates.popleft()
+            if connection.standing() == standing and connection.make_way():
+                self.release(connection)
+                return True
+        return False
+
     def _accept_again(self) -> None:
         self._loop.add_reader(self._sock.fileno(), self._accept)
 
-    async def _begin(self, connection: object, sock: socket.socket) -> None:
+    async def _begin(self, connection: Seated, sock: socket.socket) -> None:
         begun = False
         try:
             await self._loop.connect_accepted_socket(
@@ -162,3 +213,10 @@ class Acceptor:
         finally:
             if not begun:
                 self.release(connection)
+
+
+def _first(connections: Iterable[Seated], number: int) -> deque[tuple[tuple[bool, float], Seated]]:
+    """The first to be evicted, with how each stands; of equals the one that was accepted first."""
+    standing = ((each.standing(), each) for each in connections)
+    begun = [(found, each) for found, each in standing if found is not None]
+    return deque(heapq.nsmallest(number, begun, key=lambda pair: pair[0]))

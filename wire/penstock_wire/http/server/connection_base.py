@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
+from penstock_wire.http.client.peer_liveness import nothing_waits
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
 from penstock_wire.http.server.head_cache import CachedHead, HeadCache
@@ -463,6 +464,28 @@ class AnswerSide:
     def abort(self) -> None:
         """Close now, whatever is under way."""
         self._transport.abort()
+
+    # -- making way for a new connection ------------------------------------------------------------------
+
+    def standing(self) -> tuple[bool, float] | None:
+        """How it stands where one connection has to make way: the least makes way first.
+
+        Returns:
+            Whether a request or its answer is under way, and since when that or the waiting is; None where
+            the connection has not begun or has ended.
+        """
+        if self not in self._front.connections:
+            return None
+        return (self._current is not None or self._tunnel is not None or self._paused, self._since)
+
+    def make_way(self) -> bool:
+        """Close now, unless a request has come that the loop has not handed over yet; whether it did."""
+        resting = self._phase == PLAIN and self._current is None and not (self._lingering or self._paused)
+        if resting and not nothing_waits(self._transport):
+            return False
+        self._front.connections.discard(self)
+        self._transport.abort()
+        return True
 
     def _pause(self, holder: int) -> None:
         if not self._holders and not self._transport.is_closing():

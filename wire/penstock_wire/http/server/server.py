@@ -35,6 +35,8 @@ class H1Front:
         max_connections: connections open at once; a further one is closed at once.
         max_per_address: where it is set, of these from one address; then they are counted when they are
             accepted (`acceptor`), not when they have shaken hands.
+        evicting: at a limit, close an older connection and not the new one; with `max_per_address` and
+            without TLS only.
         backlog: connections that may wait to be accepted.
         pipelining: take requests behind one that is not answered yet; else they are 400, and the last.
     """
@@ -45,6 +47,7 @@ class H1Front:
         max_body_bytes: int = limits.MAX_BODY_BYTES,
         max_connections: int = limits.MAX_CONNECTIONS,
         max_per_address: int | None = None,
+        evicting: bool = False,
         backlog: int = 1024,
         pipelining: bool = True,
     ) -> None:
@@ -57,6 +60,7 @@ class H1Front:
         self.now = time.monotonic()
         """The time in seconds, as of the last sweep: what a connection notes at each request."""
         self.max_per_address = max_per_address
+        self.evicting = evicting
         self.backlog = backlog
         self._listeners: set[H1Listener] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -104,6 +108,7 @@ class H1Front:
                 most=self.max_connections,
                 per_address=self.max_per_address,
                 backlog=self.backlog,
+                evicting=self.evicting,
             )
         else:
             where: dict[str, Any] = {"host": host, "port": port, "reuse_port": reuse_port or None}

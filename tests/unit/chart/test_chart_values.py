@@ -1,0 +1,121 @@
+"""Values that make no sense are refused by helm, and by the same limits as the operator's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock_operator import config as configuration
+from penstock_operator.config import LONGEST, SHORTEST_AUTHORITY, SHORTEST_CERTIFICATE
+from penstock_operator.errors import ConfigError
+from penstock_wire.durations import format_ms, parse_ms
+from tests.support.chart import helm
+
+IMAGES = ("--set", "images.prefix=registry.example/penstock")
+
+
+def refused_by_helm(values: dict[str, Any]) -> str:
+    """What helm says to these values by their paths; nothing where it renders the chart."""
+    sets = [word for path, value in values.items() for word in ("--set-json", f"{path}={json.dumps(value)}")]
+    done = helm("template", *IMAGES, *sets)
+    return done.stderr if done.returncode else ""
+
+
+def refused_by_the_operator(*arguments: str) -> str:
+    """What the operator says to these arguments; nothing where it takes them."""
+    try:
+        configuration.parse(arguments)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def around(limit: str) -> list[tuple[str, int]]:
+    """A duration at a limit, one below it and one above, in several spellings."""
+    at = parse_ms(limit)
+    spelled = [f"{at}ms", f"0h{at // 60_000}m", f"{at // 3_600_000}h{at % 3_600_000 // 60_000}m00s"]
+    return [(limit, 0), *((one, 0) for one in spelled), (f"{at - 1}ms", -1), (f"{limit}01ms", 1)]
+
+
+LIFETIMES = [
+    pytest.param(name, text, wanted, id=f"{name}-{text[:24]}")
+    for name, least in (("authority", SHORTEST_AUTHORITY), ("certificate", SHORTEST_CERTIFICATE))
+    for text, wanted in (
+        *((text, f"at least {least}" if side < 0 else "") for text, side in around(least)),
+        *((text, f"at most {LONGEST}" if side > 0 else "") for text, side in around(LONGEST)),
+        ("0s", f"at least {least}"),
+        ("010h", ""),
+        ("9" * 19 + "ms", f"at most {LONGEST}"),
+        ("9" * 400 + "h", f"at most {LONGEST}"),
+        ("999999999999h" * 9, f"at most {LONGEST}"),
+        *((text, "pattern") for text in ("", "1d", "1.5h", "-1h", "1 h", "10", "1h\n", "h")),
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "text", "wanted"), LIFETIMES)
+def test_lifetimes_have_the_operators_limits(name: str, text: str, wanted: str) -> None:
+    """What the chart takes the operator takes, and the other way round; both name it and the limit."""
+    overlap = "1s"
+    by_helm = refused_by_helm({f"reports.{name}Lifetime": text, "reports.authorityOverlap": overlap})
+    by_operator = refused_by_the_operator(f"--{name}-lifetime={text}", f"--authority-overlap={overlap}")
+    assert (wanted == "", wanted == "") == (by_helm == "", by_operator == "")
+    if wanted:
+        assert wanted in by_helm
+        assert wanted in by_operator
+        assert f"{name}Lifetime" in by_helm
+        assert f"--{name}-lifetime: " in by_operator
+
+
+@pytest.mark.parametrize("life", [SHORTEST_AUTHORITY, "8760h", "100m1s", LONGEST])
+def test_an_overlap_is_at_most_a_sixth_of_the_authoritys_life(life: str) -> None:
+    most = parse_ms(life) // 6
+    for milliseconds, fits in ((0, True), (most, True), (most + 1, False)):
+        overlap = format_ms(milliseconds)
+        by_helm = refused_by_helm({"reports.authorityLifetime": life, "reports.authorityOverlap": overlap})
+        by_operator = refused_by_the_operator("--authority-lifetime", life, "--authority-overlap", overlap)
+        assert (by_helm == "", by_operator == "") == (fits, fits)
+        if not fits:
+            assert f"a sixth of reports.authorityLifetime ({life}), found {overlap}" in by_helm
+            assert f"a sixth of the authority's lifetime ({life})" in by_operator
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        *((value, True) for value in (1, 0, 0.5, 1e6, "1", "500m", ".5", "1.", "2Gi", "1e3", "1E", "100n")),
+        *((value, False) for value in (-1, "", "much", "1 Gi", "-1", "1gi", "1e", "NaN", "1_0", True, None)),
+    ],
+)
+def test_a_routers_resources_are_quantities_for_both(value: Any, fits: bool) -> None:
+    """A typing error is refused before any router is rendered with it."""
+    by_helm = refused_by_helm({"router.resources.requests.memory": value})
+    text = json.dumps({"requests": {"memory": value}})
+    by_operator = refused_by_the_operator("--router-resources", text)
+    if value is None:
+        assert by_helm == ""  # helm drops what is null
+    else:
+        assert (by_helm == "") == fits
+    assert (by_operator == "") == fits
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("router.tolerations", [{"ke": "a"}], "'ke' not allowed"),
+        ("router.tolerations", [{"key": "a", "tolerationSeconds": "1"}], "want null or integer"),
+        ("router.affinity", {"nodeAfinity": {}}, "'nodeAfinity' not allowed"),
+        ("router.affinity", {"nodeAffinity": []}, "got array, want null or object"),
+        ("router.nodeSelector", {"disk": True}, "got boolean, want string"),
+        ("router.topologySpreadConstraints", [{"maxSkew": 1, "topologyKey": "zone"}], "whenUnsatisfiable"),
+    ],
+)
+def test_where_routers_run_has_the_apis_members(path: str, value: Any, message: str) -> None:
+    """As far as the schema goes; the operator checks the rest when it starts."""
+    by_helm = refused_by_helm({path: value})
+    assert message in by_helm
+    assert f"at '/{path.replace('.', '/')}" in by_helm
+    name = path.removeprefix("router.")
+    assert refused_by_the_operator("--router-scheduling", json.dumps({name: value}))
