@@ -24,6 +24,9 @@ from penstock_operator.kinds import LEASE
 UNANSWERED = 1.5
 """Seconds until a Lease is asked for again that is nobody else's, as far as we know: the call failed."""
 
+ARRIVES = 3.0
+"""Seconds that a write which was sent in a leader's last moment may take to arrive."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
@@ -40,6 +43,11 @@ class LeaseTimes:
     renew_within: float = 7.0
     retry: float = 1.5
     again: float = 0.5
+
+    @property
+    def settle(self) -> float:
+        """After how long nobody acts by what a Lease was before it was changed, deleted or made."""
+        return self.renew_within + ARRIVES
 
 
 class Elector:
@@ -59,7 +67,8 @@ class Elector:
         refused: called with why where the apiserver does not let us ask for the Lease, with "" when we lead.
         takes: False to hold no Lease, but to lead for as long as nobody else holds this one.
         settles: make the Lease by an apply, which needs no right but to this one name, and lead by one that
-            was made or found free only when it was still so `renew_within` seconds later; see `installation`.
+            was made or found free only when it was still so `LeaseTimes.settle` seconds later; see
+            `installation`.
         kept_seconds: how long a Lease that is given back stays ours in the eyes of the others.
     """
 
@@ -217,11 +226,11 @@ class Elector:
         self._held, self._settled_at = held, since
         self._refused("")
         if since == float("-inf"):
-            self._settled_at = self._clock.time() + self._times.renew_within
+            self._settled_at = self._clock.time() + self._times.settle
             self._held_by(self._identity)
             self._log(
                 "waiting until nobody else can lead", lease=f"{self._namespace}/{self._name}",
-                seconds=self._times.renew_within,
+                seconds=self._times.settle,
             )  # fmt: skip
         return False
 

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 _SPECIAL = heads.SPECIAL
 _METHODS = heads.METHODS
 _MAX_FIELDS = limits.MAX_FIELDS
-_MAX_HEAD_BYTES = limits.MAX_HEAD_BYTES
 
 
 @mypyc_attr(native_class=False)
@@ -99,6 +98,7 @@ class H1Connection(AnswerSide):
         self._front.connections.discard(self)
         self._listener.leave(self)
         self._parser = None  # it holds this connection
+        self._hold(0)
         self._line = None
         self._behind = b""
         reader, self._reader = self._reader, None
@@ -190,8 +190,12 @@ class H1Connection(AnswerSide):
         """A request has begun to come, and not ended."""
         if self._last:
             return
-        if self._dry_bytes > limits.MAX_HEAD_BYTES:
-            self._refuse(heads.head_too_large(self._url, limits.MAX_HEAD_BYTES))
+        if self._dry_bytes > self._front.max_head_bytes:
+            self._refuse(heads.head_too_large(self._url, self._front.max_head_bytes))
+        elif max(len(self._fields), len(self._special)) > _MAX_FIELDS:
+            self._refuse(heads.fields_too_large(f"expected at most {_MAX_FIELDS} header fields"))
+        elif self._front.max_unfinished_bytes and self._count_unfinished() > self._front.max_unfinished_bytes:
+            self._refuse(heads.no_room())
         elif self._phase == BODY:
             if self._left > 0:
                 self._mode = BYPASS  # what comes next is body to its last byte, and needs no parser
@@ -244,8 +248,8 @@ class H1Connection(AnswerSide):
                 length = int(value)
             else:
                 common = False
-        if self._dry_bytes > _MAX_HEAD_BYTES or len(fields) > _MAX_FIELDS:
-            _check_size(url, fields)
+        if self._dry_bytes > self._front.max_head_bytes or len(fields) > _MAX_FIELDS:
+            heads.check_size(url, fields, self._front.max_head_bytes)
         self._dry_bytes = 0
         self._phase = BODY
         # NB: without a Connection field the parser keeps connections of HTTP/1.1 alone.
@@ -337,6 +341,8 @@ class H1Connection(AnswerSide):
             raise _EndedError
         exchange, self._incoming = self._incoming, None
         self._dry_bytes = self._left = 0
+        if self._held:
+            self._hold(0)
         self._phase = PLAIN
         self._since = self._front.now
         if self._special or self._fields:  # trailers
@@ -585,15 +591,3 @@ class H1Connection(AnswerSide):
             ending = self._transport.is_closing()
             if not ending and not self._fresh and nothing_waits(self._transport):
                 self._transport.close()
-
-
-def _check_size(url: bytes, fields: heads.Fields) -> None:
-    """Refuse a head that is too large.
-
-    Raises:
-        PenstockError: 414 or 431.
-    """
-    if len(fields) > _MAX_FIELDS:
-        raise heads.fields_too_large(f"expected at most {_MAX_FIELDS} header fields")
-    if len(url) + sum(len(name) + len(value) for name, value in fields) > _MAX_HEAD_BYTES:
-        raise heads.head_too_large(url, _MAX_HEAD_BYTES)
