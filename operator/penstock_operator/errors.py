@@ -17,6 +17,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class OperatorError(Exception):
     """Root of all errors of the operator."""

@@ -11,15 +11,15 @@ One that is limited to a namespace has the Lease of that namespace, and stands b
 for all namespaces leads: those who are limited to different namespaces act side by side.
 
 Two never act at once, whatever becomes of the Lease and of calls about it. Whoever leads does so until
-`renew_within` after the beginning of its last call that succeeded, by its own monotonic clock (`fence.py`); what
-it sent by then arrives by `LeaseTimes.settle` after it. So
+`renew_within` after the beginning of its last call that succeeded, by its own monotonic clock (`fence.py`);
+what it sent by then arrives by `LeaseTimes.settle` after it. So
 
-1. A Lease that was made, or was free, is first only claimed: by a write that carries the version that was read,
-   and without `acquireTime`. `settle` seconds after its answer nobody acts any more by what the Lease was before
-   (an operator for all namespaces whose Lease was deleted under it while it could not call, one that made it at
-   the same moment, one that is limited to a namespace and saw nobody). Then the claim is written once more,
-   with `acquireTime` and with the version of the claim: taken, it proves that nobody else has written since.
-   Whoever writes after that claims it and waits in turn, while we fail to renew it.
+1. A Lease that was made, or was free, is first only claimed: by a write that carries the version that was
+   read, and without `acquireTime`. `settle` seconds after its answer nobody acts any more by what the Lease
+   was before (an operator for all namespaces whose Lease was deleted under it while it could not call, one
+   that made it at the same moment, one that is limited to a namespace and saw nobody). Then the claim is
+   written once more, with `acquireTime` and with the version of the claim: taken, it proves that nobody else
+   has written since. Whoever writes after that claims it and waits in turn, while we fail to renew it.
 2. Without waiting it is taken from a leader of the same installation, which has stopped, if there is an
    `acquireTime`: else that one may not have waited to the end.
 3. A leader that finds its Lease deleted makes it anew and goes on if it still leads when that is done:
@@ -28,8 +28,8 @@ it sent by then arrives by `LeaseTimes.settle` after it. So
    read again that there is none, or leads at once by one whose holder was silent for `duration`. (It cannot
    see a Lease that is made and deleted again between two of its looks.)
 
-It costs 10 s at the first start of an installation in a cluster, and where it takes over from another one; of
-one that is limited to a namespace, at each start where there is no Lease for all namespaces (20 s at its
+It costs 10 s at the first start of an installation in a cluster, and where it takes over from another one;
+of one that is limited to a namespace, at each start where there is no Lease for all namespaces (20 s at its
 first). Restarts, upgrades and standbys of an installation do not wait.
 """
 

@@ -269,7 +269,12 @@ class Elector:
             self._waiting(holder if self._anothers(holder) else "")
 
     def _record(
-        self, live: Obj | None, *, holder: str | None = None, duration: int | None = None, acquired: bool = True
+        self,
+        live: Obj | None,
+        *,
+        holder: str | None = None,
+        duration: int | None = None,
+        acquired: bool = True,
     ) -> Obj:
         spec = (live or {}).get("spec") or {}
         now = rfc3339_micro(self._clock.now())

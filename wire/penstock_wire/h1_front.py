@@ -42,7 +42,7 @@ class H1Front:
             accepted (`h1_front_accept`), not when they have shaken hands.
         max_head_bytes: of a request's target and fields; a larger head is answered 431, or 414.
         max_unfinished_bytes: where it is set, of all requests together that have begun to come and not ended,
-            but for bodies that are streams; one beyond that is answered 503. What comes at once is not counted.
+            but for bodies that are streams; one beyond that is answered 503. What comes whole is not counted.
         backlog: connections that may wait to be accepted.
         pipelining: take requests behind one that is not answered yet; else they are 400, and the last.
     """

@@ -65,8 +65,8 @@ MAX_HEAD_BYTES = 16 * 1024
 """Of a request. A report's has some 2 KiB, most of it the token."""
 
 UNFINISHED_BUDGET = 32 * 1024 * 1024
-"""Bytes, on each port, of heads and of bodies up to `WHOLE_REPORT` that have come in part. (Nearly all come at
-once.) With the connections and the larger bodies it is 400 MiB at most, of the 512 MiB that the chart gives."""
+"""Bytes, on each port, of heads and of bodies up to `WHOLE_REPORT` that have come in part; nearly all come at
+once. With the connections and the larger bodies that is 400 MiB, of the 512 MiB that the chart gives."""
 
 BODY_BUDGET = 64 * 1024 * 1024
 """Bytes of larger bodies that are being received, of all pods together; a pod has one at a time."""

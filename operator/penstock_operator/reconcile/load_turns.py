@@ -4,9 +4,9 @@ A backend whose load has moved asks for a turn. There are `PER_SECOND` of them a
 together, and `BURST` at once; where more ask, the namespaces have one each in turn, and in a namespace who
 asked first. So a namespace with a few busy backends is shown as it is, whatever the others have.
 
-A turn is for now: who has not used it within `LASTS` seconds, since its reconcile fails before it comes to the
-status, has lost it and queues up anew, last of its namespace. So turns do not add up while
-nothing can be written, and in any `t` seconds at most `BURST + PER_SECOND * (t + LASTS)` are used.
+A turn is for now: who has not used it within `LASTS` seconds, since its reconcile fails before it comes to
+the status, has lost it and queues up anew, last of its namespace. So turns do not add up while nothing can be
+written: in any `t` seconds at most `BURST + PER_SECOND * (t + LASTS)` are used.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def test_turns_are_bounded_and_each_namespace_has_its_part() -> None:
 
 
 def test_turns_that_cannot_be_used_do_not_add_up_and_starve_nobody() -> None:
-    """100 backends cannot be written for a minute; one beside them, and one elsewhere, go on having theirs."""
+    """100 backends cannot be written for a minute; one beside them and one elsewhere have theirs."""
     clock, granted = HandClock(), list[Key]()
     turns = LoadTurns(clock, granted.append)
     failing = [key("crowd", number) for number in range(100)]
