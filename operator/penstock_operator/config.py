@@ -18,7 +18,7 @@ from penstock_operator import scheduling
 from penstock_operator.api.core import QUANTITY
 from penstock_operator.control.rotation import Lifetimes
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.errors import ConfigError
+from penstock_operator.errors import ConfigError, words_of
 from penstock_wire.durations import PATTERN, parse_ms
 from penstock_wire.process import Parser, address
 
@@ -44,7 +44,7 @@ def _lifetime(shortest: str) -> AfterValidator:
 
 def _list_of(kind: str) -> AfterValidator:
     def check(text: str) -> str:
-        found = json.loads(text)
+        found = _parsed(text)
         if not isinstance(found, list) or not all(isinstance(one, dict) and one for one in found):
             raise ValueError(f"expected a JSON list of {kind}s")
         return text
@@ -53,7 +53,7 @@ def _list_of(kind: str) -> AfterValidator:
 
 
 def _tracing(text: str) -> str:
-    found = json.loads(text)
+    found = _parsed(text)
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ValueError("expected a JSON object of strings")
     for name in found:
@@ -70,6 +70,8 @@ def _parsed(text: str) -> Any:
     """
     try:
         return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"expected JSON: {error}") from None
     except RecursionError:
         raise ValueError("expected JSON of fewer levels") from None
 
@@ -353,7 +355,7 @@ def parse(argv: Sequence[str] | None = None) -> Config:
         config = Config.model_validate(values)
     except pydantic.ValidationError as error:
         faults = "; ".join(
-            f"--{re.sub('_', '-', str(fault['loc'][0]))}: {fault['msg']}, found {fault['input']!r}"
+            f"--{re.sub('_', '-', str(fault['loc'][0]))}: {words_of(fault)}, found {fault['input']!r}"
             for fault in error.errors(include_url=False)
         )
         raise ConfigError(faults) from None

@@ -17,6 +17,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class OperatorError(Exception):
     """Root of all errors of the operator."""
@@ -121,3 +124,13 @@ def cluster_error(status: int, message: str, retry_after: float | None = None) -
     if status in (400, 403, 405, 413, 415, 422):
         return Rejected(status, message)
     return Unavailable(status, message, retry_after=retry_after)
+
+
+def words_of(fault: Mapping[str, Any]) -> str:
+    """What pydantic says of one fault; of one that our own validators found, what these say.
+
+    Args:
+        fault: one of a `pydantic.ValidationError`'s errors.
+    """
+    message: str = fault["msg"]
+    return message.removeprefix("Value error, ")

@@ -9,6 +9,28 @@ upgrade changes no installation.
 
 One that is limited to a namespace has the Lease of that namespace, and stands by as well while an operator
 for all namespaces leads: those who are limited to different namespaces act side by side.
+
+Two never act at once, whatever becomes of the Lease and of calls about it. Whoever leads does so until
+`renew_within` after the beginning of its last call that succeeded, by its own monotonic clock (`fence.py`);
+what it sent by then arrives by `LeaseTimes.settle` after it. So
+
+1. A Lease that was made, or was free, is first only claimed: by a write that carries the version that was
+   read, and without `acquireTime`. `settle` seconds after its answer nobody acts any more by what the Lease
+   was before (an operator for all namespaces whose Lease was deleted under it while it could not call, one
+   that made it at the same moment, one that is limited to a namespace and saw nobody). Then the claim is
+   written once more, with `acquireTime` and with the version of the claim: taken, it proves that nobody else
+   has written since. Whoever writes after that claims it and waits in turn, while we fail to renew it.
+2. Without waiting it is taken from a leader of the same installation, which has stopped, if there is an
+   `acquireTime`: else that one may not have waited to the end.
+3. A leader that finds its Lease deleted makes it anew and goes on if it still leads when that is done:
+   nobody else did then, by 1, and whoever claims it after that waits.
+4. One that is limited to a namespace only reads the Lease for all namespaces. It waits as long until it has
+   read again that there is none, or leads at once by one whose holder was silent for `duration`. (It cannot
+   see a Lease that is made and deleted again between two of its looks.)
+
+It costs 10 s at the first start of an installation in a cluster, and where it takes over from another one;
+of one that is limited to a namespace, at each start where there is no Lease for all namespaces (20 s at its
+first). Restarts, upgrades and standbys of an installation do not wait.
 """
 
 from __future__ import annotations
@@ -24,8 +46,9 @@ from penstock_operator.lease import Elector, LeaseTimes
 LEASE_NAME = "penstock-installation"
 """Of an operator for all namespaces; with a dot and the namespace behind it, of one that is limited to it."""
 
-TIMES = LeaseTimes(duration=30.0, renew_within=20.0, retry=5.0, again=0.5)
-"""Longer than the times between the pods of an installation: these two change places with no pod's end."""
+TIMES = LeaseTimes(duration=30.0, renew_within=7.0, retry=2.0, again=0.5)
+"""The duration is longer than that between the pods of an installation: these change places while it lasts.
+`renew_within` is as theirs: a first start waits for hardly more."""
 
 KEPT = 15
 """Seconds after its end for which an installation is waited for."""
@@ -168,7 +191,7 @@ def among_installations(
             log=log, working=lambda: working() and clock.time() < first.until,
             ours=lambda holder: holder.rpartition("/")[0] == same, waiting=waits, takes=takes,
             refused=refused,
-            by_apply=True,
+            settles=True,
             kept_seconds=KEPT,
         )  # fmt: skip
 

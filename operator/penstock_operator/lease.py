@@ -24,6 +24,9 @@ from penstock_operator.kinds import LEASE
 UNANSWERED = 1.5
 """Seconds until a Lease is asked for again that is nobody else's, as far as we know: the call failed."""
 
+ARRIVES = 3.0
+"""Seconds that a write which was sent in a leader's last moment may take to arrive."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
@@ -40,6 +43,11 @@ class LeaseTimes:
     renew_within: float = 7.0
     retry: float = 1.5
     again: float = 0.5
+
+    @property
+    def settle(self) -> float:
+        """After how long nobody acts by what a Lease was before it was changed, deleted or made."""
+        return self.renew_within + ARRIVES
 
 
 class Elector:
@@ -58,8 +66,9 @@ class Elector:
         waiting: called with the holder whenever that is another one, with "" when it is no more.
         refused: called with why where the apiserver does not let us ask for the Lease, with "" when we lead.
         takes: False to hold no Lease, but to lead for as long as nobody else holds this one.
-        by_apply: make the Lease by an apply, which needs no right but to this one name. (Of two that make it
-            at the same moment the later one has it, and the first sees that when it renews it.)
+        settles: make the Lease by an apply, which needs no right but to this one name, and lead by one that
+            was made or found free only when it was still so `LeaseTimes.settle` seconds later; see
+            `installation`.
         kept_seconds: how long a Lease that is given back stays ours in the eyes of the others.
     """
 
@@ -78,7 +87,7 @@ class Elector:
         waiting: Callable[[str], None] = lambda _holder: None,
         refused: Callable[[str], None] = lambda _why: None,
         takes: bool = True,
-        by_apply: bool = False,
+        settles: bool = False,
         kept_seconds: int = 0,
     ) -> None:
         self._cluster = cluster
@@ -93,12 +102,13 @@ class Elector:
         self._waiting = waiting
         self._refused = refused
         self._takes = takes
-        self._by_apply = by_apply
+        self._settles = settles
         self._kept_seconds = kept_seconds
         self._held: Obj | None = None
         self._seen: tuple[object, ...] | None = None
         self._seen_at = 0.0
         self._free_at = float("-inf")
+        self._settled_at = float("-inf")
         self._renewed_at = float("-inf")
         self.holder = ""
         """Identity of the leader as last seen."""
@@ -115,8 +125,10 @@ class Elector:
 
     async def acquire(self) -> None:
         """Wait until we lead."""
+        if self._held is None:
+            self._settled_at = float("-inf")
         while not await self._try(self._times.renew_within):
-            left = self._free_at - self._clock.time()
+            left = max(self._free_at, self._settled_at) - self._clock.time()
             pause = self._times.retry if self._anothers(self.holder) else min(self._times.retry, UNANSWERED)
             await self._clock.sleep(min(pause, left) if left > 0 else pause)
 
@@ -165,6 +177,8 @@ class Elector:
     async def _attempt(self) -> bool:
         began = self._clock.time()
         if self._held is not None:
+            if began < self._settled_at:
+                return False
             try:
                 held = await self._cluster.apply(LEASE, self._record(self._held))
             except (Conflict, NotFound):
@@ -174,17 +188,22 @@ class Elector:
                 return False
             else:
                 return self._leading(held, began)
+        since, self._settled_at = self._settled_at, float("-inf")
         try:
             live = await self._cluster.get(LEASE, self._namespace, self._name)
-            if live is None and self._takes and self._by_apply:
-                await self._cluster.apply(LEASE, self._record(None))
+            if live is None and self._takes and self._settles:
+                await self._cluster.apply(LEASE, self._record(None, acquired=False))
                 live = await self._cluster.get(LEASE, self._namespace, self._name)
+                if live is None:
+                    return False
             if live is not None and not self._free(live):
                 return False
+            settled = not self._settles or self.leads or self._is_settled(live)
             if not self._takes:
-                return self._leading(None, began)
+                settled = settled or float("-inf") < since <= began
+                return self._leading(None, began) if settled else self._settle(None, since)
             write = self._cluster.create if live is None else self._cluster.apply
-            held = await write(LEASE, self._record(live))
+            held = await write(LEASE, self._record(live, acquired=settled))
         except Conflict:
             return False  # somebody else was faster; look again
         except ClusterError as error:
@@ -192,12 +211,33 @@ class Elector:
             if error.status == 403:
                 self._refused(f"Lease {self._namespace}/{self._name}: {error}")
             return False
-        return self._leading(held, began)
+        return self._leading(held, began) if settled else self._settle(held)
+
+    def _is_settled(self, live: Obj | None) -> bool:
+        """Whether nobody else leads by the Lease, which is free, whatever it was before."""
+        spec = (live or {}).get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        if self._anothers(holder):  # it stood still for the whole duration
+            return not self._takes
+        return bool(holder and spec.get("acquireTime"))
+
+    def _settle(self, held: Obj | None, since: float = float("-inf")) -> bool:
+        """It was made, or found free: look again when whoever led by what it was before leads no more."""
+        self._held, self._settled_at = held, since
+        self._refused("")
+        if since == float("-inf"):
+            self._settled_at = self._clock.time() + self._times.settle
+            self._held_by(self._identity)
+            self._log(
+                "waiting until nobody else can lead", lease=f"{self._namespace}/{self._name}",
+                seconds=self._times.settle,
+            )  # fmt: skip
+        return False
 
     def _leading(self, held: Obj | None, began: float) -> bool:
         # NB: counted from before the call, so that a slow answer shortens our time and never lengthens it.
         self._renewed_at = began
-        self._held = held
+        self._held, self._settled_at = held, float("-inf")
         self._refused("")
         self._held_by(self._identity)
         return True
@@ -228,7 +268,14 @@ class Elector:
         if holder != before and (self._anothers(holder) or self._anothers(before)):
             self._waiting(holder if self._anothers(holder) else "")
 
-    def _record(self, live: Obj | None, *, holder: str | None = None, duration: int | None = None) -> Obj:
+    def _record(
+        self,
+        live: Obj | None,
+        *,
+        holder: str | None = None,
+        duration: int | None = None,
+        acquired: bool = True,
+    ) -> Obj:
         spec = (live or {}).get("spec") or {}
         now = rfc3339_micro(self._clock.now())
         same = spec.get("holderIdentity") == self._identity
@@ -242,7 +289,7 @@ class Elector:
             "spec": {
                 "holderIdentity": self._identity if holder is None else holder,
                 "leaseDurationSeconds": duration or max(1, int(self._times.duration)),
-                "acquireTime": spec.get("acquireTime", now) if same else now,
+                **({"acquireTime": spec.get("acquireTime", now) if same else now} if acquired else {}),
                 "renewTime": now,
                 "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (0 if same or not spec else 1),
             },

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock_wire import handwritten
+from penstock_wire.control import handwritten
 from penstock_wire.errors import DocumentError
 
 _DNS = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"

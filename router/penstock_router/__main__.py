@@ -19,10 +19,11 @@ with needs("penstock-router", "router"):
 
     from penstock_router.admin import Admin
     from penstock_router.beside import Beside
-    from penstock_router.router import Router, decode_settings
+    from penstock_router.router import Router, decode_settings, without_targets
     from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
     from penstock_wire.access_log import AccessLog, share
     from penstock_wire.control.reporter import Reporter
+    from penstock_wire.control.router_settings import RouterSettings
     from penstock_wire.control.settings_source import SettingsSource
     from penstock_wire.http.client.pool import H1Upstream
     from penstock_wire.http.server.server import H1Front
@@ -95,7 +96,7 @@ class Process:
             path=arguments.settings,
             # NB: without an operator a person wrote the file.
             decode=functools.partial(decode_settings, by_hand=not arguments.report_to),
-            apply=self._router.apply,
+            apply=self._apply,
             versioned_only=bool(arguments.report_to),
         )
         if arguments.report_to:
@@ -107,6 +108,15 @@ class Process:
                 make=lambda sequence: self._router.report(sequence, settings_version=self._source.version),
                 on_settings=lambda data: self._offer(data),
             )
+
+    def _apply(self, settings: RouterSettings) -> None:
+        self._router.apply(settings)
+        if self._watch is None and not self._arguments.report_to:
+            for backend, endpoint in without_targets(settings).items():
+                log(
+                    "backend has no targets", level="warning", backend=backend, endpoint=endpoint,
+                    expected="targets: [HOST:PORT, …], since there is no apiserver to say where its pods are",
+                )  # fmt: skip
 
     async def serve(self) -> int:
         """Run until SIGTERM; returns the exit code."""

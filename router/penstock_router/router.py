@@ -78,6 +78,17 @@ def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
     return settings
 
 
+def without_targets(settings: RouterSettings) -> dict[str, str]:
+    """Backends to which no endpoint gives targets, each with an endpoint that names it.
+
+    Args:
+        settings: any.
+    """
+    pairs = [(backend, endpoint.name) for endpoint in settings.endpoints for backend in endpoint.backends]
+    served = {backend.name for backend, _ in pairs if backend.targets}
+    return {backend.name: endpoint for backend, endpoint in pairs if backend.name not in served}
+
+
 class Router:
     """One router process.
 

@@ -9,6 +9,8 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from penstock_operator.errors import words_of
+
 GROUP = "penstock.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -109,7 +111,7 @@ def _explain(kind: str, stored: Mapping[str, Any], error: pydantic.ValidationErr
     metadata = stored.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     faults = [
-        f"{'.'.join(str(step) for step in fault['loc']) or '(object)'}: {fault['msg']}, "
+        f"{'.'.join(str(step) for step in fault['loc']) or '(object)'}: {words_of(fault)}, "
         + ("found nothing" if fault["type"] == "missing" else f"found {_short(fault['input'])}")
         for fault in error.errors(include_url=False, include_context=False)
     ]

@@ -54,11 +54,19 @@ WHOLE_REPORT = 16 * 1024
 nobody harm who turns out to be a stranger."""
 
 MAX_CONNECTIONS = 5000
-"""To each port; 50 KiB each where they speak TLS, from the moment in which they are accepted."""
+"""To each port; 50 KiB each where they speak TLS, from the moment in which they are accepted: 244 MiB for the
+reports' port, 25 MiB for the other."""
 
 MAX_PER_ADDRESS = 128
 """Of these from one address. A pod has one connection, and a second while it reconnects; pods in their node's
 network share its address."""
+
+MAX_HEAD_BYTES = 16 * 1024
+"""Of a request. A report's has some 2 KiB, most of it the token."""
+
+UNFINISHED_BUDGET = 32 * 1024 * 1024
+"""Bytes, on each port, of heads and of bodies up to `WHOLE_REPORT` that have come in part; nearly all come at
+once. With the connections and the larger bodies that is 400 MiB, of the 512 MiB that the chart gives."""
 
 BODY_BUDGET = 64 * 1024 * 1024
 """Bytes of larger bodies that are being received, of all pods together; a pod has one at a time."""
@@ -146,6 +154,8 @@ class ControlServer:
                 max_connections=MAX_CONNECTIONS,
                 max_per_address=most,
                 evicting=evicting,
+                max_head_bytes=MAX_HEAD_BYTES,
+                max_unfinished_bytes=UNFINISHED_BUDGET,
                 pipelining=False,
             )
             for most, evicting in (

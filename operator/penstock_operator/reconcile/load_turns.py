@@ -3,6 +3,10 @@
 A backend whose load has moved asks for a turn. There are `PER_SECOND` of them a second for all backends
 together, and `BURST` at once; where more ask, the namespaces have one each in turn, and in a namespace who
 asked first. So a namespace with a few busy backends is shown as it is, whatever the others have.
+
+A turn is for now: who has not used it within `LASTS` seconds, since its reconcile fails before it comes to
+the status, has lost it and queues up anew, last of its namespace. So turns do not add up while nothing can be
+written: in any `t` seconds at most `BURST + PER_SECOND * (t + LASTS)` are used.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from penstock_operator.store import Key
 
 PER_SECOND = 10.0
 BURST = 10.0
+LASTS = 5.0
+"""Seconds: long enough for a queue of reconciles that is busy."""
 
 
 class LoadTurns:
@@ -30,7 +36,8 @@ class LoadTurns:
         self._granted = granted
         self._waiting: OrderedDict[str, OrderedDict[Key, None]] = OrderedDict()
         """Backends that wait, by namespace; the namespace whose turn it is comes first."""
-        self._come: set[Key] = set()
+        self._come: OrderedDict[Key, float] = OrderedDict()
+        """Backends whose turn has come, and until when they have it; the earliest first."""
         self._full_at = float("-inf")
         self._timer: Timer | None = None
 
@@ -40,20 +47,19 @@ class LoadTurns:
         Args:
             key: which.
         """
+        self._expire()
         if key not in self._come:
             self._waiting.setdefault(key.namespace, OrderedDict())[key] = None
             self._grant()
 
     def take(self, key: Key) -> bool:
-        """Whether a backend's turn has come, which it has used by this.
+        """Whether it is a backend's turn, which it has used by this.
 
         Args:
             key: which.
         """
-        if key not in self._come:
-            return False
-        self._come.discard(key)
-        return True
+        self._expire()
+        return self._come.pop(key, None) is not None
 
     def forget(self, key: Key) -> None:
         """It is gone, or was shown without a turn.
@@ -61,7 +67,7 @@ class LoadTurns:
         Args:
             key: which.
         """
-        self._come.discard(key)
+        self._come.pop(key, None)
         waiting = self._waiting.get(key.namespace)
         if waiting is not None:
             waiting.pop(key, None)
@@ -81,8 +87,13 @@ class LoadTurns:
             key, _ = waiting.popitem(last=False)
             if waiting:
                 self._waiting[namespace] = waiting
-            self._come.add(key)
+            self._come[key] = now + LASTS
             self._granted(key)
+
+    def _expire(self) -> None:
+        now = self._clock.time()
+        while self._come and next(iter(self._come.values())) <= now:
+            self._come.popitem(last=False)
 
     def _due(self) -> None:
         self._timer = None

@@ -32,7 +32,7 @@ from penstock_wire.control.report import (
 from tests.support.control_server import DOCUMENT, Harness, parent, pod, record, sidecar, token, verdict
 from tests.support.hand_clock import HandClock
 from tests.support.ports import needs_ipv6
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, until
 
 
 @pytest.fixture(scope="module")
@@ -384,6 +384,40 @@ async def test_reporters_leave_room_for_probes(
         assert await harness.page("/livez") == (200, "ok\n")
     reporter.close()
     await harness.server.stop()
+
+
+@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain text"])
+async def test_requests_that_do_not_end_are_bounded_in_bytes_and_keep_nobody_out(
+    monkeypatch: pytest.MonkeyPatch, authority: pki.Issued, tls: bool
+) -> None:
+    """A head of more than 16 KiB is refused, and one that would be too much beside the others."""
+    monkeypatch.setattr("penstock_operator.control.server.UNFINISHED_BUDGET", 50_000)
+    harness = Harness()
+    where = plain = await harness.server.start("127.0.0.1", 0)
+    context = client_context(authority.certificate) if tls else None
+    if tls:
+        shown = server_context()
+        show(shown, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=DAY))
+        where = await harness.server.start_reports("127.0.0.1", 0, shown)
+    opened = []
+
+    async def begin(size: int) -> asyncio.Task[bytes]:
+        reader, writer = await asyncio.open_connection(*where, ssl=context)
+        opened.append(writer)
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"x" * size)
+        return asyncio.create_task(reader.readline())
+
+    answers = [await begin(10_000) for _ in range(8)]
+    await until(lambda: sum(one.done() for one in answers) == 4)
+    assert {one.result()[:12] for one in answers if one.done()} == {b"HTTP/1.1 503"}
+    assert (await (await begin(17_000)))[:12] == b"HTTP/1.1 431"
+    harness.pages = f"http://{plain[0]}:{plain[1]}"
+    async with aiohttp.ClientSession() as harness.session:
+        assert await harness.page("/livez") == (200, "ok\n")
+    for writer in opened:
+        writer.close()
+    await harness.server.stop()
+    await asyncio.gather(*answers)
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["pods have addresses of their own", "one for all"])

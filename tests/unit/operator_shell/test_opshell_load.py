@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.backend import LOAD_SETTLES
-from penstock_operator.reconcile.load_turns import BURST, PER_SECOND, LoadTurns
+from penstock_operator.reconcile.load_turns import BURST, LASTS, PER_SECOND, LoadTurns
 from penstock_operator.store import Key
 from tests.support.hand_clock import HandClock
 from tests.support.operator_harness import Harness, backend, serving, settings
@@ -47,12 +47,33 @@ def test_turns_are_bounded_and_each_namespace_has_its_part() -> None:
     assert granted.count(key("few", 0)) == 1
     assert [one for one in granted if one.namespace == "crowd"] == [key("crowd", n) for n in range(100)]
     assert key("gone", 0) not in granted
-    turns.ask(key("few", 0))
-    assert granted.count(key("few", 0)) == 1  # it has one that it has not used
+    for _ in range(3):
+        turns.ask(key("few", 0))
+        assert granted.count(key("few", 0)) == 2  # the first it has lost, the second it has not used
     assert turns.take(key("few", 0))
     assert not turns.take(key("few", 0))
     turns.ask(key("few", 0))
-    assert granted.count(key("few", 0)) == 2
+    assert granted.count(key("few", 0)) == 3
+
+
+def test_turns_that_cannot_be_used_do_not_add_up_and_starve_nobody() -> None:
+    """100 backends cannot be written for a minute; one beside them and one elsewhere have theirs."""
+    clock, granted = HandClock(), list[Key]()
+    turns = LoadTurns(clock, granted.append)
+    failing = [key("crowd", number) for number in range(100)]
+    fine = [key("crowd", 100), key("few", 0)]
+    shown = dict.fromkeys(fine, clock.time())
+    for _ in range(600):
+        for one in (*failing, *fine):
+            turns.ask(one)
+        clock.turn(0.1)
+        for one in fine:
+            if turns.take(one):
+                shown[one] = clock.time()
+        assert clock.time() - shown[fine[0]] < 30
+        assert clock.time() - shown[fine[1]] < 1
+    assert {one.name for one in granted} == {one.name for one in (*failing, *fine)}
+    assert 0 < sum(map(turns.take, failing)) <= BURST + LASTS * PER_SECOND
 
 
 async def test_a_load_is_shown_within_three_seconds_and_written_only_where_it_moved() -> None:

@@ -291,6 +291,22 @@ async def test_a_file_by_hand_that_cannot_be_used_ends_the_start(tmp_path: Path)
     assert "$.endpoints[0]: unknown member targets: targets belongs in $.endpoints[].backends[]" in ended.err
 
 
+async def test_a_router_alone_warns_of_each_backend_that_has_no_targets(upstream: Any, router: Any) -> None:
+    """At its start and when the file changes; not of one to which another endpoint gives them."""
+    server = await upstream()
+    process = await router().start(
+        endpoint("e", backend("b", server.target), backend("none")), endpoint("f", backend("b"))
+    )
+
+    def warned() -> list[tuple[str, str]]:
+        lines = [json.loads(line) for line in process.log if "backend has no targets" in line]
+        return [(line["backend"], line["endpoint"]) for line in lines]
+
+    await until(lambda: warned() == [("none", "e")])
+    process.settle(endpoint("f", backend("b")))
+    await until(lambda: warned() == [("none", "e"), ("b", "f")])
+
+
 async def test_admin_port(upstream: Any, router: Any) -> None:
     server = await upstream()
     process = await router().start(endpoint("e", backend("b", server.target)))

@@ -260,6 +260,8 @@ async def test_what_can_be_read_in_two_ways_is_refused_and_closes(server: Server
         ),
         (b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 70_000 + b"\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 300 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 300, 431),
+        (b"GET / HTTP/1.1\r\n" + b"connection: y\r\n" * 300, 431),
         (b"GET /" + b"y" * 70_000, 414),
         (b"GET /" + b"y" * 65_536 + b" HTTP/1.1\r\nhost: a\r\n\r\n", 414),
         (b"GET /" + b"y" * 60_000 + b" HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 6_000 + b"\r\n\r\n", 414),

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 _SPECIAL = heads.SPECIAL
 _METHODS = heads.METHODS
 _MAX_FIELDS = limits.MAX_FIELDS
-_MAX_HEAD_BYTES = limits.MAX_HEAD_BYTES
 
 
 @mypyc_attr(native_class=False)
@@ -98,6 +97,7 @@ class H1Connection(AnswerSide):
         self._front.connections.discard(self)
         self._listener.leave(self)
         self._parser = None  # it holds this connection
+        self._hold(0)
         self._line = None
         self._behind = b""
         reader, self._reader = self._reader, None
@@ -132,14 +132,18 @@ class H1Connection(AnswerSide):
             return
         known = self._known
         # NB: the parser has nothing of the next request, so what these bytes mean is in them alone.
-        look = known is not None and not (self._phase or self._dry_bytes or self._last) and known.awake()
+        look = (
+            known is not None
+            and not (self._phase or self._bytes_since_progress or self._last)
+            and known.awake()
+        )
         if look and known is not None:
             head = known.find(data)
             if head is not None:
                 self._take(head, data)
                 return
             self._learning = True
-        self._dry_bytes += len(data)
+        self._bytes_since_progress += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -189,8 +193,12 @@ class H1Connection(AnswerSide):
         """A request has begun to come, and not ended."""
         if self._last:
             return
-        if self._dry_bytes > limits.MAX_HEAD_BYTES:
-            self._refuse(heads.head_too_large(self._url, limits.MAX_HEAD_BYTES))
+        if self._bytes_since_progress > self._front.max_head_bytes:
+            self._refuse(heads.head_too_large(self._url, self._front.max_head_bytes))
+        elif max(len(self._fields), len(self._special)) > _MAX_FIELDS:
+            self._refuse(heads.fields_too_large(f"expected at most {_MAX_FIELDS} header fields"))
+        elif self._front.max_unfinished_bytes and self._count_unfinished() > self._front.max_unfinished_bytes:
+            self._refuse(heads.no_room())
         elif self._phase == BODY:
             if self._left > 0:
                 self._mode = BYPASS  # what comes next is body to its last byte, and needs no parser
@@ -243,9 +251,9 @@ class H1Connection(AnswerSide):
                 length = int(value)
             else:
                 common = False
-        if self._dry_bytes > _MAX_HEAD_BYTES or len(fields) > _MAX_FIELDS:
-            _check_size(url, fields)
-        self._dry_bytes = 0
+        if self._bytes_since_progress > self._front.max_head_bytes or len(fields) > _MAX_FIELDS:
+            heads.check_size(url, fields, self._front.max_head_bytes)
+        self._bytes_since_progress = 0
         self._phase = BODY
         # NB: without a Connection field the parser keeps connections of HTTP/1.1 alone.
         if common and hosts == 1 and parser.should_keep_alive():
@@ -311,7 +319,7 @@ class H1Connection(AnswerSide):
 
     def on_body(self, part: bytes) -> None:
         """A piece of a body, unframed."""
-        self._dry_bytes = 0
+        self._bytes_since_progress = 0
         size = len(part)
         if self._left > 0:
             self._left -= size
@@ -335,7 +343,9 @@ class H1Connection(AnswerSide):
         if self._last:
             raise _EndedError
         exchange, self._incoming = self._incoming, None
-        self._dry_bytes = self._left = 0
+        self._bytes_since_progress = self._left = 0
+        if self._held:
+            self._hold(0)
         self._phase = PLAIN
         self._since = self._front.now
         if self._special or self._fields:  # trailers
@@ -509,7 +519,7 @@ class H1Connection(AnswerSide):
                     self._unfinished()
                 return
             # We may ignore an `Upgrade` (RFC 9110 section 7.8); what follows is read on.
-            self._dry_bytes = len(rest)
+            self._bytes_since_progress = len(rest)
             try:
                 self._parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:
@@ -584,15 +594,3 @@ class H1Connection(AnswerSide):
             ending = self._transport.is_closing()
             if not ending and not self._fresh and nothing_waits(self._transport):
                 self._transport.close()
-
-
-def _check_size(url: bytes, fields: heads.Fields) -> None:
-    """Refuse a head that is too large.
-
-    Raises:
-        PenstockError: 414 or 431.
-    """
-    if len(fields) > _MAX_FIELDS:
-        raise heads.fields_too_large(f"expected at most {_MAX_FIELDS} header fields")
-    if len(url) + sum(len(name) + len(value) for name, value in fields) > _MAX_HEAD_BYTES:
-        raise heads.head_too_large(url, _MAX_HEAD_BYTES)

@@ -102,11 +102,12 @@ class AnswerSide:
         "_body_bytes",
         "_continue",
         "_current",
-        "_dry_bytes",
+        "_bytes_since_progress",
         "_fields",
         "_fresh",
         "_front",
         "_heads",
+        "_held",
         "_holders",
         "_host",
         "_incoming",
@@ -169,7 +170,8 @@ class AnswerSide:
         self._pieces: list[bytes] = []
         self._body_bytes = 0
         self._left = 0  # bytes of the body to come, -1 = not known
-        self._dry_bytes = 0  # received since the last complete head or part of a body
+        self._bytes_since_progress = 0  # received since the last complete head or part of a body
+        self._held = 0  # bytes that the front counts as held of it
         self._continue = False  # the client is to be told to go on when its turn comes
         # requests in line, the last of which may be a refusal
         self._line: collections.deque[H1Exchange | PenstockError] | None = None
@@ -196,6 +198,22 @@ class AnswerSide:
     def _advance(self) -> None:
         """Go on behind an answer."""
         raise NotImplementedError
+
+    def _count_unfinished(self) -> int:
+        """Count what is held of the request that comes, but for a stream's body; returns `_hold`'s."""
+        held = self._bytes_since_progress + heads.FIELD_BYTES * (len(self._fields) + len(self._special))
+        incoming = self._incoming
+        if incoming is not None and incoming.connection is not None:
+            held += heads.size(incoming.request.target, incoming.request.headers)
+            if self._reader is None:
+                held += self._body_bytes + max(0, self._left)
+        return self._hold(held)
+
+    def _hold(self, held: int) -> int:
+        """So many bytes are held of an unfinished request now; returns those of all connections."""
+        self._front.unfinished_bytes += held - self._held
+        self._held = held
+        return self._front.unfinished_bytes
 
     def pause_writing(self) -> None:
         """The client takes less than it is sent."""
@@ -399,6 +417,8 @@ class AnswerSide:
         self._mode = DROP
         self._line = None
         self._phase = PLAIN
+        self._fields, self._special, self._pieces = [], [], []
+        self._hold(0)
         self._since = self._front.now
         if not self._transport.is_closing():
             self._resume(self._holders)

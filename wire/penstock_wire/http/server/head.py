@@ -14,8 +14,12 @@ import time
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import HOP_BY_HOP, Headers
+from penstock_wire.http.server import limits
 
 Fields = list[tuple[bytes, bytes]]
+
+FIELD_BYTES = 128
+"""Bytes that a field takes beside those of its name and value: a tuple and two objects."""
 
 SPECIAL = HOP_BY_HOP | {b"content-length", b"expect", b"host"}
 """Fields that the front itself reads. All but `host` end here."""
@@ -262,3 +266,35 @@ def head_too_large(target: bytes, most: int) -> PenstockError:
     # RFC 9112 section 3
     detail = f"expected a head of at most {most} bytes, found a target of at least {len(target)}"
     return PenstockError(Reason.TOO_LARGE, detail, status=414)
+
+
+def check_size(url: bytes, fields: Fields, most: int) -> None:
+    """Refuse a head that is too large.
+
+    Args:
+        url: its target.
+        fields: its fields.
+        most: bytes of both together.
+
+    Raises:
+        PenstockError: 414 or 431.
+    """
+    if len(fields) > limits.MAX_FIELDS:
+        raise fields_too_large(f"expected at most {limits.MAX_FIELDS} header fields")
+    if len(url) + sum(len(name) + len(value) for name, value in fields) > most:
+        raise head_too_large(url, most)
+
+
+def size(target: str, fields: Headers) -> int:
+    """Bytes of memory that a head takes, about.
+
+    Args:
+        target: its target.
+        fields: its fields.
+    """
+    return len(target) + sum(FIELD_BYTES + len(name) + len(value) for name, value in fields)
+
+
+def no_room() -> PenstockError:
+    """503 where all connections together hold too much of requests that have not ended."""
+    return PenstockError(Reason.TOO_LARGE, "expected room for one more unfinished request", status=503)

@@ -19,6 +19,9 @@ class Server(Protocol):
         heads: writes the heads of answers.
         max_body_bytes: a larger body that is not a stream is refused.
         max_connections: connections open at once.
+        max_head_bytes: of a request's target and fields.
+        max_unfinished_bytes: of all requests together that have begun to come; 0 = unbounded.
+        unfinished_bytes: what there is of these.
         now: the time in seconds, as of the last sweep.
         pipelining: take requests behind one that is not answered yet.
     """
@@ -28,6 +31,9 @@ class Server(Protocol):
     heads: AnswerHead
     max_body_bytes: int
     max_connections: int
+    max_head_bytes: int
+    max_unfinished_bytes: int
+    unfinished_bytes: int
     now: float
     pipelining: bool
 

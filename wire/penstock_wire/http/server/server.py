@@ -37,6 +37,9 @@ class H1Front:
             accepted (`acceptor`), not when they have shaken hands.
         evicting: at a limit, close an older connection and not the new one; with `max_per_address` and
             without TLS only.
+        max_head_bytes: of a request's target and fields; a larger head is answered 431, or 414.
+        max_unfinished_bytes: where it is set, of all requests together that have begun to come and not ended,
+            but for bodies that are streams; one beyond that is answered 503. What comes whole is not counted.
         backlog: connections that may wait to be accepted.
         pipelining: take requests behind one that is not answered yet; else they are 400, and the last.
     """
@@ -48,12 +51,17 @@ class H1Front:
         max_connections: int = limits.MAX_CONNECTIONS,
         max_per_address: int | None = None,
         evicting: bool = False,
+        max_head_bytes: int = limits.MAX_HEAD_BYTES,
+        max_unfinished_bytes: int = 0,
         backlog: int = 1024,
         pipelining: bool = True,
     ) -> None:
         self.pipelining = pipelining
         self.max_body_bytes = max_body_bytes
         self.max_connections = max_connections
+        self.max_head_bytes = max_head_bytes
+        self.max_unfinished_bytes = max_unfinished_bytes
+        self.unfinished_bytes = 0
         self.closing = False
         self.connections: set[H1Connection] = set()
         self.heads = AnswerHead()
