@@ -74,6 +74,12 @@ class Page:
             if kind != "console" and (found := _FILE.match(text))
         }
 
+    def recipe(self, name: str) -> str:
+        """The block behind the comment `<!-- recipe: NAME -->`."""
+        _, mark, rest = self.text.partition(f"<!-- recipe: {name} -->\n```yaml\n")
+        assert mark, name
+        return rest.partition("```")[0]
+
     def documents(self) -> list[dict[str, Any]]:
         """All Kubernetes objects of the page."""
         found = [one for text in self.blocks("yaml") for one in yaml.safe_load_all(text)]
