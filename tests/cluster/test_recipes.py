@@ -1,4 +1,4 @@
-"""The manifests of README and docs/: the API server takes each; those of three guides run on the cluster."""
+"""The manifests of README and docs/: the API server takes each; three recipes run on the cluster."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def with_code(backend: dict[str, Any]) -> dict[str, Any]:
 def test_weights_come_from_an_init_container_and_from_an_image_volume(
     namespace: Namespace, tmp_path: Path
 ) -> None:
-    """Both backends load the file that the image of weights holds."""
+    """Both backends load the file that the image holds; `kubectl rollout restart` fetches it anew."""
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights/weights.json").write_text('{"factor": 3}')
     (tmp_path / "Dockerfile").write_text("ARG BASE\nFROM ${BASE}\nCOPY weights /weights\n")
@@ -108,3 +108,11 @@ def test_weights_come_from_an_init_container_and_from_an_image_volume(
         namespace.wait_ready("modelbackend", name)
         _, _, answer = namespace.curl(namespace.url(f"{name}-backend"), body='{"instances": [14]}')
         assert json.loads(answer) == {"predictions": [42]}
+    before = {pod["metadata"]["name"] for pod in namespace.pods("digits-fetched")}
+    for verb in ("restart", "status"):
+        namespace.kubectl("rollout", verb, "deployment/digits-fetched-backend")
+    namespace.wait_ready("modelbackend", "digits-fetched")
+    wait_for(
+        "the pods from before to go",
+        lambda: not before & {pod["metadata"]["name"] for pod in namespace.pods("digits-fetched")},
+    )

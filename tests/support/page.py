@@ -141,9 +141,8 @@ class Shell:
             assert again, f"{line}: expected {output!r}, found {said!r}"
 
     def _here(self, text: str) -> str:
-        for old, new in self._replaced.items():
-            text = text.replace(old, new)
-        return text
+        # NB: in one pass: a port that was put in may contain another of the page's.
+        return re.sub("|".join(map(re.escape, self._replaced)), lambda found: self._replaced[found[0]], text)
 
     def _once(self, line: str, wanted: re.Pattern[str]) -> tuple[str, int]:
         assert self._process.stdin is not None

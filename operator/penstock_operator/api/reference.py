@@ -172,7 +172,11 @@ def _refused(node: Schema) -> Iterator[str]:
     """The rules on an object, in the words of the error."""
     if rules := node.get(_RULES):
         yield "The API server refuses what breaks a rule:"
-        yield "\n".join(f"- {_expected(rule)}" for rule in rules)
+        blamed = [rule.get("fieldPath", "").removeprefix(".") for rule in rules]
+        yield "\n".join(
+            f"- {field}{': ' if field else ''}{_expected(rule)}"
+            for field, rule in zip(blamed, rules, strict=True)
+        )
 
 
 def _expected(rule: dict[str, Any]) -> str:
