@@ -179,7 +179,7 @@ def results(bench: Bench, described: dict[str, Any], *, rounds: int) -> dict[str
 
 
 def publish(document: dict[str, Any], out: Path) -> str:
-    """Write the JSON and, where it is the repository's own, the page, the pictures and README's table."""
+    """Write the JSON and, if it is the repository's own, the page, the pictures and docs/bench.md."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     text = report.page(document)

@@ -1,6 +1,6 @@
-"""README's performance table, generated from the results: `python -m bench.table` prints it.
+"""The performance table of docs/bench.md, generated from the results: `python -m bench.table` prints it.
 
-With `--write` it puts it into README.md between its two marks, in the place of what is there.
+With `--write` it replaces the table between the two marks of that page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.peers.catalogue import PEERS
 from bench.report import number
 
 RESULTS = Path(__file__).parent / "results" / "sidecar.json"
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent / "docs" / "bench.md"
 BEGIN = "<!-- written by `python -m bench.table --write` out of bench/results/sidecar.json -->"
 END = "<!-- end of what is written -->"
 
@@ -98,19 +98,19 @@ def block(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def found_in(readme: str) -> str | None:
-    """The block that a README holds, with its marks; None without them."""
-    begin, end = readme.find(BEGIN), readme.find(END)
-    return readme[begin : end + len(END)] if 0 <= begin < end else None
+def found_in(page: str) -> str | None:
+    """The block that a page holds, with its marks; None without them."""
+    begin, end = page.find(BEGIN), page.find(END)
+    return page[begin : end + len(END)] if 0 <= begin < end else None
 
 
 def write(document: Mapping[str, Any]) -> None:
-    """Put the block into README.md in the place of the one there (raises ValueError without its marks)."""
-    readme = README.read_text()
-    old = found_in(readme)
+    """Replace the block in docs/bench.md (raises ValueError without its marks)."""
+    page = PAGE.read_text()
+    old = found_in(page)
     if old is None:
-        raise ValueError(f"expected the marks {BEGIN!r} and {END!r} in README.md, found none")
-    README.write_text(readme.replace(old, block(document)))
+        raise ValueError(f"expected the marks {BEGIN!r} and {END!r} in docs/bench.md, found none")
+    PAGE.write_text(page.replace(old, block(document)))
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 The dispatcher is the sidecar's own; the model is simulated, on a clock of its own, so that a busy machine
 changes nothing. It has two stages, each for one batch at a time: it reads a batch in 4 ms, then computes in
-10 ms + 0.2 ms an item. Batches hold 32 at most. Prints the tables of docs/batching.md.
+10 ms + 0.2 ms an item. Batches hold 32 at most. Prints the tables of docs/explanation/batching.md.
 """
 
 from __future__ import annotations

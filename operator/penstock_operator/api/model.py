@@ -160,7 +160,8 @@ class Model(Part):
         Field(
             max_length=1024,
             pattern=r"^/\S*$",
-            description="Path that answers GET with 2xx once the model is loaded. Default /.",
+            description="Path that answers GET with a status from 200 to 399 once the model is loaded. "
+            "Default /.",
         ),
     ] = "/"
     reconfigure_path: Annotated[

@@ -52,9 +52,9 @@ def test_the_free_batcher_takes_what_waits_when_the_model_falls_free() -> None:
     assert ideal.latencies([0, 0, 0], 10, 1, max_batch=2) == pytest.approx([12, 12, 23])
 
 
-def test_the_readme_shows_what_the_results_say() -> None:
-    written = table.found_in(table.README.read_text())
-    assert written is not None, f"README.md has no {table.BEGIN!r} … {table.END!r}"
+def test_the_page_shows_what_the_results_say() -> None:
+    written = table.found_in(table.PAGE.read_text())
+    assert written is not None, f"docs/bench.md has no {table.BEGIN!r} … {table.END!r}"
     assert written == table.block(json.loads(table.RESULTS.read_text()))
 
 

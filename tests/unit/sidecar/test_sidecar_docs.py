@@ -1,4 +1,4 @@
-"""docs/wire.md names every flag of the sidecar, docs/batching.md every metric."""
+"""docs/wire.md names every flag of the sidecar, docs/reference/sidecar.md every metric."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_every_flag_is_documented(capsys: pytest.CaptureFixture[str]):
 def test_every_metric_is_documented():
     metrics = Metrics()
     metrics.show(Busy())
-    text = (DOCS / "batching.md").read_text()
+    text = (DOCS / "reference/sidecar.md").read_text()
     names = [family.name.removeprefix("penstock_sidecar_") for family in metrics.collect()]
     assert len(names) == 19
     assert [name for name in names if f"`{name}" not in text and f", `{name}" not in text] == []
 
 
 def test_the_fields_of_the_key_and_the_shared_ones_are_documented():
-    batching, wire = (DOCS / "batching.md").read_text(), (DOCS / "wire.md").read_text()
-    assert all(f"`{name.decode()}`" in batching for name in batch_key.KEY_FIELDS)
+    sidecar, wire = (DOCS / "reference/sidecar.md").read_text(), (DOCS / "wire.md").read_text()
+    assert all(f"`{name.decode()}`" in sidecar for name in batch_key.KEY_FIELDS)
     assert all(f"`{name.decode()}`" in wire for name in batch_key.SHARED_FIELDS)

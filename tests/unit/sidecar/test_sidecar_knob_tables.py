@@ -1,4 +1,4 @@
-"""docs/batching.md says what the simulation of its knobs finds."""
+"""docs/explanation/batching.md says what the simulation of its knobs finds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import knob_tables
 
-PAGE = (Path(__file__).parents[3] / "docs" / "batching.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "explanation" / "batching.md").read_text()
 
 
 def documented(knob: str) -> list[knob_tables.Row]:

@@ -1,6 +1,6 @@
 """What dropping, refusing and the guards are for: the sidecar's decisions against a simulated model.
 
-The numbers of docs/batching.md, "Why", come from these cases.
+The numbers of docs/explanation/batching.md, come from these cases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/wire.md and docs/batching.md say what the code says."""
+"""docs/wire.md and docs/how-to/batching.md say what the code says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_reason_is_in_the_table_with_its_status():
 
 
 def test_every_knob_is_in_the_table_and_none_besides():
-    table = rows((DOCS / "batching.md").read_text(), "| knob |")
+    table = rows((DOCS / "how-to/batching.md").read_text(), "| knob |")
     fields = {field.encode_name.removesuffix("Ms") for field in msgspec.structs.fields(Batching)}
     assert {row[0].strip("`") for row in table} == fields
 

@@ -1,0 +1,192 @@
+"""Reference pages of the resources, one a kind, generated from their CustomResourceDefinitions.
+
+`pages` returns docs/reference as Markdown. A unit test compares both; with `--update-golden` it writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from penstock_operator.api import GROUP, KINDS, VERSION
+from penstock_operator.api.crds import definition
+from penstock_operator.api.fields import NAME_PATTERN
+from penstock_operator.api.schema import Schema
+from penstock_wire import durations
+
+_HEADER = (
+    "<!-- Generated from operator/penstock_operator/api by "
+    "`pytest tests/unit/docs/test_docs_reference.py --update-golden`; changes here are lost. -->\n"
+)
+_LEGEND = (
+    "A field is required where the column *default* says so. A dash means that the field may be absent "
+    "and that the schema gives it no value; its description then says what holds."
+)
+_RULES = "x-kubernetes-validations"
+_PRESERVE = "x-kubernetes-preserve-unknown-fields"
+_WORDS = {
+    durations.PATTERN: "duration, such as `250ms` or `1m30s`",
+    NAME_PATTERN: "name of a resource",
+}
+"""What a string is, by its pattern."""
+
+
+def pages() -> dict[str, str]:
+    """The page of each kind, by file name."""
+    return {f"{kind.lower()}.md": page(kind) for kind in sorted(KINDS)}
+
+
+def page(kind: str) -> str:
+    """The page of a kind: what it is, its fields, one table for each object, and kubectl's columns."""
+    found = definition(kind)["spec"]
+    (version,) = found["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    names = found["names"]
+    scale = "scale" in version["subresources"]
+    parts = [
+        _HEADER + f"# {kind}",
+        schema["description"],
+        f"`apiVersion: {GROUP}/{VERSION}`, `kind: {kind}`. kubectl: `{names['plural']}`, short "
+        f"`{names['shortNames'][0]}`, in the category `penstock`. Scope: one namespace."
+        + (" Subresources: `status` and `scale`." if scale else " Subresource: `status`."),
+        *_refused(schema),
+        _LEGEND,
+    ]
+    for path in ("spec", "status"):
+        parts += list(_sections(schema["properties"][path], path))
+    parts += ["## Columns of `kubectl get`", _columns(version["additionalPrinterColumns"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _sections(node: Schema, path: str) -> Iterator[str]:
+    """The section of an object, then those of the objects in it, depth first."""
+    yield ("## " if "." not in path else "### ") + f"`{path}`"
+    if node.get("description"):
+        yield node["description"]
+    required = node.get("required", [])
+    rows = [
+        _row(name, child, f"{path}.{name}", required=name in required)
+        for name, child in node["properties"].items()
+    ]
+    yield "\n".join(["| field | type | default | description |", "| -- | -- | -- | -- |", *rows])
+    if node.get(_PRESERVE):
+        yield "Further fields are stored as they stand and checked in the pod."
+    yield from _refused(node)
+    for name, child in node["properties"].items():
+        inner, suffix = _inner(child)
+        if "properties" in inner:
+            yield from _sections(inner, f"{path}.{name}{suffix}")
+
+
+def _inner(node: Schema) -> tuple[Schema, str]:
+    """The object that a field holds, itself or as elements, and how elements are written in a path."""
+    if "items" in node:
+        return node["items"], "[]"
+    if isinstance(node.get("additionalProperties"), dict):
+        return node["additionalProperties"], ".*"
+    return node, ""
+
+
+def _row(name: str, node: Schema, path: str, *, required: bool) -> str:
+    inner, suffix = _inner(node)
+    field = f"`{name}`"
+    if "properties" in inner:
+        field = f"[{field}](#{_anchor(path + suffix)})"
+    cells = [field, _type(node), _default(node, required=required), node.get("description", "")]
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _anchor(heading: str) -> str:
+    """What GitHub makes of a heading: lower case, punctuation gone."""
+    return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
+
+
+def _default(node: Schema, *, required: bool) -> str:
+    if required:
+        return "required"
+    default = node.get("default")
+    if default is None or isinstance(default, dict):
+        return "-"
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _type(node: Schema) -> str:
+    """The type of a field and its bounds, in words."""
+    if "items" in node:
+        words = [f"list of {_element(node['items'])}", *_counts(node, "Items", "elements")]
+        if keys := node.get("x-kubernetes-list-map-keys"):
+            words.append("unique by " + ", ".join(f"`{key}`" for key in keys))
+        elif node.get("x-kubernetes-list-type") == "set":
+            words.append("each once")
+    elif isinstance(node.get("additionalProperties"), dict):
+        values = _element(node["additionalProperties"])
+        words = [f"map of text to {values}", *_counts(node, "Properties", "entries")]
+    elif "enum" in node:
+        words = [" or ".join(f"`{value}`" for value in node["enum"])]
+    elif node.get("type") == "object" or "properties" in node:
+        words = ["object" + (", not checked" if node.get(_PRESERVE) and "properties" not in node else "")]
+    elif node.get(_PRESERVE):
+        words = ["any JSON"]
+    else:
+        words = _scalar(node)
+    return "; ".join([*words, *map(_bound, node.get(_RULES, []))] if "properties" not in node else words)
+
+
+def _element(node: Schema) -> str:
+    """The type of what a list or a map holds, its bounds in brackets."""
+    kind, semicolon, bounds = _type(node).partition("; ")
+    return f"{kind} ({bounds})" if semicolon else kind
+
+
+def _scalar(node: Schema) -> list[str]:
+    kind = "integer or string" if node.get("x-kubernetes-int-or-string") else str(node["type"])
+    if "format" in node:
+        kind += f" ({node['format']})"
+    words = [_WORDS.get(node.get("pattern", ""), kind)]
+    least, most = node.get("minimum"), node.get("maximum")
+    if least is not None and most is not None:
+        words.append(f"{least} to {most}")
+    elif least is not None:
+        words.append(f"at least {least}")
+    if node.get("pattern") not in _WORDS:
+        words += _counts(node, "Length", "characters")
+        words += [f"matches `{node['pattern']}`"] if "pattern" in node else []
+    return words
+
+
+def _counts(node: Schema, word: str, of: str) -> list[str]:
+    least, most = node.get(f"min{word}"), node.get(f"max{word}")
+    if most is None:
+        return []
+    return [f"{least} to {most} {of}" if least else f"at most {most} {of}"]
+
+
+def _bound(rule: dict[str, Any]) -> str:
+    """A rule on one field, as a bound behind its type."""
+    return _expected(rule).removeprefix("expected ").removeprefix("a duration ")
+
+
+def _refused(node: Schema) -> Iterator[str]:
+    """The rules on an object, in the words of the error."""
+    if rules := node.get(_RULES):
+        yield "The API server refuses what breaks a rule:"
+        blamed = [rule.get("fieldPath", "").removeprefix(".") for rule in rules]
+        yield "\n".join(
+            f"- {field}{': ' if field else ''}{_expected(rule)}"
+            for field, rule in zip(blamed, rules, strict=True)
+        )
+
+
+def _expected(rule: dict[str, Any]) -> str:
+    return str(rule["message"]).partition(", found ")[0]
+
+
+def _columns(columns: list[dict[str, Any]]) -> str:
+    rows = [
+        f"| `{column['name'].upper()}` | {column['description']} |"
+        + (" `-o wide` |" if column.get("priority") else " always |")
+        for column in columns
+    ]
+    return "\n".join(["| column | what it shows | shown |", "| -- | -- | -- |", *rows])

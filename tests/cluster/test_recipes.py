@@ -1,0 +1,118 @@
+"""The manifests of README and docs/: the API server takes each; three recipes run on the cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devcluster import images
+from tests.support import tutorial
+from tests.support.cluster_waits import wait_for
+from tests.support.k8s import MODEL_IMAGE, Namespace
+from tests.support.page import DOCS, ROOT, Page
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+LANGUAGE, WEIGHTS = "localhost/language:1", "localhost/digits-weights:7"
+MODEL = """
+import json
+
+class Digits:
+    def __init__(self, path):
+        with open(path) as file:
+            self.factor = json.load(file)["factor"]
+
+    def predict(self, number):
+        return self.factor * number
+"""
+
+
+def test_the_apiserver_takes_every_manifest(namespace: Namespace) -> None:
+    """A server-side dry run, which asks the schemas, the CEL rules and admission."""
+    refused = {}
+    for path in PAGES:
+        documents = Page.of(path).documents()
+        if documents:
+            text = yaml.safe_dump_all(documents)
+            try:
+                namespace.kubectl("apply", "--dry-run=server", "-f", "-", input=text)
+            except AssertionError as error:
+                refused[str(path.relative_to(ROOT))] = str(error)
+    assert refused == {}
+
+
+def build(namespace: Namespace, folder: Path, tag: str) -> None:
+    """Build an image on top of python-model from a folder's Dockerfile, and load it."""
+    base = {"BASE": images.image_name("python-model")}
+    images.build(dockerfile=folder / "Dockerfile", tag=tag, build_args=base)
+    namespace.cluster.load(tag)
+
+
+def test_the_sidecar_runs_in_a_deployment_of_ones_own(namespace: Namespace, tmp_path: Path) -> None:
+    """Both pods become ready under restricted Pod Security, and the Service answers through the sidecars."""
+    tutorial.write_files(tmp_path)
+    build(namespace, tmp_path / "language", LANGUAGE)
+    text = Page.of(DOCS / "how-to/own-deployment.md").recipe("own-deployment")
+    for theirs, here in (
+        ("registry.example/language:1", LANGUAGE),
+        ("registry.example/penstock/sidecar:0.1.0", images.image_name("sidecar")),
+    ):
+        assert text.count(theirs) == 1
+        text = text.replace(theirs, here)
+    namespace.apply(*yaml.safe_load_all(text))
+    wait_for(
+        "both pods to be ready",
+        lambda: (namespace.get("deployment", "language") or {})["status"].get("readyReplicas") == 2,
+    )
+    status, fields, answer = namespace.curl(
+        namespace.url("language"), body='{"instances": ["le chat est la"]}'
+    )
+    assert (status, json.loads(answer)) == (200, {"predictions": ["fr"]})
+    assert "batch" in fields["server-timing"]
+
+
+def with_code(backend: dict[str, Any]) -> dict[str, Any]:
+    """A guide's ModelBackend with our image, and a model whose code comes from the ConfigMap `code`."""
+    python = backend["spec"]["model"]["python"]
+    python |= {"image": MODEL_IMAGE, "env": [{"name": "PYTHONPATH", "value": "/code"}]}
+    python["volumeMounts"].append({"name": "code", "mountPath": "/code"})
+    backend["spec"]["podTemplate"]["volumes"].append({"name": "code", "configMap": {"name": "code"}})
+    return backend
+
+
+def test_weights_come_from_an_init_container_and_from_an_image_volume(
+    namespace: Namespace, tmp_path: Path
+) -> None:
+    """Both backends load the file that the image holds; `kubectl rollout restart` fetches it anew."""
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/weights.json").write_text('{"factor": 3}')
+    (tmp_path / "Dockerfile").write_text("ARG BASE\nFROM ${BASE}\nCOPY weights /weights\n")
+    build(namespace, tmp_path, WEIGHTS)
+    page = Page.of(DOCS / "how-to/weights.md")
+    recipes = [page.recipe(name) for name in ("init-container", "image-volume")]
+    backends = [
+        with_code(yaml.safe_load(text.replace("registry.example/digits-weights:7", WEIGHTS)))
+        for text in recipes
+    ]
+    code = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "code"},
+        "data": {"model.py": MODEL},
+    }
+    namespace.apply(code, *backends)
+    for backend in backends:
+        name = backend["metadata"]["name"]
+        namespace.wait_ready("modelbackend", name)
+        _, _, answer = namespace.curl(namespace.url(f"{name}-backend"), body='{"instances": [14]}')
+        assert json.loads(answer) == {"predictions": [42]}
+    before = {pod["metadata"]["name"] for pod in namespace.pods("digits-fetched")}
+    for verb in ("restart", "status"):
+        namespace.kubectl("rollout", verb, "deployment/digits-fetched-backend")
+    namespace.wait_ready("modelbackend", "digits-fetched")
+    wait_for(
+        "the pods from before to go",
+        lambda: not before & {pod["metadata"]["name"] for pod in namespace.pods("digits-fetched")},
+    )

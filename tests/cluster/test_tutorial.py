@@ -1,0 +1,31 @@
+"""The half of docs/tutorial.md that needs a cluster runs as it stands there, on the cluster of the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from devcluster.cluster import Cluster
+from tests.support import tutorial
+from tests.support.k8s import ROOT
+from tests.support.page import Shell
+from tests.support.ports import free_port
+
+
+def test_the_tutorial_on_a_cluster(penstock: Cluster, tmp_path: Path) -> None:
+    """Each command gives the output of the page; the 64 callers share batches, in the end of 4."""
+    for path in ROOT.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    tutorial.write_files(tmp_path)
+    here = {"8000": str(free_port()), "-m devcluster": f"-m devcluster --name {penstock.name}"}
+    limits = iter((32, 4))
+    with Shell(tmp_path, here) as shell:
+        for page in (
+            tutorial.PAGE.sections("Install", "Install"),
+            tutorial.PAGE.sections("Start a cluster", "Clean up"),
+        ):
+            for command in page.commands():
+                output = shell.run(command)
+                if command.example:
+                    sizes = tutorial.batch_sizes(output)
+                    assert sum(sizes.values()) == 64
+                    assert 1 < max(sizes) <= next(limits)
