@@ -1,7 +1,8 @@
 """Batching: from the queue to the model and back.
 
-Read in this order: `dispatcher` (cuts batches into free slots), `runner` (sends each batch and gives each
-request its outcome), `assembly` (the bytes of a batch, and of its answer), `item_responses` (answers to
-single items), `bisection` (finds the bad requests of a failed batch), `fault_tracker` (where bad requests
-keep coming), `streaming` (one streamed answer for many clients) and `failure_log`.
+Read in this order: `dispatcher` (takes requests, gives each its outcome) with `turns` (when it looks at its
+queue) and `cutter` (what the next batch holds), `runner` (batches with the model), `assembly` (the bytes of a
+batch, and of its answer), `item_responses` (answers to single items), `bisection` (finds the bad requests of
+a failed batch), `fault_tracker` (where bad requests keep coming), `streaming` (one streamed answer for many
+clients) and `failure_log`.
 """

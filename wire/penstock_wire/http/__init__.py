@@ -18,6 +18,8 @@ Errors::
             AnswerUnreadable    sent, and what came back is no HTTP answer
         UpstreamTimeout     no complete answer in time
     ClientGone              the client ended its connection in the middle of its body or of a tunnel
+
+Read on in `messages` (a request, a response), `body` (streams and tunnels), `server` and `client`.
 """
 
 from __future__ import annotations
