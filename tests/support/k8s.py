@@ -322,13 +322,14 @@ def ledger_backend(name: str, *, collector: int, **spec: Any) -> dict[str, Any]:
     Args:
         name: its name.
         collector: port of the load's collector on the first node.
-        spec: more of the spec; `init_kwargs` and `image` go into the model.
+        spec: more of the spec; `init_kwargs`, `image` and `resources` go into the model.
     """
     python: dict[str, Any] = {
         "target": "ledger_model:Ledger",
         "image": spec.pop("image", MODEL_IMAGE),
         "imagePullPolicy": "Never",
         "initKwargs": spec.pop("init_kwargs", {}),
+        "resources": spec.pop("resources", {}),
         "env": [
             {"name": "PYTHONPATH", "value": "/code"},
             {"name": "COLLECTOR", "value": f"{FIRST.address}:{collector}"},

@@ -23,13 +23,18 @@ class Ledger:
         delay_ms: milliseconds that a batch takes.
         delay_item_ms: milliseconds that each item adds.
         label: put into every answer (which version answered).
+        load_cpu_ms: milliseconds of a core that it takes to load.
     """
 
-    def __init__(self, delay_ms: float = 1.0, delay_item_ms: float = 0.0, label: str = "") -> None:
+    def __init__(
+        self, delay_ms: float = 1.0, delay_item_ms: float = 0.0, label: str = "", load_cpu_ms: float = 0.0
+    ) -> None:
         self.delay_ms = delay_ms
         self.delay_item_ms = delay_item_ms
         self.label = label
         self.pod = os.environ.get("HOSTNAME", "")
+        while time.process_time() < load_cpu_ms / 1000:
+            pass
         self.lock = threading.Lock()
         host, _, port = os.environ.get("COLLECTOR", "").rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=10) if host else None
