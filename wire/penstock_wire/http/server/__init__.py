@@ -2,6 +2,6 @@
 
 Read in this order: `server` (listeners, and how they end), `acceptor` (accepts and counts connections),
 `connection` (one connection) on `connection_base` (its answers), `head` (what heads must be), `head_cache`
-(heads that came before), `interfaces` (what a connection needs of its server), `upgrade_body` (bodies of upgrade requests), `streams` (bodies and tunnels) and
-`limits`.
+(heads that came before), `interfaces` (what a connection needs of its server), `upgrade_body` (bodies of
+upgrade requests), `streams` (bodies and tunnels) and `limits`.
 """
