@@ -1,4 +1,4 @@
-"""`python -m penstock_sidecar`: run one sidecar until it is told to end."""
+"""`python -m penstock_sidecar`: run one sidecar until a signal ends it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ from penstock_wire.process import log
 LONGEST_TURN = 10.0
 """Seconds that a turn of the event loop may last before `/livez` fails, and fails on after its end.
 
-A process that hangs answers no probe. Those that came meanwhile, and the next one, are told why.
+A process that hangs answers no probe. The probes that came meanwhile, and the next one, get the reason.
 """
 HEARTBEAT = 1.0
 IDLE_SECONDS = 1.0
@@ -292,7 +292,7 @@ class Sidecar:
             self._path.refuse(refusal())
             self._path.refuse_queued(refusal())
             await self._path.abort()
-        # What takes its answer slowly may have what is left; who was told to hurry waits for nobody.
+        # A client that reads slowly may have the time that is left; after a second signal none is left.
         await self._data.close(
             max(CLOSE_NOW_SECONDS, min(CLOSE_SECONDS, self._drain.left)) if finished else CLOSE_NOW_SECONDS
         )
@@ -325,7 +325,7 @@ class Sidecar:
         self._stop.set()
 
     def _interrupted(self) -> None:
-        """Ctrl-C: where it runs alone nobody was promised a drain."""
+        """Ctrl-C: a sidecar that runs alone has promised no drain."""
         if self._config.report_to is None:
             self._stop_now.set()
         self._signalled()
@@ -437,6 +437,6 @@ class Sidecar:
 
     def _phase_changed(self) -> None:
         self._model.watch_closely(self._drain.draining)
-        if self._model.gone:  # before the drain began, too: nobody tells it later
+        if self._model.gone:  # before the drain began, too: no event would say so later
             self._drain.model_changed(ready=False, gone=True)
         self._report_now()

@@ -119,7 +119,7 @@ class Drain:
         """Begin to drain, where that has not begun.
 
         Args:
-            final: the process is told to end: there is no way back.
+            final: the process is ending: there is no way back.
         """
         if final:
             self._final = True
@@ -135,7 +135,7 @@ class Drain:
         self._task = asyncio.create_task(self._run())
 
     def hurry(self) -> None:
-        """Skip what is left of the propagation delay: nobody can be served here any more."""
+        """Skip what is left of the propagation delay: no request can be served here any more."""
         self._hurry.set()
 
     async def drained(self) -> None:
@@ -147,7 +147,7 @@ class Drain:
 
         Args:
             ready: it is ready.
-            gone: its process is not there. NB: being merely not ready is no restart: a model that is told
+            gone: its process is not there. NB: being merely not ready is not a restart: a model that is told
             to end
                 may say so for a while, and must not bring its pod back.
         """
@@ -205,5 +205,5 @@ class Drain:
 
 
 def refusal() -> PenstockError:
-    """What a request is told that is not taken any more."""
+    """The error of a request that comes while the pod drains."""
     return PenstockError(Reason.DRAINING, "the pod is shutting down; try another", not_admitted=True)

@@ -157,7 +157,7 @@ class SidecarHandler:
             exchange.gone = call.gone
         except PenstockError as found:
             if found.reason is Reason.QUEUE_FULL:
-                found.__traceback__ = None  # others will hear the same; it shall keep no frame of this one
+                found.__traceback__ = None  # others get the same object; it must keep no frame
                 self._refuse(exchange, found, request_id, size)
             else:
                 self.answer(exchange, found, request_id, size)
@@ -187,7 +187,7 @@ class SidecarHandler:
     def _refuse(self, exchange: Exchange, error: PenstockError, request_id: bytes, items: int) -> None:
         """Tell one of many the same."""
         self._observer.ended(error.status, error.reason, items)
-        self._responder.tell(exchange, error, request_id)
+        self._responder.reject(exchange, error, request_id)
 
     def left(self, work: QueuedRequest) -> None:
         """The client of an accepted request went away."""

@@ -1,4 +1,4 @@
-"""What the sidecar tells Prometheus, and the totals of its reports. Labels are bounded.
+"""The sidecar's metrics for Prometheus, and the totals of its reports. Labels are bounded.
 
 What happens is counted in plain numbers; prometheus_client only formats them when somebody scrapes.
 """

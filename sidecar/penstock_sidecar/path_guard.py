@@ -1,4 +1,4 @@
-"""The door to the model's own paths: what only the sidecar may ask of it passes from nobody else."""
+"""Guards the paths of the model that only the sidecar may request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Guard:
         observer: counts the refused.
         backend: name of the backend, for error documents; asked each time, since settings bring it.
         pod: name of the pod, for error documents.
-        queued: items that wait; told with each answer.
+        queued: items that wait; each answer has their number.
     """
 
     def __init__(
@@ -51,4 +51,4 @@ class Guard:
             return
         self._observer.ended(self._error.status, Reason.FORBIDDEN, 0)
         request_id = self._ids.of(get(exchange.request.headers, REQUEST_ID))
-        self._responder.tell(exchange, self._error, request_id)
+        self._responder.reject(exchange, self._error, request_id)

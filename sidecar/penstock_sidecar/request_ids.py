@@ -19,13 +19,13 @@ class RequestIds:
         self._prefix = os.urandom(8).hex().encode()
         self._number = 0
 
-    def of(self, told: bytes | None) -> bytes:
-        """The id that a client told, or another where it told none, or one that may not stand in a field.
+    def of(self, sent: bytes | None) -> bytes:
+        """The id that a client sent, or a new one where it sent none, or one that may not stand in a field.
 
         Args:
-            told: the value of its `x-request-id`, None for none.
+            sent: the value of its `x-request-id`, None for none.
         """
-        if told is not None and _REQUEST_ID.fullmatch(told) is not None:
-            return told
+        if sent is not None and _REQUEST_ID.fullmatch(sent) is not None:
+            return sent
         self._number += 1
         return b"%b%016x" % (self._prefix, self._number)

@@ -147,14 +147,14 @@ class Tracing:
         context = None
         if parent is not None:
             trace_id, span_id, sampled = parent
-            told = trace.SpanContext(
+            caller = trace.SpanContext(
                 trace_id,
                 span_id,
                 is_remote=True,
                 trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED if sampled else 0),
                 trace_state=_state(request.headers),
             )
-            context = trace.set_span_in_context(trace.NonRecordingSpan(told))
+            context = trace.set_span_in_context(trace.NonRecordingSpan(caller))
         span = self._requests.start_span(request.method, context, kind=trace.SpanKind.SERVER)
         if not span.is_recording():
             return None
@@ -253,10 +253,10 @@ def _status(span: Span, status: int, *, failed: int) -> None:
 def _named(headers: Headers, context: SpanContext) -> Headers:
     """The fields with another `traceparent`; the `tracestate` stays only where there was a `traceparent`."""
     # NB: level 1 knows one flag; level 2's others are not passed on.
-    told = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags & 1)
+    value = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags & 1)
     kept = [field for field in headers if field[0] != TRACEPARENT and field[0] != TRACESTATE]
     state = context.trace_state.to_header().encode()
-    return (*kept, (TRACEPARENT, told), *(((TRACESTATE, state),) if state else ()))
+    return (*kept, (TRACEPARENT, value), *(((TRACESTATE, state),) if state else ()))
 
 
 def _state(headers: Headers) -> Any:

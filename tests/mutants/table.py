@@ -467,8 +467,8 @@ MUTANTS = (
         name="all who are refused are told at once",
         breaks=OVERLOAD,
         package=SIDECAR,
-        old="if self._told < AT_ONCE:",
-        new="if self._told >= 0:",
+        old="if self._sent < AT_ONCE:",
+        new="if self._sent >= 0:",
         tests=(f"{_REFUSALS}::test_in_one_turn_of_the_loop_a_few_are_told_and_the_others_in_order_after_it",),
     ),
     Mutant(

@@ -175,7 +175,7 @@ class AdmissionController:
         return self._evict(work, free) if evicts else None
 
     def queue_full(self, size: int) -> PenstockError:
-        """What a request of so many items hears for which there is no room; the same object to all."""
+        """The error of a request of so many items for which there is no room; the same object each time."""
         error = self._cached().full.get(size)
         if error is None:
             error = self._full(
@@ -186,18 +186,18 @@ class AdmissionController:
         return error
 
     def evicted(self) -> PenstockError:
-        """What they hear who had a place in a full queue, and lost it to another."""
+        """The error of requests that were evicted from a full queue."""
         return self._full("found the queue full, and another with more right to a place in it")
 
     def _needs_eviction(self, work: QueuedRequest, free: int) -> bool:
-        """Whether others must give way to a request.
+        """Whether other requests must be evicted for a request.
 
         Args:
             work: the request.
             free: slots that are free.
 
         Raises:
-            PenstockError: there is no room, and nobody who must.
+            PenstockError: there is no room, and no request that may be evicted.
         """
         queue, size, length = self._queue, work.size, work.bytes_left
         if self._is_full(size, free):
@@ -212,7 +212,7 @@ class AdmissionController:
         return True
 
     def _evict(self, work: QueuedRequest, free: int) -> list[QueuedRequest]:
-        """Take those out of the queue that must give way; arguments and errors as for `_needs_eviction`."""
+        """Evict requests from the queue; arguments and errors as for `_needs_eviction`."""
         limit = self.room + free * self._batch
         gone = self._queue.evict_for(work, work.arrived, limit=limit, space=MAX_QUEUED_BYTES)
         if gone:
@@ -222,7 +222,7 @@ class AdmissionController:
         raise self._no_space()
 
     def _check_deadline(self, work: QueuedRequest, size: int, free: int) -> None:
-        """Refuse what would not be answered in time (raises PenstockError).
+        """Reject a request that would not be answered in time (raises PenstockError).
 
         Args:
             work: the request.
@@ -260,8 +260,8 @@ class AdmissionController:
         return rejections
 
     def _is_full(self, size: int, free: int) -> bool:
-        # What free slots take at once does not wait; and a request larger than the whole queue gets its
-        # chance when nobody else waits.
+        # Items that free slots take at once do not wait. A request larger than the whole queue gets its
+        # chance when no other request waits.
         queued = self._queue.items
         return queued + size > self.room + free * self._batch and not (free and not queued)
 

@@ -1,12 +1,12 @@
-"""The answers of refusals: made once for all that hear the same, and told a few at a time.
+"""Answers to rejected requests: built once for each error, and sent a few at a time.
 
-A refused request shall cost little, since under overload most are. What differs between two that hear the
-same is the request's id; the rest of the document is kept as bytes.
+A rejection must be cheap, since under overload most requests are rejected. Two answers with the same error
+differ in the request's id alone, so the rest of the document is kept as bytes.
 
-What is left of the cost is the sending. Where very many are to be refused at once, the model's answer, which
-comes to a socket like any request, would wait behind all of them; and the next batch with it. So in one turn
-of the event loop only a few are told. The others hear in the turns after, between which the loop looks what
-has come. (Their clients wait for it meanwhile, and so ask less.)
+The cost that is left is the sending. The model's answer comes to a socket like any request: if very many
+rejections were sent at once, it would wait behind all of them, and so would the next batch. So one turn of
+the event loop sends a few of them. The others go out in the turns after it, and between two turns the loop
+reads its sockets. (Meanwhile their clients wait, and so send less.)
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from penstock_wire.headers import QUEUE, REQUEST_ID, Headers
 from penstock_wire.http import Exchange, Response
 
 AT_ONCE = 16
-"""Refusals that are told in one turn of the event loop: about half a millisecond's worth."""
+"""Rejections that are sent in one turn of the event loop: about half a millisecond of work."""
 _PLACE = "-request-id-goes-here-"
 _KEPT = 16
 
 
 class _Form:
-    """What one error's answers share.
+    """The parts that all answers with one error share.
 
     Args:
         error: the error.
         backend: name of the backend.
         pod: name of the pod.
 
-    `parts` is what stands before and behind the request's id; empty where that cannot be told.
+    `parts` is the text before and behind the request's id; empty where the id cannot be found.
     """
 
     __slots__ = ("backend", "fields", "parts", "status")
@@ -48,48 +48,48 @@ class _Form:
 
 
 class ErrorResponder:
-    """Tells those who are refused.
+    """Answers requests with errors.
 
     Args:
         backend: name of the backend, for error documents; asked each time.
         pod: name of the pod, for error documents.
-        queued: items that wait; told with each answer.
+        queued: items that wait; each answer has their number.
     """
 
-    __slots__ = ("_backend", "_forms", "_line", "_pod", "_queued", "_told")
+    __slots__ = ("_backend", "_forms", "_line", "_pod", "_queued", "_sent")
 
     def __init__(self, *, backend: Callable[[], str], pod: str, queued: Callable[[], int]) -> None:
         self._backend = backend
         self._pod = pod
         self._queued = queued
         self._forms: dict[PenstockError, _Form] = {}
-        # How many were told in this turn of the loop, -1 = none so far; and who is told in the next ones.
-        self._told = -1
+        # How many were answered in this turn of the loop, -1 = none so far; and those for the next turns.
+        self._sent = -1
         self._line: collections.deque[tuple[Exchange, PenstockError, bytes]] = collections.deque()
 
-    def tell(self, exchange: Exchange, error: PenstockError, request_id: bytes) -> None:
+    def reject(self, exchange: Exchange, error: PenstockError, request_id: bytes) -> None:
         """Answer a request with an error, now or a few turns of the event loop later.
 
         Args:
-            exchange: where to; whoever gave it takes no more interest in it.
-            error: why; the same object for all that hear the same.
+            exchange: where to; the caller must not use it any more.
+            error: why; the same object for the same answer.
             request_id: the request's id, visible ASCII.
         """
-        if self._told < 0:
-            self._told = 0
+        if self._sent < 0:
+            self._sent = 0
             asyncio.get_running_loop().call_soon(self._turn)
-        if self._told < AT_ONCE:
-            self._told += 1
+        if self._sent < AT_ONCE:
+            self._sent += 1
             exchange.answer(self.response(error, request_id))
             return
-        exchange.request.body = b""  # nobody reads it any more
+        exchange.request.body = b""  # not needed any more: it frees the memory
         self._line.append((exchange, error, request_id))
 
     def response(self, error: PenstockError, request_id: bytes) -> Response:
         """The answer to one request; equal to the error's own.
 
         Args:
-            error: why; the same object for all that hear the same.
+            error: why; the same object for the same answer.
             request_id: the request's id, visible ASCII.
         """
         backend = self._backend()
@@ -106,7 +106,7 @@ class ErrorResponder:
         return answer
 
     def own(self, error: PenstockError, request_id: bytes) -> Response:
-        """The answer to the one request that hears this error; arguments as for `response`."""
+        """The answer with an error that no other request gets; arguments as for `response`."""
         answer = error.response(request_id=request_id.decode(), backend=self._backend(), pod=self._pod)
         answer.headers = (*answer.headers, (QUEUE, b"%d" % self._queued()))
         return answer
@@ -114,10 +114,10 @@ class ErrorResponder:
     def _turn(self) -> None:
         line = self._line
         if not line:
-            self._told = -1
+            self._sent = -1
             return
         asyncio.get_running_loop().call_soon(self._turn)
-        self._told = told = min(AT_ONCE, len(line))
-        for _ in range(told):
+        self._sent = count = min(AT_ONCE, len(line))
+        for _ in range(count):
             exchange, error, request_id = line.popleft()
             exchange.answer(self.response(error, request_id))

@@ -1,8 +1,8 @@
-"""What one is told that is not served, on arrival or later.
+"""Errors for requests that are rejected or dropped. Pure.
 
-Pure. A refusal must be cheap: what is offered beyond what the model can do is refused, all of it, on the core
-that the model's batches need, too. What a refused request hears holds as a rule for those behind it as well,
-until the queue gets shorter: `RejectionCache` keeps it, and it is told from a request's head alone.
+A rejection must be cheap: everything beyond the model's capacity is rejected, on the core that the model's
+batches need as well. Usually the error of one request also holds for the next ones, until the queue gets
+shorter: `RejectionCache` keeps it, so that a request's head is enough to reject it.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class RejectionCache:
             self.late.clear()
 
     def keep(self, cls: str, finish: float, error: PenstockError) -> None:
-        """Who comes now, of a class, is not answered before `finish`; if too late, it hears `error`."""
+        """A request of this class that comes now is answered at `finish` or later; if too late: `error`."""
         if len(self.late) < _MAX_KEPT:
             self.late[cls] = finish, error
 
     def keep_full(self, size: int, error: PenstockError) -> None:
-        """Who comes with so many items hears `error`."""
+        """A request of so many items gets `error`."""
         if len(self.full) < _MAX_KEPT:
             self.full[size] = error
 
 
 def late_on_arrival() -> PenstockError:
-    """The deadline had passed when the request came."""
+    """The error of a request whose deadline had passed when it came."""
     return PenstockError(Reason.DEADLINE, "the deadline had passed on arrival", status=503, not_admitted=True)
 
 
@@ -86,12 +86,12 @@ def full(detail: str, *, status: int, retry_after: float) -> PenstockError:
 
 
 def expired(waited: float) -> PenstockError:
-    """Its time was over while it waited."""
+    """The error of a request whose time was over while it waited."""
     return PenstockError(Reason.DEADLINE, f"the deadline passed after {waited:.3f} s, in the queue")
 
 
 def dropped(waited: float, service: float) -> PenstockError:
-    """It could not have been answered in time any more, and others could."""
+    """The error of a request that could not be answered in time any more, while others could."""
     return PenstockError(
         Reason.DEADLINE,
         f"left out after {waited:.3f} s in the queue: its batch of {service:.3f} s would be late",

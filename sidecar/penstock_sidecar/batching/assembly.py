@@ -1,8 +1,8 @@
 """A batch's way to the model and its answer's way back to the callers: bytes in, bytes out, no I/O.
 
 A request that has its batch to itself passes byte for byte both ways. Otherwise the protocol joins the items
-and splits a 2xx answer by item count. Any other answer is for nobody: it may hold what several clients have
-sent (see `model_answers.unresolved`).
+and splits a 2xx answer by item count. No client gets any other answer: it may hold what several clients have
+sent (see `model.answers.unresolved`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _joined(parts: Sequence[Slice], protocol: BatchProtocol) -> tuple[Headers, b
 
 
 def prepare(prepared: PreparedBatch, protocol: BatchProtocol) -> None:
-    """Make what a draft sends; where that fails, it is left to `compose`, and to who tells of it.
+    """Make the request of a prepared batch. Where that fails, `compose` will fail likewise, and report it.
 
     Args:
         prepared: of at least two requests.

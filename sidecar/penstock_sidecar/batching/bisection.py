@@ -70,7 +70,7 @@ class Bisection:
         return start, self._end
 
     def passed(self, *, whole: bool = True) -> None:
-        """What `next` returned was answered with success, or nobody waits for it any more.
+        """The run that `next` returned succeeded, or no client waits for it any more.
 
         Args:
             whole: all of its requests were run: False where a client has left, who may have sent the bad one.

@@ -52,7 +52,7 @@ from penstock_wire.process import log
 _ONE_CORE = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1
 MIN_RUN_SECONDS = 0.001
 TOO_MANY = 429
-"""Of all 4xx the one that tells of the model's load, and not of what a caller has sent."""
+"""The one 4xx that is about the model's load, not about the request."""
 
 _NEVER = float("inf")
 
@@ -67,7 +67,7 @@ Trace = Callable[[Send, Request, float, Sequence[Slice], int], Awaitable[Respons
 
 
 class Observer(Protocol):
-    """Is told what happens."""
+    """Counts what happens."""
 
     def ran(self, items: int, limit: int, seconds: float, waits: Sequence[float] = ()) -> None:
         """A batch of so many items, of `limit` possible, was with the model for so many seconds.
@@ -166,7 +166,7 @@ class BatchRunner:
     Args:
         send: sends to the model.
         protocol: joins and splits.
-        observer: is told of runs.
+        observer: counts runs.
         clock: the monotonic time in seconds.
         slots: what batches run in.
         listener: the dispatcher.
@@ -262,14 +262,14 @@ class BatchRunner:
             try:
                 request = compose(batch.parts, self._protocol, timeout, 0)
             except Exception:
-                return False  # nothing was sent; what it is comes up again in the task, which tells it
+                return False  # nothing was sent; the same error comes up in the task, which reports it
         batch.sent = self._clock()
         try:
             give_up = begin(request, timeout, functools.partial(self._came, batch))
         except UpstreamError:
             return False  # likewise
         except Exception as error:
-            # A fault of ours, and perhaps behind the sending: it is told, and not sent again.
+            # A fault of ours, perhaps after the sending: it is reported, and the batch is not sent again.
             lost = ConnectionLost(f"sending failed: {error!r}")
             batch.begun = True
             self._loop.call_soon(self._came, batch, lost)
@@ -317,7 +317,7 @@ class BatchRunner:
         for batch in list(self._batches):
             if batch.give_up is not None:
                 batch.give_up()
-        # Whoever was given up is told in the loop's next turn.
+        # Exchanges that were given up call back in the loop's next turn.
         await asyncio.sleep(0)
         tasks = [batch.task for batch in self._batches if batch.task is not None]
         for task in tasks:

@@ -7,7 +7,7 @@ off, its batch mates go on. The model is never held up.
 What a client sees of the values: one that is no string is a line of NDJSON; a string is its text, as it is.
 The content type is what the model said, else what the first value is: `application/x-ndjson` or `text/plain`.
 An error is a last line `{"error": …}` of NDJSON, an event `error` of `text/event-stream`; in any other
-answer the connection is cut, so that nobody takes a part for the whole.
+answer the connection is cut, so that no client takes a part for the whole.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Watcher(Protocol):
         ...
 
     def cancelled(self, ids: Sequence[str]) -> None:
-        """The model wants to be told that nobody waits for these items any more."""
+        """Report to the model, which asked for it, that no client waits for these items any more."""
         ...
 
 
@@ -102,7 +102,7 @@ class ClientStream:
         self._news.set()
 
     def cut(self, failure: PenstockError) -> None:
-        """End it so that nobody takes it for complete; of a slow reader's buffer nothing more is sent."""
+        """End it so that no client takes it for complete; nothing more of a slow reader's buffer is sent."""
         if failure.reason is Reason.SLOW_READER:
             self._unread.clear()
         self._failure = failure
@@ -148,7 +148,7 @@ class BatchStreams:
         self._all_left = False
 
     async def run(self) -> None:
-        """Read the model's stream to its end; every item has been told of when this returns or raises."""
+        """Read the model's stream to its end; every item has its end when this returns or raises."""
         self._reading = asyncio.current_task()
         why = "the sidecar was stopped"
         try:
@@ -176,7 +176,7 @@ class BatchStreams:
         self._stop_if_all_left()
 
     def expire(self) -> None:
-        """The time of those whose answer has not begun is over: they have heard so elsewhere."""
+        """The time of requests whose answer has not begun is over; their error was sent elsewhere."""
         for index in sorted(self._splitter.open - self._clients.keys()):
             self.leave(index)
 
@@ -255,7 +255,7 @@ class BatchStreams:
             self._watcher.cancelled([self._ids[index]])
 
     def _stop_if_all_left(self) -> None:
-        # NB: a connection that closes tells a model more surely than any word that nobody waits.
+        # NB: closing the connection is the surest way to report that no client waits.
         if not self._splitter.open and not self._all_left and self._reading is not None:
             self._all_left = True
             self._reading.cancel()
@@ -275,7 +275,7 @@ class StreamedSends:
     Args:
         open: sends to the model, and returns with the head of its answer.
         send: sends to the model.
-        cut: told of each stream that is cut after its head, by other than its client's leaving.
+        cut: called for each stream that is cut after its head, unless its client left.
         clock: the monotonic time in seconds.
     """
 
@@ -340,7 +340,7 @@ class StreamedSends:
                 headers = ((b"content-type", b"application/json"),)
                 await self._send(Request("POST", CANCEL_PATH, headers, body), CANCEL_SECONDS)
         except UpstreamError as error:
-            log("the model could not be told who left", level="warning", error=str(error))
+            log("the model was not reached to report clients that left", level="warning", error=str(error))
         finally:
             self._telling = None
 
@@ -391,7 +391,7 @@ class _Parts:
         if work.done:
             return False
         if isinstance(outcome, Response):
-            # What is known when a client's first line is there; what joining took is not told from the rest.
+            # What is known when a client's first line is there; the time of joining is a part of it.
             timing = b'queue;dur=%.3f, batch;desc="%d", model;dur=%.3f' % (
                 (work.cut_at - work.arrived) * 1e3,
                 len(self._parts),
@@ -404,8 +404,8 @@ class _Parts:
     def over(self, index: int, reason: Reason | None) -> None:
         if reason is not None and reason is not Reason.CLIENT_GONE:
             self._cut(reason)
-            told = self._parts[index].work.request_id.decode()
-            log("a stream was cut", level="warning", reason=reason.value, request_id=told)
+            request_id = self._parts[index].work.request_id.decode()
+            log("a stream was cut", level="warning", reason=reason.value, request_id=request_id)
 
 
 def _value(raw: bytes) -> bytes:

@@ -23,7 +23,7 @@ LAST = 200
 HORIZON = 10.0
 """Seconds after which a sample expires."""
 CLASSES = 16
-"""Classes that are told apart; beyond, the one that was observed least recently is forgotten."""
+"""Classes that are kept; beyond, the one that was observed least recently is forgotten."""
 MARGIN = 1.05
 BUCKET_SAMPLES = 8
 """Samples of about one size from which their p80 counts."""

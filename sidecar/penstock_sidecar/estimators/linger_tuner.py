@@ -1,9 +1,9 @@
 """Whether part-full batches shall wait for more at all: only while that costs no throughput.
 
 Callers that arrive whatever becomes of the others lose nothing when a batch waits, and it gets fuller. But
-callers that ask again as soon as they were answered ask less often when each answer waits; one of them
-alone would wait for nobody each time. Nothing in one arrival tells them apart; the rate of all does. So now
-and then the other way is tried: part-full batches go at once for a while (or wait again), and the way is
+callers that ask again as soon as they were answered ask less often when each answer waits; a single one
+would wait in vain each time. One arrival does not show which kind it is; the rate of all does. So now and
+then the other way is tried: part-full batches go at once for a while (or wait again), and the way is
 changed where the rate shows it:
 
 - from waiting to not waiting when that brings clearly more: by 1 % and three standard deviations, which are
@@ -119,7 +119,7 @@ class LingerTuner:
         self._block_items, self._block_seconds = 0, 0.0
 
     def _stayed(self, now: float) -> None:
-        """Begin a trial of the other way, where that may tell anything."""
+        """Begin a trial of the other way, where it can show anything."""
         seconds = max(1e-9, now - self._began)
         if not self.waits or self._held >= LESS * seconds:
             self._stay = max(self._stay, seconds)

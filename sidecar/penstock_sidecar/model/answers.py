@@ -73,7 +73,7 @@ def unresolved(said: Outcome, requests: int) -> PenstockError:
 
 
 def failure(error: UpstreamError, *, executed: bool) -> PenstockError:
-    """What a caller is told when the model gave no answer.
+    """The error for a client where the model gave no answer.
 
     Args:
         error: what happened.

@@ -53,8 +53,8 @@ FAILURES = 3
 MORE_LOOKS = 3
 """So often a probe whose connection was lost is followed by the next as close as may be: a process that was
 killed takes connections for a moment more, and may be back before the next probe of the usual period."""
-TELL_SECONDS = 10.0
-"""A model that stays not ready is told at most this often, however its errors vary."""
+LOG_SECONDS = 10.0
+"""A model that stays not ready is logged at most this often, however its errors vary."""
 
 _STARTED_ANEW = "the model was started anew"
 _OURS = frozenset(
@@ -115,7 +115,7 @@ class Model:
         self._doubts = 0
         self._losses = 0
         self._cut_probes = 0
-        self._told = -TELL_SECONDS
+        self._logged_at = -LOG_SECONDS
         self._blindness_told = False
         self._life = 0
         self._when_connected = functools.partial(self._connected, self._check_prepared)
@@ -276,7 +276,7 @@ class Model:
             if self._listener_identity.known or (self.ready and self._failures + 1 < FAILURES):
                 self._failed(str(error))
             else:
-                self._refuses(str(error))  # whether the next one is another, nobody will tell
+                self._refuses(str(error))  # nothing will say whether the next process is another one
         except UpstreamTimeout:
             if not self._busy():
                 self._failed(f"GET {path} was not answered within {PROBE_SECONDS:.0f} s")
@@ -299,7 +299,7 @@ class Model:
             self._cut_probes = 0
             if self._listener_identity.look():
                 self._replaced()
-            if life != self._life:  # which of the two has answered, nobody knows
+            if life != self._life:  # it is unknown which of the two processes has answered
                 self._look.set()
                 return
             if 200 <= answer.status < 400:
@@ -343,8 +343,8 @@ class Model:
         news = message != self.message
         self.ready, self.gone, self.message = ready, gone, message
         now = asyncio.get_running_loop().time()
-        if turned or (news and not ready and now > self._told + TELL_SECONDS):
-            self._told = now
+        if turned or (news and not ready and now > self._logged_at + LOG_SECONDS):
+            self._logged_at = now
             log("model is ready" if ready else "model is not ready", error=message or None)
         if changed:
             self._failures = 0

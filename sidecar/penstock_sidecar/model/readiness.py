@@ -99,7 +99,7 @@ class Readiness:
             return True
         life = self._life
         if (self._reconfigure.needed or self._reconfigure.due) and not await self._reconfigure.apply():
-            return life != self._life  # a model that is gone is told anew when it comes
+            return life != self._life  # a model that is gone is prepared anew when it comes
         if not self._warm and life == self._life:
             self._warm = await self._warmup.run(lambda: life == self._life)
         if self._warm and life == self._life and not self._reconfigure.needed:

@@ -29,7 +29,7 @@ SECONDS = 30.0
 QUIET_SECONDS = 30.0
 """How long the batches with the model may take to end; then requests go on, and it is tried again."""
 MESSAGE = 1000
-"""Characters of the model's answer that are told."""
+"""Characters of the model's answer that are reported."""
 
 OVERWRITTEN = "somebody else reconfigured the model"
 
@@ -106,7 +106,7 @@ class Reconfigure:
 
     @property
     def moment(self) -> int:
-        """Another whenever a configuration goes out, and when it is answered: tells what was asked before."""
+        """A number that changes when a configuration is sent, and when it is answered."""
         return self._posts
 
     def looked(self, headers: Headers, moment: int) -> bool:
@@ -141,7 +141,7 @@ class Reconfigure:
 
     @property
     def needed(self) -> bool:
-        """Something is to be told the model, or is not known yet."""
+        """The model lacks a configuration, or it is not known yet whether there is one."""
         if self._path is None:
             return False
         return not self.settled or (self._wanted is not None and self._in_force is None)

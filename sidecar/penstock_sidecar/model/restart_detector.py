@@ -1,9 +1,10 @@
-"""Tells a server from the one that listened at the same port before it, without sending it anything.
+"""Detects that another process listens at the model's port, without sending it anything.
 
-The kernel gives each socket a number that no other gets until the machine starts anew (its cookie), and tells
-those of listening sockets to whoever asks in the same network namespace, as the containers of a pod are. A
+The kernel gives each socket a number that no other gets until the machine starts anew (its cookie), and
+reports those of listening sockets within the network namespace, which the containers of a pod share. A
 process that was started anew listens with another socket; one that was merely slow, or ended a connection,
-listens with the one it had. Of several that share a port (`SO_REUSEPORT`, a worker each) all must have gone.
+listens with the socket it had. Of several that share a port (`SO_REUSEPORT`, a worker each) all must have
+gone.
 
 Protocol: sock_diag(7), `struct inet_diag_req_v2` and `struct inet_diag_msg` of linux/inet_diag.h.
 """
@@ -66,10 +67,10 @@ class ListenerIdentity:
         return bool(self._known)
 
     def replaced(self) -> bool:
-        """Whether what listens is all new, as told once; costs some 6 µs where nothing has changed.
+        """Whether all listening sockets are new, True once for each; some 6 µs where nothing has changed.
 
         Returns:
-            False, too, where nothing listens, `look` has seen nothing yet, or the kernel does not tell.
+            False, too, where nothing listens, `look` has seen nothing yet, or the kernel does not answer.
         """
         if not self._known or not self._known.isdisjoint(self._listeners(every=False)):
             return False
@@ -144,7 +145,7 @@ class ListenerIdentity:
         if every and number in _UNABLE:
             self._families.remove(family)  # each question would have the kernel look for a module
         elif number not in (0, errno.ENOENT):  # ENOENT: nothing listens there
-            raise OSError(number, "the kernel could not tell")
+            raise OSError(number, "the kernel reported an error")
 
 
 _COOKIE_AT = _HEADER.size + _STATE.size + _ADDRESSES.size + 4
@@ -155,7 +156,7 @@ def _family(host: _Host) -> int:
 
 
 def _takes(data: bytes, at: int, host: _Host) -> bool:
-    """Whether the socket that is told of there listens, and at this address or at any."""
+    """Whether the socket of this record listens, at this address or at any."""
     family, state, _, _ = _STATE.unpack_from(data, at)
     _, _, source, _ = _ADDRESSES.unpack_from(data, at + _STATE.size)
     own = source[:4] if family == socket.AF_INET else source.removeprefix(_MAPPED)

@@ -120,7 +120,7 @@ class Warmup:
 
     Args:
         requests: what is sent, in this order.
-        timeout: seconds that each has; where it takes longer, that is told, and it is sent again.
+        timeout: seconds that each has; where it takes longer, that is logged, and it is sent again.
         send: sends to the model.
         clock: the monotonic time in seconds.
     """
@@ -159,14 +159,14 @@ class Warmup:
         """
         for step, request in enumerate(self._requests):
             self._step, self._wrong = step, ""
-            begun, told, pause = self._clock(), False, RETRY_FIRST
+            begun, logged, pause = self._clock(), False, RETRY_FIRST
             while wrong := await self._try(request, step):
                 if not current():
                     return False
                 late = self._clock() - begun >= self._timeout
                 self._wrong = f"not answered 2xx within {self._timeout:g} s: {wrong}" if late else wrong
-                if late and not told:
-                    told = True
+                if late and not logged:
+                    logged = True
                     log("warm-up failed", level="error", error=self.message)
                 await asyncio.sleep(pause)
                 if not current():  # the next one is given its userConfig first

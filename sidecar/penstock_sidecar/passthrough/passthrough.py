@@ -115,7 +115,7 @@ class Passthrough:
         pod: name of the pod, for error documents.
         first: called when a request arrives while nothing is queued or ongoing.
 
-    `slots` requests may be with the model at once; `refusing` is what new requests are told, if they are
+    `slots` requests may be with the model at once; `refusing` is the error of new requests while they are
     refused; `open_streams` and `open_tunnels` are how many there are.
     """
 
@@ -144,7 +144,7 @@ class Passthrough:
         self._timer_at = 0.0
         self._ids = RequestIds()
         self._responder = ErrorResponder(backend=backend, pod=pod, queued=lambda: len(self._line))
-        # What one hears for whom there is no room, and of what it tells.
+        # Cached queue-full error, and the state that it was built from.
         self._full: PenstockError | None = None
         self._full_of: tuple[int, int, int, float] = (0, 0, 0, 0.0)
         self.refusing: PenstockError | None = None
@@ -342,16 +342,17 @@ class Passthrough:
     # Inside
 
     def _no_room(self) -> PenstockError:
-        """What one hears for whom there is no room; the same object while the same is told."""
+        """The queue-full error; the same object while the numbers in it are the same."""
         limit, queued, ongoing = self.queue_limit, len(self._line), len(self._calls)
         # One position behind all that wait; `slots` are served at once.
         seconds = (queued + 1) * self.throughput.seconds / self.slots
-        told = (limit, queued, ongoing, seconds)
-        if self._full is None or told != self._full_of or self._full.status != self._batching.overflow_status:
-            self._full_of = told
+        state = (limit, queued, ongoing, seconds)
+        status = self._batching.overflow_status
+        if self._full is None or state != self._full_of or self._full.status != status:
+            self._full_of = state
             self._full = errors.full(
                 f"expected at most {limit} requests to wait, found {queued}; {ongoing} are ongoing",
-                status=self._batching.overflow_status,
+                status=status,
                 retry_after=min(MAX_RETRY_AFTER, max(1.0, seconds)),
             )
         return self._full
@@ -359,7 +360,7 @@ class Passthrough:
     def _refuse(self, exchange: Exchange, error: PenstockError, request_id: bytes) -> None:
         """Answer one of many the same."""
         self._observer.ended(error.status, error.reason, 1)
-        self._responder.tell(exchange, error, request_id)
+        self._responder.reject(exchange, error, request_id)
 
     def _start(self, call: _Call) -> None:
         call.begun = self._clock()
@@ -468,11 +469,11 @@ class Passthrough:
         said = model_reason(answer.status, answer.headers)
         body = answer.whole()
         if body is not None:
-            told = Response(answer.status, headers, body)
+            response = Response(answer.status, headers, body)
             if call.exchange.request.method == "HEAD":
-                told.length = answer.length
+                response.length = answer.length
             self._ended(call, answer.status, None, said)
-            call.exchange.answer(told)
+            call.exchange.answer(response)
             return
 
         def ended(error: Exception | None) -> None:
@@ -480,14 +481,14 @@ class Passthrough:
             if error is None:
                 self._ended(call, answer.status, None, said)
             elif isinstance(error, UpstreamError):
-                told = call.request_id.decode()
-                log("answer broke off", level="warning", error=str(error), request_id=told)
+                request_id = call.request_id.decode()
+                log("answer broke off", level="warning", error=str(error), request_id=request_id)
                 self._ended(call, answer.status, failure(error, executed=True).reason)
             elif isinstance(error, ClientGone):
                 self._ended(call, 499, Reason.CLIENT_GONE)
             else:
-                told = call.request_id.decode()
-                log("request failed", level="error", error=repr(error), request_id=told)
+                request_id = call.request_id.decode()
+                log("request failed", level="error", error=repr(error), request_id=request_id)
                 self._ended(call, answer.status, Reason.INTERNAL)
 
         self.open_streams += 1

@@ -17,7 +17,7 @@ class Relay:
 
     Args:
         answer: whose body.
-        ended: is told how it ended.
+        ended: called with how it ended.
     """
 
     __slots__ = ("_answer", "_ended", "_reader")
@@ -43,7 +43,7 @@ class Relay:
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Nobody reads any more: where that is early, the model is told by the end of its connection."""
+        """The client reads no further: if the answer is not complete, the model's connection is closed."""
         if self._ended is not None:
             self._answer.abort()
             self._end(ClientGone("the client went away before the end of its answer"))
@@ -69,7 +69,7 @@ class _Watch:
         self.halves: list[asyncio.Task[None]] = []
         self.idle = False
 
-    def heard(self) -> None:
+    def data_passed(self) -> None:
         """Something went."""
         self._heard = self._loop.time()
 
@@ -124,9 +124,9 @@ async def join(one: Tunnel, other: Tunnel, idle: float) -> None:
 
 async def _carry(source: Tunnel, sink: Tunnel, watch: _Watch) -> None:
     while data := await source.read():
-        watch.heard()
+        watch.data_passed()
         await sink.write(data)
-        watch.heard()
+        watch.data_passed()
     sink.end()
 
 

@@ -34,7 +34,7 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         items: what a batch is made of; of each, `len()` is its bytes. None for a request that is one unit of
-            load without an item of its own, and shares its batch with nobody.
+            load without an item of its own, and shares its batch with no other.
         parameters: what must be equal in a batch besides method, target and header fields; part of the key.
         lone: it must not share its batch, nor be cut, whatever its items.
         fields: the request's header fields with a content type that is true of its body; None where they are

@@ -4,7 +4,7 @@ An item is one text, or one text as token ids, so a request with a string or wit
 item. All other members are parameters (`model`, `encoding_format`, `dimensions`, `user` …). Texts and token
 ids share no batch: servers take a list of one kind.
 
-Each answer has its own items' `data`, `index` counted from 0. What a server tells of `usage` is about the
+Each answer has its own items' `data`, `index` counted from 0. A server's `usage` is about the
 batch: it is shared in proportion to the items' bytes, in whole numbers whose sum is the batch's. So in a
 batch of several requests the usage of one is an estimate.
 
@@ -99,14 +99,14 @@ class _OpenAI:
             try:
                 found = members(answer.body)
                 some = _embeddings(found, None)
-                told = _usage(found)
+                reported = _usage(found)
             except NotJSON as error:
                 raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
             embeddings += some
             if not index:
-                first, usage = found, told
+                first, usage = found, reported
                 continue
-            for name, raw in told.items():
+            for name, raw in reported.items():
                 mine = usage.get(name, b"0")
                 if _COUNT.fullmatch(raw) and _COUNT.fullmatch(mine):
                     usage[name] = b"%d" % (int(mine) + int(raw))

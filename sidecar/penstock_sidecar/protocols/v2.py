@@ -222,8 +222,8 @@ def _read(found: dict[str, bytes], binary: memoryview | None, fields: Headers | 
     if own is not None and own[:1] != b'"':
         raise BadTensor("$.id", "a string", own[:40].decode("utf-8", "replace"))
     inputs = _objects(_list(found, "inputs", "$"), "inputs")
-    told = _parameters(found, "$")
-    if told and any(told.get(name, b"0") not in (b"0", b'""', b"false") for name in _STATEFUL):
+    parameters = _parameters(found, "$")
+    if parameters and any(parameters.get(name, b"0") not in (b"0", b'""', b"false") for name in _STATEFUL):
         return lone
     outputs = _optional(found, "outputs")
     rest = b""
@@ -237,8 +237,8 @@ def _read(found: dict[str, bytes], binary: memoryview | None, fields: Headers | 
             if settings:
                 each["parameters"] = b"{" + _inner(settings) + b"}"
         rest += b',"outputs":[' + b",".join([b"{" + _inner(each) + b"}" for each in wanted]) + b"]"
-    if told:
-        found["parameters"] = b"{" + _inner(told) + b"}"
+    if parameters:
+        found["parameters"] = b"{" + _inner(parameters) + b"}"
     if found:
         rest += b"," + _inner(found)
     shapes = _first_look(inputs)

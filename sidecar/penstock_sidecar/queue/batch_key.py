@@ -42,7 +42,7 @@ SHARED_FIELDS = frozenset(
     }
 )
 MAX_REQUEST_IDS_BYTES = 4096
-"""Request ids of a batch that are told to the model at most; those beyond are left out."""
+"""Request ids of a batch that are sent to the model at most; those beyond are left out."""
 MAX_KEYS = 4096
 """Keys that are remembered at most beyond those in use."""
 
@@ -98,7 +98,7 @@ class Keys:
             add(batching.fairness.header.lower().encode(), _SHARE)
         self._roles = roles
         self._read: Headers | None = None
-        self._told = RequestFields(self._level)
+        self._read_fields = RequestFields(self._level)
         self._latest: Key | None = None
 
     def read(self, headers: Headers) -> RequestFields:
@@ -107,8 +107,8 @@ class Keys:
         Requests with the very same fields (`head_cache`) get the same object.
         """
         if headers is self._read:
-            return self._told
-        told = RequestFields(self._level)
+            return self._read_fields
+        read = RequestFields(self._level)
         roles = self._roles
         key: list[tuple[bytes, bytes]] = []
         shared: list[tuple[bytes, bytes]] = []
@@ -125,20 +125,20 @@ class Keys:
                     key.append(field)
                 elif role & _SHARED:
                     shared.append(field)
-                if role & _ID and told.request_id is None:
-                    told.request_id = field[1]
-                if role & _TIMEOUT and told.timeout_ms is None:
-                    told.timeout_ms = timeout_ms((field,))
+                if role & _ID and read.request_id is None:
+                    read.request_id = field[1]
+                if role & _TIMEOUT and read.timeout_ms is None:
+                    read.timeout_ms = timeout_ms((field,))
                 if role & _LEVEL:
-                    told.level = self._clamp(field[1])
+                    read.level = self._clamp(field[1])
                 if role & _SHARE:
-                    told.share = field[1]
+                    read.share = field[1]
         if len(key) > 1:
             key.sort(key=_name)
-        told.fields = tuple(key)
-        told.shared = tuple(shared)
-        self._read, self._told = headers, told
-        return told
+        read.fields = tuple(key)
+        read.shared = tuple(shared)
+        self._read, self._read_fields = headers, read
+        return read
 
     def key(self, method: str, target: str, fields: Headers, parameters: Hashable, share: bytes = b"") -> Key:
         """The key of these values; the same object as long as it is remembered or in use.
@@ -178,13 +178,13 @@ class Keys:
 
     def rekey(self, work: QueuedRequest) -> None:
         """Give a queued request the key, level and share that it has under the policy of now."""
-        told = self.read(work.request.headers)
-        work.shared, work.level, work.share = told.shared, told.level, told.share
+        read = self.read(work.request.headers)
+        work.shared, work.level, work.share = read.shared, read.level, read.share
         key = work.key
         if key.lone:
-            work.key = Key(key.method, key.target, told.fields, key.parameters, lone=True)
+            work.key = Key(key.method, key.target, read.fields, key.parameters, lone=True)
         else:
-            work.key = self.key(key.method, key.target, told.fields, key.parameters, told.share)
+            work.key = self.key(key.method, key.target, read.fields, key.parameters, read.share)
 
     def _clamp(self, value: bytes) -> int:
         """The level that a field names: the default where it is no number, the nearest one that exists."""
@@ -225,7 +225,7 @@ def batch_fields(works: Sequence[QueuedRequest], described: Headers) -> Headers:
 
 
 def time_left(timeout: float) -> tuple[bytes, bytes]:
-    """What tells a model the seconds that remain to the latest deadline."""
+    """The field with the seconds that remain to the latest deadline."""
     return (TIMEOUT_MS, b"%d" % max(1, timeout * 1000))
 
 
@@ -259,9 +259,9 @@ def _request_ids(works: Sequence[QueuedRequest]) -> bytes:
     ids: list[bytes] = []
     room = MAX_REQUEST_IDS_BYTES
     for work in works:
-        told = work.request_id.replace(b",", b"%2C")
-        room -= len(told) + 1
+        request_id = work.request_id.replace(b",", b"%2C")
+        room -= len(request_id) + 1
         if room < 0:
             break
-        ids.append(told)
+        ids.append(request_id)
     return b",".join(ids)

@@ -70,7 +70,7 @@ class EvictionIndex:
     def can_evict(
         self, measure: int, level: int, group: PriorityClass | None, amount: int, limit: int
     ) -> bool:
-        """Whether others give way to a request, as far as can be told without a look at each.
+        """Whether others can be evicted for a request, as far as a quick look shows.
 
         Args:
             measure: what there is too little room for: `ITEMS` or `BYTES`.

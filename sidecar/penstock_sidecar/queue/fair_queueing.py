@@ -1,6 +1,6 @@
 """Equal shares of the slots for those who ask for them: start-time fair queueing, by items.
 
-Each value of the fairness header is a flow with a tag: the items it was served, told in virtual time. Who has
+Each value of the fairness header is a flow with a tag: the items it was served, in virtual time. Who has
 the lowest tag goes next, and its tag rises by the items that went. The virtual time is the tag of the flow
 that was served last. A flow that begins to wait starts at the virtual time: having been idle saves nothing
 up. (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996; all weights equal.)
@@ -67,7 +67,7 @@ class Flows:
             return
         self.active -= 1
         if not self.active:
-            # Nobody waits: there is nobody to make up to.
+            # No flow waits, so no share has to be made up for.
             self.virtual = self._common.tag = 0.0
             if len(self._flows) > 1:
                 self._flows = {b"": self._common}
@@ -96,7 +96,7 @@ class Flows:
             items: as so many items.
         """
         if not self.active or not share:
-            return  # nobody waits, so there is nobody to make up to; or it is everybody's flow
+            return  # no flow waits; or this is the common one
         flow = self._flows.get(share)
         if flow is None:
             flow = self._flows[share] = Flow(share, self.virtual)

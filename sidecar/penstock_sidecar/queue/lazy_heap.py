@@ -14,8 +14,8 @@ T = TypeVar("T")
 class LazyHeap(Generic[T]):
     """Members by rank, the lowest first, where ranks may rise unnoticed.
 
-    A rank that rose is seen when its member comes up; so nothing need be told of the many changes that only
-    postpone. A rank that fell, or a member that entered, must be told with `touch`.
+    A rank that rose is seen when its member comes up; so the many changes that only
+    postpone need no call. `touch` must be called for a rank that fell, and for a member that entered.
 
     Args:
         rank: the rank of a member now; None for one that does not belong here any more.

@@ -340,7 +340,7 @@ class Queue:
     # A full queue
 
     def can_evict(self, level: int, share: bytes, now: float, measure: int, amount: int, limit: int) -> bool:
-        """Whether others give way to a request that finds no room, as far as can be told at a glance.
+        """Whether others can be evicted for a request that finds no room, as far as a quick look shows.
 
         Args:
             level: its level.

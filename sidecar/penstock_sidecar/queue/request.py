@@ -24,7 +24,7 @@ class Key:
         target: path and query.
         fields: the header fields that a model may act upon, sorted by name.
         parameters: what the protocol sends once for a batch.
-        lone: the request shares its batch with nobody; such a key belongs to one request.
+        lone: the request shares its batch with no other; such a key belongs to one request.
 
     `cls` is the class whose service curve counts: the path, and the method that is called there. `faults` are
     the bad requests of this key, where there were any lately.
