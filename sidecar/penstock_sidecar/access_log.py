@@ -1,4 +1,4 @@
-"""The access log of a sidecar; off, nothing of it is in the path of a request."""
+"""The access log of a sidecar. While it is off, none of its code is in the path of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admin port: health for the kubelet, metrics, the drain hook, and what a person wants to look at."""
+"""The admin port: health for the kubelet, metrics, the drain hook, and pages for a person to look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sidecar's own configuration: what its command line says (each flag is also `PENSTOCK_<FLAG>`)."""
+"""The sidecar's command line; each flag is also the environment variable `PENSTOCK_<FLAG>`."""
 
 from __future__ import annotations
 

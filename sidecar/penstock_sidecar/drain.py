@@ -6,7 +6,7 @@ States::
        ▲                    │                                │                                       │
        └──── the model went away and is ready again, or grace + 5 s passed, and no SIGTERM came ─────┘
 
-PROPAGATING: not ready, but all that comes is taken, since routers and kube-proxy still learn of it; each
+PROPAGATING: not ready, but all requests are taken, since routers and kube-proxy still learn of it; each
 answer closes its connection. FLUSHING: idle connections are closed too; what comes is still taken. When the
 drain timeout is over, the queued get 503 `draining`, marked as surely not executed, and so does what comes;
 what is with the model runs on. DRAINED: what comes gets 503 `draining`.

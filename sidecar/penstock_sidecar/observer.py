@@ -1,4 +1,4 @@
-"""Who counts requests, as those see it who answer them."""
+"""Counts requests: the interface for the code that answers them."""
 
 from __future__ import annotations
 

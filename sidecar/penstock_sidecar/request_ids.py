@@ -1,4 +1,4 @@
-"""The `x-request-id` of each request: its client's, or one of ours."""
+"""The `x-request-id` of each request: its client's, or a new one."""
 
 from __future__ import annotations
 

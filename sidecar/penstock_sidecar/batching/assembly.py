@@ -1,4 +1,4 @@
-"""A batch's way to the model and its answer's way back to the callers: bytes in, bytes out, no I/O.
+"""Assembles the request of a batch, and splits its answer for the callers: bytes in, bytes out, no I/O.
 
 A request that has its batch to itself passes byte for byte both ways. Otherwise the protocol joins the items
 and splits a 2xx answer by item count. No client gets any other answer: it may hold what several clients have

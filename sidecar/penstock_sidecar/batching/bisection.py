@@ -1,14 +1,14 @@
-"""Find the requests that fail their batch: which of its requests to run again next. Pure.
+"""Finds the requests that fail their batch: decides which requests run again next. Pure.
 
-A failed batch holds at least one bad request. Binary splitting runs the first half of what is suspect again:
-if it fails, the suspect is in there; if it passes, the suspect is in the other half, which need not be run to
-know so. When a request has failed alone it has its own answer, and all that was not run again yet is unknown,
-as if it had just arrived. (Sobel and Groll, Group testing to eliminate efficiently all defectives in a
+A failed batch holds at least one bad request. Binary splitting runs the first half of the suspects again: if
+it fails, a bad request is in there; if it passes, one is in the other half, without a run of that half. A
+request that fails alone has its own answer; all requests that did not run again since are unknown then, as if
+they had just arrived. (Sobel and Groll, Group testing to eliminate efficiently all defectives in a
 binomial sample, Bell System Technical Journal 38, 1959; Hwang, A method for detecting all defective members
 in a population by group testing, Journal of the American Statistical Association 67, 1972.)
 
 The search always goes on to its end: no request gets an answer that another one has caused. What searches
-cost is kept low by the size of the batches, see `group_size`.
+cost is kept low by the size of the batches (`queue.group_size`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One log line for each batch that failed: whose requests it held, why, and the model's last words."""
+"""One log line for each failed batch: its requests' ids, the reason, the end of the model's answer."""
 
 from __future__ import annotations
 

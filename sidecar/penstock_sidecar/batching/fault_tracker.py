@@ -1,8 +1,8 @@
 """Which keys and senders have bad requests, and what follows: smaller batches, or batches of their own.
 
-`group_size` decides how large batches are; here is what is remembered of each key, and what is done with a
-sender of bad requests: it gets a queue of its own, and the model's time that it uses counts as its share
-(`fair_queueing`).
+`queue.group_size` decides how large batches are. This module remembers each key, and gives a sender of bad
+requests a queue of its own; the model's time that this sender uses counts as its share
+(`queue.fair_queueing`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a request gets whose items the model answered by themselves (`protocols.item_answers`). Pure.
+"""The answer to a request whose items the model answered one by one (`protocols.item_answers`). Pure.
 
 The answer to its one item is the request's. A request of several items has one status, so it gets a problem
 that names each such item by its index in the request.

@@ -1,7 +1,7 @@
 """Batches with the model: each is sent, its answer is split, and every part of it gets its outcome.
 
 A batch holds its slot until its last run has ended: a failed batch, parts of which are run again to find the
-request that fails it, uses no second one. A request whose client waits no longer is answered at that moment;
+request that fails it, uses no second one. A request whose deadline passes is answered at that moment;
 the slot stays taken until the model has answered or the connection is closed (at the latest deadline of the
 batch), so that the model never gets more at once than it was promised.
 """

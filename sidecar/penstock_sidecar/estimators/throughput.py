@@ -1,4 +1,4 @@
-"""How fast the model works, as far as batches have shown: what `Retry-After` and waiting go by."""
+"""How fast the model works, by its latest batches: for `Retry-After`, and for how long a batch may wait."""
 
 from __future__ import annotations
 

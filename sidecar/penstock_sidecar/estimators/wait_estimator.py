@@ -1,4 +1,4 @@
-"""When an arriving request would be answered: of the queue's real pace, not of the model's time alone.
+"""When an arriving request would be answered, by the queue's real pace and not by the model's time alone.
 
 A turn of a slot lasts from the cut of one batch to the cut of the next in the same slot. It is the batch's
 time with the model and whatever lies between: joining and splitting, timers that fire late, a process that

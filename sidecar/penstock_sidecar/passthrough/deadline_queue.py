@@ -1,7 +1,7 @@
-"""Requests that wait to be passed through: the earliest deadline first; among equals, who came first.
+"""Requests that wait to be passed through: the earliest deadline first; among equals, the first to come.
 
-Pure: the time is an argument. A request leaves in O(1): the heap forgets it when it comes up, or when it is
-half full of such.
+Pure: the time is an argument. A request leaves in O(1): the heap drops it when it comes up, or when
+half of the heap has left.
 """
 
 from __future__ import annotations

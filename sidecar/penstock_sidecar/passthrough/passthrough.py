@@ -1,4 +1,4 @@
-"""Passes requests through to the model one by one: `protocol: none`, and what holds no items elsewhere.
+"""Passes requests through to the model one by one: `protocol: none`, and what other protocols do not batch.
 
 At most `maxOngoingRequests` are with the model; further ones wait, the earliest deadline first, up to
 `maxQueuedItems` (8 · maxOngoingRequests unless set), and are refused beyond. A request is ongoing until its
@@ -8,7 +8,7 @@ after that a stream may go on as long as pieces come.
 Bodies stream both ways, and what one side does not take is not read from the other. A client that leaves is
 out of the queue in O(1); with the model, its connection there is closed, so that the model sees it.
 
-`Passthrough` offers what `Dispatcher` does to the drain, the admin port, the metrics and the reports.
+`Passthrough` is a `RequestPath`, as the dispatcher is.
 """
 
 from __future__ import annotations

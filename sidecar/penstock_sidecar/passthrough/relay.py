@@ -1,4 +1,4 @@
-"""What goes on after the head of an answer: its body on the way to the client, and tunnels."""
+"""Relays what follows the head of an answer: its body, or a tunnel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a protocol has to do so that its requests can be batched: read, join, split, merge; no I/O, no clock.
+"""The interface of a protocol whose requests can be batched: read, join, split, merge. No I/O, no clock.
 
 Items and bodies are bytes as they were sent, never parsed into objects and written again.
 """

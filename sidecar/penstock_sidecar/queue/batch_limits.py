@@ -1,4 +1,4 @@
-"""What a batch may hold: how much of a large request fits into one, and whether a line fills one. Pure."""
+"""What a batch may hold: how much of a large request fits, and whether a queue fills a batch. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests in order of a time."""
+"""Requests in the order of a time: a list, and a heap for those that come out of order."""
 
 from __future__ import annotations
 

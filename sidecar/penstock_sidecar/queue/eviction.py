@@ -1,9 +1,9 @@
-"""Who gives way in a full queue: which waiting request is refused so that another one may wait. Pure.
+"""Eviction: which waiting request leaves a full queue so that another one may enter. Pure.
 
-The order of service decides, turned round: the least urgent level gives way first, to any more urgent one.
-Of one level the share gives way that has most waiting, to one that with the request that came has no more
-than its part: the level's room divided by the shares that wait there. Of a level and share the newest request
-goes, which has waited for the least; never one of which a part was cut already.
+Requests are evicted in the reverse order of service: the least urgent level first, for any more urgent one.
+Within a level, the heaviest share loses a request, if the newcomer's share stays within its fair part:
+the level's room divided by the shares that wait there. Within a level and share, the newest request goes,
+since it has waited least; never a request of which a part was cut already.
 
 (To drop from the longest queue: Suter, Lakshman, Stiliadis, Choudhury, INFOCOM 1998; FQ-CoDel, RFC 8290, does
 the same.) Items and bytes are counted, each by itself, since each has a limit.

@@ -1,4 +1,4 @@
-"""Things in order of a rank that mostly rises."""
+"""A heap of members whose rank mostly rises, updated when a member comes up."""
 
 from __future__ import annotations
 

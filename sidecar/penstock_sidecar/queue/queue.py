@@ -1,17 +1,18 @@
 """The queue and its pure decisions: whose turn it is, and what the next batch holds. The time is an argument.
 
-Requests of one key form a line. The order, within a line and among the lines:
+Requests of one key form a `KeyQueue`. The order, within a key queue and among them:
 
 1. by level, 1 first. A request rises one level each `AGEING` seconds that it waits, so none waits for ever;
 2. of one level, the share that was served least goes first (`fair_queueing`); without fairness there
    is one share;
 3. of one share, the earliest deadline; of equal ones, the one that came first.
 
-A batch begins with the first request of this order, and goes on with its line in the same order, less urgent
-requests included. So a lane for each level and share of a line; lanes of one level and share form a group.
+A batch begins with the first request of this order, and goes on with its key in the same order, less urgent
+requests included. So a key queue has a `SubQueue` for each level and share; all of one level and share form a
+`PriorityClass`.
 
-Cost: a request is appended to one linked list and leaves it, whatever else waits; all else is for each batch.
-What departs is forgotten at once.
+Cost: a request is appended to one linked list and leaves it, whatever else waits; all other work is done
+once a batch. A request that leaves is forgotten at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the queue consists of: a line for each key, in it a lane for each level and share."""
+"""The queue's structures: a queue for each key, in it a sub-queue for each level and share."""
 
 from __future__ import annotations
 
