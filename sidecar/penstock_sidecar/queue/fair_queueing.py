@@ -1,9 +1,9 @@
 """Fair queueing: equal shares of the slots for the senders of requests, by items (start-time fair queueing).
 
 Each value of the fairness header is a flow with a tag: the items it was served, in virtual time. The flow
-with the lowest tag goes next, and its tag rises by the items that went. The virtual time is the tag of the flow
-that was served last. A flow that begins to wait starts at the virtual time: having been idle saves nothing
-up. (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996; all weights equal.)
+with the lowest tag goes next, and its tag rises by the items that went. The virtual time is the tag of the
+flow that was served last. A flow that begins to wait starts at the virtual time: having been idle saves
+nothing up. (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996; all weights equal.)
 """
 
 from __future__ import annotations
