@@ -29,13 +29,13 @@ import uvloop
 from bench.figures import Figures
 from bench.processes import cpu_seconds, rss_mb
 from penstock_operator.clock import LoopClock
-from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.control.auth import Gate
-from penstock_operator.control.reports import Reports
-from penstock_operator.control.reviews import ReviewLimit
 from penstock_operator.control.server import ControlServer
+from penstock_operator.control.token_review_limit import ReviewLimit
 from penstock_operator.kinds import Kind
+from penstock_operator.kube.cluster import Cluster, Obj
 from penstock_operator.metrics import Metrics
+from penstock_operator.reports import Reports
 from penstock_operator.store import Store
 from penstock_wire.control.report import Fit, Items, SidecarReport, Totals, encode
 from penstock_wire.control.reporter import Reporter

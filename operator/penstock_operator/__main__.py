@@ -23,27 +23,27 @@ with needs("penstock-operator", "operator"):
     from penstock_operator import config as configuration
     from penstock_operator.apply import Applier
     from penstock_operator.clock import Clock, LoopClock
-    from penstock_operator.cluster import Cluster, Connection, KubernetesCluster, credentials
     from penstock_operator.config import Config
     from penstock_operator.control.auth import Gate
-    from penstock_operator.control.pacer import Pacer
-    from penstock_operator.control.reports import Reports
+    from penstock_operator.control.load_monitor import Pacer
     from penstock_operator.control.server import ControlServer
-    from penstock_operator.dryrun import FileCluster, preview, read_file
+    from penstock_operator.dry_run import FileCluster, preview, read_file
     from penstock_operator.errors import ConfigError, LeaseLost
-    from penstock_operator.events import Recorder
-    from penstock_operator.fence import FencedCluster
-    from penstock_operator.fleet import Fleet
     from penstock_operator.handlers import KopfLog, Watches
-    from penstock_operator.holding import CALL_SECONDS, LeaseKeeper
-    from penstock_operator.installation import Leadership, among_installations, identity_of
-    from penstock_operator.lease import Elector
+    from penstock_operator.kube.cluster import Cluster, Connection, KubernetesCluster, credentials
+    from penstock_operator.kube.events import Recorder
+    from penstock_operator.kube.fence import FencedCluster
+    from penstock_operator.kube.installation import Leadership, among_installations, identity_of
+    from penstock_operator.kube.lease import Elector
+    from penstock_operator.kube.lease_thread import CALL_SECONDS, LeaseKeeper
+    from penstock_operator.leader_endpoint import Publisher
     from penstock_operator.metrics import Metrics, QueueMetrics
-    from penstock_operator.publishing import Publisher
     from penstock_operator.reconcile.context import Context, Scaled
     from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
-    from penstock_operator.reconcile.relisting import PERIOD, Relister
+    from penstock_operator.reconcile.resync import PERIOD, Relister
     from penstock_operator.reconcile.view import View
+    from penstock_operator.reports import Reports
+    from penstock_operator.resource_metrics import Fleet
     from penstock_operator.store import Key, Store
     from penstock_operator.supervision import keep_running, until_done
     from penstock_wire.process import log, on_signal, raise_file_limit, ready, set_log_level

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
 
-from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.desired.labels import DESIRED_HASH, MANAGED, MANAGED_BY
 from penstock_operator.desired.objects import desired_hash, stamped
 from penstock_operator.errors import NameTaken
 from penstock_operator.kinds import CHILDREN, PARENTS, Kind, kind_of
+from penstock_operator.kube.cluster import Cluster, Obj
 from penstock_operator.store import Key, Store, key_of, owner_uids
 
 _SUFFIXES = {

@@ -6,8 +6,8 @@ import hmac
 import json
 
 from penstock import request_ids
-from penstock.answers import failed, respond, told
 from penstock.encoding import decode
+from penstock.instances_response import failed, respond, told
 from penstock.item_answers import respond_by_item
 from penstock.model import Model
 from penstock_wire import http, instances_form

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from devcluster.api import Api
 from penstock_operator import apply
 from penstock_operator.api import ModelBackend, ModelEndpoint
-from penstock_operator.cluster import KubernetesCluster, Obj
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, objects, traffic
 from penstock_operator.desired import router as routing
 from penstock_operator.desired import settings as documents
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.desired.keeping import Pods
+from penstock_operator.desired.template_pinning import Pods
 from penstock_operator.errors import Rejected
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, Kind, kind_of
+from penstock_operator.kube.cluster import KubernetesCluster, Obj
 from tests.support.cluster_waits import wait_for
 from tests.support.k8s import INSTALLED_IN, Namespace, container_backend, endpoint
 from tests.support.pod_specs import SPECS

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from penstock_operator.apply import Applier
-from penstock_operator.control.reports import Reports
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD, Kind
 from penstock_operator.reconcile.context import Context
 from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
+from penstock_operator.reports import Reports
 from penstock_operator.store import Key, Store
 from penstock_operator.workqueue import WorkQueue
 from penstock_wire.control.report import (

@@ -16,11 +16,11 @@ import json
 from dataclasses import dataclass
 
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Cluster, Obj
-from penstock_operator.control.reviews import SHARED_BURST, SHARED_PER_SECOND, ReviewLimit
+from penstock_operator.control.token_review_limit import SHARED_BURST, SHARED_PER_SECOND, ReviewLimit
 from penstock_operator.desired import labels
 from penstock_operator.errors import ClusterError, ReportRefused
 from penstock_operator.kinds import POD, TOKEN_REVIEW
+from penstock_operator.kube.cluster import Cluster, Obj
 from penstock_operator.store import Store
 
 KEEP_YES = 60.0

@@ -15,13 +15,13 @@ import msgspec
 
 from penstock_operator.clock import Clock
 from penstock_operator.control.auth import Caller, Gate
-from penstock_operator.control.pace import interval_of
-from penstock_operator.control.records import Records
-from penstock_operator.control.reports import Reports
-from penstock_operator.control.reviews import ReviewLimit
+from penstock_operator.control.report_interval import interval_of
+from penstock_operator.control.settings_cache import Records
+from penstock_operator.control.token_review_limit import ReviewLimit
 from penstock_operator.desired import names
 from penstock_operator.errors import ReportRefused
 from penstock_operator.kinds import ENDPOINT
+from penstock_operator.reports import Reports
 from penstock_operator.store import Store
 from penstock_wire.control import report as wire
 from penstock_wire.control.ca_trust import HEADER, digest

@@ -15,8 +15,8 @@ from penstock_operator.desired import (
     sidecar,
 )
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.desired.keeping import Pods
 from penstock_operator.desired.objects import Object
+from penstock_operator.desired.template_pinning import Pods
 
 
 def backend_objects(

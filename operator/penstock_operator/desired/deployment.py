@@ -9,10 +9,10 @@ from penstock_operator.api import ModelBackend
 from penstock_operator.api.defaults import grace_seconds
 from penstock_operator.api.model import ModelContainer, ModelPython
 from penstock_operator.api.podtemplate import Container, PodTemplate
-from penstock_operator.desired import keeping, labels, names, objects, pods, sidecar
+from penstock_operator.desired import labels, names, objects, pods, sidecar, template_pinning
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.desired.keeping import Pods
 from penstock_operator.desired.objects import Object
+from penstock_operator.desired.template_pinning import Pods
 
 _TMP_VOLUME = "penstock-tmp"
 _TMP = "/tmp"  # noqa: S108 - the pod's own emptyDir
@@ -63,11 +63,15 @@ def pods_of(backend: ModelBackend, *, config: RenderConfig, new_secret: str, liv
     Raises:
         ValueError: the model names neither a container nor a Python target (CEL refuses such a resource).
     """
-    record = keeping.recorded(live)
-    secret = keeping.drain_secret(record.template) if record is not None else None
-    secret = secret or keeping.drain_secret((live or {}).get("spec", {}).get("template", {})) or new_secret
+    record = template_pinning.recorded(live)
+    secret = template_pinning.drain_secret(record.template) if record is not None else None
+    secret = (
+        secret
+        or template_pinning.drain_secret((live or {}).get("spec", {}).get("template", {}))
+        or new_secret
+    )
     fresh = pod_template(backend, config=config, drain_secret=secret)
-    return keeping.choose(backend, fresh, record=record, live=live)
+    return template_pinning.choose(backend, fresh, record=record, live=live)
 
 
 def pod_template(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:

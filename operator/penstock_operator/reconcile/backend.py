@@ -11,14 +11,14 @@ from penstock_operator.api.backendstatus import LoadStatus
 from penstock_operator.api.defaults import batching_spec, unreachable_batch, unreachable_target
 from penstock_operator.apply import CHANGED, needs_write
 from penstock_operator.autoscaling import Recommendation
-from penstock_operator.cluster import Obj
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
-from penstock_operator.desired.keeping import Pods
+from penstock_operator.desired.template_pinning import Pods
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SERVICE_ACCOUNT
-from penstock_operator.reconcile import ghosts
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile import parent_check
 from penstock_operator.reconcile.context import Context, Problems, Scaled, outcome
-from penstock_operator.reconcile.writing import same_status, write_status
+from penstock_operator.reconcile.status_writer import same_status, write_status
 from penstock_operator.status import BackendObserved, backend_status, load_moved, unreadable_status
 from penstock_operator.store import Key, key_of, owner_uids
 
@@ -69,7 +69,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         uid = backend.metadata.uid
         problems = await ctx.settle(
             key, desired, owners=(uid,), candidates=lambda: _unused(ctx, backend), looked=looked,
-            confirm=lambda: ghosts.confirm_own(ctx, stored),
+            confirm=lambda: parent_check.confirm_own(ctx, stored),
         )  # fmt: skip
     if problems.untold:
         return outcome(problems)

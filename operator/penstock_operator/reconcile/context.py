@@ -11,13 +11,13 @@ from penstock_operator.api.backendstatus import ScalingEntry
 from penstock_operator.apply import Applier, WriteObserver
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.clock import Clock, rfc3339
-from penstock_operator.cluster import Cluster, Obj
-from penstock_operator.control.reports import Reports
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ClusterError, NameTaken, Rejected
 from penstock_operator.kinds import SERVICE, kind_of
+from penstock_operator.kube.cluster import Cluster, Obj
 from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.view import View
+from penstock_operator.reports import Reports
 from penstock_operator.status import Refusal, refusal
 from penstock_operator.store import Change, Key, Store, key_of, owner_uids
 
@@ -167,7 +167,7 @@ class Context:
             candidates: the live objects that are there for this key, asked for after the applies.
             shared: whether the objects belong to a namespace.
             looked: live objects looked at already.
-            confirm: called once, before the first object is made or gets an owner back (see `ghosts`).
+            confirm: called once, before the first object is made or gets an owner back (see `parent_check`).
 
         Raises:
             Outdated: who asks for all this is gone; nothing more was written.

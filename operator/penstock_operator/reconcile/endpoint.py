@@ -6,9 +6,9 @@ from penstock_operator.api import ModelEndpoint, ResourceError
 from penstock_operator.desired import names
 from penstock_operator.desired import router as rendering
 from penstock_operator.kinds import ENDPOINT, SERVICE
-from penstock_operator.reconcile import ghosts, router
+from penstock_operator.reconcile import parent_check, router
 from penstock_operator.reconcile.context import Context, Problems, outcome
-from penstock_operator.reconcile.writing import write_status
+from penstock_operator.reconcile.status_writer import write_status
 from penstock_operator.status import EndpointObserved, endpoint_status, parse_failed
 from penstock_operator.store import Key
 
@@ -44,7 +44,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
             owners=(uid,),
             candidates=lambda: [child for child in ctx.store.owned(uid) if not router.is_shared(child)],
             looked=looked,
-            confirm=lambda: ghosts.confirm_own(ctx, known),
+            confirm=lambda: parent_check.confirm_own(ctx, known),
         )
     if problems.untold:
         return outcome(problems)

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Obj
 from penstock_operator.desired.labels import MANAGED, MANAGED_BY
 from penstock_operator.errors import LeaseLost, OperatorError, Outdated
 from penstock_operator.kinds import BACKEND, ENDPOINT, PARENTS, POD, POLICY, SPLIT, WATCHED_CHILDREN, Kind
+from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import backend, endpoint, policy, router, split
 from penstock_operator.reconcile.context import TOLD_AFTER, Context
-from penstock_operator.reconcile.relisting import Found, relist_kind
+from penstock_operator.reconcile.resync import Found, relist_kind
 from penstock_operator.reconcile.scaling import Scaler
-from penstock_operator.reconcile.triggers import concerned
-from penstock_operator.reconcile.writing import same_status, write_status
+from penstock_operator.reconcile.status_writer import same_status, write_status
+from penstock_operator.reconcile.watch_mapping import concerned
 from penstock_operator.status import parse_failed
 from penstock_operator.store import Change, Key, key_of, parent_changed
 from penstock_operator.supervision import keep_running

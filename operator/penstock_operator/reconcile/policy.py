@@ -6,7 +6,7 @@ from penstock_operator.api import BatchPolicy, ModelBackend, ResourceError
 from penstock_operator.desired import names, settings
 from penstock_operator.kinds import CONFIG_MAP, POLICY
 from penstock_operator.reconcile.context import Context, is_ready
-from penstock_operator.reconcile.writing import write_status
+from penstock_operator.reconcile.status_writer import write_status
 from penstock_operator.status import PolicyUse, parse_failed, policy_status
 from penstock_operator.store import Key
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock_operator.cluster import Obj
 from penstock_operator.desired import names, settings
 from penstock_operator.desired import router as rendering
 from penstock_operator.desired.labels import APP_NAME, APP_ROUTER, ENDPOINT
 from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT
 from penstock_operator.kinds import ENDPOINT as ENDPOINT_KIND
 from penstock_operator.kinds import SPLIT as SPLIT_KIND
-from penstock_operator.reconcile import ghosts
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile import parent_check
 from penstock_operator.reconcile.context import Context, Problems, is_ready, outcome
 from penstock_operator.status import RouterObserved
 from penstock_operator.store import Key, key_of
@@ -67,8 +67,8 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
 
 async def _confirm(ctx: Context, namespace: str) -> None:
     """Look whether every endpoint that we know for long is still there: each of them owns the router."""
-    if any(map(ghosts.observed, ctx.store.all(ENDPOINT_KIND, namespace))):
-        await ghosts.confirm(ctx, ENDPOINT_KIND, namespace)
+    if any(map(parent_check.observed, ctx.store.all(ENDPOINT_KIND, namespace))):
+        await parent_check.confirm(ctx, ENDPOINT_KIND, namespace)
 
 
 def tell(ctx: Context, namespace: str, seconds: float = 0.0) -> None:

@@ -8,11 +8,11 @@ from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import ScalingEntry
 from penstock_operator.api.base import ResourceError
 from penstock_operator.autoscaling import Recommendation, ScalerState, recommend, target_of
-from penstock_operator.cluster import SCALE_MANAGER, Obj
-from penstock_operator.control.reports import KEEP
 from penstock_operator.errors import ClusterError, Rejected
 from penstock_operator.kinds import BACKEND
+from penstock_operator.kube.cluster import SCALE_MANAGER, Obj
 from penstock_operator.reconcile.context import Context, Scaled, is_ready
+from penstock_operator.reports import KEEP
 from penstock_operator.status import HISTORY, refusal
 from penstock_operator.status.pods import living
 from penstock_operator.store import Key, owners_of_replicas

@@ -6,7 +6,7 @@ from penstock_operator.api import ResourceError, TrafficSplit
 from penstock_operator.kinds import SPLIT
 from penstock_operator.reconcile import router
 from penstock_operator.reconcile.context import Context
-from penstock_operator.reconcile.writing import write_status
+from penstock_operator.reconcile.status_writer import write_status
 from penstock_operator.status import parse_failed, split_status
 from penstock_operator.store import Key
 

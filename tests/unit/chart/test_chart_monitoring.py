@@ -14,10 +14,10 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_operator.clock import LoopClock
-from penstock_operator.control.reports import Reports
-from penstock_operator.fleet import CONDITIONS, Fleet
 from penstock_operator.metrics import Metrics as OperatorMetrics
 from penstock_operator.metrics import QueueMetrics
+from penstock_operator.reports import Reports
+from penstock_operator.resource_metrics import CONDITIONS, Fleet
 from penstock_operator.store import Store
 from penstock_router.metrics import Metrics as RouterMetrics
 from penstock_sidecar.metrics import Metrics as SidecarMetrics

@@ -21,8 +21,8 @@ from penstock_operator.control.server import (
     PATIENCE,
     PER_SECOND,
 )
-from penstock_operator.fleet import Fleet
 from penstock_operator.metrics import Metrics
+from penstock_operator.resource_metrics import Fleet
 from penstock_wire.control import report as wire
 from penstock_wire.control.report import EndpointReport, Fit, Items, RouterReport, SidecarReport, encode
 from penstock_wire.errors import DocumentError

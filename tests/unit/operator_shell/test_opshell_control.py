@@ -14,11 +14,11 @@ import pytest
 from penstock_operator.control import pki
 from penstock_operator.control.auth import Caller
 from penstock_operator.control.certificates import server_context, show
-from penstock_operator.control.records import KEEP_VERSIONS, Records
-from penstock_operator.control.reports import FRESH, Reports
 from penstock_operator.control.rotation import DAY
 from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT
+from penstock_operator.control.settings_cache import KEEP_VERSIONS, Records
 from penstock_operator.errors import Rejected, Unavailable
+from penstock_operator.reports import FRESH, Reports
 from penstock_operator.store import Store
 from penstock_wire.control.ca_trust import client_context, digest
 from penstock_wire.control.report import (

@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock_operator.apply import NoObserver
 from penstock_operator.errors import Unavailable
-from penstock_operator.events import KEPT, Recorder
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, EVENT, POD
+from penstock_operator.kube.events import KEPT, Recorder
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.observed import CRASH
 from tests.support.operator_harness import Harness, backend

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from penstock_operator.__main__ import Operator
-from penstock_operator.cluster import Cluster
 from penstock_operator.config import Config
 from penstock_operator.errors import LeaseLost, Rejected, Unavailable
-from penstock_operator.fence import FencedCluster
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT_SLICE, EVENT, LEASE, POLICY
-from penstock_operator.lease import Elector
-from penstock_operator.publishing import INTERVAL, Publisher
+from penstock_operator.kube.cluster import Cluster
+from penstock_operator.kube.fence import FencedCluster
+from penstock_operator.kube.lease import Elector
+from penstock_operator.leader_endpoint import INTERVAL, Publisher
 from penstock_operator.workqueue import WorkQueue, work
 from tests.support.hand_clock import HandClock, settle
 from tests.support.memory_cluster import MemoryCluster

@@ -8,8 +8,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock_operator.fleet import Fleet
 from penstock_operator.kinds import BACKEND, DEPLOYMENT
+from penstock_operator.resource_metrics import Fleet
 from tests.support.operator_harness import RENDER, Harness, backend
 
 NEWER = replace(RENDER, sidecar_image="sidecar:2", token_seconds=600)

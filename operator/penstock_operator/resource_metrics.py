@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock_operator.cluster import Obj
-from penstock_operator.control.reports import Reports
 from penstock_operator.kinds import BACKEND, PARENTS
+from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.context import Scaled
+from penstock_operator.reports import Reports
 from penstock_operator.store import Key, Store, key_of
 from penstock_wire.control.report import Fit, SidecarReport
 from penstock_wire.process import log

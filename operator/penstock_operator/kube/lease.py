@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock_operator.clock import Clock, rfc3339_micro, run_until
-from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.errors import ClusterError, Conflict, LeaseLost, NotFound
 from penstock_operator.kinds import LEASE
+from penstock_operator.kube.cluster import Cluster, Obj
 
 UNANSWERED = 1.5
 """Seconds until a Lease is asked for again that is nobody else's, as far as we know: the call failed."""

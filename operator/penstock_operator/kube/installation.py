@@ -40,8 +40,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Cluster
-from penstock_operator.lease import Elector, LeaseTimes
+from penstock_operator.kube.cluster import Cluster
+from penstock_operator.kube.lease import Elector, LeaseTimes
 
 LEASE_NAME = "penstock-installation"
 """Of an operator for all namespaces; with a dot and the namespace behind it, of one that is limited to it."""

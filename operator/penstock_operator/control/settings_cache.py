@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock_operator.cluster import Obj
 from penstock_operator.control.auth import Caller
 from penstock_operator.desired import settings
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT
+from penstock_operator.kube.cluster import Obj
 from penstock_operator.store import Store
 
 KEEP_VERSIONS = 256

@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from penstock_operator import events
 from penstock_operator.clock import rfc3339_micro
-from penstock_operator.cluster import Obj
 from penstock_operator.errors import Conflict, NotFound
 from penstock_operator.kinds import EVENT, kind_of
-from penstock_operator.reconcile import ghosts
+from penstock_operator.kube import events
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile import parent_check
 from penstock_operator.reconcile.context import Context, conditions_of
 from penstock_operator.store import key_of
 
@@ -60,7 +60,7 @@ async def _write(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
         known = ctx.store.get(kind, metadata["namespace"], metadata["name"])
         if known is None or known["metadata"]["uid"] != metadata["uid"]:
             return False  # deleted meanwhile, as the watch has told
-        await ghosts.confirm(ctx, kind, metadata["namespace"], metadata["name"])
+        await parent_check.confirm(ctx, kind, metadata["namespace"], metadata["name"])
         raise  # it is still the same one: look again
     ctx.observer.wrote("status", kind.kind)
     # NB: the answer holds whatever a user changed meanwhile; the watch will have nothing new to tell of that.

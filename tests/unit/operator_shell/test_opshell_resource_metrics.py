@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock_operator.fleet import Fleet
 from penstock_operator.kinds import BACKEND
+from penstock_operator.resource_metrics import Fleet
 from penstock_wire.control.report import Fit, Items, SidecarReport
 from tests.support.operator_harness import Harness, backend, endpoint
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from penstock_operator.clock import Clock, LoopClock
-from penstock_operator.cluster import Connection, KubernetesCluster
 from penstock_operator.errors import LeaseLost
-from penstock_operator.holding import STUCK, LeaseKeeper
 from penstock_operator.kinds import CONFIG_MAP, LEASE
-from penstock_operator.lease import Elector, LeaseTimes
+from penstock_operator.kube.cluster import Connection, KubernetesCluster
+from penstock_operator.kube.lease import Elector, LeaseTimes
+from penstock_operator.kube.lease_thread import STUCK, LeaseKeeper
 from tests.support.hand_clock import HandClock
 from tests.support.tiny_apiserver import TinyApiserver
 from tests.support.waiting import SECONDS

@@ -8,11 +8,11 @@ anew, or gets an owner back, the owner itself is looked for; and a status that f
 
 from __future__ import annotations
 
-from penstock_operator.cluster import Obj
 from penstock_operator.errors import Outdated
 from penstock_operator.kinds import Kind, kind_of
+from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.context import Context
-from penstock_operator.reconcile.relisting import relist_kind
+from penstock_operator.reconcile.resync import relist_kind
 
 
 async def confirm_own(ctx: Context, stored: Obj) -> None:

@@ -19,16 +19,16 @@ import yaml
 
 from penstock_operator.apply import Applier, NoObserver
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import MANAGER, Cluster, Obj
-from penstock_operator.control.reports import Reports
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.desired.keeping import drain_secret
 from penstock_operator.desired.names import AUTHORITIES_KEY
+from penstock_operator.desired.template_pinning import drain_secret
 from penstock_operator.errors import ClusterError, ConfigError
 from penstock_operator.kinds import CONFIG_MAP, PARENTS, Kind, kind_of
+from penstock_operator.kube.cluster import MANAGER, Cluster, Obj
 from penstock_operator.reconcile.context import Context
 from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
+from penstock_operator.reports import Reports
 from penstock_operator.store import Key, Store, key_of
 
 T = TypeVar("T")

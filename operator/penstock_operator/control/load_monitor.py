@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from penstock_operator.clock import Clock
-from penstock_operator.control.pace import SHORTEST, paced
+from penstock_operator.control.report_interval import SHORTEST, paced
 
 PERIOD = 1.0
 

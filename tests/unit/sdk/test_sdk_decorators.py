@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.marks import Batched, mark_of
+from penstock.decorators import Batched, mark_of
 
 
 def test_the_public_names_are_these() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock_operator.api.defaults import route
-from penstock_operator.cluster import Obj
 from penstock_operator.desired import labels, names
 from penstock_operator.desired.ports import recorded_port
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, POLICY, SERVICE, SPLIT
+from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.router import is_shared, router_key
 from penstock_operator.reconcile.view import View
 from penstock_operator.status import pods

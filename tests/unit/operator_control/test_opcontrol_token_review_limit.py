@@ -8,7 +8,7 @@ import pytest
 
 from penstock_operator.control import auth
 from penstock_operator.control.auth import Caller, Gate
-from penstock_operator.control.reviews import BURST, SHARED_BURST, ReviewLimit
+from penstock_operator.control.token_review_limit import BURST, SHARED_BURST, ReviewLimit
 from penstock_operator.errors import ReportRefused
 from penstock_operator.store import Store
 from tests.support.control_server import pod, token, verdict

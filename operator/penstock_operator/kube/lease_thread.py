@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import uvloop
 
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Connection
 from penstock_operator.errors import LeaseLost
-from penstock_operator.installation import Leadership
+from penstock_operator.kube.cluster import Connection
+from penstock_operator.kube.installation import Leadership
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from penstock_operator.apply import contained
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import ENDPOINT_SLICE
+from penstock_operator.kube.cluster import Cluster, Obj
 
 INTERVAL = 5.0
 """Seconds between two looks at the slice; one GET each."""

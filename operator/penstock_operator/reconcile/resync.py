@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import PARENTS, Kind
+from penstock_operator.kube.cluster import Cluster, Obj
 from penstock_operator.store import Change, Key, Store, key_of, version_of
 
 PERIOD = (300.0, 600.0)

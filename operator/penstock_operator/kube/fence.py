@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from penstock_operator.clock import Clock, run_until
-from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.errors import ClusterError, LeaseLost
 from penstock_operator.kinds import Kind
+from penstock_operator.kube.cluster import Cluster, Obj
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock_operator.autoscaling import LoadWindow, ScalerState, Target, recommend
 from penstock_operator.autoscaling.window import silent_after
-from penstock_operator.control.pace import LONGEST, SHORTEST, interval_of, paced
-from penstock_operator.control.pacer import Pacer
+from penstock_operator.control.load_monitor import Pacer
+from penstock_operator.control.report_interval import LONGEST, SHORTEST, interval_of, paced
 from penstock_wire.control.report import Items, SidecarReport
 from tests.support.hand_clock import HandClock
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock_operator.dryrun import DryCluster, documents, dry_run
+from penstock_operator.dry_run import DryCluster, documents, dry_run
 from penstock_operator.kinds import CONFIG_MAP, DEPLOYMENT, SERVICE
 from tests.support.hand_clock import HandClock
 from tests.support.memory_cluster import MemoryCluster
