@@ -27,10 +27,11 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.control.auth import Gate
     from penstock_operator.control.load_monitor import Pacer
     from penstock_operator.control.server import ControlServer
-    from penstock_operator.dry_run import FileCluster, preview, read_file
+    from penstock_operator.dry_run import preview, read_file
     from penstock_operator.errors import ConfigError, LeaseLost
     from penstock_operator.handlers import KopfLog, Watches
     from penstock_operator.kube.cluster import Cluster, Connection, KubernetesCluster, credentials
+    from penstock_operator.kube.dry_cluster import FileCluster
     from penstock_operator.kube.events import Recorder
     from penstock_operator.kube.fence import FencedCluster
     from penstock_operator.kube.installation import Leadership, among_installations, identity_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from penstock_operator.apply import contained
 from penstock_operator.clock import Clock
+from penstock_operator.desired.drift import contained
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import ENDPOINT_SLICE
 from penstock_operator.kube.cluster import Cluster, Obj

@@ -4,5 +4,5 @@ Read in this order: `names` and `labels` (the words), `config` (what the install
 (metadata and hashes of all objects), `backend` (all objects of one ModelBackend, from `pods`, `sidecar`,
 `deployment`, `template_pinning` (how long a pod template stays), `service`, `settings`, `disruption`,
 `networkpolicy`), `traffic` (who serves what in a namespace), `ports`, `router` (all objects of one
-namespace's router).
+namespace's router), `drift` (whether a live object is as desired).
 """

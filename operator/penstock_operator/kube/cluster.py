@@ -158,6 +158,20 @@ class Connection(Cluster, Protocol):
         ...
 
 
+class WriteObserver(Protocol):
+    """Who counts writes."""
+
+    def wrote(self, verb: str, kind: str) -> None:
+        """A write succeeded: apply, delete, status, scale or create, of this kind."""
+
+
+class NoObserver:
+    """Counts nothing."""
+
+    def wrote(self, verb: str, kind: str) -> None:
+        """See `WriteObserver`."""
+
+
 class KubernetesCluster:
     """A real cluster.
 

@@ -11,10 +11,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from penstock_operator.apply import WriteObserver
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import EVENT
-from penstock_operator.kube.cluster import Cluster, Obj
+from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
 
 KEPT = 1000
 """Events that may wait."""

@@ -21,7 +21,7 @@ from penstock_operator.kube.cluster import Cluster, Obj
 T = TypeVar("T")
 
 Failed = Callable[[str, str, int], None]
-"""Told of a write that failed: verb (as in `apply.WriteObserver`), kind, HTTP status (0: no answer)."""
+"""Told of a write that failed: verb (as in `cluster.WriteObserver`), kind, HTTP status (0: no answer)."""
 
 
 class FencedCluster:

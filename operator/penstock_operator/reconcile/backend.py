@@ -9,10 +9,10 @@ from typing import Any
 from penstock_operator.api import ModelBackend, ResourceError
 from penstock_operator.api.backendstatus import LoadStatus
 from penstock_operator.api.defaults import batching_spec, unreachable_batch, unreachable_target
-from penstock_operator.apply import CHANGED, needs_write
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
+from penstock_operator.desired.drift import CHANGED, needs_write
 from penstock_operator.desired.template_pinning import Pods
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SERVICE_ACCOUNT
 from penstock_operator.kube.cluster import Obj

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock_operator.api.backendstatus import ScalingEntry
-from penstock_operator.apply import Applier, WriteObserver
+from penstock_operator.apply import Applier
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.clock import Clock, rfc3339
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ClusterError, NameTaken, Rejected
 from penstock_operator.kinds import SERVICE, kind_of
-from penstock_operator.kube.cluster import Cluster, Obj
+from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
 from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.view import View
 from penstock_operator.reports import Reports

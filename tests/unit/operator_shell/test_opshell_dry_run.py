@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock_operator.dry_run import DryCluster, documents, dry_run
+from penstock_operator.dry_run import documents, dry_run
 from penstock_operator.kinds import CONFIG_MAP, DEPLOYMENT, SERVICE
+from penstock_operator.kube.dry_cluster import DryCluster
 from tests.support.hand_clock import HandClock
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.operator_harness import RENDER, Harness, backend, endpoint, policy, split

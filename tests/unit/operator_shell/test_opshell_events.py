@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from penstock_operator.apply import NoObserver
 from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, EVENT, POD
+from penstock_operator.kube.cluster import NoObserver
 from penstock_operator.kube.events import KEPT, Recorder
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.observed import CRASH
