@@ -24,8 +24,8 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.apply import Applier
     from penstock_operator.clock import Clock, LoopClock
     from penstock_operator.config import Config
-    from penstock_operator.control.auth import Gate
-    from penstock_operator.control.load_monitor import Pacer
+    from penstock_operator.control.auth import ReportAuthenticator
+    from penstock_operator.control.load_monitor import LoadMonitor
     from penstock_operator.control.server import ControlServer
     from penstock_operator.dry_run import preview, read_file
     from penstock_operator.errors import ConfigError, LeaseLost
@@ -36,15 +36,15 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.kube.fence import FencedCluster
     from penstock_operator.kube.installation import Leadership, among_installations, identity_of
     from penstock_operator.kube.lease import Elector
-    from penstock_operator.kube.lease_thread import CALL_SECONDS, LeaseKeeper
-    from penstock_operator.leader_endpoint import Publisher
+    from penstock_operator.kube.lease_thread import CALL_SECONDS, LeaseThread
+    from penstock_operator.leader_endpoint import LeaderEndpoint
     from penstock_operator.metrics import Metrics, QueueMetrics
     from penstock_operator.reconcile.context import Context, Scaled
     from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
-    from penstock_operator.reconcile.resync import PERIOD, Relister
+    from penstock_operator.reconcile.relist import PERIOD, Relister
     from penstock_operator.reconcile.view import View
     from penstock_operator.reports import Reports
-    from penstock_operator.resource_metrics import Fleet
+    from penstock_operator.resource_metrics import ResourceMetrics
     from penstock_operator.store import Key, Store
     from penstock_operator.supervision import keep_running, until_done
     from penstock_wire.process import log, on_signal, raise_file_limit, ready, set_log_level
@@ -71,12 +71,12 @@ class Operator:
         self._reports = Reports(clock)
         scaled: dict[Key, Scaled] = {}
         self._other = self._refused = self._failing = ""
-        metrics.show(Fleet(store, self._reports, scaled).text)
+        metrics.show(ResourceMetrics(store, self._reports, scaled).text)
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
         for name, one in (("reconcile", queue), ("scale", scale_queue)):
             metrics.watch_work(name, one.underway)
-        self._lease = LeaseKeeper(
+        self._lease = LeaseThread(
             partial(KubernetesCluster.connect, config.kubeconfig or None, timeout=CALL_SECONDS),
             partial(_leadership, config, clock, self._waits_for, self._is_refused),
             clock=clock,
@@ -103,7 +103,7 @@ class Operator:
         )
         self._queues = (queue, scale_queue)
         self._manager = Manager(context, queue, scale_queue, metrics, namespace=config.namespace or None)
-        self._publisher = Publisher(
+        self._leader_endpoint = LeaderEndpoint(
             fenced,
             namespace=config.operator_namespace,
             name=config.service,
@@ -120,7 +120,7 @@ class Operator:
             log=log,
         )
         self._server = ControlServer(
-            gate=Gate(
+            authenticator=ReportAuthenticator(
                 cluster,
                 store,
                 clock,
@@ -134,7 +134,7 @@ class Operator:
                 namespace, backend, notable=notable
             ),
             leads=lambda: self._acting,
-            interval=lambda: self._pacer.interval,
+            interval=lambda: self._load_monitor.interval,
             plain=config.plain_reports or config.reports_address is None,
             own_addresses=config.check_peer_address,
             observer=metrics,
@@ -149,7 +149,7 @@ class Operator:
         metrics.certificate_replaced_by.set_function(
             lambda: (self._certificates.replaced_by if self._certificates is not None else None) or 0.0
         )
-        self._pacer = Pacer(clock, changed=metrics.report_interval.set)
+        self._load_monitor = LoadMonitor(clock, changed=metrics.report_interval.set)
         self._certificates = self._make_certificates(clock) if config.reports_address else None
         self._watches: Watches | None = None
         self._acting = False
@@ -229,13 +229,13 @@ class Operator:
                 tasks.create_task(keep_running(name, loop, clock=self._context.clock, log=log))
 
             tasks.create_task(self._lease.hold())
-            keep("pacer", self._pacer.run)
+            keep("load monitor", self._load_monitor.run)
             if self._certificates is not None:
                 await self._begin("keys ready", self._certificates.ensure)
                 keep("certificates", self._certificates.keep)
             if self._config.pod_ip:
-                await self._begin("published", self._publisher.publish)
-                keep("publisher", self._publisher.keep)
+                await self._begin("published", self._leader_endpoint.publish)
+                keep("leader endpoint", self._leader_endpoint.keep)
             await self._begin("synced", self._manager.sync)
             gc.freeze()  # what was listed stays for long, and holds no cycles
             self._acting = True

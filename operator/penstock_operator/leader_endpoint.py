@@ -14,7 +14,7 @@ INTERVAL = 5.0
 """Seconds between two looks at the slice; one GET each."""
 
 
-class Publisher:
+class LeaderEndpoint:
     """Keeps the EndpointSlice of a selectorless Service.
 
     Args:

@@ -46,7 +46,7 @@ class _Gauge:
         return iter(self._lines)
 
 
-class Fleet:
+class ResourceMetrics:
     """Gauges of every resource, and of what each backend's pods reported.
 
     Args:

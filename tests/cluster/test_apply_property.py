@@ -25,7 +25,7 @@ from penstock_operator.desired import deployment, names, objects, traffic
 from penstock_operator.desired import router as routing
 from penstock_operator.desired import settings as documents
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.desired.template_pinning import Pods
+from penstock_operator.desired.template_pinning import PinnedTemplate
 from penstock_operator.errors import Rejected
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, Kind, kind_of
 from penstock_operator.kube.cluster import KubernetesCluster, Obj
@@ -227,10 +227,10 @@ class World:
         document = documents.next_version(
             documents.for_sidecar(backend, None), recorded=held[CONFIG_MAP], status_version=0, reported=0
         ).document
-        pods: Pods = deployment.pods_of(
+        pinned: PinnedTemplate = deployment.pinned_template(
             backend, config=CONFIG, new_secret="secret", live=held[DEPLOYMENT]
         )  # fmt: skip
-        return rendering.backend_objects(backend, document=document, pods=pods, config=CONFIG)
+        return rendering.backend_objects(backend, document=document, pinned=pinned, config=CONFIG)
 
     async def of_router(self, drawn: Router) -> list[Obj]:
         """What the operator wants of these endpoints, were there no others, nor any deleted."""

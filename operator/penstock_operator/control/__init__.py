@@ -1,7 +1,7 @@
 """The control server: reports in, settings out.
 
-Read in this order: `auth` (who may report) and `token_review_limit` (how often an address may have a token
-reviewed), `report_interval` and `load_monitor` (how often pods report), `settings_cache` (the settings that
-answers carry), `server` (HTTP around all of it, metrics and health); then the keys of its port: `rotation`
-(when they are made and replaced), `pki` (how), `certificates` (the Secret that holds them).
+Read in this order: `auth` (who may report) and `rate_limit` (how often an address may have a token reviewed),
+`report_interval` and `load_monitor` (how often pods report), `settings_cache` (the settings that answers
+carry), `server` (HTTP around all of it, metrics and health); then the keys of its port: `rotation` (when they
+are made and replaced), `pki` (how), `certificates` (the Secret that holds them).
 """

@@ -16,7 +16,7 @@ import json
 from dataclasses import dataclass
 
 from penstock_operator.clock import Clock
-from penstock_operator.control.token_review_limit import SHARED_BURST, SHARED_PER_SECOND, ReviewLimit
+from penstock_operator.control.rate_limit import SHARED_BURST, SHARED_PER_SECOND, RateLimit
 from penstock_operator.desired import labels
 from penstock_operator.errors import ClusterError, ReportRefused
 from penstock_operator.kinds import POD, TOKEN_REVIEW
@@ -87,7 +87,7 @@ class Caller:
             raise ReportRefused(403, "other_pod", f"the token is of pod {self.pod}, the report of {pod}")
 
 
-class Gate:
+class ReportAuthenticator:
     """Lets reports in.
 
     Args:
@@ -108,7 +108,7 @@ class Gate:
         *,
         audience: str = "penstock-operator",
         check_peer: bool = True,
-        limit: ReviewLimit | None = None,
+        limit: RateLimit | None = None,
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -116,12 +116,12 @@ class Gate:
         self._audience = audience
         self._check_peer = check_peer
         if limit is None and not check_peer:
-            limit = ReviewLimit(clock, burst=SHARED_BURST, per_second=SHARED_PER_SECOND)
-        self._limit = limit or ReviewLimit(clock)
+            limit = RateLimit(clock, burst=SHARED_BURST, per_second=SHARED_PER_SECOND)
+        self._limit = limit or RateLimit(clock)
         self._verdicts: dict[bytes, tuple[float, Identity | ReportRefused]] = {}
         self._running: dict[bytes, asyncio.Task[Identity]] = {}
 
-    async def admit(self, *, authorization: str | None, peer: str | None, router: bool) -> Caller:
+    async def authenticate(self, *, authorization: str | None, peer: str | None, router: bool) -> Caller:
         """Say which of our pods sends a request; nothing of its body needs to be read for that.
 
         Args:
@@ -139,8 +139,10 @@ class Gate:
             identity = await self._ask(token, mark, peer or "")
         return self._caller(identity, peer=peer, router=router)
 
-    def admit_known(self, *, authorization: str | None, peer: str | None, router: bool) -> Caller | None:
-        """As `admit`, without waiting: None where the apiserver has to be asked first.
+    def authenticate_cached(
+        self, *, authorization: str | None, peer: str | None, router: bool
+    ) -> Caller | None:
+        """As `authenticate`, without waiting: None where the apiserver has to be asked first.
 
         Args:
             authorization: see there.

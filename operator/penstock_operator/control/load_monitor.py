@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 
 from penstock_operator.clock import Clock
-from penstock_operator.control.report_interval import SHORTEST, paced
+from penstock_operator.control.report_interval import SHORTEST, next_interval
 
 PERIOD = 1.0
 
 
-class Pacer:
+class LoadMonitor:
     """Holds the interval.
 
     Args:
@@ -40,5 +40,5 @@ class Pacer:
             await self._clock.sleep(PERIOD)
             took = max(self._clock.time() - began, PERIOD)
             busy = (self._cpu() - used) / took
-            self.interval = paced(self.interval, busy=busy, late=took - PERIOD)
+            self.interval = next_interval(self.interval, busy=busy, late=took - PERIOD)
             self._changed(self.interval)

@@ -16,7 +16,7 @@ _BYTES = 512 * 1024
 """A larger report comes less often: once a second for each of these."""
 
 
-def paced(interval: float, *, busy: float, late: float) -> float:
+def next_interval(interval: float, *, busy: float, late: float) -> float:
     """The interval for the next second.
 
     Args:

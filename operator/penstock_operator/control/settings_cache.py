@@ -12,7 +12,7 @@ KEEP_VERSIONS = 256
 """Records that are kept read, before those of deleted ConfigMaps are looked for and dropped."""
 
 
-class Records:
+class SettingsCache:
     """The settings' records.
 
     Args:
@@ -24,7 +24,7 @@ class Records:
         self._versions: dict[tuple[str, str], tuple[object, settings.Versioned | None]] = {}
         self._prune_at = KEEP_VERSIONS
 
-    def told(self, caller: Caller, name: str) -> settings.Versioned | None:
+    def current(self, caller: Caller, name: str) -> settings.Versioned | None:
         """The settings as the ConfigMap records them, read once a version of it; None where there are none.
 
         Args:

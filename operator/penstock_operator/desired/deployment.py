@@ -12,7 +12,7 @@ from penstock_operator.api.podtemplate import Container, PodTemplate
 from penstock_operator.desired import labels, names, objects, pods, sidecar, template_pinning
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
-from penstock_operator.desired.template_pinning import Pods
+from penstock_operator.desired.template_pinning import PinnedTemplate
 
 _TMP_VOLUME = "penstock-tmp"
 _TMP = "/tmp"  # noqa: S108 - the pod's own emptyDir
@@ -20,20 +20,20 @@ _HISTORY = 3
 """Old ReplicaSets that a Deployment keeps, for `kubectl rollout undo`."""
 
 
-def deployment(backend: ModelBackend, wanted: Pods) -> Object:
+def deployment(backend: ModelBackend, pinned: PinnedTemplate) -> Object:
     """The Deployment of a backend.
 
     Args:
         backend: the backend.
-        wanted: its pods (see `pods_of`).
+        pinned: its pod template (see `pinned_template`).
     """
     selector = labels.backend_selector(backend.name)
     rollout = backend.spec.rollout
     metadata = objects.metadata(
         names.backend(backend.name), backend.namespace, labels.of_backend(backend.name), [backend]
     )
-    if wanted.record is not None:
-        metadata["annotations"] = {labels.RENDERED: wanted.record}
+    if pinned.record is not None:
+        metadata["annotations"] = {labels.RENDERED: pinned.record}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -46,12 +46,14 @@ def deployment(backend: ModelBackend, wanted: Pods) -> Object:
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
             },
-            "template": wanted.template,
+            "template": pinned.template,
         },
     }
 
 
-def pods_of(backend: ModelBackend, *, config: RenderConfig, new_secret: str, live: Object | None) -> Pods:
+def pinned_template(
+    backend: ModelBackend, *, config: RenderConfig, new_secret: str, live: Object | None
+) -> PinnedTemplate:
     """The pods that a backend is to have now: as they were rendered, until its user changes what rolls.
 
     Args:
@@ -75,7 +77,7 @@ def pods_of(backend: ModelBackend, *, config: RenderConfig, new_secret: str, liv
 
 
 def pod_template(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
-    """The pod template of a backend as this operator renders it (arguments as in `pods_of`)."""
+    """The pod template of a backend as this operator renders it (arguments as in `pinned_template`)."""
     template = backend.spec.pod_template or PodTemplate()
     return {
         "metadata": _pod_metadata(backend, template),

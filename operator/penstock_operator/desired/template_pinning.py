@@ -33,11 +33,11 @@ _ELIDED = "penstock.dev/sha256"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pods:
-    """The pods of a backend.
+class PinnedTemplate:
+    """The pod template of a backend.
 
     Args:
-        template: their template.
+        template: the template.
         record: value of the annotation that remembers it; None where it is too large to be remembered.
         upgrade_pending: whether this operator would render something else, which waits for the next change.
     """
@@ -48,7 +48,7 @@ class Pods:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class RenderedRecord:
     """What a Deployment remembers.
 
     Args:
@@ -83,7 +83,9 @@ def inputs_of(backend: ModelBackend) -> str:
     return digest({name: part for name, part in said.items() if part})
 
 
-def choose(backend: ModelBackend, fresh: Object, *, record: Record | None, live: Object | None) -> Pods:
+def choose(
+    backend: ModelBackend, fresh: Object, *, record: RenderedRecord | None, live: Object | None
+) -> PinnedTemplate:
     """The remembered template or the fresh one.
 
     Args:
@@ -101,13 +103,13 @@ def choose(backend: ModelBackend, fresh: Object, *, record: Record | None, live:
         except KeyError:
             template = None
         if template is not None and digest(template) == record.hash:
-            return Pods(
+            return PinnedTemplate(
                 template=template, record=_written(inputs, record.hash, template), upgrade_pending=True
             )
-    return Pods(template=fresh, record=_written(inputs, rendered, fresh), upgrade_pending=False)
+    return PinnedTemplate(template=fresh, record=_written(inputs, rendered, fresh), upgrade_pending=False)
 
 
-def recorded(live: Object | None) -> Record | None:
+def recorded(live: Object | None) -> RenderedRecord | None:
     """What a live Deployment remembers; None if it remembers nothing, or nothing that can be read."""
     text = ((live or {}).get("metadata", {}).get("annotations") or {}).get(labels.RENDERED)
     if not isinstance(text, str):
@@ -117,7 +119,11 @@ def recorded(live: Object | None) -> Record | None:
         inputs, rendered, template = found["inputs"], found["hash"], found["template"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return Record(inputs=inputs, hash=rendered, template=template) if isinstance(template, dict) else None
+    return (
+        RenderedRecord(inputs=inputs, hash=rendered, template=template)
+        if isinstance(template, dict)
+        else None
+    )
 
 
 def drain_secret(template: Object) -> str | None:

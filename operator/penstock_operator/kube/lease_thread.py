@@ -32,7 +32,7 @@ CALL_SECONDS = 3.5
 more."""
 
 
-class LeaseKeeper:
+class LeaseThread:
     """A `Leadership` in a thread. Create, start and use it in one loop, the one that acts.
 
     Args:

@@ -1,7 +1,7 @@
 """Level-triggered reconciliation: one file a kind, all on the same pieces.
 
 Read in this order: `view` (the store read as resources), `load_turns` (whose load is shown next), `context`
-(what every reconciler is given), `resync` (lists that find what the watches missed), `parent_check` (whether
+(what every reconciler is given), `relist` (lists that find what the watches missed), `parent_check` (whether
 a resource is still there), `status_writer` (statuses and Events), then `backend`, `router`, `endpoint`,
 `split`, `policy` (one `reconcile` each), `scaling` (writes the autoscaler's recommendations), `watch_mapping`
 (which change concerns which keys) and `manager` (queues and workers).

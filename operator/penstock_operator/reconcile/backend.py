@@ -13,7 +13,7 @@ from penstock_operator.autoscaling import Recommendation
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
 from penstock_operator.desired.drift import CHANGED, needs_write
-from penstock_operator.desired.template_pinning import Pods
+from penstock_operator.desired.template_pinning import PinnedTemplate
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SERVICE_ACCOUNT
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import parent_check
@@ -61,10 +61,10 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     live = looked[Key(DEPLOYMENT.kind, key.namespace, names.backend(key.name))]
     if live is not None and backend.metadata.uid not in owner_uids(live):
         live = None
-    pods = deployment.pods_of(backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live)
+    pinned = deployment.pinned_template(backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live)
     if not backend.spec.suspend:
         desired = rendering.backend_objects(
-            backend, document=versioned.document, pods=pods, config=ctx.render
+            backend, document=versioned.document, pinned=pinned, config=ctx.render
         )
         uid = backend.metadata.uid
         problems = await ctx.settle(
@@ -73,8 +73,8 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         )  # fmt: skip
     if problems.untold:
         return outcome(problems)
-    held = _held(ctx, backend, pods, recorded=recorded, live=live) if backend.spec.suspend else ()
-    wait = await _write_status(ctx, key, backend, versioned, problems, pods, held)
+    held = _held(ctx, backend, pinned, recorded=recorded, live=live) if backend.spec.suspend else ()
+    wait = await _write_status(ctx, key, backend, versioned, problems, pinned, held)
     again = outcome(problems)
     return wait if wait is not None else again
 
@@ -140,11 +140,11 @@ def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> sett
 
 
 def _held(
-    ctx: Context, backend: ModelBackend, pods: Pods, *, recorded: Obj | None, live: Obj | None
+    ctx: Context, backend: ModelBackend, pinned: PinnedTemplate, *, recorded: Obj | None, live: Obj | None
 ) -> tuple[str, ...]:
     """What would be changed if the backend were not suspended; drift is not meant: it may be why it is."""
     found = []
-    if live is not None and needs_write(deployment.deployment(backend, pods), live) == CHANGED:
+    if live is not None and needs_write(deployment.deployment(backend, pinned), live) == CHANGED:
         found.append("pods")
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(backend.namespace, reference) if reference else None
@@ -209,7 +209,7 @@ async def _write_status(
     backend: ModelBackend,
     versioned: settings.Versioned,
     problems: Problems,
-    pods: Pods,
+    pinned: PinnedTemplate,
     held: Sequence[str],
 ) -> float | None:
     """Write the status; returns seconds after which to look again, where it is too early to tell."""
@@ -247,7 +247,7 @@ async def _write_status(
         foreign_scaler=scaled.foreign,
         batching_note=unreachable_batch(spec),
         target_note=unreachable_target(backend, spec),
-        upgrade_pending=pods.upgrade_pending,
+        upgrade_pending=pinned.upgrade_pending,
         held=held,
     )
     status = backend_status(backend, seen, now=ctx.now())

@@ -13,7 +13,7 @@ from penstock_operator.kinds import BACKEND, ENDPOINT, PARENTS, POD, POLICY, SPL
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import backend, endpoint, policy, router, split
 from penstock_operator.reconcile.context import TOLD_AFTER, Context
-from penstock_operator.reconcile.resync import Found, relist_kind
+from penstock_operator.reconcile.relist import Found, relist_kind
 from penstock_operator.reconcile.scaling import Scaler
 from penstock_operator.reconcile.status_writer import same_status, write_status
 from penstock_operator.reconcile.watch_mapping import concerned

@@ -12,7 +12,7 @@ from penstock_operator.errors import Outdated
 from penstock_operator.kinds import Kind, kind_of
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.context import Context
-from penstock_operator.reconcile.resync import relist_kind
+from penstock_operator.reconcile.relist import relist_kind
 
 
 async def confirm_own(ctx: Context, stored: Obj) -> None:

@@ -30,8 +30,8 @@ def render(
     wanted: ModelBackend, live: Object | None = None, config: RenderConfig = OLD, drain: str = "s"
 ) -> tuple[Object, bool]:
     """The Deployment that is desired, and whether an upgrade waits."""
-    pods = deployment.pods_of(wanted, config=config, new_secret=drain, live=live)
-    return deployment.deployment(wanted, pods), pods.upgrade_pending
+    pinned = deployment.pinned_template(wanted, config=config, new_secret=drain, live=live)
+    return deployment.deployment(wanted, pinned), pinned.upgrade_pending
 
 
 def template(found: Object) -> Object:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock_operator.autoscaling import LoadWindow, ScalerState, Target, recommend
 from penstock_operator.autoscaling.window import silent_after
-from penstock_operator.control.load_monitor import Pacer
-from penstock_operator.control.report_interval import LONGEST, SHORTEST, interval_of, paced
+from penstock_operator.control.load_monitor import LoadMonitor
+from penstock_operator.control.report_interval import LONGEST, SHORTEST, interval_of, next_interval
 from penstock_wire.control.report import Items, SidecarReport
 from tests.support.hand_clock import HandClock
 
@@ -22,7 +22,7 @@ def settled(
     """The intervals that follow, where CPU is what lies at the bottom and what each report costs."""
     found = []
     for _ in range(seconds):
-        interval = paced(interval, busy=min(1.0, base + cost * pods / interval), late=0.0)
+        interval = next_interval(interval, busy=min(1.0, base + cost * pods / interval), late=0.0)
         found.append(interval)
     return found
 
@@ -47,8 +47,8 @@ def test_it_settles_where_the_process_is_not_busy(base: float, pods: int, least:
 def test_it_comes_down_when_the_load_has_gone() -> None:
     """From the longest interval to the shortest within half a minute of quiet; a late loop counts as load."""
     assert settled(0.05, 0.0, 0, interval=LONGEST, seconds=30)[-1] == SHORTEST
-    assert paced(1.0, busy=0.0, late=0.5) > 1.0
-    assert paced(4.0, busy=0.0, late=0.2) == 4.0
+    assert next_interval(1.0, busy=0.0, late=0.5) > 1.0
+    assert next_interval(4.0, busy=0.0, late=0.2) == 4.0
 
 
 @given(
@@ -57,22 +57,22 @@ def test_it_comes_down_when_the_load_has_gone() -> None:
 )  # fmt: skip
 def test_it_stays_within_its_bounds(interval: float, busy: float, late: float, size: int) -> None:
     """Whatever is measured; also for one whose report is large."""
-    assert SHORTEST <= paced(interval, busy=busy, late=late) <= LONGEST
+    assert SHORTEST <= next_interval(interval, busy=busy, late=late) <= LONGEST
     assert interval <= interval_of(size, interval) <= LONGEST
 
 
 async def test_the_pacer_measures_each_second() -> None:
     """CPU of the process by the clock; the gauge hears each value."""
     clock, used, told = HandClock(), [0.0], list[float]()
-    pacer = Pacer(clock, cpu=lambda: used[0], changed=told.append)
-    task = asyncio.create_task(pacer.run())
+    monitor = LoadMonitor(clock, cpu=lambda: used[0], changed=told.append)
+    task = asyncio.create_task(monitor.run())
     for seconds in (0.9, 0.9, 0.1):
         await clock.advance(0)
         used[0] += seconds
         await clock.advance(1.0)
     task.cancel()
     assert told == [1.25, 1.5625, pytest.approx(1.40625)]
-    assert pacer.interval == told[-1]
+    assert monitor.interval == told[-1]
 
 
 def test_a_pod_that_was_told_to_come_later_is_silent_later() -> None:

@@ -15,7 +15,7 @@ from penstock_operator.errors import LeaseLost
 from penstock_operator.kinds import CONFIG_MAP, LEASE
 from penstock_operator.kube.cluster import Connection, KubernetesCluster
 from penstock_operator.kube.lease import Elector, LeaseTimes
-from penstock_operator.kube.lease_thread import STUCK, LeaseKeeper
+from penstock_operator.kube.lease_thread import STUCK, LeaseThread
 from tests.support.hand_clock import HandClock
 from tests.support.tiny_apiserver import TinyApiserver
 from tests.support.waiting import SECONDS
@@ -72,7 +72,7 @@ async def server() -> AsyncIterator[Renewals]:
     await running.end()
 
 
-Keep = Callable[..., LeaseKeeper]
+Keep = Callable[..., LeaseThread]
 
 
 @pytest.fixture
@@ -80,9 +80,9 @@ async def keep(server: Renewals, tmp_path: Path) -> AsyncIterator[Keep]:
     """Makes a keeper of the Lease; it is closed afterwards."""
     config = tmp_path / "kubeconfig"
     config.write_text(server.kubeconfig())
-    made: list[LeaseKeeper] = []
+    made: list[LeaseThread] = []
 
-    def make(clock: Clock, seen: Callable[[Callable[[], bool]], None] = lambda _: None) -> LeaseKeeper:
+    def make(clock: Clock, seen: Callable[[Callable[[], bool]], None] = lambda _: None) -> LeaseThread:
         def elect(cluster: Connection, working: Callable[[], bool]) -> Elector:
             seen(working)
             return Elector(
@@ -90,7 +90,7 @@ async def keep(server: Renewals, tmp_path: Path) -> AsyncIterator[Keep]:
                 working=working,
             )  # fmt: skip
 
-        made.append(LeaseKeeper(lambda: KubernetesCluster.connect(str(config)), elect, clock=clock))
+        made.append(LeaseThread(lambda: KubernetesCluster.connect(str(config)), elect, clock=clock))
         return made[-1]
 
     yield make

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_operator.kinds import BACKEND
-from penstock_operator.resource_metrics import Fleet
+from penstock_operator.resource_metrics import ResourceMetrics
 from penstock_wire.control.report import Fit, Items, SidecarReport
 from tests.support.operator_harness import Harness, backend, endpoint
 
@@ -13,8 +13,8 @@ from tests.support.operator_harness import Harness, backend, endpoint
 def scrape(harness: Harness) -> dict[tuple[str, ...], float]:
     """Name without prefix and label values in alphabetical order of the labels → value."""
     found = {}
-    fleet = Fleet(harness.ctx.store, harness.ctx.reports, harness.ctx.scaled)
-    for family in text_string_to_metric_families(fleet.text()):
+    metrics = ResourceMetrics(harness.ctx.store, harness.ctx.reports, harness.ctx.scaled)
+    for family in text_string_to_metric_families(metrics.text()):
         for sample in family.samples:
             values = [value for _, value in sorted(sample.labels.items())]
             found[sample.name.removeprefix("penstock_operator_"), *values] = sample.value

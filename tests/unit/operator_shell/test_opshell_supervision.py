@@ -89,14 +89,14 @@ async def test_an_object_that_cannot_be_rendered_is_told_and_its_neighbours_are_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From the fifth try on, as with other failures; it is followed again once it can be."""
-    harness, real, broken = Harness(), deployment.pods_of, True
+    harness, real, broken = Harness(), deployment.pinned_template, True
 
-    def pods_of(wanted: Any, **more: Any) -> Any:
+    def pinned_template(wanted: Any, **more: Any) -> Any:
         if wanted.name == "bad" and broken:
             raise RecursionError("induced")
         return real(wanted, **more)
 
-    monkeypatch.setattr(deployment, "pods_of", pods_of)
+    monkeypatch.setattr(deployment, "pinned_template", pinned_template)
     harness.apply(backend("bad"))
     harness.apply(backend("good"))
     await harness.run()

@@ -1,4 +1,4 @@
-"""How often one address may have the apiserver asked about a token, so that a flood of them costs little."""
+"""Token buckets by source: how often an address may have a token reviewed, or a pod a report taken."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SHARED_PER_SECOND = 128.0
 """The same where all pods may come from one address: what as many need as there may be connections."""
 
 SOURCES = 10_000
-"""Addresses that are remembered at most; one more waits until some have been quiet (BURST / PER_SECOND)."""
+"""Sources that are remembered at most; one more waits until some have been quiet (BURST / PER_SECOND)."""
 
 
-class ReviewLimit:
-    """A token bucket for each address (the usual one: so many at once, then so many a second).
+class RateLimit:
+    """A token bucket for each source (the usual one: so many at once, then so many a second).
 
     Args:
         clock: time.
@@ -41,7 +41,7 @@ class ReviewLimit:
         self._per_second = per_second
         self._sources = sources
         self._full_at: dict[str, float] = {}
-        """When the bucket of an address will be full again; that alone says how much is in it."""
+        """When the bucket of a source will be full again; that alone says how much is in it."""
 
     def take(self, source: str) -> bool:
         """Whether one more review may be asked for; if so, it is counted.

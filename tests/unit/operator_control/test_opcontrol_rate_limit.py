@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock_operator.control import auth
-from penstock_operator.control.auth import Caller, Gate
-from penstock_operator.control.token_review_limit import BURST, SHARED_BURST, ReviewLimit
+from penstock_operator.control.auth import Caller, ReportAuthenticator
+from penstock_operator.control.rate_limit import BURST, SHARED_BURST, RateLimit
 from penstock_operator.errors import ReportRefused
 from penstock_operator.store import Store
 from tests.support.control_server import pod, token, verdict
@@ -21,7 +21,7 @@ OWN, OTHER = "127.0.0.1", "10.9.9.9"
 def test_an_address_gets_its_burst_and_then_so_many_a_second() -> None:
     """Others have their own; time that passed counts up to the burst."""
     clock = HandClock()
-    limit = ReviewLimit(clock, burst=3, per_second=0.5)
+    limit = RateLimit(clock, burst=3, per_second=0.5)
     assert [limit.take("a") for _ in range(4)] == [True, True, True, False]
     assert limit.take("b")
     clock.turn(2)
@@ -33,7 +33,7 @@ def test_an_address_gets_its_burst_and_then_so_many_a_second() -> None:
 def test_only_so_many_addresses_are_remembered() -> None:
     """Those that have been quiet make room; while none has, a new one waits."""
     clock = HandClock()
-    limit = ReviewLimit(clock, burst=2, per_second=1, sources=2)
+    limit = RateLimit(clock, burst=2, per_second=1, sources=2)
     assert limit.take("a")
     assert limit.take("b")
     assert not limit.take("c")
@@ -44,14 +44,14 @@ def test_only_so_many_addresses_are_remembered() -> None:
 
 
 class World:
-    """A gate, and how often the apiserver was asked."""
+    """An authenticator, and how often the apiserver was asked."""
 
     def __init__(self, *, check_peer: bool = True) -> None:
         self.cluster, self.store, self.clock = MemoryCluster(), Store(), HandClock()
         self.asked: list[str] = []
         self.store.put(pod(ip=OWN, **{"penstock.dev/backend": "m"}))
         self.cluster.answer["TokenReview"] = self._review
-        self.gate = Gate(self.cluster, self.store, self.clock, check_peer=check_peer)
+        self.authenticator = ReportAuthenticator(self.cluster, self.store, self.clock, check_peer=check_peer)
 
     def _review(self, review: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(review["spec"]["token"])
@@ -61,7 +61,9 @@ class World:
     async def report(self, bearer: str, peer: str) -> Caller | str:
         """The caller, or the word of the refusal."""
         try:
-            return await self.gate.admit(authorization=f"Bearer {bearer}", peer=peer, router=False)
+            return await self.authenticator.authenticate(
+                authorization=f"Bearer {bearer}", peer=peer, router=False
+            )
         except ReportRefused as refusal:
             return f"{refusal.status} {refusal.reason}"
 
@@ -105,7 +107,7 @@ async def test_verdicts_are_bounded_and_a_flood_drives_out_no_pods(monkeypatch: 
     await world.report(token(), OWN)
     for number in range(100):
         assert await world.report(f"made-up-{number}", f"10.0.0.{number}") == "401 bad_token"
-        assert len(world.gate._verdicts) <= 10
+        assert len(world.authenticator._verdicts) <= 10
     asked = len(world.asked)
     assert isinstance(await world.report(token(), OWN), Caller)
     assert len(world.asked) == asked
@@ -119,4 +121,4 @@ async def test_positive_verdicts_are_bounded_too(monkeypatch: pytest.MonkeyPatch
     for number in range(50):
         world.clock.turn(1)
         assert isinstance(await world.report(token(mark=str(number)), OWN), Caller)
-        assert len(world.gate._verdicts) <= 10
+        assert len(world.authenticator._verdicts) <= 10
