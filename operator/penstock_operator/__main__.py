@@ -39,13 +39,14 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.kube.lease_thread import CALL_SECONDS, LeaseThread
     from penstock_operator.leader_endpoint import LeaderEndpoint
     from penstock_operator.metrics import Metrics, QueueMetrics
-    from penstock_operator.reconcile.context import Context, Scaled
+    from penstock_operator.reconcile.context import Context, Memory
+    from penstock_operator.reconcile.load_turns import LoadTurns
     from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
     from penstock_operator.reconcile.relist import PERIOD, Relister
     from penstock_operator.reconcile.view import View
     from penstock_operator.reports import Reports
     from penstock_operator.resource_metrics import ResourceMetrics
-    from penstock_operator.store import Key, Store
+    from penstock_operator.store import Store
     from penstock_operator.supervision import keep_running, until_done
     from penstock_wire.process import log, on_signal, raise_file_limit, ready, set_log_level
 
@@ -69,11 +70,11 @@ class Operator:
         self._metrics = metrics = Metrics()
         self._store = store = Store()
         self._reports = Reports(clock)
-        scaled: dict[Key, Scaled] = {}
         self._other = self._refused = self._failing = ""
-        metrics.show(ResourceMetrics(store, self._reports, scaled).text)
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
+        self._memory = memory = Memory(render=config.render, load_turns=LoadTurns(clock, queue.add))
+        metrics.show(ResourceMetrics(store, self._reports, memory.scaled).text)
         for name, one in (("reconcile", queue), ("scale", scale_queue)):
             metrics.watch_work(name, one.underway)
         self._lease = LeaseThread(
@@ -91,7 +92,7 @@ class Operator:
             view=View(store),
             applier=Applier(fenced, store, metrics),
             reports=self._reports,
-            render=config.render,
+            memory=memory,
             clock=clock,
             log=log,
             observer=metrics,
@@ -99,7 +100,6 @@ class Operator:
             failures=queue.failures,
             identity=config.identity,
             emit=recorder.put,
-            scaled=scaled,
         )
         self._queues = (queue, scale_queue)
         self._manager = Manager(context, queue, scale_queue, metrics, namespace=config.namespace or None)
@@ -142,7 +142,7 @@ class Operator:
             alive=self._what_is_wrong,
             waits=self._why_not_ready,
         )
-        self._context = context
+        self._clock = clock
         metrics.certificate_ends.set_function(
             lambda: (self._certificates.ends if self._certificates is not None else None) or 0.0
         )
@@ -173,7 +173,7 @@ class Operator:
     def _authorities_changed(self, authorities: bytes) -> None:
         """Tell everybody: those who report by the answer, the others by their ConfigMaps."""
         self._server.tell_authorities(authorities)
-        self._context.render = replace(self._context.render, authorities=authorities.decode())
+        self._memory.render = replace(self._memory.render, authorities=authorities.decode())
         if self._acting:
             self._manager.enqueue_all()
 
@@ -226,7 +226,7 @@ class Operator:
         async with asyncio.TaskGroup() as tasks:
 
             def keep(name: str, loop: Callable[[], Awaitable[None]]) -> None:
-                tasks.create_task(keep_running(name, loop, clock=self._context.clock, log=log))
+                tasks.create_task(keep_running(name, loop, clock=self._clock, log=log))
 
             tasks.create_task(self._lease.hold())
             keep("load monitor", self._load_monitor.run)
@@ -268,7 +268,7 @@ class Operator:
         def failing(why: str) -> None:
             self._failing = f"it leads, and cannot begin: {why}" if why else ""
 
-        await until_done(act, clock=self._context.clock, log=log, failing=failing)
+        await until_done(act, clock=self._clock, log=log, failing=failing)
         log(done, objects=len(self._store))
 
     def _watches_started(self) -> None:

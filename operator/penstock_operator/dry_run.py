@@ -25,7 +25,8 @@ from penstock_operator.errors import ClusterError, ConfigError
 from penstock_operator.kinds import CONFIG_MAP, PARENTS, kind_of
 from penstock_operator.kube.cluster import MANAGER, Cluster, NoObserver, Obj
 from penstock_operator.kube.dry_cluster import DryCluster, FileCluster, Write
-from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.context import Context, Memory
+from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
 from penstock_operator.reports import Reports
@@ -63,13 +64,14 @@ async def dry_run(
     """
     dry, store = DryCluster(there), Store()
     queue, scale_queue = build_queues(clock)
+    memory = Memory(render=render, load_turns=LoadTurns(clock, queue.add))
     context = Context(
         cluster=dry,
         store=store,
         view=View(store),
         applier=Applier(dry, store),
         reports=Reports(clock),
-        render=render,
+        memory=memory,
         clock=clock,
         log=lambda message, **fields: log(message, **{**fields, "level": "debug"}),
         observer=NoObserver(),
@@ -78,8 +80,8 @@ async def dry_run(
     )
     manager = Manager(context, queue, scale_queue, namespace=namespace)
     await manager.sync()
-    context.started = float("-inf")  # nobody will report: there is nothing to wait for
-    context.render = replace(render, authorities=_authorities(store, render))
+    memory.started = float("-inf")  # nobody will report: there is nothing to wait for
+    memory.render = replace(render, authorities=_authorities(store, render))
     looks: dict[Key, int] = {}
     while len(queue):
         key = await queue.get()

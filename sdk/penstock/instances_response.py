@@ -53,8 +53,8 @@ def failed(error: Exception, *, count: int, request_id: str = "") -> http.Respon
     """
     if isinstance(error, AnswerError):
         return PenstockError(Reason.BAD_ANSWER, str(error)).response(request_id=request_id)
-    # NB: the items of a batch are of several clients: what one of them made the model say is not told to all.
-    detail = f"the model raised {told(error) if count == 1 else type(error).__name__}"
+    # NB: the items of a batch are of several clients: what the model said of one of them is not sent to all.
+    detail = f"the model raised {described(error) if count == 1 else type(error).__name__}"
     return PenstockError(Reason.MODEL_FAILED, detail).response(request_id=request_id)
 
 
@@ -126,7 +126,7 @@ def _words(answer: Any, *, several: bool) -> str:
         return f"the model answered {answer.status}"
     if isinstance(answer, ArgumentsError):
         return str(answer)
-    return f"the model failed with {type(answer).__name__ if several else told(answer)}"
+    return f"the model failed with {type(answer).__name__ if several else described(answer)}"
 
 
 def _entry(index: int, answer: Any) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _entry(index: int, answer: Any) -> dict[str, Any]:
     return entry
 
 
-def told(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """An exception in words: its type and its message, bounded."""
     text = str(error)[:500].encode("utf-8", "replace").decode()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -38,11 +38,11 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
     if same_status(status, stored.get("status") or {}):
         return False
     key = key_of(stored)
-    ctx.saying[key] = status
+    ctx.memory.status_in_flight[key] = status
     try:
         return await _write(ctx, stored, status)
     finally:
-        del ctx.saying[key]
+        del ctx.memory.status_in_flight[key]
 
 
 async def _write(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
@@ -64,7 +64,7 @@ async def _write(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
         raise  # it is still the same one: look again
     ctx.observer.wrote("status", kind.kind)
     # NB: the answer holds whatever a user changed meanwhile; the watch will have nothing new to tell of that.
-    ctx.saying[key_of(stored)] = answer.get("status") or {}
+    ctx.memory.status_in_flight[key_of(stored)] = answer.get("status") or {}
     ctx.changed(ctx.store.put(answer))
     underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
     said: set[tuple[str | None, str | None]] = set()

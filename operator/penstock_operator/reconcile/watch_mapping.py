@@ -20,8 +20,8 @@ from penstock_operator.store import Change, Key, child_changed, key_of, owner_ui
 _PARENTS = frozenset(kind.kind for kind in PARENTS)
 
 
-def concerned(view: View, change: Change) -> set[Key]:
-    """Whom a change concerns.
+def keys_for(view: View, change: Change) -> set[Key]:
+    """The keys that a change concerns.
 
     Args:
         view: the store, the change already in it.

@@ -131,9 +131,8 @@ async def test_a_manager_without_its_lease_writes_nothing_and_ends() -> None:
     cluster, clock = MemoryCluster(), HandClock()
     elector = Elector(cluster, namespace="n", name="l", identity="one", clock=clock)
     await elector.acquire()
-    harness = Harness(cluster, clock)
     fenced = FencedCluster(cluster, until=lambda: elector.until, clock=clock)
-    harness.ctx.cluster = harness.ctx.applier._cluster = fenced
+    harness = Harness(cluster, clock, fenced=fenced)
     harness.apply(backend())
     clock.turn(8)
     writes = len(cluster.writes)

@@ -28,7 +28,7 @@ async def turns(harness: Harness) -> list[tuple[str, str, str, str]]:
 async def test_a_deletion_that_no_watch_told_costs_no_write(kind: Kind) -> None:
     """Its children go, which is told; the operator looks for their owner and finds it gone."""
     harness = await serving()
-    harness.unheard = {kind.kind}
+    harness.stalled = {kind.kind}
     harness.cluster.remove(kind, "n", "m" if kind is BACKEND else "e")
     written = await turns(harness)
     assert [write for write in written if write[1] in ("Deployment", "Service", "ConfigMap")] == []
@@ -43,7 +43,7 @@ async def test_one_that_went_before_its_first_status_is_rendered_once(again: boo
     """It is taken for new, so nobody looks; its status finds nothing, or another one of its name."""
     harness = Harness()
     harness.apply(backend())
-    harness.unheard = {BACKEND.kind}
+    harness.stalled = {BACKEND.kind}
     harness.cluster.remove(BACKEND, "n", "m")
     if again:
         harness.apply(backend(replicas=2))
@@ -61,7 +61,7 @@ async def test_one_that_went_before_its_first_status_is_rendered_once(again: boo
 async def test_a_namesake_made_meanwhile_is_served() -> None:
     """Deleted and made again while nobody watched: what is rendered belongs to the new one."""
     harness = await serving()
-    harness.unheard = {BACKEND.kind}
+    harness.stalled = {BACKEND.kind}
     harness.cluster.remove(BACKEND, "n", "m")
     harness.apply(backend(replicas=3))
     written = await turns(harness)
@@ -76,7 +76,7 @@ async def test_one_of_two_endpoints_leaves_the_router_alone() -> None:
     harness = await serving()
     harness.apply(endpoint("f"))
     await harness.run()
-    harness.unheard = {ENDPOINT.kind}
+    harness.stalled = {ENDPOINT.kind}
     dead = harness.uid(ENDPOINT, "f")
     harness.cluster.remove(ENDPOINT, "n", "f")
 
@@ -96,7 +96,7 @@ async def test_one_of_two_endpoints_leaves_the_router_alone() -> None:
 async def test_a_status_that_finds_nothing_is_believed(kind: Kind) -> None:
     """Also for those that render nothing: the dead one leaves the store, and its users look again."""
     harness = await serving()
-    harness.unheard = {kind.kind}
+    harness.stalled = {kind.kind}
     harness.cluster.remove(kind, "n", "p" if kind is POLICY else "s")
     harness.ctx.store.all(kind, "n")[0]["status"]["observedGeneration"] = (
         0  # so that there is a status to write

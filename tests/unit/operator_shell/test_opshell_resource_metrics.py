@@ -13,7 +13,7 @@ from tests.support.operator_harness import Harness, backend, endpoint
 def scrape(harness: Harness) -> dict[tuple[str, ...], float]:
     """Name without prefix and label values in alphabetical order of the labels → value."""
     found = {}
-    metrics = ResourceMetrics(harness.ctx.store, harness.ctx.reports, harness.ctx.scaled)
+    metrics = ResourceMetrics(harness.ctx.store, harness.ctx.reports, harness.ctx.memory.scaled)
     for family in text_string_to_metric_families(metrics.text()):
         for sample in family.samples:
             values = [value for _, value in sorted(sample.labels.items())]

@@ -117,14 +117,14 @@ async def test_a_change_that_cannot_be_followed_is_looked_at_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who else is concerned is then not known; the object itself is not forgotten."""
-    harness, real = Harness(), managing.concerned
+    harness, real = Harness(), managing.keys_for
 
-    def concerned(view: Any, change: Change) -> Any:
+    def keys_for(view: Any, change: Change) -> Any:
         if change.new is not None and change.new["metadata"]["name"] == "bad":
             raise RecursionError("induced")
         return real(view, change)
 
-    monkeypatch.setattr(managing, "concerned", concerned)
+    monkeypatch.setattr(managing, "keys_for", keys_for)
     harness.apply(backend("bad"))
     harness.apply(backend("good"))
     await harness.run()

@@ -28,8 +28,7 @@ def told(harness: Harness) -> dict[str, Any]:
 async def upgraded(harness: Harness) -> Harness:
     """A newer operator takes over: it renders another sidecar and another token volume."""
     harness.stop()
-    fresh = Harness(harness.cluster, harness.clock)
-    fresh.ctx.render = NEWER
+    fresh = Harness(harness.cluster, harness.clock, NEWER)
     await fresh.manager.sync()
     await fresh.run()
     return fresh
@@ -63,7 +62,7 @@ async def test_a_scrape_counts_who_waits() -> None:
     """One gauge a backend: their sum is what is left of an upgrade."""
 
     def waiting(harness: Harness) -> list[float]:
-        metrics = ResourceMetrics(harness.ctx.store, harness.ctx.reports, harness.ctx.scaled)
+        metrics = ResourceMetrics(harness.ctx.store, harness.ctx.reports, harness.ctx.memory.scaled)
         found = text_string_to_metric_families(metrics.text())
         return [
             sample.value

@@ -366,7 +366,7 @@ async def test_an_endpoint_whose_backends_service_is_a_strangers_says_so(watch: 
     assert {one["name"]: one["ready"] for one in serving} == {"m": False, "other": True}
     harness.cluster.remove(SERVICE, "n", "m-backend")
     if watch == "behind it":
-        harness.unheard.add(SERVICE.kind)
+        harness.stalled.add(SERVICE.kind)
     await harness.turn(31)  # a name that is free again is not told of: it is looked at
     assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("True", "PodsReady")
 
