@@ -1,4 +1,4 @@
-"""Who leads is found by the operator's Service: the leader keeps itself its one endpoint."""
+"""The endpoint of the operator's Service: the leader keeps its own address there, and no other."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class LeaderEndpoint:
             await self._cluster.apply(ENDPOINT_SLICE, self._desired)
 
     async def keep(self) -> None:
-        """Look again and again: somebody may delete or edit the slice; runs until cancelled."""
+        """Check at intervals, since somebody may delete or edit the slice; runs until cancelled."""
         while True:
             await self._clock.sleep(INTERVAL)
             try:

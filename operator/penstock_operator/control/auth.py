@@ -88,7 +88,7 @@ class Caller:
 
 
 class ReportAuthenticator:
-    """Lets reports in.
+    """Finds out which of our pods sends a report.
 
     Args:
         cluster: asked to review tokens.
@@ -122,7 +122,7 @@ class ReportAuthenticator:
         self._running: dict[bytes, asyncio.Task[Identity]] = {}
 
     async def authenticate(self, *, authorization: str | None, peer: str | None, router: bool) -> Caller:
-        """Say which of our pods sends a request; nothing of its body needs to be read for that.
+        """Find out which of our pods sends a request, before its body is read.
 
         Args:
             authorization: the request's header of that name.
@@ -130,7 +130,7 @@ class ReportAuthenticator:
             router: whether it claims to be a router's.
 
         Raises:
-            ReportRefused: none of ours.
+            ReportRefused: it is not one of ours.
         """
         token = _bearer(authorization)
         mark = _mark(token)
@@ -150,7 +150,7 @@ class ReportAuthenticator:
             router: see there.
 
         Raises:
-            ReportRefused: none of ours.
+            ReportRefused: it is not one of ours.
         """
         identity = self._known(_mark(_bearer(authorization)))
         return None if identity is None else self._caller(identity, peer=peer, router=router)

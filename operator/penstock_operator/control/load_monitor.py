@@ -1,4 +1,4 @@
-"""Measures how busy the process is, once a second, and keeps the interval of reports by it."""
+"""Measures once a second how busy the process is, and sets the interval of reports accordingly."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PERIOD = 1.0
 
 
 class LoadMonitor:
-    """Holds the interval.
+    """Holds the current interval of reports.
 
     Args:
         clock: time.
         cpu: CPU seconds of the process so far, all threads.
-        changed: told the interval in seconds at every look.
+        changed: called with the interval in seconds after each measurement.
     """
 
     def __init__(

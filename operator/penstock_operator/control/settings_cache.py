@@ -1,4 +1,4 @@
-"""The settings' records, as reporters are told them: each ConfigMap of ours, read once a version."""
+"""The settings that answers to reports carry: each ConfigMap of ours, parsed once a version."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from penstock_operator.kube.cluster import Obj
 from penstock_operator.store import Store
 
 KEEP_VERSIONS = 256
-"""Records that are kept read, before those of deleted ConfigMaps are looked for and dropped."""
+"""Entries that are kept before those of deleted ConfigMaps are dropped."""
 
 
 class SettingsCache:
-    """The settings' records.
+    """The recorded settings, by ConfigMap.
 
     Args:
         store: has the ConfigMaps and their owners.
@@ -25,10 +25,10 @@ class SettingsCache:
         self._prune_at = KEEP_VERSIONS
 
     def current(self, caller: Caller, name: str) -> settings.Versioned | None:
-        """The settings as the ConfigMap records them, read once a version of it; None where there are none.
+        """The settings as the ConfigMap records them; None where there are none.
 
         Args:
-            caller: who is to obey them.
+            caller: the pod that the settings are for.
             name: the ConfigMap's.
         """
         namespace = caller.namespace

@@ -49,7 +49,7 @@ class PinnedTemplate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedRecord:
-    """What a Deployment remembers.
+    """The last rendered template, as its Deployment records it.
 
     Args:
         inputs: hash of the part of the spec that the template was rendered from.
@@ -63,7 +63,7 @@ class RenderedRecord:
 
 
 def inputs_of(backend: ModelBackend) -> str:
-    """A hash of what its user said that is in the pod template.
+    """A hash of the user-specified fields that affect the pod template.
 
     What equals its default does not count: a later version's new fields change no hash.
     """
@@ -86,12 +86,12 @@ def inputs_of(backend: ModelBackend) -> str:
 def choose(
     backend: ModelBackend, fresh: Object, *, record: RenderedRecord | None, live: Object | None
 ) -> PinnedTemplate:
-    """The remembered template or the fresh one.
+    """The recorded template or the fresh one.
 
     Args:
         backend: the backend.
         fresh: its pod template as this operator renders it.
-        record: what its Deployment remembers.
+        record: what its Deployment records.
         live: its Deployment as the cluster has it.
     """
     inputs, rendered = inputs_of(backend), digest(fresh)

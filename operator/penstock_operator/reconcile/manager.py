@@ -12,13 +12,12 @@ from penstock_operator.desired.labels import MANAGED, MANAGED_BY
 from penstock_operator.errors import LeaseLost, OperatorError, Outdated
 from penstock_operator.kinds import BACKEND, ENDPOINT, PARENTS, POD, POLICY, SPLIT, WATCHED_CHILDREN, Kind
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile import backend, endpoint, policy, router, split
+from penstock_operator.reconcile import backend, endpoint, parent, policy, router, split
 from penstock_operator.reconcile.context import SHOWN_AFTER, Context
 from penstock_operator.reconcile.relist import Found, relist_kind
 from penstock_operator.reconcile.scaling import Scaler
 from penstock_operator.reconcile.status_writer import same_status, write_status
 from penstock_operator.reconcile.watch_mapping import keys_for
-from penstock_operator.status import parse_failed
 from penstock_operator.store import Change, Key, key_of, parent_changed
 from penstock_operator.supervision import keep_running
 from penstock_operator.workqueue import QueueObserver, WorkQueue, work
@@ -238,11 +237,8 @@ class Manager:
         stored = self.ctx.store.get(kind, key.namespace, key.name) if kind is not None else None
         if stored is not None and self.ctx.failures(key) >= SHOWN_AFTER:
             why = f"{key}: it cannot be followed: {type(error).__name__}: {error}"
-            if kind is BACKEND:
-                status = backend.unreadable(self.ctx, stored, why)
-            else:
-                status = parse_failed(stored, why, now=self.ctx.now())
-            await write_status(self.ctx, stored, status)
+            unreadable = backend.unreadable if kind is BACKEND else parent.unreadable
+            await write_status(self.ctx, stored, unreadable(self.ctx, stored, why))
 
     async def scale(self, key: Key) -> float | None:
         """Run the autoscaler for one backend once (see `reconcile`).

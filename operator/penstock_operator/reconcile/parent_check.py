@@ -1,9 +1,10 @@
-"""Resources that are gone, and no watch has told us.
+"""Whether a resource is still there: for deletions that no watch has shown.
 
-While a watch is stalled or cut, a deleted resource stays in the store. What is rendered for it has an owner
-that is no more, so the garbage collector takes each object away as soon as it is written; its deletion wakes
-us, and we write it again: a loop as fast as the two can go, until the next list. So before an object is made
-anew, or gets an owner back, the owner itself is looked for; and a status that finds no resource is believed.
+While a watch is stalled or cut, a deleted resource stays in the store. Its children then have an owner that
+does not exist, so the garbage collector deletes each of them as soon as it is written; the deletion triggers
+a reconcile, which writes the child again: a loop as fast as the two can go, until the next list. So before a
+child is created, or gets an owner back, its owner is looked up; and if a status cannot be written because the
+resource is not there, the resource is taken as deleted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the watches did not tell: lists of metadata, from time to time and after the watches began anew.
+"""Lists of metadata, at intervals and after the watches were restarted, for changes that no watch has shown.
 
-kopf forgets no deleted object after a 410, and a watch may be stalled or cut in a bad moment. A list of
-metadata is cheap and says what is there, and in which version.
+After a 410, kopf does not report the objects that were deleted meanwhile, and a watch may be stalled or cut.
+A list of metadata is cheap, and has the version of every object that exists.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FOR_GOOD = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a list told that the store did not know.
+    """Differences between a list and the store.
 
     Args:
         dropped: objects that were gone.

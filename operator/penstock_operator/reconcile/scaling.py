@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import ScalingEntry
-from penstock_operator.api.base import ResourceError
 from penstock_operator.autoscaling import Recommendation, ScalerState, recommend, target_of
 from penstock_operator.errors import ClusterError, Rejected
 from penstock_operator.kinds import BACKEND
@@ -74,8 +72,8 @@ class Scaler:
         """
         ctx = self._ctx
         stored = ctx.store.get(BACKEND, key.namespace, key.name)
-        backend = _readable(ctx, stored)
-        target = target_of(backend) if backend is not None and not backend.deleting else None
+        backend = ctx.view.backend(key.namespace, key.name)
+        target = target_of(backend) if backend is not None else None
         if stored is None or backend is None or target is None:
             self.forget(key)
             last = ctx.memory.scaled.pop(key, None)
@@ -210,13 +208,3 @@ def foreign_scaler(stored: Obj) -> str | None:
         if entry.get("subresource") == "scale":
             return str(entry.get("manager") or "unknown")
     return None
-
-
-def _readable(ctx: Context, stored: Obj | None) -> ModelBackend | None:
-    if stored is None:
-        return None
-    try:
-        found = ctx.view.read(stored)
-    except ResourceError:
-        return None
-    return found if isinstance(found, ModelBackend) else None

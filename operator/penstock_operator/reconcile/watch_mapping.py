@@ -1,4 +1,4 @@
-"""Which change concerns whom: events in, keys out.
+"""Which change concerns which keys: events in, keys out.
 
 Every dependency between objects is here, in the direction "what changed → who must look again".
 """
