@@ -275,8 +275,8 @@ def _children(backends: int, endpoints: int, where: list[str]) -> list[tuple[str
         if obj["kind"] == "ModelBackend":
             parsed = ModelBackend.parse(stored)
             document = _first(settings.for_sidecar(parsed, None))
-            pods = deployment.pods_of(parsed, config=config, new_secret="0" * 32, live=None)
-            found += backend.backend_objects(parsed, document=document, pods=pods, config=config)
+            pinned = deployment.pinned_template(parsed, config=config, new_secret="0" * 32, live=None)
+            found += backend.backend_objects(parsed, document=document, pinned=pinned, config=config)
         else:
             there = ends.setdefault(obj["metadata"]["namespace"], [])
             there.append(ModelEndpoint.parse(stored))

@@ -29,13 +29,13 @@ import uvloop
 from bench.figures import Figures
 from bench.processes import cpu_seconds, rss_mb
 from penstock_operator.clock import LoopClock
-from penstock_operator.cluster import Cluster, Obj
-from penstock_operator.control.auth import Gate
-from penstock_operator.control.reports import Reports
-from penstock_operator.control.reviews import ReviewLimit
+from penstock_operator.control.auth import ReportAuthenticator
+from penstock_operator.control.rate_limit import RateLimit
 from penstock_operator.control.server import ControlServer
 from penstock_operator.kinds import Kind
+from penstock_operator.kube.cluster import Cluster, Obj
 from penstock_operator.metrics import Metrics
+from penstock_operator.reports import Reports
 from penstock_operator.store import Store
 from penstock_wire.control.report import Fit, Items, SidecarReport, Totals, encode
 from penstock_wire.control.reporter import Reporter
@@ -48,7 +48,7 @@ _ANSWER = Response(200, ((b"content-type", b"application/json"),), b'{"v":1,"nex
 
 
 class _Reviews:
-    """Of a cluster only what the gate asks: a token is its pod's."""
+    """Of a cluster only what the authenticator asks: a token is its pod's."""
 
     async def create(self, _kind: Kind, obj: Obj) -> Obj:
         pod = _claims(obj["spec"]["token"])["pod"]
@@ -126,7 +126,8 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
     cluster: Cluster = reviews
     _BareServer.counted = metrics
     server = (_BareServer if bare else ControlServer)(
-        gate=Gate(cluster, store, clock, limit=ReviewLimit(clock, burst=1e6)),  # all pods have one address
+        # All pods have one address.
+        authenticator=ReportAuthenticator(cluster, store, clock, limit=RateLimit(clock, burst=1e6)),
         reports=Reports(clock),
         store=store,
         clock=clock,

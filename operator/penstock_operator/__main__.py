@@ -23,28 +23,30 @@ with needs("penstock-operator", "operator"):
     from penstock_operator import config as configuration
     from penstock_operator.apply import Applier
     from penstock_operator.clock import Clock, LoopClock
-    from penstock_operator.cluster import Cluster, Connection, KubernetesCluster, credentials
     from penstock_operator.config import Config
-    from penstock_operator.control.auth import Gate
-    from penstock_operator.control.pacer import Pacer
-    from penstock_operator.control.reports import Reports
+    from penstock_operator.control.auth import ReportAuthenticator
+    from penstock_operator.control.load_monitor import LoadMonitor
     from penstock_operator.control.server import ControlServer
-    from penstock_operator.dryrun import FileCluster, preview, read_file
+    from penstock_operator.dry_run import preview, read_file
     from penstock_operator.errors import ConfigError, LeaseLost
-    from penstock_operator.events import Recorder
-    from penstock_operator.fence import FencedCluster
-    from penstock_operator.fleet import Fleet
     from penstock_operator.handlers import KopfLog, Watches
-    from penstock_operator.holding import CALL_SECONDS, LeaseKeeper
-    from penstock_operator.installation import Leadership, among_installations, identity_of
-    from penstock_operator.lease import Elector
+    from penstock_operator.kube.cluster import Cluster, Connection, KubernetesCluster, credentials
+    from penstock_operator.kube.dry_cluster import FileCluster
+    from penstock_operator.kube.events import Recorder
+    from penstock_operator.kube.fence import FencedCluster
+    from penstock_operator.kube.installation import Leadership, among_installations, identity_of
+    from penstock_operator.kube.lease import Elector
+    from penstock_operator.kube.lease_thread import CALL_SECONDS, LeaseThread
+    from penstock_operator.leader_endpoint import LeaderEndpoint
     from penstock_operator.metrics import Metrics, QueueMetrics
-    from penstock_operator.publishing import Publisher
-    from penstock_operator.reconcile.context import Context, Scaled
+    from penstock_operator.reconcile.context import Context, Memory
+    from penstock_operator.reconcile.load_turns import LoadTurns
     from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
-    from penstock_operator.reconcile.relisting import PERIOD, Relister
+    from penstock_operator.reconcile.relist import PERIOD, Relister
     from penstock_operator.reconcile.view import View
-    from penstock_operator.store import Key, Store
+    from penstock_operator.reports import Reports
+    from penstock_operator.resource_metrics import ResourceMetrics
+    from penstock_operator.store import Store
     from penstock_operator.supervision import keep_running, until_done
     from penstock_wire.process import log, on_signal, raise_file_limit, ready, set_log_level
 
@@ -68,14 +70,14 @@ class Operator:
         self._metrics = metrics = Metrics()
         self._store = store = Store()
         self._reports = Reports(clock)
-        scaled: dict[Key, Scaled] = {}
         self._other = self._refused = self._failing = ""
-        metrics.show(Fleet(store, self._reports, scaled).text)
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
+        self._memory = memory = Memory(render=config.render, load_turns=LoadTurns(clock, queue.add))
+        metrics.show(ResourceMetrics(store, self._reports, memory.scaled).text)
         for name, one in (("reconcile", queue), ("scale", scale_queue)):
             metrics.watch_work(name, one.underway)
-        self._lease = LeaseKeeper(
+        self._lease = LeaseThread(
             partial(KubernetesCluster.connect, config.kubeconfig or None, timeout=CALL_SECONDS),
             partial(_leadership, config, clock, self._waits_for, self._is_refused),
             clock=clock,
@@ -90,7 +92,7 @@ class Operator:
             view=View(store),
             applier=Applier(fenced, store, metrics),
             reports=self._reports,
-            render=config.render,
+            memory=memory,
             clock=clock,
             log=log,
             observer=metrics,
@@ -98,11 +100,10 @@ class Operator:
             failures=queue.failures,
             identity=config.identity,
             emit=recorder.put,
-            scaled=scaled,
         )
         self._queues = (queue, scale_queue)
         self._manager = Manager(context, queue, scale_queue, metrics, namespace=config.namespace or None)
-        self._publisher = Publisher(
+        self._leader_endpoint = LeaderEndpoint(
             fenced,
             namespace=config.operator_namespace,
             name=config.service,
@@ -119,7 +120,7 @@ class Operator:
             log=log,
         )
         self._server = ControlServer(
-            gate=Gate(
+            authenticator=ReportAuthenticator(
                 cluster,
                 store,
                 clock,
@@ -133,7 +134,7 @@ class Operator:
                 namespace, backend, notable=notable
             ),
             leads=lambda: self._acting,
-            interval=lambda: self._pacer.interval,
+            interval=lambda: self._load_monitor.interval,
             plain=config.plain_reports or config.reports_address is None,
             own_addresses=config.check_peer_address,
             observer=metrics,
@@ -141,14 +142,14 @@ class Operator:
             alive=self._what_is_wrong,
             waits=self._why_not_ready,
         )
-        self._context = context
+        self._clock = clock
         metrics.certificate_ends.set_function(
             lambda: (self._certificates.ends if self._certificates is not None else None) or 0.0
         )
         metrics.certificate_replaced_by.set_function(
             lambda: (self._certificates.replaced_by if self._certificates is not None else None) or 0.0
         )
-        self._pacer = Pacer(clock, changed=metrics.report_interval.set)
+        self._load_monitor = LoadMonitor(clock, changed=metrics.report_interval.set)
         self._certificates = self._make_certificates(clock) if config.reports_address else None
         self._watches: Watches | None = None
         self._acting = False
@@ -172,7 +173,7 @@ class Operator:
     def _authorities_changed(self, authorities: bytes) -> None:
         """Tell everybody: those who report by the answer, the others by their ConfigMaps."""
         self._server.tell_authorities(authorities)
-        self._context.render = replace(self._context.render, authorities=authorities.decode())
+        self._memory.render = replace(self._memory.render, authorities=authorities.decode())
         if self._acting:
             self._manager.enqueue_all()
 
@@ -225,16 +226,16 @@ class Operator:
         async with asyncio.TaskGroup() as tasks:
 
             def keep(name: str, loop: Callable[[], Awaitable[None]]) -> None:
-                tasks.create_task(keep_running(name, loop, clock=self._context.clock, log=log))
+                tasks.create_task(keep_running(name, loop, clock=self._clock, log=log))
 
             tasks.create_task(self._lease.hold())
-            keep("pacer", self._pacer.run)
+            keep("load monitor", self._load_monitor.run)
             if self._certificates is not None:
                 await self._begin("keys ready", self._certificates.ensure)
                 keep("certificates", self._certificates.keep)
             if self._config.pod_ip:
-                await self._begin("published", self._publisher.publish)
-                keep("publisher", self._publisher.keep)
+                await self._begin("published", self._leader_endpoint.publish)
+                keep("leader endpoint", self._leader_endpoint.keep)
             await self._begin("synced", self._manager.sync)
             gc.freeze()  # what was listed stays for long, and holds no cycles
             self._acting = True
@@ -267,7 +268,7 @@ class Operator:
         def failing(why: str) -> None:
             self._failing = f"it leads, and cannot begin: {why}" if why else ""
 
-        await until_done(act, clock=self._context.clock, log=log, failing=failing)
+        await until_done(act, clock=self._clock, log=log, failing=failing)
         log(done, objects=len(self._store))
 
     def _watches_started(self) -> None:

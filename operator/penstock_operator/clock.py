@@ -131,15 +131,3 @@ def rfc3339_micro(moment: datetime.datetime) -> str:
         moment: an aware time.
     """
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def parse_time(text: str | None) -> float | None:
-    """Seconds since the epoch of a Kubernetes time, None if it is none.
-
-    Args:
-        text: as in ``2026-01-31T12:00:00Z``.
-    """
-    try:
-        return datetime.datetime.fromisoformat(text or "").timestamp()
-    except ValueError:
-        return None

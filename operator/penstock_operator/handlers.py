@@ -20,8 +20,8 @@ import aiohttp
 import kopf
 
 from penstock_operator import nesting
-from penstock_operator.cluster import PAGE, Credentials, Obj
 from penstock_operator.kinds import GROUP, PARENTS, WATCHED_CHILDREN, Kind
+from penstock_operator.kube.cluster import PAGE, Credentials, Obj
 
 _BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
 LOGIN_BACKOFF = 2.0

@@ -206,7 +206,7 @@ class Metrics:
         self._longest.labels(name).set_function(lambda: underway()[1])
 
     def wrote(self, verb: str, kind: str) -> None:
-        """A write succeeded (implements `apply.WriteObserver`).
+        """A write succeeded (implements `kube.cluster.WriteObserver`).
 
         Args:
             verb: apply, delete, status, scale or create.

@@ -14,9 +14,9 @@ from sys import intern
 from typing import Any
 
 from penstock_operator import nesting
-from penstock_operator.cluster import Obj
 from penstock_operator.desired import labels, names
 from penstock_operator.kinds import CONFIG_MAP, PARENTS, POD, Kind
+from penstock_operator.kube.cluster import Obj
 
 INDEXED_KINDS = frozenset({POD.kind})
 INDEXED_LABELS = (labels.BACKEND, labels.APP_NAME)

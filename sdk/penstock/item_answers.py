@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.answers import predictions_of, problem_of
 from penstock.encoding import encode
 from penstock.errors import AnswerError
+from penstock.instances_response import predictions_of, problem_of
 from penstock.response import Response, to_http
 from penstock_wire import http
 from penstock_wire.errors import PenstockError, Reason

@@ -60,8 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     secret = os.environ.pop(RECONFIGURE_ENV, "")
     try:
         target = find(options.target, options.init_kwargs)
-    except LoadError as error:
-        return _cannot_load(options.target, error)
     except Exception as error:
         return _cannot_load(options.target, error)
     return run(lambda: _serve(target, options, secret))
@@ -98,7 +96,7 @@ async def _serve(target: Target, options: argparse.Namespace, secret: str) -> in
     patience = STOP_SECONDS
 
     def interrupt() -> None:
-        """Ctrl-C: nobody was promised an answer."""
+        """Ctrl-C: do not wait for answers."""
         nonlocal patience
         patience = 0.0
         stopping.set()

@@ -6,8 +6,8 @@ import hmac
 import json
 
 from penstock import request_ids
-from penstock.answers import failed, respond, told
 from penstock.encoding import decode
+from penstock.instances_response import described, failed, respond
 from penstock.item_answers import respond_by_item
 from penstock.model import Model
 from penstock_wire import http, instances_form
@@ -113,8 +113,8 @@ class ModelServer:
         try:
             await model.reconfigure(config)
         except Exception as error:
-            # NB: what the operator's user wrote, and no client's data: the message is told.
-            text = f"reconfigure raised {told(error)}"
+            # NB: what the operator's user wrote, not a client's data: the message is reported.
+            text = f"reconfigure raised {described(error)}"
             status = 422 if isinstance(error, ValueError | TypeError | LookupError) else 500
             raise PenstockError(Reason.MODEL_FAILED, text, status=status) from error
         self._config = get(request.headers, CONFIG) or _UNNAMED

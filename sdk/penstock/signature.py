@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from penstock.decorators import mark_of
 from penstock.errors import ArgumentsError, LoadError
-from penstock.marks import mark_of
 
 Parameter = inspect.Parameter
 

@@ -8,8 +8,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from penstock.decorators import mark_of
 from penstock.errors import LoadError
-from penstock.marks import mark_of
 from penstock.signature import Shape, read
 
 DEFAULTS = ("__call__", "predict")

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from devcluster.api import Api
 from penstock_operator import apply
 from penstock_operator.api import ModelBackend, ModelEndpoint
-from penstock_operator.cluster import KubernetesCluster, Obj
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, objects, traffic
 from penstock_operator.desired import router as routing
 from penstock_operator.desired import settings as documents
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.desired.keeping import Pods
+from penstock_operator.desired.template_pinning import PinnedTemplate
 from penstock_operator.errors import Rejected
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, Kind, kind_of
+from penstock_operator.kube.cluster import KubernetesCluster, Obj
 from tests.support.cluster_waits import wait_for
 from tests.support.k8s import INSTALLED_IN, Namespace, container_backend, endpoint
 from tests.support.pod_specs import SPECS
@@ -227,10 +227,10 @@ class World:
         document = documents.next_version(
             documents.for_sidecar(backend, None), recorded=held[CONFIG_MAP], status_version=0, reported=0
         ).document
-        pods: Pods = deployment.pods_of(
+        pinned: PinnedTemplate = deployment.pinned_template(
             backend, config=CONFIG, new_secret="secret", live=held[DEPLOYMENT]
         )  # fmt: skip
-        return rendering.backend_objects(backend, document=document, pods=pods, config=CONFIG)
+        return rendering.backend_objects(backend, document=document, pinned=pinned, config=CONFIG)
 
     async def of_router(self, drawn: Router) -> list[Obj]:
         """What the operator wants of these endpoints, were there no others, nor any deleted."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock_operator.apply import contained
+from penstock_operator.desired.drift import contained
 from tests.support.cluster_waits import wait_for
 from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code
 

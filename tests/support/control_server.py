@@ -9,10 +9,10 @@ from typing import Any
 
 import aiohttp
 
-from penstock_operator.control.auth import Gate
-from penstock_operator.control.reports import Reports
+from penstock_operator.control.auth import ReportAuthenticator
 from penstock_operator.control.server import ControlServer
 from penstock_operator.metrics import Metrics
+from penstock_operator.reports import Reports
 from penstock_operator.store import Store
 from penstock_wire.control.report import SidecarReport, encode
 from tests.support.hand_clock import HandClock
@@ -96,7 +96,7 @@ class Harness:
         self.store.put(parent("m"))
         self.store.put(record("m"))
         self.server = ControlServer(
-            gate=Gate(self.cluster, self.store, self.clock, check_peer=check_peer),
+            authenticator=ReportAuthenticator(self.cluster, self.store, self.clock, check_peer=check_peer),
             reports=self.reports,
             store=self.store,
             clock=self.clock,

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from penstock_operator.apply import _LIST_KEYS
+from penstock_operator.desired.drift import LIST_KEYS
 from penstock_operator.errors import ClusterError, Conflict, NotFound, Rejected, Unavailable
 from penstock_operator.kinds import BY_KIND, Kind
 
@@ -319,7 +319,7 @@ def _keys(field: Any, items: list[Any]) -> tuple[str, ...] | None:
         return None
     if field == "ports":
         return ("containerPort" if "containerPort" in items[0] else "port", "protocol")
-    return _LIST_KEYS.get(field)
+    return LIST_KEYS.get(field)
 
 
 def _element(item: Obj, keys: tuple[str, ...]) -> tuple[Any, ...]:

@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from penstock_operator.apply import Applier
-from penstock_operator.control.reports import Reports
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD, Kind
-from penstock_operator.reconcile.context import Context
+from penstock_operator.kube.cluster import Cluster
+from penstock_operator.reconcile.context import Context, Memory
+from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
+from penstock_operator.reports import Reports
 from penstock_operator.store import Key, Store
 from penstock_operator.workqueue import WorkQueue
 from penstock_wire.control.report import (
@@ -45,6 +47,8 @@ class Harness:
         cluster: a cluster that outlives this operator; None for a fresh one.
         clock: likewise.
         render: what the installation decides.
+        emit: takes Events; None has each sent at once.
+        fenced: what the operator writes through; None for the cluster itself.
     """
 
     def __init__(
@@ -52,36 +56,42 @@ class Harness:
         cluster: MemoryCluster | None = None,
         clock: HandClock | None = None,
         render: RenderConfig = RENDER,
+        emit: Callable[[Obj], Awaitable[None]] | None = None,
+        fenced: Cluster | None = None,
     ) -> None:
         self.cluster = cluster or MemoryCluster()
         self.clock = clock or HandClock()
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.errors: list[tuple[str, str]] = []
+        written = fenced or self.cluster
         store = Store()
         queue, scale_queue = build_queues(self.clock)
-        self.ctx = Context(
-            cluster=self.cluster,
+        memory = Memory(render=render, load_turns=LoadTurns(self.clock, queue.add))
+        context = Context(
+            cluster=written,
             store=store,
             view=View(store),
-            applier=Applier(self.cluster, store),
+            applier=Applier(written, store),
             reports=Reports(self.clock),
-            render=render,
+            memory=memory,
             clock=self.clock,
             log=lambda message, **fields: self.log.append((message, fields)),
             observer=_Ignore(),
             enqueue=queue.add_after,
             failures=queue.failures,
+            emit=emit,
         )
-        self.manager = Manager(self.ctx, queue, scale_queue)
+        self.manager = Manager(context, queue, scale_queue)
+        self.ctx = self.manager.ctx
         self.events = True
-        self.unheard: set[str] = set()
+        self.stalled: set[str] = set()
         """Kinds whose watch is stalled: their events do not arrive."""
         self.cluster.watchers.append(self._event)
         self._seq = 0
         self._silence: asyncio.Task[None] | None = None
 
     def _event(self, kind: str, obj: Obj) -> None:
-        if not self.events or obj["kind"] in ("Event", "Lease") or obj["kind"] in self.unheard:
+        if not self.events or obj["kind"] in ("Event", "Lease") or obj["kind"] in self.stalled:
             return
         own = obj["metadata"].get("labels") or {}
         ours = obj["apiVersion"] == API or own.get("app.kubernetes.io/managed-by") == "penstock"

@@ -15,8 +15,8 @@ from typing import Any
 
 import aiohttp
 
-from penstock_operator.installation import LEASE_NAME
 from penstock_operator.kinds import LEASE
+from penstock_operator.kube.installation import LEASE_NAME
 from tests.support.tiny_apiserver import TinyApiserver
 from tests.support.waiting import SECONDS
 

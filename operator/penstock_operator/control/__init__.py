@@ -1,6 +1,7 @@
 """The control server: reports in, settings out.
 
-Read in this order: `reports` (what was reported lately), `auth` (who may report), `pace` and `pacer` (how
-often), `server` (HTTP around all of it, metrics and health); then the keys of its port: `rotation` (when they
+Read in this order: `auth` (who may report) and `rate_limit` (how often an address may have a token reviewed),
+`report_interval` and `load_monitor` (how often pods report), `settings_cache` (the settings that answers
+carry), `server` (HTTP around all of it, metrics and health); then the keys of its port: `rotation` (when they
 are made and replaced), `pki` (how), `certificates` (the Secret that holds them).
 """

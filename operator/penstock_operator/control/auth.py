@@ -16,11 +16,11 @@ import json
 from dataclasses import dataclass
 
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Cluster, Obj
-from penstock_operator.control.reviews import SHARED_BURST, SHARED_PER_SECOND, ReviewLimit
+from penstock_operator.control.rate_limit import SHARED_BURST, SHARED_PER_SECOND, RateLimit
 from penstock_operator.desired import labels
 from penstock_operator.errors import ClusterError, ReportRefused
 from penstock_operator.kinds import POD, TOKEN_REVIEW
+from penstock_operator.kube.cluster import Cluster, Obj
 from penstock_operator.store import Store
 
 KEEP_YES = 60.0
@@ -87,8 +87,8 @@ class Caller:
             raise ReportRefused(403, "other_pod", f"the token is of pod {self.pod}, the report of {pod}")
 
 
-class Gate:
-    """Lets reports in.
+class ReportAuthenticator:
+    """Finds out which of our pods sends a report.
 
     Args:
         cluster: asked to review tokens.
@@ -108,7 +108,7 @@ class Gate:
         *,
         audience: str = "penstock-operator",
         check_peer: bool = True,
-        limit: ReviewLimit | None = None,
+        limit: RateLimit | None = None,
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -116,13 +116,13 @@ class Gate:
         self._audience = audience
         self._check_peer = check_peer
         if limit is None and not check_peer:
-            limit = ReviewLimit(clock, burst=SHARED_BURST, per_second=SHARED_PER_SECOND)
-        self._limit = limit or ReviewLimit(clock)
+            limit = RateLimit(clock, burst=SHARED_BURST, per_second=SHARED_PER_SECOND)
+        self._limit = limit or RateLimit(clock)
         self._verdicts: dict[bytes, tuple[float, Identity | ReportRefused]] = {}
         self._running: dict[bytes, asyncio.Task[Identity]] = {}
 
-    async def admit(self, *, authorization: str | None, peer: str | None, router: bool) -> Caller:
-        """Say which of our pods sends a request; nothing of its body needs to be read for that.
+    async def authenticate(self, *, authorization: str | None, peer: str | None, router: bool) -> Caller:
+        """Find out which of our pods sends a request, before its body is read.
 
         Args:
             authorization: the request's header of that name.
@@ -130,7 +130,7 @@ class Gate:
             router: whether it claims to be a router's.
 
         Raises:
-            ReportRefused: none of ours.
+            ReportRefused: it is not one of ours.
         """
         token = _bearer(authorization)
         mark = _mark(token)
@@ -139,8 +139,10 @@ class Gate:
             identity = await self._ask(token, mark, peer or "")
         return self._caller(identity, peer=peer, router=router)
 
-    def admit_known(self, *, authorization: str | None, peer: str | None, router: bool) -> Caller | None:
-        """As `admit`, without waiting: None where the apiserver has to be asked first.
+    def authenticate_cached(
+        self, *, authorization: str | None, peer: str | None, router: bool
+    ) -> Caller | None:
+        """As `authenticate`, without waiting: None where the apiserver has to be asked first.
 
         Args:
             authorization: see there.
@@ -148,7 +150,7 @@ class Gate:
             router: see there.
 
         Raises:
-            ReportRefused: none of ours.
+            ReportRefused: it is not one of ours.
         """
         identity = self._known(_mark(_bearer(authorization)))
         return None if identity is None else self._caller(identity, peer=peer, router=router)

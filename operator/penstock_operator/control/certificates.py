@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Cluster, Obj
 from penstock_operator.control import pki
 from penstock_operator.control.rotation import Issued, Keyring, Lifetimes, Step, next_step, replaced_by
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import SECRET
+from penstock_operator.kube.cluster import Cluster, Obj
 
 INTERVAL = 10.0
 """Seconds between two looks at the Secret; one GET each."""

@@ -14,14 +14,14 @@ from typing import Protocol, TypedDict
 import msgspec
 
 from penstock_operator.clock import Clock
-from penstock_operator.control.auth import Caller, Gate
-from penstock_operator.control.pace import interval_of
-from penstock_operator.control.records import Records
-from penstock_operator.control.reports import Reports
-from penstock_operator.control.reviews import ReviewLimit
+from penstock_operator.control.auth import Caller, ReportAuthenticator
+from penstock_operator.control.rate_limit import RateLimit
+from penstock_operator.control.report_interval import interval_of
+from penstock_operator.control.settings_cache import SettingsCache
 from penstock_operator.desired import names
 from penstock_operator.errors import ReportRefused
 from penstock_operator.kinds import ENDPOINT
+from penstock_operator.reports import Reports
 from penstock_operator.store import Store
 from penstock_wire.control import report as wire
 from penstock_wire.control.ca_trust import HEADER, digest
@@ -87,7 +87,7 @@ class ReportObserver(Protocol):
 
 
 class Credentials(TypedDict):
-    """What a request says of its sender; see `Gate.admit`."""
+    """What a request says of its sender; see `ReportAuthenticator.authenticate`."""
 
     authorization: str | None
     peer: str
@@ -98,7 +98,7 @@ class ControlServer:
     """Answers sidecars, routers, probes and Prometheus.
 
     Args:
-        gate: lets reports in.
+        authenticator: says which pod sends a report.
         reports: where they go.
         store: has the settings' records, the ConfigMaps, and the endpoints.
         clock: time.
@@ -116,7 +116,7 @@ class ControlServer:
     def __init__(
         self,
         *,
-        gate: Gate,
+        authenticator: ReportAuthenticator,
         reports: Reports,
         store: Store,
         clock: Clock,
@@ -130,13 +130,13 @@ class ControlServer:
         alive: Callable[[], str | None],
         waits: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._gate = gate
+        self._authenticator = authenticator
         self._reports = reports
         self._store = store
         self._clock = clock
-        self._turns = ReviewLimit(clock, burst=BURST, per_second=PER_SECOND)
-        self._refusals = ReviewLimit(clock, burst=BURST, per_second=PER_SECOND)
-        self._records = Records(store)
+        self._turns = RateLimit(clock, burst=BURST, per_second=PER_SECOND)
+        self._refusals = RateLimit(clock, burst=BURST, per_second=PER_SECOND)
+        self._settings = SettingsCache(store)
         self._reported = reported
         self._leads = leads
         self._interval = interval
@@ -243,7 +243,7 @@ class ControlServer:
         try:
             if not self._leads():
                 raise ReportRefused(503, "standby", "this operator does not lead; report to the leader")
-            caller = self._gate.admit_known(**_credentials(request, kind))
+            caller = self._authenticator.authenticate_cached(**_credentials(request, kind))
             if caller is not None and request.stream is None and self._turns.take(caller.uid):
                 exchange.answer(self._take(request, request.body, caller, kind))
                 return
@@ -259,7 +259,7 @@ class ControlServer:
         """As `_report`, where the apiserver is to be asked or more is to be received."""
         request = exchange.request
         try:
-            caller = await self._gate.admit(**_credentials(request, kind))
+            caller = await self._authenticator.authenticate(**_credentials(request, kind))
             if not await self._turn(caller):
                 often = f"expected at most {PER_SECOND:.0f} reports a second from a pod"
                 self._refuse(exchange, kind, ReportRefused(429, "too_often", often), late=True)
@@ -355,7 +355,7 @@ class ControlServer:
         self._observer.report(kind, "taken" if news.taken else "late")
         if news.taken:
             self._reported(caller.namespace, caller.backend, news.notable)
-        told = self._records.told(caller, record)
+        told = self._settings.current(caller, record)
         behind = told is not None and report.settings_version < told.version
         known, authorities = self._authorities
         knows = get(request.headers, HEADER) if authorities else None

@@ -15,12 +15,12 @@ from penstock_operator.desired import (
     sidecar,
 )
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.desired.keeping import Pods
 from penstock_operator.desired.objects import Object
+from penstock_operator.desired.template_pinning import PinnedTemplate
 
 
 def backend_objects(
-    backend: ModelBackend, *, document: bytes, pods: Pods, config: RenderConfig
+    backend: ModelBackend, *, document: bytes, pinned: PinnedTemplate, config: RenderConfig
 ) -> list[Object]:
     """What a backend consists of, in the order of applying.
 
@@ -30,7 +30,7 @@ def backend_objects(
     Args:
         backend: the backend.
         document: the settings document that its sidecars boot from (`settings.Versioned.document`).
-        pods: its pods (`deployment.pods_of`).
+        pinned: its pod template (`deployment.pinned_template`).
         config: what the installation decides.
     """
     name = names.backend(backend.name)
@@ -59,5 +59,5 @@ def backend_objects(
                 config=config,
             )
         )
-    found.append(deployment.deployment(backend, pods))
+    found.append(deployment.deployment(backend, pinned))
     return found

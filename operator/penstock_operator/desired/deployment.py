@@ -9,10 +9,10 @@ from penstock_operator.api import ModelBackend
 from penstock_operator.api.defaults import grace_seconds
 from penstock_operator.api.model import ModelContainer, ModelPython
 from penstock_operator.api.podtemplate import Container, PodTemplate
-from penstock_operator.desired import keeping, labels, names, objects, pods, sidecar
+from penstock_operator.desired import labels, names, objects, pods, sidecar, template_pinning
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.desired.keeping import Pods
 from penstock_operator.desired.objects import Object
+from penstock_operator.desired.template_pinning import PinnedTemplate
 
 _TMP_VOLUME = "penstock-tmp"
 _TMP = "/tmp"  # noqa: S108 - the pod's own emptyDir
@@ -20,20 +20,20 @@ _HISTORY = 3
 """Old ReplicaSets that a Deployment keeps, for `kubectl rollout undo`."""
 
 
-def deployment(backend: ModelBackend, wanted: Pods) -> Object:
+def deployment(backend: ModelBackend, pinned: PinnedTemplate) -> Object:
     """The Deployment of a backend.
 
     Args:
         backend: the backend.
-        wanted: its pods (see `pods_of`).
+        pinned: its pod template (see `pinned_template`).
     """
     selector = labels.backend_selector(backend.name)
     rollout = backend.spec.rollout
     metadata = objects.metadata(
         names.backend(backend.name), backend.namespace, labels.of_backend(backend.name), [backend]
     )
-    if wanted.record is not None:
-        metadata["annotations"] = {labels.RENDERED: wanted.record}
+    if pinned.record is not None:
+        metadata["annotations"] = {labels.RENDERED: pinned.record}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -46,12 +46,14 @@ def deployment(backend: ModelBackend, wanted: Pods) -> Object:
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
             },
-            "template": wanted.template,
+            "template": pinned.template,
         },
     }
 
 
-def pods_of(backend: ModelBackend, *, config: RenderConfig, new_secret: str, live: Object | None) -> Pods:
+def pinned_template(
+    backend: ModelBackend, *, config: RenderConfig, new_secret: str, live: Object | None
+) -> PinnedTemplate:
     """The pods that a backend is to have now: as they were rendered, until its user changes what rolls.
 
     Args:
@@ -63,15 +65,19 @@ def pods_of(backend: ModelBackend, *, config: RenderConfig, new_secret: str, liv
     Raises:
         ValueError: the model names neither a container nor a Python target (CEL refuses such a resource).
     """
-    record = keeping.recorded(live)
-    secret = keeping.drain_secret(record.template) if record is not None else None
-    secret = secret or keeping.drain_secret((live or {}).get("spec", {}).get("template", {})) or new_secret
+    record = template_pinning.recorded(live)
+    secret = template_pinning.drain_secret(record.template) if record is not None else None
+    secret = (
+        secret
+        or template_pinning.drain_secret((live or {}).get("spec", {}).get("template", {}))
+        or new_secret
+    )
     fresh = pod_template(backend, config=config, drain_secret=secret)
-    return keeping.choose(backend, fresh, record=record, live=live)
+    return template_pinning.choose(backend, fresh, record=record, live=live)
 
 
 def pod_template(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
-    """The pod template of a backend as this operator renders it (arguments as in `pods_of`)."""
+    """The pod template of a backend as this operator renders it (arguments as in `pinned_template`)."""
     template = backend.spec.pod_template or PodTemplate()
     return {
         "metadata": _pod_metadata(backend, template),

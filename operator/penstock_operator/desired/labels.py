@@ -15,7 +15,7 @@ DESIRED_HASH = "penstock.dev/desired-hash"
 """Annotation of a child: hash of what was desired when it was last applied (see `objects.stamped`)."""
 
 RENDERED = "penstock.dev/rendered"
-"""Annotation of a backend's Deployment: its pod template as we last rendered it (see `keeping`)."""
+"""Annotation of a backend's Deployment: its pod template as we last rendered it (see `template_pinning`)."""
 
 WARMUP = "penstock.dev/warmup"
 """Annotation of a pod: its model's warm-up requests, which its sidecar reads as a file."""

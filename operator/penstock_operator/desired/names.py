@@ -24,10 +24,6 @@ MODEL_CONTAINER = "model"
 SIDECAR_CONTAINER = "penstock-sidecar"
 ROUTER_CONTAINER = "router"
 
-OPERATOR_MANAGER = "penstock"
-STATUS_MANAGER = "penstock-status"
-AUTOSCALER_MANAGER = "penstock-autoscaler"
-
 
 def backend(name: str) -> str:
     """Deployment, Service, ServiceAccount and all else of a backend, but its settings."""

@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock_operator.api import ModelBackend, ResourceError
+from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import LoadStatus
 from penstock_operator.api.defaults import batching_spec, unreachable_batch, unreachable_target
-from penstock_operator.apply import CHANGED, needs_write
 from penstock_operator.autoscaling import Recommendation
-from penstock_operator.cluster import Obj
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
-from penstock_operator.desired.keeping import Pods
+from penstock_operator.desired.drift import CHANGED, needs_write
+from penstock_operator.desired.template_pinning import PinnedTemplate
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SERVICE_ACCOUNT
-from penstock_operator.reconcile import ghosts
-from penstock_operator.reconcile.context import Context, Problems, Scaled, outcome
-from penstock_operator.reconcile.writing import same_status, write_status
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile import parent_check
+from penstock_operator.reconcile.children import apply_children, requeue_after
+from penstock_operator.reconcile.context import Context, Problems, Scaled
+from penstock_operator.reconcile.parent import load_parent
+from penstock_operator.reconcile.status_writer import same_status, write_status
 from penstock_operator.status import BackendObserved, backend_status, load_moved, unreadable_status
 from penstock_operator.store import Key, key_of, owner_uids
 
@@ -39,17 +41,10 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     Raises:
         ClusterError: a call failed that may succeed when tried again.
     """
-    stored = ctx.store.get(BACKEND, key.namespace, key.name)
-    if stored is None:
-        forget(ctx, key)
+    loaded = await load_parent(ctx, key, BACKEND, ModelBackend, unreadable=unreadable, forget=forget)
+    if loaded is None:
         return None
-    try:
-        backend = ctx.view.read(stored)
-    except ResourceError as error:
-        await write_status(ctx, stored, unreadable(ctx, stored, str(error)))
-        return None
-    if not isinstance(backend, ModelBackend) or backend.deleting:
-        return None
+    stored, backend = loaded
     looked: dict[Key, Obj | None] = {}
     for kind, name in ((CONFIG_MAP, names.backend_settings(key.name)), (DEPLOYMENT, names.backend(key.name))):
         looked[Key(kind.kind, key.namespace, name)] = await ctx.applier.look(kind, key.namespace, name)
@@ -61,21 +56,21 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     live = looked[Key(DEPLOYMENT.kind, key.namespace, names.backend(key.name))]
     if live is not None and backend.metadata.uid not in owner_uids(live):
         live = None
-    pods = deployment.pods_of(backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live)
+    pinned = deployment.pinned_template(backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live)
     if not backend.spec.suspend:
         desired = rendering.backend_objects(
-            backend, document=versioned.document, pods=pods, config=ctx.render
+            backend, document=versioned.document, pinned=pinned, config=ctx.render
         )
         uid = backend.metadata.uid
-        problems = await ctx.settle(
-            key, desired, owners=(uid,), candidates=lambda: _unused(ctx, backend), looked=looked,
-            confirm=lambda: ghosts.confirm_own(ctx, stored),
+        problems = await apply_children(
+            ctx, key, desired, owners=(uid,), candidates=lambda: _unused(ctx, backend), looked=looked,
+            confirm=lambda: parent_check.confirm_own(ctx, stored),
         )  # fmt: skip
-    if problems.untold:
-        return outcome(problems)
-    held = _held(ctx, backend, pods, recorded=recorded, live=live) if backend.spec.suspend else ()
-    wait = await _write_status(ctx, key, backend, versioned, problems, pods, held)
-    again = outcome(problems)
+    if problems.unpublished:
+        return requeue_after(problems)
+    held = _held(ctx, backend, pinned, recorded=recorded, live=live) if backend.spec.suspend else ()
+    wait = await _write_status(ctx, key, backend, versioned, problems, pinned, held)
+    again = requeue_after(problems)
     return wait if wait is not None else again
 
 
@@ -117,8 +112,8 @@ def forget(ctx: Context, key: Key) -> None:
         key: which backend.
     """
     ctx.view.forget(key)
-    ctx.scaled.pop(key, None)
-    ctx.load_turns.forget(key)
+    ctx.memory.scaled.pop(key, None)
+    ctx.memory.load_turns.forget(key)
     ctx.reports.forget_backend(key.namespace, key.name)
 
 
@@ -140,11 +135,11 @@ def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> sett
 
 
 def _held(
-    ctx: Context, backend: ModelBackend, pods: Pods, *, recorded: Obj | None, live: Obj | None
+    ctx: Context, backend: ModelBackend, pinned: PinnedTemplate, *, recorded: Obj | None, live: Obj | None
 ) -> tuple[str, ...]:
     """What would be changed if the backend were not suspended; drift is not meant: it may be why it is."""
     found = []
-    if live is not None and needs_write(deployment.deployment(backend, pods), live) == CHANGED:
+    if live is not None and needs_write(deployment.deployment(backend, pinned), live) == CHANGED:
         found.append("pods")
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(backend.namespace, reference) if reference else None
@@ -188,7 +183,7 @@ def look_at_load(ctx: Context, key: Key) -> None:
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(key.namespace, reference) if reference else None
     if _is_news(ctx, backend, _load(ctx, key, batching_spec(backend, policy).max_batch_size)):
-        ctx.load_turns.ask(key)
+        ctx.memory.load_turns.ask(key)
 
 
 def _load(ctx: Context, key: Key, max_batch_size: int) -> LoadStatus:
@@ -198,7 +193,7 @@ def _load(ctx: Context, key: Key, max_batch_size: int) -> LoadStatus:
 def _is_news(ctx: Context, backend: ModelBackend, load: LoadStatus) -> bool:
     """Whether a load is to be shown: not while it is that of the few reports that a new operator has."""
     old = backend.status.load
-    if old is not None and ctx.clock.time() < ctx.started + LOAD_SETTLES:
+    if old is not None and ctx.clock.time() < ctx.memory.started + LOAD_SETTLES:
         return False
     return load_moved(old, load)
 
@@ -209,7 +204,7 @@ async def _write_status(
     backend: ModelBackend,
     versioned: settings.Versioned,
     problems: Problems,
-    pods: Pods,
+    pinned: PinnedTemplate,
     held: Sequence[str],
 ) -> float | None:
     """Write the status; returns seconds after which to look again, where it is too early to tell."""
@@ -217,9 +212,9 @@ async def _write_status(
     stored = ctx.store.get(BACKEND, namespace, name)
     if stored is None:
         return None
-    scaled = ctx.scaled.get(key) or Scaled()
-    recommendation, untold = scaled.recommendation, tuple(scaled.untold)
-    wait = ctx.unheard(
+    scaled = ctx.memory.scaled.get(key) or Scaled()
+    recommendation, unpublished = scaled.recommendation, tuple(scaled.unpublished)
+    wait = ctx.settling_time(
         stored,
         ctx.view.backend_pods(namespace, name),
         ctx.reports.of_backend(namespace, name),
@@ -230,7 +225,7 @@ async def _write_status(
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(namespace, reference) if reference else None
     spec = batching_spec(backend, policy)
-    turn, fresh = ctx.load_turns.take(key), _load(ctx, key, spec.max_batch_size)
+    turn, fresh = ctx.memory.load_turns.take(key), _load(ctx, key, spec.max_batch_size)
     seen = BackendObserved(
         deployment=ctx.store.get(DEPLOYMENT, namespace, names.backend(name)),
         pods=ctx.view.backend_pods(namespace, name),
@@ -243,21 +238,21 @@ async def _write_status(
         used_by=ctx.view.plan(namespace).used_by.get(name, ()),
         load=backend.status.load or fresh,
         recommendation=recommendation if backend.spec.autoscaling is not None else None,
-        scaled=untold,
+        scaled=unpublished,
         foreign_scaler=scaled.foreign,
         batching_note=unreachable_batch(spec),
         target_note=unreachable_target(backend, spec),
-        upgrade_pending=pods.upgrade_pending,
+        upgrade_pending=pinned.upgrade_pending,
         held=held,
     )
     status = backend_status(backend, seen, now=ctx.now())
     if _is_news(ctx, backend, fresh) and (turn or not same_status(status, stored.get("status") or {})):
         # What is written anyway shows the load as well.
         status = backend_status(backend, replace(seen, load=fresh), now=ctx.now())
-        ctx.load_turns.forget(key)
+        ctx.memory.load_turns.forget(key)
     written = await write_status(ctx, stored, status)
     # NB: what the autoscaler has changed while this was being written stays for the next status.
-    scaled.untold = [entry for entry in scaled.untold if entry not in untold]
+    scaled.unpublished = [entry for entry in scaled.unpublished if entry not in unpublished]
     if written and reference:
         ctx.enqueue(Key(POLICY.kind, namespace, reference), 0.0)
     return None

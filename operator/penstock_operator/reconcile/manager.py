@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from penstock_operator.clock import Clock
-from penstock_operator.cluster import Obj
 from penstock_operator.desired.labels import MANAGED, MANAGED_BY
 from penstock_operator.errors import LeaseLost, OperatorError, Outdated
 from penstock_operator.kinds import BACKEND, ENDPOINT, PARENTS, POD, POLICY, SPLIT, WATCHED_CHILDREN, Kind
-from penstock_operator.reconcile import backend, endpoint, policy, router, split
-from penstock_operator.reconcile.context import TOLD_AFTER, Context
-from penstock_operator.reconcile.relisting import Found, relist_kind
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile import backend, endpoint, parent, policy, router, split
+from penstock_operator.reconcile.context import SHOWN_AFTER, Context
+from penstock_operator.reconcile.relist import Found, relist_kind
 from penstock_operator.reconcile.scaling import Scaler
-from penstock_operator.reconcile.triggers import concerned
-from penstock_operator.reconcile.writing import same_status, write_status
-from penstock_operator.status import parse_failed
+from penstock_operator.reconcile.status_writer import same_status, write_status
+from penstock_operator.reconcile.watch_mapping import keys_for
 from penstock_operator.store import Change, Key, key_of, parent_changed
 from penstock_operator.supervision import keep_running
 from penstock_operator.workqueue import QueueObserver, WorkQueue, work
@@ -75,14 +75,13 @@ class Manager:
         *,
         namespace: str | None = None,
     ) -> None:
-        self.ctx = ctx
+        self.ctx = ctx = replace(ctx, changed=self._changed)
         self._namespace = namespace
         self.queue = queue
         self.scale_queue = scale_queue
         self._observer = observer
         self._scaler = Scaler(ctx)
         self._load_looked: dict[Key, float] = {}
-        ctx.changed = self._changed
 
     # -- what comes in -----------------------------------------------------------------------------------
 
@@ -156,7 +155,7 @@ class Manager:
 
     def _changed(self, change: Change) -> None:
         self._forget_namesake(change)
-        for key in concerned(self.ctx.view, change):
+        for key in keys_for(self.ctx.view, change):
             self.queue.add(key)
         version = change.new or change.old
         if not change.happened or version is None:
@@ -182,8 +181,8 @@ class Manager:
         told = new.get("status") or {}
         if same_status(told, old.get("status") or {}):
             return False
-        saying = self.ctx.saying.get(key_of(new))
-        return saying is None or not same_status(told, saying)
+        in_flight = self.ctx.memory.status_in_flight.get(key_of(new))
+        return in_flight is None or not same_status(told, in_flight)
 
     def _forget_namesake(self, change: Change) -> None:
         """Nothing that was learnt of a backend holds for the next one of its name."""
@@ -236,13 +235,10 @@ class Manager:
         """Tell of an object that reconciling fails on for a reason that nobody has foreseen."""
         kind = next((kind for kind in PARENTS if kind.kind == key.kind), None)
         stored = self.ctx.store.get(kind, key.namespace, key.name) if kind is not None else None
-        if stored is not None and self.ctx.failures(key) >= TOLD_AFTER:
+        if stored is not None and self.ctx.failures(key) >= SHOWN_AFTER:
             why = f"{key}: it cannot be followed: {type(error).__name__}: {error}"
-            if kind is BACKEND:
-                status = backend.unreadable(self.ctx, stored, why)
-            else:
-                status = parse_failed(stored, why, now=self.ctx.now())
-            await write_status(self.ctx, stored, status)
+            unreadable = backend.unreadable if kind is BACKEND else parent.unreadable
+            await write_status(self.ctx, stored, unreadable(self.ctx, stored, why))
 
     async def scale(self, key: Key) -> float | None:
         """Run the autoscaler for one backend once (see `reconcile`).
@@ -309,7 +305,7 @@ class Manager:
             # NB: straight into the store, so that no more of a list is held than one page.
             put = self.ctx.store.put
             await self.ctx.cluster.list(kind, self._namespace, keep=put, labels=_selector(kind))
-        self.ctx.started = self.ctx.clock.time()
+        self.ctx.memory.started = self.ctx.clock.time()
         self.enqueue_all()
 
     async def relist(self) -> Found:

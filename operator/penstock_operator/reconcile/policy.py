@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from penstock_operator.api import BatchPolicy, ModelBackend, ResourceError
+from penstock_operator.api import BatchPolicy, ModelBackend
 from penstock_operator.desired import names, settings
 from penstock_operator.kinds import CONFIG_MAP, POLICY
-from penstock_operator.reconcile.context import Context, is_ready
-from penstock_operator.reconcile.writing import write_status
-from penstock_operator.status import PolicyUse, parse_failed, policy_status
+from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.parent import load_parent
+from penstock_operator.reconcile.status_writer import write_status
+from penstock_operator.status import PolicyUse, pods, policy_status
 from penstock_operator.store import Key
 
 
@@ -18,19 +19,12 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         ctx: the shared pieces.
         key: which policy.
     """
-    stored = ctx.store.get(POLICY, key.namespace, key.name)
-    if stored is None:
-        ctx.view.forget(key)
+    loaded = await load_parent(ctx, key, POLICY, BatchPolicy)
+    if loaded is None:
         return None
-    try:
-        policy = ctx.view.read(stored)
-    except ResourceError as error:
-        await write_status(ctx, stored, parse_failed(stored, str(error), now=ctx.now()))
-        return None
-    if not isinstance(policy, BatchPolicy) or policy.deleting:
-        return None
+    stored, policy = loaded
     waits = [
-        ctx.unheard(
+        ctx.settling_time(
             stored,
             ctx.view.backend_pods(key.namespace, backend.name),
             ctx.reports.of_backend(key.namespace, backend.name),
@@ -51,7 +45,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
 
 def _use(ctx: Context, policy: BatchPolicy, backend: ModelBackend) -> PolicyUse:
     namespace, name = backend.namespace, backend.name
-    ready = {pod["metadata"]["name"] for pod in ctx.view.backend_pods(namespace, name) if is_ready(pod)}
+    ready = {pods.name(pod) for pod in pods.ready(ctx.view.backend_pods(namespace, name))}
     told = settings.recorded_version(ctx.store.get(CONFIG_MAP, namespace, names.backend_settings(name)))
     applied = 0
     if told is not None and settings.for_sidecar(backend, policy)(told.version) == told.document:

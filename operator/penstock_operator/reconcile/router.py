@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from penstock_operator.cluster import Obj
 from penstock_operator.desired import names, settings
 from penstock_operator.desired import router as rendering
 from penstock_operator.desired.labels import APP_NAME, APP_ROUTER, ENDPOINT
 from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT
 from penstock_operator.kinds import ENDPOINT as ENDPOINT_KIND
 from penstock_operator.kinds import SPLIT as SPLIT_KIND
-from penstock_operator.reconcile import ghosts
-from penstock_operator.reconcile.context import Context, Problems, is_ready, outcome
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile import parent_check
+from penstock_operator.reconcile.children import apply_children, requeue_after
+from penstock_operator.reconcile.context import Context, Problems
 from penstock_operator.status import RouterObserved
+from penstock_operator.status import pods as pods_status
 from penstock_operator.store import Key, key_of
 
 KIND = "Router"
@@ -42,7 +44,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     endpoints = ctx.view.endpoints(namespace)
     if not endpoints:
         # The garbage collector takes the router away with its last owner.
-        ctx.router_problems.pop(namespace, None)
+        ctx.memory.router_problems.pop(namespace, None)
         return None
     at = Key(CONFIG_MAP.kind, namespace, names.ROUTER_SETTINGS)
     looked = {at: await ctx.applier.look(CONFIG_MAP, namespace, names.ROUTER_SETTINGS)}
@@ -54,21 +56,21 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     )
     desired = rendering.router_objects(namespace, endpoints, config=ctx.render, document=versioned.document)
     owners = [endpoint.metadata.uid for endpoint in endpoints]
-    problems = await ctx.settle(
-        key, desired, owners=owners, shared=True, candidates=lambda: _shared(ctx, namespace), looked=looked,
-        confirm=lambda: _confirm(ctx, namespace),
+    problems = await apply_children(
+        ctx, key, desired, owners=owners, shared=True, candidates=lambda: _shared(ctx, namespace),
+        looked=looked, confirm=lambda: _confirm(ctx, namespace),
     )  # fmt: skip
-    before = ctx.router_problems.get(namespace)
-    ctx.router_problems[namespace] = problems
+    before = ctx.memory.router_problems.get(namespace)
+    ctx.memory.router_problems[namespace] = problems
     if versioned.changed or problems != (before or Problems()):
         tell(ctx, namespace)
-    return outcome(problems)
+    return requeue_after(problems)
 
 
 async def _confirm(ctx: Context, namespace: str) -> None:
     """Look whether every endpoint that we know for long is still there: each of them owns the router."""
-    if any(map(ghosts.observed, ctx.store.all(ENDPOINT_KIND, namespace))):
-        await ghosts.confirm(ctx, ENDPOINT_KIND, namespace)
+    if any(map(parent_check.observed, ctx.store.all(ENDPOINT_KIND, namespace))):
+        await parent_check.confirm(ctx, ENDPOINT_KIND, namespace)
 
 
 def tell(ctx: Context, namespace: str, seconds: float = 0.0) -> None:
@@ -91,7 +93,7 @@ def observed(ctx: Context, namespace: str) -> RouterObserved:
         ctx: the shared pieces.
         namespace: where.
     """
-    problems = ctx.router_problems.get(namespace) or Problems()
+    problems = ctx.memory.router_problems.get(namespace) or Problems()
     pods = ctx.view.router_pods(namespace)
     recorded = settings.recorded_version(ctx.store.get(CONFIG_MAP, namespace, names.ROUTER_SETTINGS))
     return RouterObserved(
@@ -100,7 +102,7 @@ def observed(ctx: Context, namespace: str) -> RouterObserved:
         reports=ctx.reports.of_router(namespace),
         settings_version=recorded.version if recorded is not None else 0,
         # NB: an endpoint or split may be looked at before the router, whose key its change has queued, too.
-        unwritten=any(map(is_ready, pods)) and not ctx.view.router_written(namespace),
+        unwritten=bool(pods_status.ready(pods)) and not ctx.view.router_written(namespace),
         taken=problems.taken,
         refused=problems.refused,
     )

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import ScalingEntry
-from penstock_operator.api.base import ResourceError
 from penstock_operator.autoscaling import Recommendation, ScalerState, recommend, target_of
-from penstock_operator.cluster import SCALE_MANAGER, Obj
-from penstock_operator.control.reports import KEEP
 from penstock_operator.errors import ClusterError, Rejected
 from penstock_operator.kinds import BACKEND
-from penstock_operator.reconcile.context import Context, Scaled, is_ready
+from penstock_operator.kube.cluster import SCALE_MANAGER, Obj
+from penstock_operator.reconcile.context import Context, Scaled
+from penstock_operator.reports import KEEP
 from penstock_operator.status import HISTORY, refusal
-from penstock_operator.status.pods import living
+from penstock_operator.status.pods import is_ready, living
 from penstock_operator.store import Key, owners_of_replicas
 
 INTERVAL = 2.0
@@ -74,14 +72,14 @@ class Scaler:
         """
         ctx = self._ctx
         stored = ctx.store.get(BACKEND, key.namespace, key.name)
-        backend = _readable(ctx, stored)
-        target = target_of(backend) if backend is not None and not backend.deleting else None
+        backend = ctx.view.backend(key.namespace, key.name)
+        target = target_of(backend) if backend is not None else None
         if stored is None or backend is None or target is None:
             self.forget(key)
-            last = ctx.scaled.pop(key, None)
+            last = ctx.memory.scaled.pop(key, None)
             if last is not None:
-                if stored is not None and last.untold:
-                    ctx.scaled[key] = Scaled(untold=last.untold)
+                if stored is not None and last.unpublished:
+                    ctx.memory.scaled[key] = Scaled(unpublished=last.unpublished)
                 ctx.enqueue(key, 0.0)
             return None
         now = ctx.clock.time()
@@ -100,7 +98,7 @@ class Scaler:
             now=now,
         )
         self._states[key] = state
-        scaled = ctx.scaled.setdefault(key, Scaled())
+        scaled = ctx.memory.scaled.setdefault(key, Scaled())
         self._seen(key, scaled, stored, current)
         before = (scaled.recommendation, scaled.foreign)
         scaled.recommendation = recommendation
@@ -161,7 +159,7 @@ class Scaler:
             return
         asked.answered = True
         change = asked.change
-        scaled.untold = [*scaled.untold, change][-HISTORY:]
+        scaled.unpublished = [*scaled.unpublished, change][-HISTORY:]
         self._ctx.log("scaled", key=str(key), current=change.from_, replicas=change.to, text=change.reason)
         self._ctx.enqueue(key, 0.0)
 
@@ -210,13 +208,3 @@ def foreign_scaler(stored: Obj) -> str | None:
         if entry.get("subresource") == "scale":
             return str(entry.get("manager") or "unknown")
     return None
-
-
-def _readable(ctx: Context, stored: Obj | None) -> ModelBackend | None:
-    if stored is None:
-        return None
-    try:
-        found = ctx.view.read(stored)
-    except ResourceError:
-        return None
-    return found if isinstance(found, ModelBackend) else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from penstock_operator.api import ResourceError, TrafficSplit
+from penstock_operator.api import TrafficSplit
 from penstock_operator.kinds import SPLIT
 from penstock_operator.reconcile import router
 from penstock_operator.reconcile.context import Context
-from penstock_operator.reconcile.writing import write_status
-from penstock_operator.status import parse_failed, split_status
+from penstock_operator.reconcile.parent import load_parent
+from penstock_operator.reconcile.status_writer import write_status
+from penstock_operator.status import split_status
 from penstock_operator.store import Key
 
 
@@ -18,22 +19,15 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         ctx: the shared pieces.
         key: which split.
     """
-    stored = ctx.store.get(SPLIT, key.namespace, key.name)
-    if stored is None:
-        ctx.view.forget(key)
+    loaded = await load_parent(ctx, key, SPLIT, TrafficSplit)
+    if loaded is None:
         return None
-    try:
-        split = ctx.view.read(stored)
-    except ResourceError as error:
-        await write_status(ctx, stored, parse_failed(stored, str(error), now=ctx.now()))
-        return None
-    if not isinstance(split, TrafficSplit) or split.deleting:
-        return None
+    stored, split = loaded
     plan = ctx.view.plan(key.namespace).splits.get(key.name)
     if plan is None:
         return None
     seen = router.observed(ctx, key.namespace)
-    wait = ctx.unheard(stored, seen.pods, seen.reports)
+    wait = ctx.settling_time(stored, seen.pods, seen.reports)
     if wait is not None:
         return wait
     status = split_status(

@@ -15,7 +15,6 @@ from penstock_operator.api import (
     TrafficSplit,
 )
 from penstock_operator.api.defaults import closed_paths
-from penstock_operator.cluster import Obj
 from penstock_operator.desired import labels, names, ports, settings, traffic
 from penstock_operator.kinds import (
     BACKEND,
@@ -28,6 +27,7 @@ from penstock_operator.kinds import (
     SPLIT,
     Kind,
 )
+from penstock_operator.kube.cluster import Obj
 from penstock_operator.store import UNREADABLE, Key, Store, key_of, owner_uids
 
 R = TypeVar("R", bound=Resource)

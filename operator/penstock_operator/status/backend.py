@@ -53,7 +53,7 @@ class BackendObserved:
         foreign_scaler: another manager that writes `/scale` beside the autoscaler.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
         target_note: why a pod's load can never exceed its target, if so (`defaults.unreachable_target`).
-        upgrade_pending: as `keeping.Pods.upgrade_pending`.
+        upgrade_pending: as `template_pinning.PinnedTemplate.upgrade_pending`.
         held: what a suspended backend keeps from being changed: its "pods", its "settings".
     """
 

@@ -55,6 +55,11 @@ def ready(pods: Iterable[Object]) -> list[Object]:
     return [pod for pod in living(pods) if _is_true(pod, "Ready")]
 
 
+def is_ready(pod: Object) -> bool:
+    """Whether a pod takes requests: see `ready`."""
+    return bool(ready([pod]))
+
+
 def name(pod: Object) -> str:
     """A pod's name."""
     return str(pod["metadata"]["name"])

@@ -14,10 +14,10 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_operator.clock import LoopClock
-from penstock_operator.control.reports import Reports
-from penstock_operator.fleet import CONDITIONS, Fleet
 from penstock_operator.metrics import Metrics as OperatorMetrics
 from penstock_operator.metrics import QueueMetrics
+from penstock_operator.reports import Reports
+from penstock_operator.resource_metrics import CONDITIONS, ResourceMetrics
 from penstock_operator.store import Store
 from penstock_router.metrics import Metrics as RouterMetrics
 from penstock_sidecar.metrics import Metrics as SidecarMetrics
@@ -37,7 +37,7 @@ def families() -> Iterator[Metric]:
     operator = OperatorMetrics()
     QueueMetrics(operator, "reconcile")
     yield from operator.registry.collect()
-    yield from text_string_to_metric_families(Fleet(Store(), Reports(LoopClock()), {}).text())
+    yield from text_string_to_metric_families(ResourceMetrics(Store(), Reports(LoopClock()), {}).text())
     yield from RouterMetrics(dict)._registry.collect()
     sidecar = SidecarMetrics()
     sidecar.show(_Load())

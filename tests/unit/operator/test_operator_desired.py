@@ -128,7 +128,7 @@ def rendered(**spec: Any) -> dict[str, dict[str, Any]]:
         backend(**spec),
         document=b"{}",
         config=CONFIG,
-        pods=deployment.pods_of(backend(**spec), config=CONFIG, new_secret="s", live=None),
+        pinned=deployment.pinned_template(backend(**spec), config=CONFIG, new_secret="s", live=None),
     )
     return {item["kind"]: item for item in found}
 

@@ -15,7 +15,7 @@ from penstock_operator.api import KINDS, BatchPolicy, ModelBackend, ModelEndpoin
 from penstock_operator.api.defaults import closed_paths
 from penstock_operator.desired import backend, deployment, ports, router, settings, traffic
 from penstock_operator.desired.config import RenderConfig
-from penstock_operator.desired.keeping import Pods
+from penstock_operator.desired.template_pinning import PinnedTemplate
 
 GOLDEN = Path(__file__).parent / "golden"
 CONFIG = RenderConfig(
@@ -35,9 +35,9 @@ def render(resources: list[Resource]) -> list[dict[str, Any]]:
         make = settings.for_sidecar(item, policies.get(item.spec.batch_policy_ref or ""))
         told = settings.next_version(make, recorded=None, status_version=0, reported=0)
         template = deployment.pod_template(item, config=CONFIG, drain_secret="0badcafe")
-        # Without the annotation that repeats the template: test_operator_keeping.py has it.
-        pods = Pods(template=template, record=None, upgrade_pending=False)
-        found += backend.backend_objects(item, document=told.document, pods=pods, config=CONFIG)
+        # Without the annotation that repeats the template: test_operator_template_pinning.py has it.
+        pinned = PinnedTemplate(template=template, record=None, upgrade_pending=False)
+        found += backend.backend_objects(item, document=told.document, pinned=pinned, config=CONFIG)
     if endpoints:
         plan = traffic.plan(endpoints, splits, {item.name: True for item in backends})
         given = ports.allocate([item.name for item in endpoints], [])

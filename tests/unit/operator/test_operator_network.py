@@ -27,8 +27,8 @@ def of_backend(config: RenderConfig, **spec: Any) -> dict[str, Object]:
     """A backend's objects by kind."""
     model = {"container": {"image": "i"}, "port": 9000}
     wanted = ModelBackend.parse({"metadata": {"name": "b", "uid": "b"}, "spec": {"model": model} | spec})
-    pods = deployment.pods_of(wanted, config=config, new_secret="x", live=None)
-    found = backend.backend_objects(wanted, document=b"{}", pods=pods, config=config)
+    pinned = deployment.pinned_template(wanted, config=config, new_secret="x", live=None)
+    found = backend.backend_objects(wanted, document=b"{}", pinned=pinned, config=config)
     return {item["kind"]: item for item in found}
 
 

@@ -21,8 +21,8 @@ from penstock_operator.control.server import (
     PATIENCE,
     PER_SECOND,
 )
-from penstock_operator.fleet import Fleet
 from penstock_operator.metrics import Metrics
+from penstock_operator.resource_metrics import ResourceMetrics
 from penstock_wire.control import report as wire
 from penstock_wire.control.report import EndpointReport, Fit, Items, RouterReport, SidecarReport, encode
 from penstock_wire.errors import DocumentError
@@ -137,7 +137,7 @@ async def server() -> AsyncIterator[Harness]:
 
 async def test_a_report_of_400_digits_costs_nobody_the_metrics(server: Harness) -> None:
     """It is refused, and /metrics shows the others."""
-    server.metrics.show(Fleet(server.store, server.reports, {}).text)
+    server.metrics.show(ResourceMetrics(server.store, server.reports, {}).text)
     await server.post(sidecar(1, items=Items(queued=3)))
     body = sidecar(2).replace(b'"oldestAgeMs":0', b'"oldestAgeMs":' + DIGITS.encode())
     assert DIGITS.encode() in body
@@ -164,7 +164,7 @@ def test_a_family_that_cannot_be_shown_costs_no_other(capsys: pytest.CaptureFixt
                 report, oldest_age_ms=int(DIGITS), fit={"/": Fit(a_ms=1, b_ms=1, n=1)}
             )
         harness.reports.sidecar("n", backend, report)
-    metrics.show(Fleet(harness.store, harness.reports, {}).text)
+    metrics.show(ResourceMetrics(harness.store, harness.reports, {}).text)
     metrics.wrote("apply", "Service")
     text = metrics.text().decode()
     assert 'penstock_operator_writes_total{kind="Service",verb="apply"} 1.0' in text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock_operator.cluster import KubernetesCluster
+from penstock_operator.kube.cluster import KubernetesCluster
 from tests.support.tiny_apiserver import TinyApiserver
 
 

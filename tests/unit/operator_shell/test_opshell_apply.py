@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.apply import Applier, contained, needs_write, quantity
+from penstock_operator.apply import Applier
+from penstock_operator.desired.drift import contained, needs_write, quantity
 from penstock_operator.desired.labels import DESIRED_HASH
 from penstock_operator.desired.objects import stamped
 from penstock_operator.errors import NameTaken

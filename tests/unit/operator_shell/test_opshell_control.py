@@ -14,11 +14,11 @@ import pytest
 from penstock_operator.control import pki
 from penstock_operator.control.auth import Caller
 from penstock_operator.control.certificates import server_context, show
-from penstock_operator.control.records import KEEP_VERSIONS, Records
-from penstock_operator.control.reports import FRESH, Reports
 from penstock_operator.control.rotation import DAY
 from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT
+from penstock_operator.control.settings_cache import KEEP_VERSIONS, SettingsCache
 from penstock_operator.errors import Rejected, Unavailable
+from penstock_operator.reports import FRESH, Reports
 from penstock_operator.store import Store
 from penstock_wire.control.ca_trust import client_context, digest
 from penstock_wire.control.report import (
@@ -549,14 +549,14 @@ def test_nonsense_versions_do_not_count() -> None:
 def test_settings_of_deleted_backends_are_not_kept() -> None:
     """Backends come and go for weeks under new names: what was read of their records goes with them."""
     store = Store()
-    records = Records(store)
+    cache = SettingsCache(store)
     for number in range(3 * KEEP_VERSIONS):
         name = f"s-{number}"
         live, owner = record(name, owner=f"u-{number}"), parent(name, uid=f"u-{number}")
         store.put(owner)
         store.put(live)
         caller = Caller(namespace="n", pod="p", uid="u", backend=name)
-        assert records.told(caller, live["metadata"]["name"]) is not None
+        assert cache.current(caller, live["metadata"]["name"]) is not None
         store.remove(live)
         store.remove(owner)
-    assert len(records._versions) <= KEEP_VERSIONS
+    assert len(cache._versions) <= KEEP_VERSIONS

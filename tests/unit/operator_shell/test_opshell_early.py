@@ -8,7 +8,7 @@ import pytest
 
 from penstock_operator.errors import ClusterError, Conflict, Unavailable
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, POLICY, SERVICE, SPLIT, Kind
-from penstock_operator.reconcile.context import TOLD_AFTER
+from penstock_operator.reconcile.context import SHOWN_AFTER
 from penstock_operator.reconcile.router import router_key
 from penstock_operator.store import Key
 from tests.support.operator_harness import Harness, backend, endpoint, policy, serving, settings, split
@@ -40,7 +40,7 @@ async def test_not_while_the_write_of_a_backends_generation_fails(error: Cluster
     assert claimed(harness, BACKEND, "m")
     harness.cluster.fail = refusing(error, "Deployment")
     harness.apply(backend(batchPolicyRef="p", model=IMAGE))
-    for tries in range(1, TOLD_AFTER + 3):
+    for tries in range(1, SHOWN_AFTER + 3):
         await harness.turn(0.0 if tries == 1 else 5.0)
         assert not claimed(harness, BACKEND, "m"), tries
     assert harness.condition(BACKEND, "m", "Ready") == (

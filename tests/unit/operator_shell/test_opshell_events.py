@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from penstock_operator.apply import NoObserver
 from penstock_operator.errors import Unavailable
-from penstock_operator.events import KEPT, Recorder
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, EVENT, POD
+from penstock_operator.kube.cluster import NoObserver
+from penstock_operator.kube.events import KEPT, Recorder
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.observed import CRASH
 from tests.support.operator_harness import Harness, backend
@@ -44,8 +44,7 @@ async def sent(cluster: MemoryCluster, count: int) -> list[str]:
 
 async def test_a_reconcile_does_not_wait_for_its_events() -> None:
     """With an apiserver that answers no Event, children and statuses are written all the same."""
-    harness = Harness()
-    cluster = harness.cluster
+    cluster = MemoryCluster()
     gate, create = asyncio.Event(), cluster.create
 
     async def slow(kind: Any, obj: Any) -> Any:
@@ -54,7 +53,7 @@ async def test_a_reconcile_does_not_wait_for_its_events() -> None:
 
     cluster.create = slow  # type: ignore[method-assign]  # an apiserver that is slow with one verb
     out = Recorder(cluster, NoObserver(), lambda *_, **__: None)
-    harness.ctx.emit = out.put
+    harness = Harness(cluster, emit=out.put)
     task = asyncio.create_task(out.run())
     harness.apply(backend())
     await harness.run()

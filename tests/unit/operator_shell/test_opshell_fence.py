@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from penstock_operator.__main__ import Operator
-from penstock_operator.cluster import Cluster
 from penstock_operator.config import Config
 from penstock_operator.errors import LeaseLost, Rejected, Unavailable
-from penstock_operator.fence import FencedCluster
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT_SLICE, EVENT, LEASE, POLICY
-from penstock_operator.lease import Elector
-from penstock_operator.publishing import INTERVAL, Publisher
+from penstock_operator.kube.cluster import Cluster
+from penstock_operator.kube.fence import FencedCluster
+from penstock_operator.kube.lease import Elector
+from penstock_operator.leader_endpoint import INTERVAL, LeaderEndpoint
 from penstock_operator.workqueue import WorkQueue, work
 from tests.support.hand_clock import HandClock, settle
 from tests.support.memory_cluster import MemoryCluster
@@ -131,9 +131,8 @@ async def test_a_manager_without_its_lease_writes_nothing_and_ends() -> None:
     cluster, clock = MemoryCluster(), HandClock()
     elector = Elector(cluster, namespace="n", name="l", identity="one", clock=clock)
     await elector.acquire()
-    harness = Harness(cluster, clock)
     fenced = FencedCluster(cluster, until=lambda: elector.until, clock=clock)
-    harness.ctx.cluster = harness.ctx.applier._cluster = fenced
+    harness = Harness(cluster, clock, fenced=fenced)
     harness.apply(backend())
     clock.turn(8)
     writes = len(cluster.writes)
@@ -160,8 +159,8 @@ async def test_an_elector_that_sees_another_holder_lets_no_further_write_pass() 
 # -- the leader in its Service ------------------------------------------------------------------------------
 
 
-def publisher(cluster: MemoryCluster, clock: HandClock, log: Callable[..., None]) -> Publisher:
-    return Publisher(
+def leader_endpoint(cluster: MemoryCluster, clock: HandClock, log: Callable[..., None]) -> LeaderEndpoint:
+    return LeaderEndpoint(
         cluster, namespace="n", name="op", address="10.0.0.9", ports={"control": 8015}, clock=clock, log=log
     )  # fmt: skip
 
@@ -171,7 +170,7 @@ async def test_the_leaders_address_comes_back(harm: str) -> None:
     """A slice that somebody deleted or edited is mended within seconds; one that is right is left alone."""
     cluster, clock = MemoryCluster(), HandClock()
     lines: list[str] = []
-    one = publisher(cluster, clock, lambda message, **_: lines.append(message))
+    one = leader_endpoint(cluster, clock, lambda message, **_: lines.append(message))
     await one.publish()
     wanted = cluster.find(ENDPOINT_SLICE, "n", "op")
     keeping = asyncio.create_task(one.keep())
@@ -206,7 +205,7 @@ async def test_every_writer_of_the_process_is_behind_the_fence() -> None:
     cluster = MemoryCluster()
     operator = Operator(Config(pod_ip="10.0.0.9", report_to="http://operator:8015"), cluster)
     context = operator._manager.ctx
-    writers = [context, context.applier, operator._publisher]
+    writers = [context, context.applier, operator._leader_endpoint]
     for writer in writers:
         found = getattr(writer, "cluster", None) or getattr(writer, "_cluster", None)
         assert isinstance(found, FencedCluster), writer

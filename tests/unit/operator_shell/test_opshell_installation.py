@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from penstock_operator.cluster import Obj
 from penstock_operator.errors import LeaseLost, Rejected, Unavailable
-from penstock_operator.installation import (
+from penstock_operator.kinds import LEASE, Kind
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.kube.installation import (
     KEPT,
     LEASE_NAME,
     TIMES,
@@ -20,8 +21,7 @@ from penstock_operator.installation import (
     among_installations,
     identity_of,
 )
-from penstock_operator.kinds import LEASE, Kind
-from penstock_operator.lease import Elector, LeaseTimes
+from penstock_operator.kube.lease import Elector, LeaseTimes
 from tests.support.hand_clock import HandClock
 from tests.support.memory_cluster import MemoryCluster
 

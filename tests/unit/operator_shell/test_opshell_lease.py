@@ -8,7 +8,7 @@ import pytest
 
 from penstock_operator.errors import LeaseLost, Unavailable
 from penstock_operator.kinds import LEASE
-from penstock_operator.lease import Elector, LeaseTimes
+from penstock_operator.kube.lease import Elector, LeaseTimes
 from tests.support.hand_clock import HandClock, settle
 from tests.support.memory_cluster import MemoryCluster
 

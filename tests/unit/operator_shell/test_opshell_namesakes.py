@@ -43,7 +43,7 @@ async def test_nothing_learnt_of_a_backend_scales_its_namesake(seen: bool) -> No
     harness = await loaded()
     replace_backend(harness, seen=seen)
     assert harness.manager._scaler._states == {}
-    assert backend_key() not in harness.ctx.scaled
+    assert backend_key() not in harness.ctx.memory.scaled
     assert harness.ctx.reports.of_backend("n", "m") == {}
     await harness.turn(2)
     await harness.turn(2)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from penstock_operator import nesting
 from penstock_operator.api.crds import definition
-from penstock_operator.cluster import Credentials, KubernetesCluster
 from penstock_operator.handlers import Watches
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, Kind
+from penstock_operator.kube.cluster import Credentials, KubernetesCluster
 from penstock_operator.nesting import CUT, LEVELS, VALUES, TooMany, check_count, count
 from penstock_operator.store import Store
 from tests.support.operator_harness import Harness, backend, endpoint, serving, settings

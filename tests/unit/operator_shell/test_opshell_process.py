@@ -14,7 +14,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from penstock_operator.cluster import KubernetesCluster
 from penstock_operator.errors import ConfigError, Conflict, NotFound, Rejected, Unavailable
 from penstock_operator.kinds import (
     BACKEND,
@@ -26,6 +25,7 @@ from penstock_operator.kinds import (
     POLICY,
     WATCHED_CHILDREN,
 )
+from penstock_operator.kube.cluster import KubernetesCluster
 from tests.support.operator_harness import backend, endpoint, policy
 from tests.support.operator_process import Process, until
 from tests.support.tiny_apiserver import TinyApiserver

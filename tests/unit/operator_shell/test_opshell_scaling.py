@@ -149,7 +149,7 @@ async def test_a_change_that_the_store_does_not_know_yet_is_told_once(
     async def refused(*_: Any, **__: Any) -> Any:
         raise Unavailable(503, "busy")
 
-    harness.unheard.add(BACKEND.kind)
+    harness.stalled.add(BACKEND.kind)
     status = harness.cluster.apply_status  # whose answer would bring the number, too
     monkeypatch.setattr(harness.cluster, "apply_status", refused)
     monkeypatch.setattr(harness.cluster, "get", failing)

@@ -89,14 +89,14 @@ async def test_an_object_that_cannot_be_rendered_is_told_and_its_neighbours_are_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From the fifth try on, as with other failures; it is followed again once it can be."""
-    harness, real, broken = Harness(), deployment.pods_of, True
+    harness, real, broken = Harness(), deployment.pinned_template, True
 
-    def pods_of(wanted: Any, **more: Any) -> Any:
+    def pinned_template(wanted: Any, **more: Any) -> Any:
         if wanted.name == "bad" and broken:
             raise RecursionError("induced")
         return real(wanted, **more)
 
-    monkeypatch.setattr(deployment, "pods_of", pods_of)
+    monkeypatch.setattr(deployment, "pinned_template", pinned_template)
     harness.apply(backend("bad"))
     harness.apply(backend("good"))
     await harness.run()
@@ -117,14 +117,14 @@ async def test_a_change_that_cannot_be_followed_is_looked_at_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who else is concerned is then not known; the object itself is not forgotten."""
-    harness, real = Harness(), managing.concerned
+    harness, real = Harness(), managing.keys_for
 
-    def concerned(view: Any, change: Change) -> Any:
+    def keys_for(view: Any, change: Change) -> Any:
         if change.new is not None and change.new["metadata"]["name"] == "bad":
             raise RecursionError("induced")
         return real(view, change)
 
-    monkeypatch.setattr(managing, "concerned", concerned)
+    monkeypatch.setattr(managing, "keys_for", keys_for)
     harness.apply(backend("bad"))
     harness.apply(backend("good"))
     await harness.run()

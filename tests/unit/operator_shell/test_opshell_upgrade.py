@@ -8,8 +8,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock_operator.fleet import Fleet
 from penstock_operator.kinds import BACKEND, DEPLOYMENT
+from penstock_operator.resource_metrics import ResourceMetrics
 from tests.support.operator_harness import RENDER, Harness, backend
 
 NEWER = replace(RENDER, sidecar_image="sidecar:2", token_seconds=600)
@@ -28,8 +28,7 @@ def told(harness: Harness) -> dict[str, Any]:
 async def upgraded(harness: Harness) -> Harness:
     """A newer operator takes over: it renders another sidecar and another token volume."""
     harness.stop()
-    fresh = Harness(harness.cluster, harness.clock)
-    fresh.ctx.render = NEWER
+    fresh = Harness(harness.cluster, harness.clock, NEWER)
     await fresh.manager.sync()
     await fresh.run()
     return fresh
@@ -63,8 +62,8 @@ async def test_a_scrape_counts_who_waits() -> None:
     """One gauge a backend: their sum is what is left of an upgrade."""
 
     def waiting(harness: Harness) -> list[float]:
-        fleet = Fleet(harness.ctx.store, harness.ctx.reports, harness.ctx.scaled)
-        found = text_string_to_metric_families(fleet.text())
+        metrics = ResourceMetrics(harness.ctx.store, harness.ctx.reports, harness.ctx.memory.scaled)
+        found = text_string_to_metric_families(metrics.text())
         return [
             sample.value
             for family in found

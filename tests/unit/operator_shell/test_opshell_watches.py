@@ -10,9 +10,9 @@ import kopf
 import pytest
 
 from penstock_operator import handlers
-from penstock_operator.cluster import Credentials
 from penstock_operator.handlers import Watches
 from penstock_operator.kinds import CONFIG_MAP, PARENTS, WATCHED_CHILDREN, Kind
+from penstock_operator.kube.cluster import Credentials
 from tests.support.tiny_apiserver import TinyApiserver
 from tests.support.waiting import SECONDS
 

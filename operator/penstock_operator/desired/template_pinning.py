@@ -1,0 +1,175 @@
+"""Which pod template a backend has: the one that was rendered last, until its user changes what rolls.
+
+What an operator renders depends on its version and configuration (the sidecar's image, arguments and probes,
+defaults beside the model), and a new pod template restarts every model. So the template is kept whole, and an
+upgrade of the operator rolls nothing:
+
+- the Deployment remembers, in the annotation `penstock.dev/rendered`, the template that we last rendered, and
+  a hash of the part of the spec that it was rendered from;
+- while that hash stays, the remembered template is what is desired, so that an edit by somebody else is taken
+  back to it; with another hash, or `sidecar.upgrade: Now`, the template is rendered anew.
+
+A kept template may be as old as the backend: what it mounts and calls (the settings ConfigMap and its key,
+ports 8012 and 8013, the ServiceAccount, the operator's Service) must be rendered by every later version too.
+Defaults of fields that roll never change, or the hash would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock_operator.api import ModelBackend
+from penstock_operator.desired import labels, names
+from penstock_operator.desired.objects import Object, digest
+
+_LONG = 512
+"""Strings beyond this length are remembered by their hash: only users write such, in the spec."""
+_MOST = 64 * 1024
+"""Bytes of a record at most; the annotations of an object may have 256 KiB together."""
+_ELIDED = "penstock.dev/sha256"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedTemplate:
+    """The pod template of a backend.
+
+    Args:
+        template: the template.
+        record: value of the annotation that remembers it; None where it is too large to be remembered.
+        upgrade_pending: whether this operator would render something else, which waits for the next change.
+    """
+
+    template: Object
+    record: str | None
+    upgrade_pending: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedRecord:
+    """The last rendered template, as its Deployment records it.
+
+    Args:
+        inputs: hash of the part of the spec that the template was rendered from.
+        hash: hash of the whole template.
+        template: the template, long strings by their hash.
+    """
+
+    inputs: str
+    hash: str
+    template: Object
+
+
+def inputs_of(backend: ModelBackend) -> str:
+    """A hash of the user-specified fields that affect the pod template.
+
+    What equals its default does not count: a later version's new fields change no hash.
+    """
+    spec = backend.spec
+    rolling = {
+        "model": spec.model,
+        "warmup": spec.warmup,
+        "podTemplate": spec.pod_template,
+        "drain": spec.drain,
+        "sidecar": spec.sidecar.model_copy(update={"upgrade": "OnNextChange"}),
+    }
+    said = {
+        name: part.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        for name, part in rolling.items()
+        if part is not None
+    }
+    return digest({name: part for name, part in said.items() if part})
+
+
+def choose(
+    backend: ModelBackend, fresh: Object, *, record: RenderedRecord | None, live: Object | None
+) -> PinnedTemplate:
+    """The recorded template or the fresh one.
+
+    Args:
+        backend: the backend.
+        fresh: its pod template as this operator renders it.
+        record: what its Deployment records.
+        live: its Deployment as the cluster has it.
+    """
+    inputs, rendered = inputs_of(backend), digest(fresh)
+    now = backend.spec.sidecar.upgrade == "Now" and not backend.spec.suspend
+    if record is not None and record.inputs == inputs and record.hash != rendered and not now:
+        known = dict(_long_strings(fresh)) | dict(_long_strings((live or {}).get("spec", {}).get("template")))
+        try:
+            template = _restored(record.template, known)
+        except KeyError:
+            template = None
+        if template is not None and digest(template) == record.hash:
+            return PinnedTemplate(
+                template=template, record=_written(inputs, record.hash, template), upgrade_pending=True
+            )
+    return PinnedTemplate(template=fresh, record=_written(inputs, rendered, fresh), upgrade_pending=False)
+
+
+def recorded(live: Object | None) -> RenderedRecord | None:
+    """What a live Deployment remembers; None if it remembers nothing, or nothing that can be read."""
+    text = ((live or {}).get("metadata", {}).get("annotations") or {}).get(labels.RENDERED)
+    if not isinstance(text, str):
+        return None
+    try:
+        found = json.loads(text)
+        inputs, rendered, template = found["inputs"], found["hash"], found["template"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return (
+        RenderedRecord(inputs=inputs, hash=rendered, template=template)
+        if isinstance(template, dict)
+        else None
+    )
+
+
+def drain_secret(template: Object) -> str | None:
+    """The drain secret in a pod template; None if there is none."""
+    for container in _dicts(template.get("spec"), "initContainers"):
+        for variable in _dicts(container, "env"):
+            if container.get("name") == names.SIDECAR_CONTAINER and variable.get("name") == names.DRAIN_ENV:
+                value = variable.get("value")
+                return value if isinstance(value, str) and value else None
+    return None
+
+
+def _dicts(holder: object, member: str) -> list[Object]:
+    found = holder.get(member) if isinstance(holder, dict) else None
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _written(inputs: str, rendered: str, template: Object) -> str | None:
+    found = {"inputs": inputs, "hash": rendered, "template": _elided(template)}
+    text = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text if len(text.encode()) <= _MOST else None
+
+
+def _elided(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _elided(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_elided(member) for member in value]
+    return {_ELIDED: digest(value)} if isinstance(value, str) and len(value) > _LONG else value
+
+
+def _restored(value: Any, known: Mapping[str, str]) -> Any:
+    """The opposite of `_elided`; raises KeyError where a long string is not known any more."""
+    if isinstance(value, dict):
+        if set(value) == {_ELIDED}:
+            return known[str(value[_ELIDED])]
+        return {name: _restored(member, known) for name, member in value.items()}
+    return [_restored(member, known) for member in value] if isinstance(value, list) else value
+
+
+def _long_strings(value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for member in value.values():
+            yield from _long_strings(member)
+    elif isinstance(value, list | tuple):
+        for member in value:
+            yield from _long_strings(member)
+    elif isinstance(value, str) and len(value) > _LONG:
+        yield digest(value), value

@@ -1,0 +1,192 @@
+"""`--dry-run`: what the operator would write now, as YAML documents, without writing it.
+
+The reconcilers run once over everything on a cluster that only seems to take their writes: `DryCluster` reads
+from what is there and keeps what it is given. What is there is a live cluster, or with `--file` the resources
+of a file alone (`FileCluster`). Nobody reports to a dry run: neither statuses nor the numbers of the
+autoscaler are shown, and a settings version may be higher in truth.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock_operator.apply import Applier
+from penstock_operator.clock import Clock
+from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.names import AUTHORITIES_KEY
+from penstock_operator.desired.template_pinning import drain_secret
+from penstock_operator.errors import ClusterError, ConfigError
+from penstock_operator.kinds import CONFIG_MAP, PARENTS, kind_of
+from penstock_operator.kube.cluster import MANAGER, Cluster, NoObserver, Obj
+from penstock_operator.kube.dry_cluster import DryCluster, FileCluster, Write
+from penstock_operator.reconcile.context import Context, Memory
+from penstock_operator.reconcile.load_turns import LoadTurns
+from penstock_operator.reconcile.manager import Manager, build_queues
+from penstock_operator.reconcile.view import View
+from penstock_operator.reports import Reports
+from penstock_operator.store import Key, Store
+
+_ROUNDS = 10
+"""How often one key is looked at, at most: what one writes may concern another."""
+
+DRAWN = "drawn-when-applied"
+"""Stands for a drain secret: for one that is not drawn yet, and for one that a log had better not hold."""
+
+
+async def dry_run(
+    there: Cluster | FileCluster,
+    *,
+    render: RenderConfig,
+    clock: Clock,
+    log: Callable[..., None],
+    namespace: str | None = None,
+) -> DryCluster:
+    """Look at everything once.
+
+    Args:
+        there: what is read.
+        render: what the installation decides.
+        clock: time.
+        log: called with a constant message and fields.
+        namespace: look at this one only.
+
+    Returns:
+        The cluster with the writes that would be made.
+
+    Raises:
+        ClusterError: something could not be read.
+    """
+    dry, store = DryCluster(there), Store()
+    queue, scale_queue = build_queues(clock)
+    memory = Memory(render=render, load_turns=LoadTurns(clock, queue.add))
+    context = Context(
+        cluster=dry,
+        store=store,
+        view=View(store),
+        applier=Applier(dry, store),
+        reports=Reports(clock),
+        memory=memory,
+        clock=clock,
+        log=lambda message, **fields: log(message, **{**fields, "level": "debug"}),
+        observer=NoObserver(),
+        enqueue=lambda key, _seconds: queue.add(key),
+        draw_secret=lambda: DRAWN,
+    )
+    manager = Manager(context, queue, scale_queue, namespace=namespace)
+    await manager.sync()
+    memory.started = float("-inf")  # nobody will report: there is nothing to wait for
+    memory.render = replace(render, authorities=_authorities(store, render))
+    looks: dict[Key, int] = {}
+    while len(queue):
+        key = await queue.get()
+        looks[key] = looks.get(key, 0) + 1
+        try:
+            if looks[key] <= _ROUNDS:
+                await manager.reconcile(key)
+        finally:
+            queue.done(key)
+    return dry
+
+
+def documents(writes: Iterable[Write]) -> str:
+    """Writes as YAML documents, verb and field manager as comments.
+
+    Args:
+        writes: what would be written.
+    """
+    return "".join(_document(write) for write in writes)
+
+
+def read_file(path: str) -> list[Obj]:
+    """The resources of ours in a YAML file; other objects in it are left out.
+
+    Args:
+        path: the file, ``-`` for standard input.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        found = [document for document in yaml.safe_load_all(text) if document is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--file: {path}: {error}") from error
+    ours = {kind.kind: kind.api_version for kind in PARENTS}
+    resources: list[Obj] = []
+    for document in _flat(found):
+        if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
+            raise ConfigError(f"--file: {path}: expected Kubernetes objects, found {str(document)[:80]!r}")
+        if ours.get(str(document.get("kind"))) == document.get("apiVersion"):
+            if not isinstance(document["metadata"].get("name"), str):
+                raise ConfigError(f"--file: {path}: a {document['kind']} has no metadata.name")
+            resources.append(document)
+    return resources
+
+
+async def preview(
+    there: Cluster | FileCluster,
+    *,
+    render: RenderConfig,
+    clock: Clock,
+    log: Callable[..., None],
+    namespace: str | None = None,
+) -> int:
+    """Print what would be written, and log what stands in the way.
+
+    Args:
+        there: what is read.
+        render: what the installation decides.
+        clock: time.
+        log: called with a constant message and fields.
+        namespace: look at this one only.
+
+    Returns:
+        The process's exit code: 1 where something could not be read, a resource of a file included.
+    """
+    try:
+        dry = await dry_run(there, render=render, clock=clock, log=log, namespace=namespace)
+    except ClusterError as error:
+        log("dry run failed", level="error", error=str(error))
+        return 1
+    for (key, reason), message in dry.problems.items():
+        log("resource has a problem", level="warning", key=str(key), reason=reason, text=message)
+    sys.stdout.write(documents(dry.writes.values()))
+    sys.stdout.flush()
+    log("dry run done", writes=len(dry.writes), problems=len(dry.problems))
+    unreadable = any(reason == "Unreadable" for _, reason in dry.problems)
+    return int(unreadable and isinstance(there, FileCluster))
+
+
+def _authorities(store: Store, render: RenderConfig) -> str:
+    """The certificates that pods are told of: as they are told now, which needs no look at a Secret."""
+    told = [live.get("data") or {} for live in store.all(CONFIG_MAP)]
+    found = next((data[AUTHORITIES_KEY] for data in told if AUTHORITIES_KEY in data), "")
+    return found or (DRAWN if render.report_url.startswith("https:") else "")
+
+
+def _document(write: Write) -> str:
+    kind, metadata = kind_of(write.obj), write.obj["metadata"]
+    if write.verb == "delete":
+        own = {field: metadata[field] for field in ("namespace", "name", "uid") if field in metadata}
+        body: Obj = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": own}
+        head = "# verb: delete\n"
+    else:
+        body = write.obj
+        head = f"# verb: {write.verb} (server-side apply)\n# field manager: {MANAGER}\n"
+    text = yaml.safe_dump(body, sort_keys=False)
+    secret = drain_secret((body.get("spec") or {}).get("template") or {})
+    return f"---\n{head}{text.replace(secret, DRAWN) if secret else text}"
+
+
+def _flat(found: list[Any]) -> Iterable[Any]:
+    for document in found:
+        if isinstance(document, dict) and document.get("kind") == "List":
+            yield from document.get("items") or ()
+        else:
+            yield document

@@ -1,0 +1,72 @@
+"""Kubernetes Events on their way out: one after the other, beside the work that they tell of.
+
+An Event is for people; it must not hold up the children and statuses of a thousand resources when an operator
+starts. So reconcilers hand Events over and go on. Of more than `KEPT` that wait the oldest are dropped, as
+client-go's recorder drops what it cannot send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from penstock_operator.errors import ClusterError
+from penstock_operator.kinds import EVENT
+from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
+
+KEPT = 1000
+"""Events that may wait."""
+
+
+class Recorder:
+    """Sends Events, in the order in which they came.
+
+    Args:
+        cluster: where to.
+        observer: counts what was written.
+        log: called with a constant message and fields.
+    """
+
+    def __init__(self, cluster: Cluster, observer: WriteObserver, log: Callable[..., None]) -> None:
+        self._cluster = cluster
+        self._observer = observer
+        self._log = log
+        self._waiting: deque[Obj] = deque(maxlen=KEPT)
+        self._some = asyncio.Event()
+
+    async def put(self, event: Obj) -> None:
+        """Have an Event sent; returns at once.
+
+        Args:
+            event: of events.k8s.io/v1.
+        """
+        if len(self._waiting) == KEPT:
+            self._log("event dropped", level="debug", note=self._waiting[0].get("note"))
+        self._waiting.append(event)
+        self._some.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            await self._some.wait()
+            while self._waiting:
+                await send(self._waiting.popleft(), self._cluster, self._observer, self._log)
+            self._some.clear()
+
+
+async def send(event: Obj, cluster: Cluster, observer: WriteObserver, log: Callable[..., None]) -> None:
+    """Send one Event; one that is refused is told in the log and forgotten.
+
+    Args:
+        event: of events.k8s.io/v1.
+        cluster: where to.
+        observer: counts what was written.
+        log: called with a constant message and fields.
+    """
+    try:
+        await cluster.create(EVENT, event)
+    except ClusterError as error:
+        log("event not written", level="debug", regarding=str(event.get("regarding")), error=str(error))
+    else:
+        observer.wrote("create", EVENT.kind)

@@ -1,0 +1,104 @@
+"""The gate that every write goes through: nobody acts on a lost Lease.
+
+A worker may have begun its work while we led and come to its write much later: the process was stopped, the
+event loop was held up, the apiserver was slow. So the Lease is looked at when the write is made, by the
+monotonic clock, and a write that is under way when the Lease ends is cut. What was sent in the last moment
+still has the time between `LeaseTimes.renew_within` and `LeaseTimes.duration` to arrive before anybody else
+may act. Reads pass. The elector's own writes do not come through here (they carry the version that was read),
+nor do TokenReviews, which change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from penstock_operator.clock import Clock, run_until
+from penstock_operator.errors import ClusterError, LeaseLost
+from penstock_operator.kinds import Kind
+from penstock_operator.kube.cluster import Cluster, Obj
+
+T = TypeVar("T")
+
+Failed = Callable[[str, str, int], None]
+"""Told of a write that failed: verb (as in `cluster.WriteObserver`), kind, HTTP status (0: no answer)."""
+
+
+class FencedCluster:
+    """A `Cluster` that writes only while the Lease is surely ours.
+
+    Every writing method raises `LeaseLost` where it is not.
+
+    Args:
+        cluster: Kubernetes.
+        until: until when the Lease is ours, monotonic seconds; asked at every write.
+        clock: time.
+        failed: counts the writes that the apiserver did not take.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        until: Callable[[], float],
+        clock: Clock,
+        failed: Failed = lambda _verb, _kind, _status: None,
+    ) -> None:
+        self._cluster = cluster
+        self._until = until
+        self._clock = clock
+        self._failed = failed
+
+    async def apply(self, kind: Kind, obj: Obj) -> Obj:
+        """See `Cluster`."""
+        return await self._led("apply", kind, lambda: self._cluster.apply(kind, obj))
+
+    async def apply_status(self, kind: Kind, obj: Obj) -> Obj:
+        """See `Cluster`."""
+        return await self._led("status", kind, lambda: self._cluster.apply_status(kind, obj))
+
+    async def apply_scale(
+        self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
+    ) -> Obj:
+        """See `Cluster`."""
+        return await self._led(
+            "scale", kind, lambda: self._cluster.apply_scale(kind, namespace, name, replicas, uid=uid)
+        )
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
+        """See `Cluster`."""
+        return await self._cluster.get(kind, namespace, name)
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        keep: Callable[[Obj], T],
+        labels: str | None = None,
+        name: str | None = None,
+        metadata_only: bool = False,
+    ) -> list[T]:
+        """See `Cluster`."""
+        return await self._cluster.list(
+            kind, namespace, keep=keep, labels=labels, name=name, metadata_only=metadata_only
+        )
+
+    async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
+        """See `Cluster`."""
+        return await self._led("delete", kind, lambda: self._cluster.delete(kind, namespace, name, uid=uid))
+
+    async def create(self, kind: Kind, obj: Obj) -> Obj:
+        """See `Cluster`."""
+        return await self._led("create", kind, lambda: self._cluster.create(kind, obj))
+
+    async def _led(self, verb: str, kind: Kind, write: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if self._clock.time() >= self._until():
+            raise LeaseLost("the Lease ran out before a write: it was not made")
+        try:
+            return await run_until(self._clock, write(), self._until)
+        except TimeoutError as error:
+            raise LeaseLost("the Lease ran out during a write") from error
+        except ClusterError as error:
+            self._failed(verb, kind.kind, error.status)
+            raise

@@ -1,0 +1,296 @@
+"""Leader election with a `coordination.k8s.io` Lease, as client-go does it.
+
+A candidate never compares its wall clock with another's: it notes when *it* saw the record change, and takes
+the Lease over when the record stood still for the whole lease duration. Every write carries the
+resourceVersion that was read, so of two candidates one wins. The leader renews every `retry` seconds; when it
+could not for `renew_within` seconds it must stop acting, which is earlier than anybody can take over. A
+renewal is one call: the record as we wrote it last, with its version; it is read again when that is refused.
+
+Which installation acts, where there are several, is asked in the same way: see `installation`.
+
+Source: k8s.io/client-go/tools/leaderelection/leaderelection.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock_operator.clock import Clock, rfc3339_micro, run_until
+from penstock_operator.errors import ClusterError, Conflict, LeaseLost, NotFound
+from penstock_operator.kinds import LEASE
+from penstock_operator.kube.cluster import Cluster, Obj
+
+UNANSWERED = 1.5
+"""Seconds until a Lease is asked for again that is nobody else's, as far as we know: the call failed."""
+
+ARRIVES = 3.0
+"""Seconds that a write which was sent in a leader's last moment may take to arrive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """How long things take, seconds.
+
+    Args:
+        duration: how long a silent leader stays leader in the eyes of the others.
+        renew_within: how long a leader that cannot renew may go on.
+        retry: pause between tries.
+        again: pause before the next try of a leader whose renewal failed.
+    """
+
+    duration: float = 10.0
+    renew_within: float = 7.0
+    retry: float = 1.5
+    again: float = 0.5
+
+    @property
+    def settle(self) -> float:
+        """After how long nobody acts by what a Lease was before it was changed, deleted or made."""
+        return self.renew_within + ARRIVES
+
+
+class Elector:
+    """One candidate.
+
+    Args:
+        cluster: where the Lease is.
+        namespace: its namespace.
+        name: its name.
+        identity: ours; unique, as the pod's name with its uid.
+        clock: time.
+        times: how long things take.
+        log: called with a constant message and fields.
+        working: whether whoever acts for us does; a leader that does not is not to stay one.
+        ours: whether a holder is one of us, from whom the Lease is taken over at once; None: nobody else is.
+        waiting: called with the holder whenever that is another one, with "" when it is no more.
+        refused: called with why where the apiserver does not let us ask for the Lease, with "" when we lead.
+        takes: False to hold no Lease, but to lead for as long as nobody else holds this one.
+        settles: make the Lease by an apply, which needs no right but to this one name, and lead by one that
+            was made or found free only when it was still so `LeaseTimes.settle` seconds later; see
+            `installation`.
+        kept_seconds: how long a Lease that is given back stays ours in the eyes of the others.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Clock,
+        times: LeaseTimes | None = None,
+        log: Callable[..., None] = lambda _message, **_fields: None,
+        working: Callable[[], bool] = lambda: True,
+        ours: Callable[[str], bool] | None = None,
+        waiting: Callable[[str], None] = lambda _holder: None,
+        refused: Callable[[str], None] = lambda _why: None,
+        takes: bool = True,
+        settles: bool = False,
+        kept_seconds: int = 0,
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._clock = clock
+        self._times = times or LeaseTimes()
+        self._log = log
+        self._working = working
+        self._ours = ours or (lambda holder: holder == identity)
+        self._waiting = waiting
+        self._refused = refused
+        self._takes = takes
+        self._settles = settles
+        self._kept_seconds = kept_seconds
+        self._held: Obj | None = None
+        self._seen: tuple[object, ...] | None = None
+        self._seen_at = 0.0
+        self._free_at = float("-inf")
+        self._settled_at = float("-inf")
+        self._renewed_at = float("-inf")
+        self.holder = ""
+        """Identity of the leader as last seen."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether we may act now."""
+        return self._clock.time() < self.until
+
+    @property
+    def until(self) -> float:
+        """Until when, in monotonic seconds, the Lease is surely ours if it is not renewed again."""
+        return self._renewed_at + self._times.renew_within
+
+    async def acquire(self) -> None:
+        """Wait until we lead."""
+        if self._held is None:
+            self._settled_at = float("-inf")
+        while not await self._try(self._times.renew_within):
+            left = max(self._free_at, self._settled_at) - self._clock.time()
+            pause = self._times.retry if self._anothers(self.holder) else min(self._times.retry, UNANSWERED)
+            await self._clock.sleep(min(pause, left) if left > 0 else pause)
+
+    async def hold(self) -> None:
+        """Renew until that fails.
+
+        Raises:
+            LeaseLost: we do not lead any more, or cannot prove it in time.
+        """
+        pause = self._times.retry
+        while True:
+            await self._clock.sleep(min(pause, max(0.0, self.until - self._clock.time())))
+            renewed = self._working() and await self._try(self.until - self._clock.time())
+            pause = self._times.retry if renewed else self._times.again
+            if not renewed:
+                if self._anothers(self.holder):
+                    raise LeaseLost(f"the Lease {self._namespace}/{self._name} is held by {self.holder}")
+                if not self.leads:
+                    raise LeaseLost(
+                        f"the Lease {self._namespace}/{self._name} could not be renewed within "
+                        f"{self._times.renew_within:g} s"
+                    )
+
+    async def release(self) -> None:
+        """Give the Lease back, so that the next leader need not wait (so long); best effort."""
+        if not self.leads or not self._takes:
+            return
+        self._renewed_at, self._held = float("-inf"), None
+        holder, kept = self._identity if self._kept_seconds else "", self._kept_seconds or 1
+        try:
+            live = await self._cluster.get(LEASE, self._namespace, self._name)
+            if live is not None and (live.get("spec") or {}).get("holderIdentity") == self._identity:
+                await self._cluster.apply(LEASE, self._record(live, holder=holder, duration=kept))
+        except ClusterError as error:
+            self._log("lease not released", error=str(error))
+
+    async def _try(self, seconds: float) -> bool:
+        """Take or renew the Lease within so many seconds; whether we lead now."""
+        # NB: without the bound a call that hangs would outlast the Lease.
+        end = self._clock.time() + seconds
+        try:
+            return await run_until(self._clock, self._attempt(), lambda: end)
+        except TimeoutError:
+            return False
+
+    async def _attempt(self) -> bool:
+        began = self._clock.time()
+        if self._held is not None:
+            if began < self._settled_at:
+                return False
+            try:
+                held = await self._cluster.apply(LEASE, self._record(self._held))
+            except (Conflict, NotFound):
+                self._held = None  # it is not as we left it
+            except ClusterError as error:
+                self._log("lease call failed", error=str(error))
+                return False
+            else:
+                return self._leading(held, began)
+        since, self._settled_at = self._settled_at, float("-inf")
+        try:
+            live = await self._cluster.get(LEASE, self._namespace, self._name)
+            if live is None and self._takes and self._settles:
+                await self._cluster.apply(LEASE, self._record(None, acquired=False))
+                live = await self._cluster.get(LEASE, self._namespace, self._name)
+                if live is None:
+                    return False
+            if live is not None and not self._free(live):
+                return False
+            settled = not self._settles or self.leads or self._is_settled(live)
+            if not self._takes:
+                settled = settled or float("-inf") < since <= began
+                return self._leading(None, began) if settled else self._settle(None, since)
+            write = self._cluster.create if live is None else self._cluster.apply
+            held = await write(LEASE, self._record(live, acquired=settled))
+        except Conflict:
+            return False  # somebody else was faster; look again
+        except ClusterError as error:
+            self._log("lease call failed", error=str(error))
+            if error.status == 403:
+                self._refused(f"Lease {self._namespace}/{self._name}: {error}")
+            return False
+        return self._leading(held, began) if settled else self._settle(held)
+
+    def _is_settled(self, live: Obj | None) -> bool:
+        """Whether nobody else leads by the Lease, which is free, whatever it was before."""
+        spec = (live or {}).get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        if self._anothers(holder):  # it stood still for the whole duration
+            return not self._takes
+        return bool(holder and spec.get("acquireTime"))
+
+    def _settle(self, held: Obj | None, since: float = float("-inf")) -> bool:
+        """It was made, or found free: look again when whoever led by what it was before leads no more."""
+        self._held, self._settled_at = held, since
+        self._refused("")
+        if since == float("-inf"):
+            self._settled_at = self._clock.time() + self._times.settle
+            self._held_by(self._identity)
+            self._log(
+                "waiting until nobody else can lead", lease=f"{self._namespace}/{self._name}",
+                seconds=self._times.settle,
+            )  # fmt: skip
+        return False
+
+    def _leading(self, held: Obj | None, began: float) -> bool:
+        # NB: counted from before the call, so that a slow answer shortens our time and never lengthens it.
+        self._renewed_at = began
+        self._held, self._settled_at = held, float("-inf")
+        self._refused("")
+        self._held_by(self._identity)
+        return True
+
+    def _free(self, live: Obj) -> bool:
+        """Whether the Lease, as it was just read, is nobody else's by now."""
+        spec = live.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        seen = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._clock.time()
+        if not self._anothers(holder):
+            self._held_by(holder)
+            return True
+        self._free_at = self._seen_at + float(spec.get("leaseDurationSeconds") or self._times.duration)
+        free = self._clock.time() >= self._free_at
+        if self._takes or not free:
+            self._renewed_at = float("-inf")  # whatever we thought: it is another's
+        if not free:
+            self._held_by(holder)
+        return free
+
+    def _anothers(self, holder: str) -> bool:
+        return holder not in ("", self._identity) and not self._ours(holder)
+
+    def _held_by(self, holder: str) -> None:
+        before, self.holder = self.holder, holder
+        if holder != before and (self._anothers(holder) or self._anothers(before)):
+            self._waiting(holder if self._anothers(holder) else "")
+
+    def _record(
+        self,
+        live: Obj | None,
+        *,
+        holder: str | None = None,
+        duration: int | None = None,
+        acquired: bool = True,
+    ) -> Obj:
+        spec = (live or {}).get("spec") or {}
+        now = rfc3339_micro(self._clock.now())
+        same = spec.get("holderIdentity") == self._identity
+        metadata: Obj = {"namespace": self._namespace, "name": self._name}
+        if live is not None:
+            metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": self._identity if holder is None else holder,
+                "leaseDurationSeconds": duration or max(1, int(self._times.duration)),
+                **({"acquireTime": spec.get("acquireTime", now) if same else now} if acquired else {}),
+                "renewTime": now,
+                "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (0 if same or not spec else 1),
+            },
+        }

@@ -1,0 +1,115 @@
+"""A parent's children: apply what differs, delete what is no longer desired, and keep what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock_operator.errors import ClusterError, NameTaken, Rejected
+from penstock_operator.kinds import SERVICE, kind_of
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile.context import SHOWN_AFTER, Context, Problems
+from penstock_operator.status import refusal
+from penstock_operator.store import Change, Key, key_of, owner_uids
+
+_TERMINATING = "because it is being terminated"
+
+_OF_ONE_CHILD = frozenset({409, 500})
+"""Statuses of failures that may be one object's alone: a conflict, a webhook that does not answer."""
+
+SECONDS_AFTER_PROBLEM = 30.0
+"""When to look again at a child that a stranger holds or the apiserver refuses: no event will come."""
+
+
+async def apply_children(
+    ctx: Context,
+    of: Key,
+    desired: Sequence[Obj],
+    *,
+    owners: Sequence[str],
+    candidates: Callable[[], Sequence[Obj]],
+    shared: bool = False,
+    looked: dict[Key, Obj | None] | None = None,
+    confirm: Callable[[], Awaitable[None]],
+) -> Problems:
+    """Apply what differs and delete what is no longer desired; what cannot be written is returned.
+
+    Args:
+        ctx: the shared pieces.
+        of: the key that is reconciled.
+        desired: objects in the order of applying.
+        owners: uids of which one must own a live object for it to be ours.
+        candidates: the live objects that are there for this key, asked for after the applies.
+        shared: whether the objects belong to a namespace.
+        looked: live objects looked at already.
+        confirm: called once, before the first object is made or gets an owner back (see `parent_check`).
+
+    Raises:
+        Outdated: who asks for all this is gone; nothing more was written.
+    """
+    problems = Problems()
+    sure = False
+
+    async def once() -> None:
+        nonlocal sure
+        if not sure:
+            await confirm()
+            sure = True
+
+    for child in desired:
+        key = key_of(child)
+        before = ctx.store.get(kind_of(child), key.namespace, key.name)
+        try:
+            live = await ctx.applier.ensure(child, owners=owners, shared=shared, looked=looked, confirm=once)
+        except NameTaken as error:
+            problems.taken.append(f"{error.kind}/{error.name}")
+            ctx.log("name taken", level="warning", child=str(key), error=str(error))
+        except Rejected as error:
+            if error.status == 403 and _TERMINATING in error.message:
+                break  # the namespace goes, and everything in it
+            _note(ctx, problems, of, key, error)
+        except ClusterError as error:
+            _note(ctx, problems, of, key, error)
+            if error.status not in _OF_ONE_CHILD:
+                return problems  # it is not about this child: spare the apiserver the rest
+        else:
+            # NB: what an answer has shown is no news when the watch shows it. Others look at a child's
+            # status, and whether a Service is there.
+            matters = child["kind"] == SERVICE.kind if before is None else _face(before) != _face(live)
+            if matters:
+                ctx.changed(Change(before, live))
+    try:
+        await ctx.applier.prune(candidates(), [key_of(child) for child in desired])
+    except ClusterError as error:
+        _note(ctx, problems, of, of, error)
+    return problems
+
+
+def _note(ctx: Context, problems: Problems, of: Key, child: Key, error: ClusterError) -> None:
+    """Keep an error for the conditions and for the next try."""
+    if isinstance(error, Rejected):
+        ctx.log("child refused", level="warning", child=str(child), error=error.message)
+    else:
+        problems.failed = problems.failed or error
+        if ctx.failures(of) < SHOWN_AFTER:
+            return  # most pass at the next try; a status that flickers helps nobody
+    text = f"{child.kind} {child.name}"
+    problems.refused = problems.refused or refusal(text, error.status, error.message)
+
+
+def requeue_after(problems: Problems) -> float | None:
+    """When to look again.
+
+    Args:
+        problems: of this run.
+
+    Raises:
+        ClusterError: a write failed that is to be tried again with backoff.
+    """
+    if problems.failed is not None:
+        raise problems.failed
+    return SECONDS_AFTER_PROBLEM if problems.any else None
+
+
+def _face(child: Obj) -> tuple[object, ...]:
+    """What others look at of a child of somebody's."""
+    return child.get("status"), sorted(owner_uids(child))

@@ -1,0 +1,77 @@
+"""The resource that a key names, as a reconciler begins with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from penstock_operator.api import Resource, ResourceError
+from penstock_operator.kinds import Kind
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.status_writer import write_status
+from penstock_operator.status import parse_failed
+from penstock_operator.store import Key
+
+R = TypeVar("R", bound=Resource)
+
+
+def unreadable(ctx: Context, stored: Obj, error: str) -> dict[str, Any]:
+    """The status of a resource that cannot be read.
+
+    Args:
+        ctx: the shared pieces.
+        stored: the resource.
+        error: why.
+    """
+    return parse_failed(stored, error, now=ctx.now())
+
+
+def forget(ctx: Context, key: Key) -> None:
+    """Drop what is cached of a resource that is gone.
+
+    Args:
+        ctx: the shared pieces.
+        key: which.
+    """
+    ctx.view.forget(key)
+
+
+async def load_parent(
+    ctx: Context,
+    key: Key,
+    kind: Kind,
+    model: type[R],
+    *,
+    unreadable: Callable[[Context, Obj, str], dict[str, Any]] = unreadable,
+    forget: Callable[[Context, Key], None] = forget,
+) -> tuple[Obj, R] | None:
+    """The resource as the store has it, and as its model.
+
+    Args:
+        ctx: the shared pieces.
+        key: which resource.
+        kind: its kind.
+        model: its model.
+        unreadable: makes the status of one that cannot be read.
+        forget: called with the key of one that is gone.
+
+    Returns:
+        None where there is nothing to reconcile: it is gone, is being deleted, or cannot be read, which its
+        status then says.
+
+    Raises:
+        ClusterError: the status could not be written.
+    """
+    stored = ctx.store.get(kind, key.namespace, key.name)
+    if stored is None:
+        forget(ctx, key)
+        return None
+    try:
+        resource = ctx.view.read(stored)
+    except ResourceError as error:
+        await write_status(ctx, stored, unreadable(ctx, stored, str(error)))
+        return None
+    if not isinstance(resource, model) or resource.deleting:
+        return None
+    return stored, resource

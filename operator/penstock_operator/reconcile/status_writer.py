@@ -1,0 +1,175 @@
+"""Statuses and Events: written only when something changed."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from penstock_operator.clock import rfc3339_micro
+from penstock_operator.errors import Conflict, NotFound
+from penstock_operator.kinds import EVENT, kind_of
+from penstock_operator.kube import events
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile import parent_check
+from penstock_operator.reconcile.context import Context, conditions_of
+from penstock_operator.store import key_of
+
+CONTROLLER = "penstock.dev/operator"
+
+_QUIET = frozenset({"Reconciling"})
+"""Conditions that come and go with every change; their transitions are no news."""
+
+
+async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
+    """Write the status if it differs from the stored one, and tell what changed.
+
+    Args:
+        ctx: the shared pieces.
+        stored: the object as the store has it.
+        status: the whole status.
+
+    Returns:
+        Whether it was written.
+
+    Raises:
+        ClusterError: the apiserver refused.
+        Outdated: it is gone, or another one of its name.
+    """
+    if same_status(status, stored.get("status") or {}):
+        return False
+    key = key_of(stored)
+    ctx.memory.status_in_flight[key] = status
+    try:
+        return await _write(ctx, stored, status)
+    finally:
+        del ctx.memory.status_in_flight[key]
+
+
+async def _write(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
+    kind, metadata = kind_of(stored), stored["metadata"]
+    body: Obj = {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        # NB: with the uid, the status of a deleted object never lands in a namesake.
+        "metadata": {"namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"]},
+        "status": status,
+    }
+    try:
+        answer = await ctx.cluster.apply_status(kind, body)
+    except (NotFound, Conflict):
+        known = ctx.store.get(kind, metadata["namespace"], metadata["name"])
+        if known is None or known["metadata"]["uid"] != metadata["uid"]:
+            return False  # deleted meanwhile, as the watch has told
+        await parent_check.confirm(ctx, kind, metadata["namespace"], metadata["name"])
+        raise  # it is still the same one: look again
+    ctx.observer.wrote("status", kind.kind)
+    # NB: the answer holds whatever a user changed meanwhile; the watch will have nothing new to tell of that.
+    ctx.memory.status_in_flight[key_of(stored)] = answer.get("status") or {}
+    ctx.changed(ctx.store.put(answer))
+    underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
+    said: set[tuple[str | None, str | None]] = set()
+    for old, new in sorted(transitions(stored, status), key=lambda pair: pair[1]["type"] != "Ready"):
+        fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
+        ctx.log("condition changed", **fields, reason=new.get("reason"), text=new.get("message"))
+        # One cause in several conditions is one Event: Ready's, where it is among them.
+        cause = (new.get("reason"), new.get("message"))
+        if worth_an_event(old, new, underway=underway) and not (cause[1] and cause in said):
+            said.add(cause)
+            await _emit(ctx, stored, new, failing=_failing(new) and not underway)
+    return True
+
+
+def same_status(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two statuses say the same.
+
+    Args:
+        one: a whole status.
+        other: another.
+    """
+    return bool(_unordered(one) == _unordered(other))
+
+
+def _unordered(value: Any) -> Any:
+    """The status with keyed lists and sets in one order: the apiserver merges them into its own."""
+    if isinstance(value, dict):
+        return {name: _unordered(member) for name, member in value.items()}
+    if isinstance(value, list):
+        members = [_unordered(member) for member in value]
+        for key in ("type", "name"):
+            if all(isinstance(member, dict) and key in member for member in members):
+                return sorted(members, key=lambda member: str(member[key]))
+        return sorted(members) if all(isinstance(member, str) for member in members) else members
+    return value
+
+
+def transitions(stored: Obj, status: dict[str, Any]) -> list[tuple[dict[str, Any] | None, dict[str, Any]]]:
+    """The conditions whose status, or whose reason while not True, changed: (old or None, new).
+
+    Args:
+        stored: the object with its old status.
+        status: the new status.
+    """
+    before = conditions_of(stored)
+    found = []
+    for new in status.get("conditions") or ():
+        old = before.get(new["type"])
+        if new["type"] in _QUIET:
+            continue
+        changed = old is None or old["status"] != new["status"]
+        if changed or (
+            old is not None and new["status"] != "True" and old.get("reason") != new.get("reason")
+        ):
+            found.append((old, new))
+    return found
+
+
+def worth_an_event(old: dict[str, Any] | None, new: dict[str, Any], *, underway: bool) -> bool:
+    """Whether a transition is worth a Kubernetes Event: the first moments of a healthy object are not.
+
+    Args:
+        old: the condition before, None if there was none.
+        new: the condition now.
+        underway: whether the object is on its way to what was asked for.
+    """
+    return old is not None or (new["type"] in ("Ready", "Stalled") and not underway)
+
+
+def _failing(condition: dict[str, Any]) -> bool:
+    if condition["type"] == "Stalled":
+        return bool(condition["status"] == "True")
+    return condition["type"] in ("Ready", "Accepted", "ModelLoaded") and condition["status"] == "False"
+
+
+def _note(text: str) -> str:
+    # NB: the apiserver counts bytes here, and characters in conditions.
+    return text.encode()[:1024].decode(errors="ignore")
+
+
+async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing: bool) -> None:
+    metadata = stored["metadata"]
+    event: Obj = {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {
+            "namespace": metadata["namespace"],
+            "name": f"{metadata['name']}.{secrets.token_hex(8)}",
+        },
+        "eventTime": rfc3339_micro(ctx.clock.now()),
+        "reportingController": CONTROLLER,
+        "reportingInstance": ctx.identity[:128],
+        "action": f"{condition['type']}{condition['status']}",
+        "reason": condition.get("reason") or condition["type"],
+        "note": _note(condition.get("message") or f"{condition['type']} is {condition['status']}"),
+        "type": "Warning" if failing else "Normal",
+        "regarding": {
+            "apiVersion": kind_of(stored).api_version,
+            "kind": stored["kind"],
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        },
+    }
+    if ctx.emit is not None:
+        await ctx.emit(event)
+    else:
+        await events.send(event, ctx.cluster, ctx.observer, ctx.log)

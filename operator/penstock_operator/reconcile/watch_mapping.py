@@ -1,0 +1,213 @@
+"""Which change concerns which keys: events in, keys out.
+
+Every dependency between objects is here, in the direction "what changed → who must look again".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock_operator.api.defaults import route
+from penstock_operator.desired import labels, names
+from penstock_operator.desired.ports import recorded_port
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, POLICY, SERVICE, SPLIT
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile.router import is_shared, router_key
+from penstock_operator.reconcile.view import View
+from penstock_operator.status import pods
+from penstock_operator.store import Change, Key, child_changed, key_of, owner_uids, parent_changed
+
+_PARENTS = frozenset(kind.kind for kind in PARENTS)
+
+
+def keys_for(view: View, change: Change) -> set[Key]:
+    """The keys that a change concerns.
+
+    Args:
+        view: the store, the change already in it.
+        change: what a `put` or `remove` did.
+    """
+    versions = [version for version in (change.old, change.new) if version is not None]
+    if not versions or not change.happened:
+        return set()
+    kind = versions[0]["kind"]
+    if kind in _PARENTS:
+        if kind == BACKEND.kind and _tried(change.old) != _tried(change.new):
+            key = key_of(versions[0])
+            found = set(readiness_matters(view, key.namespace, key.name))
+            return found | (set(_of_parent(view, change, versions)) if parent_changed(change) else set())
+        return set(_of_parent(view, change, versions)) if parent_changed(change) else set()
+    if not child_changed(change):
+        return set()
+    if kind == POD.kind:
+        return set(_of_pod(view, change, versions))
+    return set(_of_child(view, change, versions))
+
+
+def readiness_matters(view: View, namespace: str, backend: str) -> Iterator[Key]:
+    """Who looks at whether a backend has ready pods: those who send requests there.
+
+    Args:
+        view: the store.
+        namespace: where.
+        backend: its name.
+    """
+    yield router_key(namespace)
+    for split in view.splits(namespace):
+        if any(entry.name == backend for entry in split.spec.backends):
+            yield Key(SPLIT.kind, namespace, split.name)
+            yield Key(ENDPOINT.kind, namespace, split.spec.endpoint)
+    for endpoint in view.endpoints(namespace):
+        # The weights that a deleted split left hold until the endpoint's own backend is ready.
+        left = [share.name for share in endpoint.status.backends]
+        if endpoint.spec.backend == backend or backend in left:
+            yield Key(ENDPOINT.kind, namespace, endpoint.name)
+            for name in {endpoint.spec.backend, *left}:
+                yield Key(BACKEND.kind, namespace, name)
+
+
+def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
+    key = key_of(versions[0])
+    namespace = key.namespace
+    yield key
+    if key.kind == BACKEND.kind:
+        for version in versions:
+            reference = _spec(version).get("batchPolicyRef")
+            if reference:
+                yield Key(POLICY.kind, namespace, reference)
+        if _came_or_went(change) or _takes_config(change.old) != _takes_config(change.new):
+            yield from readiness_matters(view, namespace, key.name)
+    elif key.kind == POLICY.kind:
+        for backend in view.backends(namespace):
+            if backend.spec.batch_policy_ref == key.name:
+                yield Key(BACKEND.kind, namespace, backend.name)
+    elif key.kind == SPLIT.kind:
+        yield router_key(namespace)
+        endpoints = {str(_spec(version).get("endpoint")) for version in versions}
+        for endpoint in endpoints:
+            yield Key(ENDPOINT.kind, namespace, endpoint)
+        for split in view.splits(namespace):
+            if split.spec.endpoint in endpoints:
+                yield Key(SPLIT.kind, namespace, split.name)
+                for share in split.spec.backends:
+                    yield Key(BACKEND.kind, namespace, share.name)
+        for found in view.endpoints(namespace):
+            if found.name in endpoints:
+                yield Key(BACKEND.kind, namespace, found.spec.backend)
+        for version in versions:
+            for entry in _spec(version).get("backends") or ():
+                if isinstance(entry, dict) and entry.get("name"):
+                    yield Key(BACKEND.kind, namespace, str(entry["name"]))
+    else:
+        yield from _of_endpoint(view, namespace, key.name, versions)
+
+
+def _of_endpoint(view: View, namespace: str, name: str, versions: list[Obj]) -> Iterator[Key]:
+    yield router_key(namespace)
+    for version in versions:
+        if backend := _spec(version).get("backend"):
+            yield Key(BACKEND.kind, namespace, str(backend))
+        # Those that the weights of a deleted split leave in its place are used by it, too.
+        for share in (version.get("status") or {}).get("backends") or ():
+            yield Key(BACKEND.kind, namespace, str(share["name"]))
+    for split in view.splits(namespace):
+        if split.spec.endpoint == name:
+            yield Key(SPLIT.kind, namespace, split.name)
+            for entry in split.spec.backends:
+                yield Key(BACKEND.kind, namespace, entry.name)
+    routes = {str(_spec(version).get("route", f"/{name}")).rstrip("/") for version in versions}
+    for other in view.endpoints(namespace):
+        if route(other).rstrip("/") in routes:
+            yield Key(ENDPOINT.kind, namespace, other.name)
+
+
+def _of_pod(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
+    for version in versions:
+        own = version["metadata"].get("labels") or {}
+        namespace = version["metadata"]["namespace"]
+        if own.get(labels.APP_NAME) == labels.APP_ROUTER:
+            yield router_key(namespace)
+            if _pod_face(change.old) != _pod_face(change.new):
+                yield from _served_by_router(view, namespace)
+        elif labels.BACKEND in own:
+            yield Key(BACKEND.kind, namespace, own[labels.BACKEND])
+
+
+def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
+    for version in versions:
+        namespace = version["metadata"]["namespace"]
+        if is_shared(version):
+            yield router_key(namespace)
+            if version["kind"] == DEPLOYMENT.kind and _router_face(change.old) != _router_face(change.new):
+                yield from _served_by_router(view, namespace)
+            continue
+        if version["kind"] == SERVICE.kind and recorded_port(change.old) != recorded_port(change.new):
+            yield from _of_port(view, namespace)
+        for ref in version["metadata"].get("ownerReferences") or ():
+            if ref.get("kind") in _PARENTS:
+                yield Key(ref["kind"], namespace, ref["name"])
+        backend = (version["metadata"].get("labels") or {}).get(labels.BACKEND)
+        if backend and version["kind"] == SERVICE.kind and _owners(change.old) != _owners(change.new):
+            yield from readiness_matters(view, namespace, backend)
+        if backend and version["kind"] == DEPLOYMENT.kind and _ready(change.old) != _ready(change.new):
+            if not _ready(change.old) or not _ready(change.new):
+                yield from readiness_matters(view, namespace, backend)
+            found = view.backend(namespace, backend)
+            if found is not None and found.spec.batch_policy_ref:
+                yield Key(POLICY.kind, namespace, found.spec.batch_policy_ref)
+
+
+def _of_port(view: View, namespace: str) -> Iterator[Key]:
+    """Who looks at the port that an endpoint's Service records: the router, and endpoints that must move."""
+    yield router_key(namespace)
+    for name, port in view.ports(namespace).items():
+        live = view.store.get(SERVICE, namespace, names.endpoint(name))
+        if live is not None and recorded_port(live) != port:
+            yield Key(ENDPOINT.kind, namespace, name)
+
+
+def _served_by_router(view: View, namespace: str) -> Iterator[Key]:
+    for endpoint in view.endpoints(namespace):
+        yield Key(ENDPOINT.kind, namespace, endpoint.name)
+    for split in view.splits(namespace):
+        yield Key(SPLIT.kind, namespace, split.name)
+
+
+def _pod_face(pod: Obj | None) -> tuple[object, ...]:
+    """What conditions say of a router's pod."""
+    return (None, None) if pod is None else (bool(pods.ready([pod])), pods.trouble([pod]))
+
+
+def _router_face(deployment: Obj | None) -> tuple[object, ...]:
+    return _ready(deployment), pods.refused(deployment)
+
+
+def _ready(deployment: Obj | None) -> int:
+    return int(((deployment or {}).get("status") or {}).get("readyReplicas") or 0)
+
+
+def _tried(backend: Obj | None) -> bool:
+    """Whether a backend was ever ready."""
+    return bool(((backend or {}).get("status") or {}).get("firstReadyTime"))
+
+
+def _takes_config(backend: Obj | None) -> tuple[object, ...]:
+    """What decides where a backend's model takes its userConfig, which routers close."""
+    model = _spec(backend).get("model") if backend is not None else None
+    return (model.get("reconfigurePath"), "python" in model) if isinstance(model, dict) else ()
+
+
+def _owners(child: Obj | None) -> list[str]:
+    return [] if child is None else sorted(owner_uids(child))
+
+
+def _came_or_went(change: Change) -> bool:
+    def there(version: Obj | None) -> bool:
+        return version is not None and not version["metadata"].get("deletionTimestamp")
+
+    return there(change.old) != there(change.new)
+
+
+def _spec(version: Obj) -> Obj:
+    spec = version.get("spec")
+    return spec if isinstance(spec, dict) else {}

@@ -1,0 +1,146 @@
+"""The answers of a model call as one HTTP answer of the `instances` protocol.
+
+`predictions` has one status for all its items. So an answer that is a `Response` or an exception stands
+alone as the HTTP answer when the request had one item. Among several items it makes the whole answer a
+problem that names the items, unless the caller takes answers by item (`item_answers`). The problem's status
+is one after which a sidecar that isolates failures tries smaller batches: the items' own 400, 413, 422 or 500
+where they agree, else 422 or 500.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.encoding import encode
+from penstock.errors import AnswerError, ArgumentsError
+from penstock.response import Response, to_http
+from penstock_wire import http
+from penstock_wire.errors import PenstockError, Reason
+
+ISOLATABLE = frozenset({400, 413, 422, 500})
+"""Statuses after which a sidecar may run halves of the batch."""
+
+SHOWN = 10
+"""Items that a problem names at most."""
+
+
+def respond(answers: Sequence[Any], *, request_id: str = "") -> http.Response:
+    """The HTTP answer for the answers of one call.
+
+    Args:
+        answers: one for each item: a value, a `Response`, an exception; None beside ArgumentsErrors.
+        request_id: the request's id, for problems.
+    """
+    try:
+        problem = _problem(answers)
+        if problem is not None:
+            return problem.response(request_id=request_id)
+        if len(answers) == 1 and isinstance(answers[0], Response):
+            return to_http(answers[0])
+        return predictions_of(_predictions(answers))
+    except AnswerError as error:
+        return PenstockError(Reason.BAD_ANSWER, str(error)).response(request_id=request_id)
+
+
+def failed(error: Exception, *, count: int, request_id: str = "") -> http.Response:
+    """The HTTP answer for a call that raised.
+
+    Args:
+        error: what it raised.
+        count: items of the call.
+        request_id: the request's id.
+    """
+    if isinstance(error, AnswerError):
+        return PenstockError(Reason.BAD_ANSWER, str(error)).response(request_id=request_id)
+    # NB: the items of a batch are of several clients: what the model said of one of them is not sent to all.
+    detail = f"the model raised {described(error) if count == 1 else type(error).__name__}"
+    return PenstockError(Reason.MODEL_FAILED, detail).response(request_id=request_id)
+
+
+def predictions_of(text: bytes) -> http.Response:
+    """The plain answer: 200 with predictions that are JSON already."""
+    return http.Response(
+        status=200,
+        headers=((b"content-type", b"application/json"),),
+        body=b'{"predictions":' + text + b"}",
+    )
+
+
+def _predictions(answers: Sequence[Any]) -> bytes:
+    try:
+        return encode(answers)
+    except AnswerError:
+        for index, answer in enumerate(answers):
+            try:
+                encode(answer)
+            except AnswerError as error:
+                raise AnswerError(f"the answer to item {index}: {error}") from error
+        raise
+
+
+def _problem(answers: Sequence[Any]) -> PenstockError | None:
+    several = len(answers) > 1
+    failures = [
+        (index, answer)
+        for index, answer in enumerate(answers)
+        if isinstance(answer, BaseException) or (isinstance(answer, Response) and several)
+    ]
+    return problem_of(failures, several=several) if failures else None
+
+
+def problem_of(failures: Sequence[tuple[int, Any]], *, several: bool) -> PenstockError:
+    """The problem that answers are.
+
+    Args:
+        failures: exceptions and `Response` objects with the indices of their items; at least one.
+        several: the request has several items.
+    """
+    words = [_words(answer, several=several) for _, answer in failures]
+    shown = [
+        f"item {index}: {text}" if several else text for (index, _), text in zip(failures, words, strict=True)
+    ]
+    detail = ". ".join(shown[:SHOWN])
+    if len(failures) > SHOWN:
+        detail += f". And {len(failures) - SHOWN} more items"
+    items = [_entry(index, answer) for index, answer in failures[:SHOWN]]
+    if all(isinstance(answer, ArgumentsError) for _, answer in failures):
+        return PenstockError(Reason.MISSING_ARGUMENTS, detail, extra={"items": items})
+    return PenstockError(
+        Reason.MODEL_FAILED,
+        detail,
+        status=_status([answer for _, answer in failures]),
+        extra={"items": items},
+    )
+
+
+def _status(answers: list[Any]) -> int:
+    statuses = {answer.status if isinstance(answer, Response) else 500 for answer in answers}
+    if len(statuses) == 1 and statuses <= ISOLATABLE:
+        return statuses.pop()
+    return 422 if all(400 <= status < 500 for status in statuses) else 500
+
+
+def _words(answer: Any, *, several: bool) -> str:
+    if isinstance(answer, Response):
+        return f"the model answered {answer.status}"
+    if isinstance(answer, ArgumentsError):
+        return str(answer)
+    return f"the model failed with {type(answer).__name__ if several else described(answer)}"
+
+
+def _entry(index: int, answer: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = {"index": index}
+    if isinstance(answer, ArgumentsError):
+        for name, names in (("missing", answer.missing), ("unknown", answer.unknown)):
+            if names:
+                entry[name] = [one[:64] for one in names[:SHOWN]]
+    elif isinstance(answer, Response):
+        entry["status"] = answer.status
+    return entry
+
+
+def described(error: BaseException) -> str:
+    """An exception in words: its type and its message, bounded."""
+    text = str(error)[:500].encode("utf-8", "replace").decode()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

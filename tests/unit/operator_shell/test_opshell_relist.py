@@ -1,0 +1,95 @@
+"""Lists bring the store to what is there, and a list that failed is made up for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock_operator.errors import Unavailable
+from penstock_operator.kinds import BACKEND, DEPLOYMENT
+from penstock_operator.reconcile.relist import LISTED, Found, Relister
+from tests.support.hand_clock import HandClock
+from tests.support.operator_harness import Harness, backend
+
+PAUSE = 400.0
+
+
+class Listing:
+    """A relister whose lists are scripted."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.lists = self.looks = 0
+        self.broken = False
+        self.relister = Relister(
+            self.relist, self.look, clock=self.clock, pause=lambda: PAUSE, log=lambda *_, **__: None
+        )
+        self.task = asyncio.create_task(self.relister.run())
+
+    async def relist(self) -> Found:
+        self.lists += 1
+        if self.broken:
+            raise Unavailable(500, "induced")
+        return Found()
+
+    def look(self) -> None:
+        self.looks += 1
+
+    async def end(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def test_a_list_now_and_then_looks_at_everything() -> None:
+    """The last resort of a level-triggered loop: each period one list and one look at every key."""
+    listing = Listing()
+    await listing.clock.advance(PAUSE - 1)
+    assert (listing.lists, listing.looks) == (0, 0)
+    await listing.clock.advance(2)
+    assert (listing.lists, listing.looks) == (1, 1)
+    await listing.clock.advance(PAUSE)
+    assert (listing.lists, listing.looks) == (2, 2)
+    await listing.end()
+
+
+async def test_new_watches_bring_a_list_and_no_look_at_everything() -> None:
+    """They have told of all that is there; only deletions are missed."""
+    listing = Listing()
+    await listing.clock.advance(1)
+    listing.relister.soon()
+    await listing.clock.advance(LISTED - 1)
+    assert listing.lists == 0
+    await listing.clock.advance(2)
+    assert (listing.lists, listing.looks) == (1, 0)
+    await listing.end()
+
+
+async def test_a_periodic_list_that_failed_is_made_up_for_with_its_look() -> None:
+    """However often it fails in between."""
+    listing = Listing()
+    listing.broken = True
+    await listing.clock.advance(PAUSE + 3 * LISTED + 1)
+    assert listing.lists == 4
+    assert listing.looks == 0
+    listing.broken = False
+    await listing.clock.advance(LISTED)
+    assert (listing.lists, listing.looks) == (5, 1)
+    await listing.clock.advance(PAUSE / 2)
+    assert (listing.lists, listing.looks) == (5, 1)
+    await listing.end()
+
+
+async def test_what_a_stalled_watch_did_not_tell_is_fetched() -> None:
+    """A list of metadata has the versions: what is newer or unknown is read, and looked at."""
+    harness = Harness()
+    harness.apply(backend())
+    await harness.run()
+    harness.events = False
+    harness.cluster.edit(BACKEND, "n", "m", lambda live: live["spec"].update(replicas=3))
+    harness.apply(backend("other"))
+    harness.events = True
+    found = await harness.manager.relist()
+    assert found == Found(dropped=0, fetched=2)
+    await harness.run()
+    assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 3
+    assert harness.cluster.find(DEPLOYMENT, "n", "other-backend")
+    assert await harness.manager.relist() == Found()
