@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 
-_REQUEST_ID = re.compile(rb"[!-~]{1,128}")  # visible ASCII
+from penstock_wire.contract import REQUEST_ID
 
 
 class RequestIds:
@@ -25,7 +24,7 @@ class RequestIds:
         Args:
             told: the value of its `x-request-id`, None for none.
         """
-        if told is not None and _REQUEST_ID.fullmatch(told) is not None:
+        if told is not None and REQUEST_ID.fullmatch(told) is not None:
             return told
         self._number += 1
         return b"%b%016x" % (self._prefix, self._number)

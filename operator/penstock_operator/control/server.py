@@ -23,6 +23,7 @@ from penstock_operator.desired import names
 from penstock_operator.errors import ReportRefused
 from penstock_operator.kinds import ENDPOINT
 from penstock_operator.store import Store
+from penstock_wire import contract
 from penstock_wire.control import report as wire
 from penstock_wire.control.ca_trust import HEADER, digest
 from penstock_wire.errors import DocumentError
@@ -71,7 +72,7 @@ once. With the connections and the larger bodies that is 400 MiB, of the 512 MiB
 BODY_BUDGET = 64 * 1024 * 1024
 """Bytes of larger bodies that are being received, of all pods together; a pod has one at a time."""
 
-_KINDS = {"/reports/sidecar": "sidecar", "/reports/router": "router"}
+_KINDS = {contract.REPORTS_PATH + kind: kind for kind in ("sidecar", "router")}
 _JSON = ((b"content-type", b"application/json"),)
 _METRICS = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
@@ -168,8 +169,8 @@ class ControlServer:
         """Bytes of the body that a pod is sending, by the pod's uid."""
         self._pages: dict[str, Callable[[], Response]] = {
             "/metrics": self._metrics_page,
-            "/livez": self._livez,
-            "/readyz": self._readyz,
+            contract.LIVE_PATH: self._livez,
+            contract.READY_PATH: self._readyz,
         }
         self._authorities = (b"", "")
 

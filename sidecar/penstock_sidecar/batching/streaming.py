@@ -19,9 +19,10 @@ from typing import Protocol
 import msgspec
 
 from penstock_sidecar.model.answers import from_model
-from penstock_sidecar.protocols.envelope import CANCEL_PATH, read_string
+from penstock_sidecar.protocols.envelope import read_string
 from penstock_sidecar.protocols.envelope_stream import Event, Splitter
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
+from penstock_wire.contract import CANCEL_PATH
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import PREFIX, SERVER_TIMING, Headers, get
 from penstock_wire.http import (
