@@ -18,7 +18,7 @@ with needs("penstock-router", "router"):
     from prometheus_client import disable_created_metrics
 
     from penstock_router.admin import Admin
-    from penstock_router.beside import Beside
+    from penstock_router.admin_thread import Beside
     from penstock_router.router import Router, decode_settings, without_targets
     from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
     from penstock_wire import contract

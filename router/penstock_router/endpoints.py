@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from penstock_router import cors
-from penstock_router.choice import Draw
-from penstock_router.holding import MAX_HELD_BYTES, Gate, Line, Place, Waiter
+from penstock_router.hold_queue import MAX_HELD_BYTES, Gate, Line, Place, Waiter
+from penstock_router.load_balancing import Draw
 from penstock_router.pods import Pod, Pods
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.control.report import BackendTotals

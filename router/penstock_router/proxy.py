@@ -17,7 +17,8 @@ import itertools
 from collections.abc import Callable
 
 from penstock_router.cors import is_preflight
-from penstock_router.edge import (
+from penstock_router.endpoints import EndpointState, HoldOver
+from penstock_router.header_policy import (
     allows,
     inward,
     one_hop_less,
@@ -26,11 +27,10 @@ from penstock_router.edge import (
     request_id,
     with_time,
 )
-from penstock_router.endpoints import EndpointState, HoldOver
-from penstock_router.holding import Place
+from penstock_router.hold_queue import Place
 from penstock_router.metrics import Metrics
-from penstock_router.passing import receive
 from penstock_router.pods import Pod, Pods
+from penstock_router.response_body import receive
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason, bad_timeout
 from penstock_wire.headers import NOT_ADMITTED, QUEUE, REASON, Headers, get, timeout_ms

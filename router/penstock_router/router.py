@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from penstock_router.edge import under_route
+from penstock_router.endpoint_slices import parse_target
 from penstock_router.endpoints import EndpointState, no_such_endpoint
+from penstock_router.header_policy import under_route
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pods
 from penstock_router.ports import Ports, owners
 from penstock_router.proxy import Proxy
 from penstock_router.routes import ROUTES_PATH, RouteTable
-from penstock_router.slices import parse_target
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
 from penstock_wire.control import report, router_settings

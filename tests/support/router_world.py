@@ -6,11 +6,11 @@ import asyncio
 import random
 from collections import Counter
 
+from penstock_router.endpoint_slices import Address
 from penstock_router.endpoints import EndpointState
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pods
 from penstock_router.proxy import Proxy
-from penstock_router.slices import Address
 from penstock_wire.control.router_settings import ColdStart, Endpoint, WeightedBackend
 from penstock_wire.http import Request, Response
 from tests.support.fake_network import Network, Way

@@ -8,7 +8,7 @@ import pytest
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.desired import service
-from penstock_router.slices import SELECTOR, Address, backend_of, merge, parse_target
+from penstock_router.endpoint_slices import SELECTOR, Address, backend_of, merge, parse_target
 from penstock_wire.contract import SIDECAR_PORT
 
 

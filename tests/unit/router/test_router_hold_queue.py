@@ -9,10 +9,10 @@ import re
 import socket
 from typing import Any
 
+from penstock_router.endpoint_slices import Address
 from penstock_router.endpoints import EndpointState
-from penstock_router.holding import FIRST_WINDOW
+from penstock_router.hold_queue import FIRST_WINDOW
 from penstock_router.pods import Pods
-from penstock_router.slices import Address
 from penstock_wire.control.router_settings import Endpoint, WeightedBackend
 from tests.support import fake_loop
 from tests.support.ports import free_port

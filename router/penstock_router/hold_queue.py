@@ -25,8 +25,8 @@ import dataclasses
 import heapq
 import itertools
 
+from penstock_router.endpoint_slices import Address
 from penstock_router.pods import Pod
-from penstock_router.slices import Address
 
 FIRST_WINDOW = 8
 """Held requests let go at once for each ready pod, before any answer."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock_router.choice import Draw, better_of_two
+from penstock_router.load_balancing import Draw, better_of_two
 
 WEIGHTS = st.lists(st.integers(0, 1_000_000), min_size=1, max_size=8).filter(any)
 
