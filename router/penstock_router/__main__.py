@@ -18,7 +18,7 @@ with needs("penstock-router", "router"):
     from prometheus_client import disable_created_metrics
 
     from penstock_router.admin import Admin
-    from penstock_router.admin_thread import Beside
+    from penstock_router.admin_thread import AdminThread
     from penstock_router.router import Router, decode_settings, without_targets
     from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
     from penstock_wire import contract
@@ -99,7 +99,7 @@ class Process:
             else SliceWatch(api, changed=self._router.pods.set_slices, random_source=source_of_chance)
         )
         admin = Admin(self._router)
-        self._admin = Beside(admin.probe, admin.handle)
+        self._admin = AdminThread(admin.probe, admin.handle)
         self._source = SettingsSource(
             path=arguments.settings,
             # NB: without an operator a person wrote the file.

@@ -215,13 +215,13 @@ class Router:
         now = self._clock()
         endpoints = {}
         for name, state in self._endpoints.items():
-            oldest = state.line.oldest()
+            oldest = state.held.oldest()
             error = self._port_error(state.settings)
             port = state.settings.port
             endpoints[name] = report.EndpointReport(
                 listening=not error and (not port or port in self.ports.bound),
                 error=error,
-                held=state.line.count,
+                held=state.held.count,
                 oldest_held_ms=0 if oldest is None else max(0, int((now - oldest) * 1000)),
                 backends={backend: totals.report() for backend, totals in state.totals.items()},
             )

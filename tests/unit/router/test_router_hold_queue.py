@@ -233,9 +233,9 @@ def test_a_short_pause_is_not_slept_through_because_a_longer_one_was_set_before(
         )
 
         def ask(*, again: bool) -> Any:
-            return state.place(
+            return state.acquire(
                 size=0,
-                turn=0,
+                sequence=0,
                 arrived=loop.time(),
                 deadline=None,
                 backend="b",
