@@ -317,10 +317,7 @@ async def test_admin_port(upstream: Any, router: Any) -> None:
     assert (await process.ask("/what", method="GET", base=process.admin)).status == 404
     assert (await process.ask("/livez", base=process.admin)).status == 405
     text = await process.metrics()
-    assert (
-        'penstock_router_requests_total{backend="b",code="200",endpoint="e",reason=""} 1.0'
-        in text
-    )
+    assert 'penstock_router_requests_total{backend="b",code="200",endpoint="e",reason=""} 1.0' in text
     assert 'requests_total{backend="",code="404",endpoint="",reason="no_route"} 1.0' in text
     assert 'penstock_router_duration_seconds_count{backend="b",endpoint="e"} 1.0' in text
     process.settle()
