@@ -33,6 +33,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.body import BodyTooLong, read_whole
 from penstock_wire.http.client.pool import MAX_ANSWER_BYTES
 from penstock_wire.json_slices import NotJSON, members
 from penstock_wire.process import log
@@ -354,20 +355,16 @@ async def _whole(answer: UpstreamAnswer, deadline: float, timeout: float) -> Res
         deadline: when its end must have come, by the loop's clock.
         timeout: seconds that it had in all, for people.
     """
-    pieces = []
-    size = 0
     try:
         async with asyncio.timeout_at(deadline):
-            while piece := await answer.stream.read():
-                pieces.append(piece)
-                size += len(piece)
-                if size > MAX_ANSWER_BYTES:
-                    raise AnswerUnreadable(f"the model answered more than {MAX_ANSWER_BYTES} bytes")
+            body = await read_whole(answer.stream, MAX_ANSWER_BYTES)
+    except BodyTooLong as error:
+        raise AnswerUnreadable(f"the model answered more than {MAX_ANSWER_BYTES} bytes") from error
     except TimeoutError as error:
         raise UpstreamTimeout(f"no whole answer in {timeout:.3f} s") from error
     finally:
         answer.abort()
-    return Response(answer.status, answer.headers, b"".join(pieces))
+    return Response(answer.status, answer.headers, body)
 
 
 class _Parts:

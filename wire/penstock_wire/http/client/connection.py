@@ -40,6 +40,7 @@ from penstock_wire.http.client.answer import Answer, Body, Carrier, UpstreamTunn
 from penstock_wire.http.client.head import blank_lines_follow, encode_head
 from penstock_wire.http.client.peer_liveness import is_silence, was_reset
 from penstock_wire.http.messages import NO_BODY_STATUS, Interim
+from penstock_wire.timers import EarliestTimer
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Of a body that is collected whole."""
@@ -113,8 +114,7 @@ class Connection(Carrier):
         self._timeout = 0.0
         self._idle_timeout = 0.0
         self._deadline = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
+        self._timer = EarliestTimer(self._look, time.monotonic)
 
     # -- one exchange ---------------------------------------------------------------------------------------
 
@@ -273,14 +273,9 @@ class Connection(Carrier):
 
     def _expect_by(self, deadline: float) -> None:
         self._deadline = deadline
-        if deadline < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = deadline
-            self._timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self._look)
+        self._timer.ring_at(deadline)
 
     def _look(self) -> None:
-        self._timer, self._timer_at = None, math.inf
         if self._deadline == math.inf:
             return
         if self._deadline > time.monotonic():
@@ -315,8 +310,7 @@ class Connection(Carrier):
             self._pool.silent(self)
         else:
             self.fail(self._ended_early(reset=isinstance(error, (ConnectionResetError, BrokenPipeError))))
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self.resume_writing()
 
     def eof_received(self) -> bool:
