@@ -29,6 +29,7 @@ from penstock_wire.control.ca_trust import HEADER, digest
 from penstock_wire.errors import DocumentError
 from penstock_wire.headers import get
 from penstock_wire.http import ClientGone, Exchange, Request, Response, Service
+from penstock_wire.http.body import BodyTooLong, read_whole
 from penstock_wire.http.server.server import H1Front
 from penstock_wire.process import log
 
@@ -295,22 +296,21 @@ class ControlServer:
             return request.body
         if caller.uid in self._receiving:
             raise ReportRefused(429, "too_often", "expected one report at a time, found two")
-        limit, pieces = self._limit(caller, kind), []
-        self._receiving[caller.uid] = size = request.length or 0
+        limit, announced = self._limit(caller, kind), request.length or 0
+
+        def received(size: int) -> None:
+            self._receiving[caller.uid] = max(size, announced)
+            self._check_budget()
+
         try:
-            if size <= limit:
-                self._check_budget()
-                size = 0
-                while size <= limit and (piece := await request.stream.read()):
-                    pieces.append(piece)
-                    size += len(piece)
-                    self._receiving[caller.uid] = max(size, request.length or 0)
-                    self._check_budget()
+            if announced > limit:
+                raise BodyTooLong
+            received(0)
+            return await read_whole(request.stream, limit, received=received)
+        except BodyTooLong:
+            raise ReportRefused(413, "too_large", f"expected at most {limit} bytes") from None
         finally:
-            del self._receiving[caller.uid]
-        if size > limit:
-            raise ReportRefused(413, "too_large", f"expected at most {limit} bytes")
-        return b"".join(pieces)
+            self._receiving.pop(caller.uid, None)
 
     def _check_budget(self) -> None:
         if sum(self._receiving.values()) > BODY_BUDGET:

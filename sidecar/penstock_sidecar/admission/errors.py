@@ -7,9 +7,9 @@ until the queue gets shorter: `RejectionCache` keeps it, and it is told from a r
 
 from __future__ import annotations
 
+from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER
 from penstock_wire.errors import PenstockError, Reason
 
-MAX_RETRY_AFTER = 60.0
 _MAX_KEPT = 1024
 
 

@@ -13,11 +13,12 @@ answer the connection is cut, so that nobody takes a part for the whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
+from penstock_sidecar.interfaces import Open, Send
 from penstock_sidecar.model.answers import from_model
 from penstock_sidecar.protocols.envelope import read_string
 from penstock_sidecar.protocols.envelope_stream import Event, Splitter
@@ -48,10 +49,6 @@ CANCEL_HEADER = PREFIX + b"cancel"
 CANCEL_SECONDS = 5.0
 IDLE_SECONDS = 60.0
 """A stream whose model is silent for longer is cut."""
-
-Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
-"""Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
-Send = Callable[[Request, float], Awaitable[Response]]
 
 
 class Watcher(Protocol):

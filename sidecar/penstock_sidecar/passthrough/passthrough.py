@@ -14,13 +14,13 @@ out of the queue in O(1); with the model, its connection there is closed, so tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.error_responses import ErrorResponder
 from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Throughput
-from penstock_sidecar.interfaces import Counts, RequestPath
+from penstock_sidecar.interfaces import Counts, Open, RequestPath
 from penstock_sidecar.model.answers import failure, from_model, model_reason
 from penstock_sidecar.observer import RequestObserver
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
@@ -55,9 +55,6 @@ STREAM_IDLE_SECONDS = 60.0
 TUNNEL_IDLE_SECONDS = 600.0
 """A tunnel in which nothing goes either way for longer is closed: it has one of `maxOngoingRequests`."""
 MIN_SECONDS = 0.001
-
-Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
-"""Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
 
 
 class RunObserver(RequestObserver, Protocol):
