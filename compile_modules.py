@@ -51,6 +51,7 @@ MODULES: dict[str, Sequence[str]] = {
         "http.server.head_cache",
         "instances_form",
         "json_slices",
+        "timers",
     ),
     "penstock_sidecar": (
         "admission.controller",

@@ -19,6 +19,7 @@ from penstock_operator.api.core import QUANTITY
 from penstock_operator.control.rotation import Lifetimes
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ConfigError, words_of
+from penstock_wire import contract
 from penstock_wire.durations import PATTERN, parse_ms
 from penstock_wire.process import Parser, address
 
@@ -133,9 +134,11 @@ class Config(BaseModel):
     namespace: Annotated[
         str, Field(pattern=rf"^$|{_NAME}", description="Watch this namespace only; empty: all.")
     ] = ""
-    listen: Annotated[str, Field(description="Address of health and metrics, HOST:PORT.")] = "[::]:8015"
+    listen: Annotated[str, Field(description="Address of health and metrics, HOST:PORT.")] = (
+        f"[::]:{contract.OPERATOR_PORT}"
+    )
     reports_listen: Annotated[str, Field(description="Address that takes reports over TLS, HOST:PORT.")] = (
-        "[::]:8016"
+        f"[::]:{contract.REPORTS_PORT}"
     )
     plain_reports: Annotated[
         bool, Field(description="Take reports in plain text, too, at --listen: from pods of older operators.")

@@ -18,9 +18,10 @@ with needs("penstock-router", "router"):
     from prometheus_client import disable_created_metrics
 
     from penstock_router.admin import Admin
-    from penstock_router.beside import Beside
+    from penstock_router.admin_thread import AdminThread
     from penstock_router.router import Router, decode_settings, without_targets
     from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
+    from penstock_wire import contract
     from penstock_wire.access_log import AccessLog, share
     from penstock_wire.control.reporter import Reporter
     from penstock_wire.control.router_settings import RouterSettings
@@ -38,8 +39,15 @@ HOLD_ANSWER_SECONDS = 0.5
 def parser() -> Parser:
     """The flags; each is also an environment variable."""
     flags = Parser(prog="penstock-router", description="Shares requests among backends and their pods.")
-    flags.flag("listen", type=address, default="127.0.0.1:8000", help="the front door, HOST:PORT")
-    flags.flag("admin", type=address, default="127.0.0.1:8001", help="health and metrics, HOST:PORT")
+    flags.flag(
+        "listen", type=address, default=f"127.0.0.1:{contract.ROUTER_PORT}", help="the front door, HOST:PORT"
+    )
+    flags.flag(
+        "admin",
+        type=address,
+        default=f"127.0.0.1:{contract.ROUTER_ADMIN_PORT}",
+        help="health and metrics, HOST:PORT",
+    )
     flags.flag("settings", type=Path, default=None, help="settings file, JSON or YAML")
     flags.flag("report-to", default="", help="URL of the operator's control server")
     flags.flag("report-ca", type=Path, default=None, help="authorities that may sign its certificate")
@@ -74,8 +82,8 @@ class Process:
             upstream=self._upstream,
             random_source=source_of_chance,
             clock=asyncio.get_running_loop().time,
-            pod=os.environ.get("PENSTOCK_POD", ""),
-            uid=os.environ.get("PENSTOCK_POD_UID", ""),
+            pod=os.environ.get(contract.POD_ENV, ""),
+            uid=os.environ.get(contract.POD_UID_ENV, ""),
             slices_synced=lambda: self._watch is None or self._watch.synced,
             news=self._report_now,
             access=AccessLog(arguments.access_log),
@@ -83,7 +91,7 @@ class Process:
         api = ApiServer.in_cluster(
             url=arguments.kube_api,
             account=arguments.service_account,
-            namespace=os.environ.get("PENSTOCK_NAMESPACE", ""),
+            namespace=os.environ.get(contract.NAMESPACE_ENV, ""),
         )
         self._watch = (
             None
@@ -91,7 +99,7 @@ class Process:
             else SliceWatch(api, changed=self._router.pods.set_slices, random_source=source_of_chance)
         )
         admin = Admin(self._router)
-        self._admin = Beside(admin.probe, admin.handle)
+        self._admin = AdminThread(admin.probe, admin.handle)
         self._source = SettingsSource(
             path=arguments.settings,
             # NB: without an operator a person wrote the file.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock_router.router import JSON, Router
+from penstock_wire.contract import LIVE_PATH, READY_PATH
 from penstock_wire.control import router_settings
 from penstock_wire.control.router_settings import RouterSettings
 from penstock_wire.errors import PenstockError, Reason
@@ -31,12 +32,12 @@ class Admin:
             request: the request.
             still: the router's event loop stands still.
         """
-        if request.method not in ("GET", "HEAD") or request.path not in ("/livez", "/readyz"):
+        if request.method not in ("GET", "HEAD") or request.path not in (LIVE_PATH, READY_PATH):
             return None
         if still:
             return PenstockError(Reason.NOT_READY, "the router's event loop stands still").response()
         state = self._router.state()
-        if request.path == "/livez" or state == "ready":
+        if request.path == LIVE_PATH or state == "ready":
             return Response(status=200, headers=TEXT, body=b"ok\n")
         reason = Reason.DRAINING if state == "draining" else Reason.NOT_READY
         return PenstockError(reason, f"expected state ready, found {state}").response()

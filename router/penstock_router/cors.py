@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock_router.edge import BACKEND
+from penstock_router.header_policy import BACKEND
 from penstock_wire.control.router_settings import ANY_ORIGIN, Cors
 from penstock_wire.headers import FROM_CLIENT, REASON, REQUEST_ID, Headers, get
 from penstock_wire.http import Request, Response

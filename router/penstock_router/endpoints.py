@@ -1,4 +1,4 @@
-"""The state of one endpoint in one router: its settings, its draw by weight, what it holds, its totals."""
+"""The state of one endpoint in one router: its settings, its choice by weight, what it holds, its totals."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from penstock_router import cors
-from penstock_router.choice import Draw
-from penstock_router.holding import MAX_HELD_BYTES, Gate, Line, Place, Waiter
+from penstock_router.hold_queue import MAX_HELD_BYTES, HoldQueue, Permit, ReleaseWindow, Waiter
+from penstock_router.load_balancing import WeightedSelector
 from penstock_router.pods import Pod, Pods
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.control.report import BackendTotals
@@ -49,7 +49,7 @@ class EndpointState:
         settings: its settings; `update` replaces them whole.
         pods: all pods the router knows.
         clock: the event loop's time, seconds.
-        random_source: for the draw.
+        random_source: for the choice of a backend.
         on_held: is called when a request is held while none was.
     """
 
@@ -63,13 +63,13 @@ class EndpointState:
         on_held: Callable[[], None],
     ) -> None:
         self.settings = settings
-        self.line = Line()
+        self.held = HoldQueue()
         self.totals: dict[str, Totals] = {}
         self._pods = pods
         self._clock = clock
         self._on_held = on_held
-        self._draw = Draw(random_source)
-        self._gates: dict[str, Gate] = {}
+        self._selector = WeightedSelector(random_source)
+        self._windows: dict[str, ReleaseWindow] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._removed = False
         self._holds_ended: PenstockError | None = None
@@ -116,9 +116,9 @@ class EndpointState:
     def end_holds(self, error: PenstockError) -> None:
         """Answer all that is held with an error, and what would be held from now on."""
         self._holds_ended = error
-        for backend in self.line.backends():
-            for waiter in self.line.waiters(backend):
-                self.line.leave(waiter)
+        for backend in self.held.backends():
+            for waiter in self.held.waiters(backend):
+                self.held.leave(waiter)
                 if not waiter.future.done():
                     waiter.future.set_exception(error)
 
@@ -133,28 +133,28 @@ class EndpointState:
             for backend in self.settings.backends
             if backend.weight > 0 and self._pods.exists(backend.name)
         }
-        self._draw.set_weights(weights)
-        for backend in self.line.backends():
+        self._selector.set_weights(weights)
+        for backend in self.held.backends():
             if backend in weights or (backend is None and not weights):
                 continue
-            for waiter in self.line.waiters(backend):
-                self.line.leave(waiter)
-                waiter.backend = self._draw.next()
+            for waiter in self.held.waiters(backend):
+                self.held.leave(waiter)
+                waiter.backend = self._selector.next()
                 self._join(waiter)
-        for backend in self.line.backends():
+        for backend in self.held.backends():
             self._let_go(backend)
 
-    async def place(
+    async def acquire(
         self,
         *,
         size: int,
-        turn: int,
+        sequence: int,
         arrived: float,
         deadline: float | None,
         backend: str | None,
         again: bool = False,
         for_room: bool = False,
-    ) -> Place:
+    ) -> Permit:
         """Get the right to send: at once where a pod can be reached and nobody waits, else after a hold.
 
         A backend whose pods are ready but cannot be reached is tried at once as well where nobody waits for
@@ -162,7 +162,7 @@ class EndpointState:
 
         Args:
             size: bytes of the body.
-            turn: the request's place by arrival among all.
+            sequence: the request's number by arrival among all.
             arrived: when the request arrived.
             deadline: the client's own deadline, which counts while it is held, too; None for none.
             backend: the backend that was drawn for it before, None to draw.
@@ -175,49 +175,49 @@ class EndpointState:
         """
         if self._removed:
             raise no_such_endpoint(self.name)
-        if backend is None or backend not in self._draw.weights:
-            backend = self._draw.next()
-        gate = self._gates.get(backend) if backend is not None else None
-        asks = (gate is not None and gate.full) or not (backend is None or self.line.length(backend))
+        if backend is None or backend not in self._selector.weights:
+            backend = self._selector.next()
+        window = self._windows.get(backend) if backend is not None else None
+        asks = (window is not None and window.full) or not (backend is None or self.held.length(backend))
         if backend is not None and asks and not for_room:
-            free = gate is None or gate.full or gate.paused_until <= self._clock()
+            free = window is None or window.full or window.paused_until <= self._clock()
             if free and (
                 self._pods.reaches(backend)
                 or (not again and not self.may_hold(arrived, size) and self._pods.available(backend))
             ):
-                return Place(backend=backend)
-        future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
-        waiter = Waiter(future=future, backend=backend, size=size, since=arrived, turn=turn)
+                return Permit(backend=backend)
+        future: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
+        waiter = Waiter(future=future, backend=backend, size=size, since=arrived, sequence=sequence)
         return await self._hold(waiter, deadline=deadline, again=again, for_room=for_room)
 
-    def connected(self, place: Place) -> None:
-        """The request that had a place has a connection: a probe has found out what it was to."""
-        if place.gate is not None and place.gate.probe is place:
-            place.gate.probe = None
-            self._let_go(place.backend)
+    def connected(self, permit: Permit) -> None:
+        """The request with a permit has a connection: a probe has found out what it was to."""
+        if permit.window is not None and permit.window.probe is permit:
+            permit.window.probe = None
+            self._let_go(permit.backend)
 
-    def give_back(self, place: Place, *, answered: bool, queue_full: bool = False) -> None:
-        """The request that had a place is done with it.
+    def give_back(self, permit: Permit, *, answered: bool, queue_full: bool = False) -> None:
+        """The request with a permit is done with it.
 
         Args:
-            place: what `place` returned.
+            permit: what `acquire` returned.
             answered: a pod took and answered it.
             queue_full: a pod refused it for a full queue.
         """
-        gate = place.gate
-        if gate is None:
+        window = permit.window
+        if window is None:
             return
-        if gate.probe is place:
-            gate.probe = None
+        if window.probe is permit:
+            window.probe = None
         if queue_full:
-            gate.refused(place, self._clock())
+            window.refused(permit, self._clock())
         elif answered:
-            gate.answered(place, self._clock())
+            window.answered(permit, self._clock())
         else:
-            gate.ended(place)
-        self._let_go(place.backend)
-        if self._gates.get(place.backend) is gate:
-            self._forget_idle_gate(place.backend)
+            window.ended(permit)
+        self._let_go(permit.backend)
+        if self._windows.get(permit.backend) is window:
+            self._forget_idle_window(permit.backend)
 
     def may_hold(self, arrived: float, size: int | None) -> bool:
         """Whether a request may be held, for its time and the room that there is.
@@ -231,24 +231,24 @@ class EndpointState:
 
     def held_by_backend(self) -> dict[str, int]:
         """How many requests are held, by backend; "" where the endpoint has none."""
-        return {backend or "": self.line.length(backend) for backend in self.line.backends()}
+        return {backend or "": self.held.length(backend) for backend in self.held.backends()}
 
     def _policy(self) -> cors.Policy | None:
         settings = self.settings
         return None if settings.cors is None else cors.Policy(settings.cors, settings.methods)
 
     def _has_room(self, size: int) -> bool:
-        fits = self.line.bytes + size <= MAX_HELD_BYTES
-        return fits and self.line.count < self.settings.cold_start.max_pending
+        fits = self.held.bytes + size <= MAX_HELD_BYTES
+        return fits and self.held.count < self.settings.cold_start.max_pending
 
-    async def _hold(self, waiter: Waiter, *, deadline: float | None, again: bool, for_room: bool) -> Place:
+    async def _hold(self, waiter: Waiter, *, deadline: float | None, again: bool, for_room: bool) -> Permit:
         if self._holds_ended is not None:
             raise self._holds_ended
         cold = self.settings.cold_start
         if not again and not self._has_room(waiter.size):
             raise HoldOver(
                 Reason.COLD_START_FULL,
-                f"{self.line.count} requests of endpoint {self.name} wait for a pod already, "
+                f"{self.held.count} requests of endpoint {self.name} wait for a pod already, "
                 f"of at most {cold.max_pending} and {MAX_HELD_BYTES} bytes",
                 retry_after=COLD_RETRY_AFTER_SECONDS,
             )
@@ -257,57 +257,57 @@ class EndpointState:
         by_client = deadline is not None and deadline < patience
         if (again or for_room) and until <= self._clock():
             raise self._too_long(waiter, by_client=by_client)
-        first = not self.line.count
+        first = not self.held.count
         if for_room and waiter.backend is not None:
-            gate = self._gates.get(waiter.backend)
-            if gate is None:
-                gate = self._gates[waiter.backend] = Gate()
-                gate.see_warm_pods(self._pods.reachable(waiter.backend), self._clock())
-            gate.full = True
+            window = self._windows.get(waiter.backend)
+            if window is None:
+                window = self._windows[waiter.backend] = ReleaseWindow()
+                window.see_warm_pods(self._pods.reachable(waiter.backend), self._clock())
+            window.full = True
         self._join(waiter)
         if first and not for_room:
             self._on_held()
         self._let_go(waiter.backend)
-        place: Place | None = None
+        permit: Permit | None = None
         try:
             async with asyncio.timeout_at(until):
-                place = await waiter.future
+                permit = await waiter.future
         except TimeoutError:
             raise self._too_long(waiter, by_client=by_client) from None
         finally:
             # Time may be over, or the client gone, in the same turn of the loop that let it go.
-            if place is None:
-                if not self.line.leave(waiter):
+            if permit is None:
+                if not self.held.leave(waiter):
                     self._take_back(waiter.future)
                 if waiter.backend is not None:
-                    self._forget_idle_gate(waiter.backend)
-        return place
+                    self._forget_idle_window(waiter.backend)
+        return permit
 
     def _join(self, waiter: Waiter) -> None:
-        self.line.join(waiter)
+        self.held.join(waiter)
         if waiter.backend is not None:
             self._pods.await_room(waiter.backend, self._take_room)
 
     def _take_room(self, backend: str, pod: Pod) -> bool:
-        """See `pods.TakeRoom`. A line that waits for a first pod, and not for room, takes none."""
-        gate = self._gates.get(backend)
-        if gate is None or not gate.full:
+        """See `pods.TakeRoom`. Where requests wait for a first pod, and not for room, none is taken."""
+        window = self._windows.get(backend)
+        if window is None or not window.full:
             return False
-        return self._pass(backend, gate, pod) is not None
+        return self._pass(backend, window, pod) is not None
 
-    def _forget_idle_gate(self, backend: str) -> None:
-        gate = self._gates.get(backend)
-        if gate is None or gate.out or self.line.length(backend):
+    def _forget_idle_window(self, backend: str) -> None:
+        window = self._windows.get(backend)
+        if window is None or window.out or self.held.length(backend):
             return
-        if gate.paused_until <= self._clock():  # else the refused request is about to come back to it
-            del self._gates[backend]
+        if window.paused_until <= self._clock():  # else the refused request is about to come back to it
+            del self._windows[backend]
 
-    def _take_back(self, future: asyncio.Future[Place]) -> None:
+    def _take_back(self, future: asyncio.Future[Permit]) -> None:
         if future.done() and not future.cancelled() and future.exception() is None:
-            place = future.result()
-            self.give_back(place, answered=False)
-            if place.pod is not None:
-                self._pods.freed(place.backend, place.pod)
+            permit = future.result()
+            self.give_back(permit, answered=False)
+            if permit.pod is not None:
+                self._pods.freed(permit.backend, permit.pod)
 
     def _too_long(self, waiter: Waiter, *, by_client: bool) -> HoldOver:
         waited = self._clock() - waiter.since
@@ -327,27 +327,27 @@ class EndpointState:
         )
 
     def _let_go(self, backend: str | None) -> None:
-        """Let go of as many of a backend's held requests as its gate allows."""
-        if backend is None or not self.line.length(backend):
+        """Let go of as many of a backend's held requests as its window allows."""
+        if backend is None or not self.held.length(backend):
             return
         now = self._clock()
-        gate = self._gates.setdefault(backend, Gate())
+        window = self._windows.setdefault(backend, ReleaseWindow())
         reachable = self._pods.reachable(backend)
-        gate.see_pods(reachable)
+        window.see_pods(reachable)
         # Pods that appear or are reached and answers that come call again; a pause, or the time until a pod
         # is asked again, ends by itself.
         again_at: float | None
         if reachable:
-            while gate.may_pass(now) and self._pass(backend, gate):
+            while window.may_pass(now) and self._pass(backend, window):
                 pass
-            again_at = gate.paused_until
+            again_at = window.paused_until
         else:
             again_at = self._pods.next_try_at(backend)
             if again_at is not None:
-                again_at = max(again_at, gate.paused_until)
-                if again_at <= now and gate.probe is None:
-                    gate.probe = self._pass(backend, gate)
-        if again_at is None or again_at <= now or not self.line.length(backend):
+                again_at = max(again_at, window.paused_until)
+                if again_at <= now and window.probe is None:
+                    window.probe = self._pass(backend, window)
+        if again_at is None or again_at <= now or not self.held.length(backend):
             return
         timer = self._timers.get(backend)
         if timer is not None and timer.when() <= again_at:
@@ -357,15 +357,15 @@ class EndpointState:
         loop = asyncio.get_running_loop()
         self._timers[backend] = loop.call_at(again_at, self._timer, backend)
 
-    def _pass(self, backend: str, gate: Gate, pod: Pod | None = None) -> Place | None:
-        """Let the first of a backend's line go, to a pod or to any; None where nobody is left in it."""
-        while (waiter := self.line.head(backend)) is not None:
-            self.line.leave(waiter)
+    def _pass(self, backend: str, window: ReleaseWindow, pod: Pod | None = None) -> Permit | None:
+        """Let the first request held for a backend go, to a pod or to any; None where none is left."""
+        while (waiter := self.held.head(backend)) is not None:
+            self.held.leave(waiter)
             if not waiter.future.done():  # else its client leaves, or its time ends, in this turn of the loop
-                gate.passed()
-                place = Place(backend=backend, gate=gate, epoch=gate.epoch, pod=pod)
-                waiter.future.set_result(place)
-                return place
+                window.passed()
+                permit = Permit(backend=backend, window=window, epoch=window.epoch, pod=pod)
+                waiter.future.set_result(permit)
+                return permit
         return None
 
     def _timer(self, backend: str) -> None:

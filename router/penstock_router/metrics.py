@@ -41,7 +41,7 @@ class Metrics:
         self._requests = Counter(
             "penstock_router_requests",
             "Requests answered; code 499: the client left before.",
-            ["endpoint", "backend", "code", "reason", "mirror"],
+            ["endpoint", "backend", "code", "reason"],
             registry=self._registry,
         )
         self._duration = Histogram(
@@ -67,7 +67,7 @@ class Metrics:
 
     def answered(self, *, endpoint: str, backend: str, code: str, reason: str, seconds: float) -> None:
         """Count a request."""
-        self._requests.labels(endpoint, backend, code, reason, "false").inc()
+        self._requests.labels(endpoint, backend, code, reason).inc()
         if endpoint:
             self._duration.labels(endpoint, backend).observe(seconds)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 
-from penstock_router.choice import better_of_two
-from penstock_router.slices import Address
+from penstock_router.endpoint_slices import Address
+from penstock_router.load_balancing import better_of_two
 from penstock_wire.process import log
 
 QUEUE_FRESH_SECONDS = 2.0

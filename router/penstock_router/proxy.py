@@ -1,6 +1,6 @@
 """One request, from the edge to a pod and back.
 
-The steps: the method, a place (`endpoints`), a pod (`pods`), one try, and another try on another pod only
+The steps: the method, a permit (`endpoints`), a pod (`pods`), one try, and another try on another pod only
 where nothing was executed: no connection could be made, the pod had ended the kept one before it read the
 request, or the sidecar marked its refusal as not admitted.
 A connection that could not be made is no try of the client's where the request may be held: it waits until
@@ -17,7 +17,8 @@ import itertools
 from collections.abc import Callable
 
 from penstock_router.cors import is_preflight
-from penstock_router.edge import (
+from penstock_router.endpoints import EndpointState, HoldOver
+from penstock_router.header_policy import (
     allows,
     inward,
     one_hop_less,
@@ -26,11 +27,10 @@ from penstock_router.edge import (
     request_id,
     with_time,
 )
-from penstock_router.endpoints import EndpointState, HoldOver
-from penstock_router.holding import Place
+from penstock_router.hold_queue import Permit
 from penstock_router.metrics import Metrics
-from penstock_router.passing import receive
 from penstock_router.pods import Pod, Pods
+from penstock_router.response_body import receive
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason, bad_timeout
 from penstock_wire.headers import NOT_ADMITTED, QUEUE, REASON, Headers, get, timeout_ms
@@ -54,7 +54,7 @@ SAME_POD_PAUSE_SECONDS = 0.1
 """Before the only pod of a backend, which could not be reached, is tried again where there is no room in the
 hold."""
 TELLING_SECONDS = 0.2
-"""A connection that was not made in less, since the request had no more time, says nothing of the pod."""
+"""A connect attempt cut short in less by the request's own deadline is not held against the pod."""
 UNREAD_SECONDS = 1.0
 """A pod that ends a kept connection just when a request is sent on it says so within less. A reset that comes
 later may be another's, who has the pod's address by now."""
@@ -67,7 +67,7 @@ _REASONS = {reason.value.encode(): reason.value for reason in Reason}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Refused:
+class Unexecuted:
     """A try that was surely not executed.
 
     Args:
@@ -97,14 +97,14 @@ class Refused:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class Exchange:
+class ProxiedRequest:
     """One client's request on its way.
 
     Args:
         state: its endpoint.
         request: as it came, its target without the route.
         identity: its `x-request-id`.
-        turn: its place by arrival among all requests.
+        sequence: its number by arrival among all requests.
         arrived: when it came, in seconds of the router's clock.
         headers: the fields for a sidecar.
         client_deadline: the client's own deadline; None for none.
@@ -115,7 +115,7 @@ class Exchange:
     state: EndpointState
     request: Request
     identity: str
-    turn: int
+    sequence: int
     arrived: float
     headers: Headers
     client_deadline: float | None
@@ -132,11 +132,11 @@ def _nothing() -> None:
     """Nothing is to be done."""
 
 
-def _last_hop(exchange: Exchange) -> Response:
+def _last_hop(proxied: ProxiedRequest) -> Response:
     """The answer to an `OPTIONS` or `TRACE` that was to come as far as here and no further."""
-    methods = exchange.state.settings.methods or tuple(sorted(METHODS.values()))
+    methods = proxied.state.settings.methods or tuple(sorted(METHODS.values()))
     allow = (b"allow", ", ".join(name for name in methods if name != "TRACE").encode())
-    if exchange.request.method == "OPTIONS":
+    if proxied.request.method == "OPTIONS":
         return Response(204, (allow,))
     # NB: RFC 9110 section 9.3.8 lets a server echo the request, with fields that a page must not read.
     raise PenstockError(Reason.METHOD_NOT_ALLOWED, "the router does not echo requests", headers=(allow,))
@@ -170,7 +170,7 @@ class Proxy:
         self._metrics = metrics
         self._clock = clock
         self._pod = pod
-        self._turns = itertools.count()
+        self._sequences = itertools.count()
 
     async def serve(self, state: EndpointState, request: Request) -> Response:
         """Answer a request of an endpoint.
@@ -182,11 +182,11 @@ class Proxy:
         arrived = self._clock()
         identity = request_id(request.headers)
         client_ms = timeout_ms(request.headers)
-        exchange = Exchange(
+        proxied = ProxiedRequest(
             state=state,
             request=request,
             identity=identity,
-            turn=next(self._turns),
+            sequence=next(self._sequences),
             arrived=arrived,
             headers=inward(request.headers, identity=identity),
             client_deadline=None if client_ms is None else arrived + client_ms / 1000,
@@ -194,21 +194,21 @@ class Proxy:
         code, reason = CLIENT_GONE, Reason.CLIENT_GONE.value
         answer: Response | None = None
         try:
-            answer = await self._answer(exchange)
+            answer = await self._answer(proxied)
             other = MODEL_ANSWER if answer.status >= 400 else ""
             code, reason = str(answer.status), _REASONS.get(get(answer.headers, REASON) or b"", other)
-            answer = outward(answer, identity=identity, backend=exchange.backend)
+            answer = outward(answer, identity=identity, backend=proxied.backend)
             if state.cors is not None:
                 answer.headers = state.cors.marked(answer.headers, request.headers)
             return answer
         finally:
-            if exchange.backend:
-                totals = state.of_backend(exchange.backend)
+            if proxied.backend:
+                totals = state.of_backend(proxied.backend)
                 totals.requests += 1
                 totals.codes[code] += 1
             self._metrics.answered(
                 endpoint=state.name,
-                backend=exchange.backend,
+                backend=proxied.backend,
                 code=code,
                 reason=reason,
                 seconds=self._clock() - arrived,
@@ -222,7 +222,7 @@ class Proxy:
                 seconds=self._clock() - arrived,
                 received=len(request.body),
                 endpoint=state.name,
-                backend=exchange.backend,
+                backend=proxied.backend,
             )
 
     def problem(self, error: PenstockError, request: Request) -> Response:
@@ -243,53 +243,53 @@ class Proxy:
         )
         return outward(answer, identity=identity, backend="")
 
-    async def _answer(self, exchange: Exchange) -> Response:
+    async def _answer(self, proxied: ProxiedRequest) -> Response:
         try:
-            return await self._exchange(exchange)
+            return await self._forward(proxied)
         except PenstockError as error:
             problem = error
         except Exception as error:  # whatever it was, the client gets an answer
-            log("request failed", level="error", error=repr(error), request_id=exchange.identity)
+            log("request failed", level="error", error=repr(error), request_id=proxied.identity)
             problem = PenstockError(Reason.INTERNAL, "the router failed to handle the request")
-        return problem.response(request_id=exchange.identity, backend=exchange.backend, pod=self._pod)
+        return problem.response(request_id=proxied.identity, backend=proxied.backend, pod=self._pod)
 
-    async def _exchange(self, exchange: Exchange) -> Response:
-        state = exchange.state
-        if exchange.request.upgrade.lower() == b"websocket":
+    async def _forward(self, proxied: ProxiedRequest) -> Response:
+        state = proxied.state
+        if proxied.request.upgrade.lower() == b"websocket":
             detail = f"expected an HTTP request for endpoint {state.name}, found one for a WebSocket; "
             raise PenstockError(Reason.NOT_IMPLEMENTED, detail + "the Service of a backend carries them")
-        preflight = is_preflight(exchange.request)
+        preflight = is_preflight(proxied.request)
         if preflight and state.cors is not None:
-            return state.cors.preflight(exchange.request)
-        if not preflight and not allows(state.settings, exchange.request.method):
+            return state.cors.preflight(proxied.request)
+        if not preflight and not allows(state.settings, proxied.request.method):
             allowed = ", ".join(state.settings.methods)
             raise PenstockError(
                 Reason.METHOD_NOT_ALLOWED,
-                f"endpoint {state.name} takes {allowed}, found {exchange.request.method}",
+                f"endpoint {state.name} takes {allowed}, found {proxied.request.method}",
                 headers=((b"allow", allowed.encode()),),
             )
-        if exchange.client_deadline is not None and exchange.client_deadline < exchange.arrived:
+        if proxied.client_deadline is not None and proxied.client_deadline < proxied.arrived:
             # NB: only what cannot be read is below zero (`timeout_ms`).
-            raise bad_timeout(exchange.request.headers)
-        forwarded = one_hop_less(exchange.request.method, exchange.headers)
+            raise bad_timeout(proxied.request.headers)
+        forwarded = one_hop_less(proxied.request.method, proxied.headers)
         if forwarded is None:
-            return _last_hop(exchange)
-        exchange.headers = forwarded
+            return _last_hop(proxied)
+        proxied.headers = forwarded
         tried: list[Pod] = []
         asked: list[Pod] = []  # for room, since it was held last; they are many where each takes its time
-        refused: Refused | None = None
-        full: Refused | None = None  # the last refusal for want of room
+        unexecuted: Unexecuted | None = None
+        full: Unexecuted | None = None  # the last refusal for want of room
         for_room = False
         tries = 0
         again = False  # it has had room in the hold, or a pod that drains
         while True:
             try:
-                place = await state.place(
-                    size=len(exchange.request.body),
-                    turn=exchange.turn,
-                    arrived=exchange.arrived,
-                    deadline=(exchange.deadline if full is not None else None) or exchange.client_deadline,
-                    backend=exchange.backend or None,
+                permit = await state.acquire(
+                    size=len(proxied.request.body),
+                    sequence=proxied.sequence,
+                    arrived=proxied.arrived,
+                    deadline=(proxied.deadline if full is not None else None) or proxied.client_deadline,
+                    backend=proxied.backend or None,
                     again=again,
                     for_room=for_room,
                 )
@@ -299,87 +299,87 @@ class Proxy:
                 return self._give_up(full)
             if for_room:
                 asked.clear()
-            if place.gate is not None:
+            if permit.window is not None:
                 again = True
                 if full is None:
-                    exchange.deadline = None  # its time begins when it leaves the hold
+                    proxied.deadline = None  # its time begins when it leaves the hold
             answered = queue_full = False
             try:
-                exchange.backend = place.backend
-                if place.gate is not None and refused is not None and refused.answer is None:
+                proxied.backend = permit.backend
+                if permit.window is not None and unexecuted is not None and unexecuted.answer is None:
                     tried.clear()  # much may have changed in the hold
-                if place.probes:
-                    pod = self._pods.pick_probe(place.backend)
+                if permit.probes:
+                    pod = self._pods.pick_probe(permit.backend)
                 else:
-                    pod = place.pod or self._pods.pick(place.backend, without=[*tried, *asked])
+                    pod = permit.pod or self._pods.pick(permit.backend, without=[*tried, *asked])
                 if pod is None:
-                    if refused is not None and refused.is_load:
-                        return self._give_up(refused)
+                    if unexecuted is not None and unexecuted.is_load:
+                        return self._give_up(unexecuted)
                     # The pods went away since, or there is only the one that could not be reached.
                     tried.clear()
                     asked.clear()
                     await asyncio.sleep(SAME_POD_PAUSE_SECONDS)
                     continue
                 tries += 1
-                outcome = await self._try(exchange, pod, place)
+                outcome = await self._try(proxied, pod, permit)
                 if isinstance(outcome, Response):
                     answered = True
                     return outcome
-                refused = outcome
-                queue_full = refused.is_for_room
+                unexecuted = outcome
+                queue_full = unexecuted.is_for_room
             finally:
-                state.give_back(place, answered=answered, queue_full=queue_full)
+                state.give_back(permit, answered=answered, queue_full=queue_full)
             if queue_full:
-                full = refused
+                full = unexecuted
                 tries -= 1
                 asked.append(pod)
-                for_room = not self._pods.has_room(place.backend, without=[*tried, *asked])
+                for_room = not self._pods.has_room(permit.backend, without=[*tried, *asked])
                 if not for_room:
-                    self._again(exchange, refused)
+                    self._again(proxied, unexecuted)
                 continue
             for_room = False
-            if refused.answer is not None:
+            if unexecuted.answer is not None:
                 again = True
-            elif refused.is_connecting and state.may_hold(
-                exchange.arrived, None if again else len(exchange.request.body)
+            elif unexecuted.is_connecting and state.may_hold(
+                proxied.arrived, None if again else len(proxied.request.body)
             ):
                 tries -= 1
-                exchange.deadline = None  # its time begins with a connection
+                proxied.deadline = None  # its time begins with a connection
             if tries > state.settings.retries:
-                return self._give_up(refused)
+                return self._give_up(unexecuted)
             tried.append(pod)
-            self._again(exchange, refused)
+            self._again(proxied, unexecuted)
 
-    def _again(self, exchange: Exchange, refused: Refused) -> None:
+    def _again(self, proxied: ProxiedRequest, unexecuted: Unexecuted) -> None:
         """Count a further try."""
-        exchange.state.of_backend(exchange.backend).retries += 1
-        self._metrics.retried(refused.reason)
+        proxied.state.of_backend(proxied.backend).retries += 1
+        self._metrics.retried(unexecuted.reason)
 
-    async def _try(self, exchange: Exchange, pod: Pod, place: Place) -> Response | Refused:
+    async def _try(self, proxied: ProxiedRequest, pod: Pod, permit: Permit) -> Response | Unexecuted:
         now = self._clock()
-        if exchange.deadline is None:
-            exchange.deadline = now + exchange.state.settings.timeout_ms / 1000
-            if exchange.client_deadline is not None:
-                exchange.deadline = min(exchange.deadline, exchange.client_deadline)
-        left = exchange.deadline - now
+        if proxied.deadline is None:
+            proxied.deadline = now + proxied.state.settings.timeout_ms / 1000
+            if proxied.client_deadline is not None:
+                proxied.deadline = min(proxied.deadline, proxied.client_deadline)
+        left = proxied.deadline - now
         if left <= 0:
             raise PenstockError(Reason.DEADLINE, "the request's time was over before a pod could be asked")
         request = Request(
-            method=exchange.request.method,
-            target=exchange.request.target,
-            headers=with_time(exchange.headers, left),
-            body=exchange.request.body,
-            interim=exchange.interim,
+            method=proxied.request.method,
+            target=proxied.request.target,
+            headers=with_time(proxied.headers, left),
+            body=proxied.request.body,
+            interim=proxied.interim,
         )
         address = pod.address
 
         def connected() -> None:
             self._pods.reached(pod)
-            exchange.state.connected(place)
+            proxied.state.connected(permit)
 
         def done() -> None:
             pod.ends()
-            self._pods.freed(place.backend, pod)
+            self._pods.freed(permit.backend, pod)
 
         pod.begins()
         over = done
@@ -388,7 +388,7 @@ class Proxy:
                 address.host, address.port, request, timeout=left, connected=connected
             )
             over = _nothing  # from here on the answer's reader calls it
-            seconds = exchange.deadline - self._clock()
+            seconds = proxied.deadline - self._clock()
             refuses = get(opened.headers, NOT_ADMITTED) is not None
             answer = await receive(
                 opened,
@@ -401,12 +401,12 @@ class Proxy:
             if isinstance(error, ConnectTimeout) and self._clock() - now < TELLING_SECONDS:
                 raise PenstockError(Reason.DEADLINE, str(error)) from error
             self._pods.failed(pod, str(error))
-            return Refused(CONNECT_FAILED, None, str(error))
+            return Unexecuted(CONNECT_FAILED, None, str(error))
         except UpstreamTimeout as error:
             raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
         except ConnectionLost as error:
             if isinstance(error, RequestUnread) and self._clock() - now < UNREAD_SECONDS:
-                return Refused(CONNECTION_CLOSED, None, str(error))
+                return Unexecuted(CONNECTION_CLOSED, None, str(error))
             if isinstance(error, PeerSilent):
                 pod.silent(self._clock())
             unreadable = isinstance(error, AnswerUnreadable)
@@ -429,11 +429,11 @@ class Proxy:
             self._pods.full(pod)
         if answer.stream is not None:  # no sidecar's: its refusals are short
             answer = Response(answer.status, answer.headers)
-        return Refused(word, answer)
+        return Unexecuted(word, answer)
 
     @staticmethod
-    def _give_up(refused: Refused) -> Response:
+    def _give_up(unexecuted: Unexecuted) -> Response:
         """The answer when no try is left: the sidecar's own refusal, else that no pod could be reached."""
-        if refused.answer is not None:
-            return refused.answer
-        raise PenstockError(Reason.MODEL_UNREACHABLE, refused.detail)
+        if unexecuted.answer is not None:
+            return unexecuted.answer
+        raise PenstockError(Reason.MODEL_UNREACHABLE, unexecuted.detail)

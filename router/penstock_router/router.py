@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from penstock_router.edge import under_route
+from penstock_router.endpoint_slices import parse_target
 from penstock_router.endpoints import EndpointState, no_such_endpoint
+from penstock_router.header_policy import under_route
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pods
 from penstock_router.ports import Ports, owners
 from penstock_router.proxy import Proxy
 from penstock_router.routes import ROUTES_PATH, RouteTable
-from penstock_router.slices import parse_target
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
 from penstock_wire.control import report, router_settings
@@ -215,13 +215,13 @@ class Router:
         now = self._clock()
         endpoints = {}
         for name, state in self._endpoints.items():
-            oldest = state.line.oldest()
+            oldest = state.held.oldest()
             error = self._port_error(state.settings)
             port = state.settings.port
             endpoints[name] = report.EndpointReport(
                 listening=not error and (not port or port in self.ports.bound),
                 error=error,
-                held=state.line.count,
+                held=state.held.count,
                 oldest_held_ms=0 if oldest is None else max(0, int((now - oldest) * 1000)),
                 backends={backend: totals.report() for backend, totals in state.totals.items()},
             )

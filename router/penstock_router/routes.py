@@ -11,9 +11,10 @@ import dataclasses
 from collections.abc import Iterable
 from urllib.parse import unquote
 
+from penstock_wire import contract
 from penstock_wire.control.router_settings import Endpoint
 
-ROUTES_PATH = "/-/routes"
+ROUTES_PATH = f"{contract.OWN_PATHS}routes"
 """The one path that the front door answers itself."""
 
 Segments = tuple[str, ...]

@@ -23,7 +23,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from penstock_router.slices import SELECTOR, Address, merge
+from penstock_router.endpoint_slices import SELECTOR, Address, merge
 from penstock_wire.process import log
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -27,6 +27,7 @@ with needs("penstock.serve", "sdk"):
     from penstock.model import Model
     from penstock.server import ModelServer
     from penstock.target import Served, Target, find
+    from penstock_wire import contract
     from penstock_wire.addresses import join
     from penstock_wire.errors import set_origin
     from penstock_wire.http.server.server import H1Front
@@ -37,9 +38,6 @@ THREADS = 64
 
 MAX_BODY_BYTES = (1024 + 64) * 1024 * 1024
 """The largest maxBatchBytes of a BatchPolicy, and room for what is around the items."""
-
-RECONFIGURE_ENV = "PENSTOCK_RECONFIGURE_SECRET"
-"""Environment variable with what a userConfig must come with; the pod's sidecar has it, too."""
 
 STOP_SECONDS = 25.0
 """How long calls under way may go on after SIGTERM."""
@@ -55,9 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     options = _parse(argv)
-    set_origin(backend=os.environ.get("PENSTOCK_BACKEND", ""), pod=os.environ.get("PENSTOCK_POD", ""))
+    set_origin(backend=os.environ.get(contract.BACKEND_ENV, ""), pod=os.environ.get(contract.POD_ENV, ""))
     # Taken out of the environment before the target's code runs, which may show its environment to others.
-    secret = os.environ.pop(RECONFIGURE_ENV, "")
+    secret = os.environ.pop(contract.RECONFIGURE_SECRET_ENV, "")
     try:
         target = find(options.target, options.init_kwargs)
     except Exception as error:
@@ -72,7 +70,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("target", help="what to serve: module:Class or module:function")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
-        "--port", type=int, default=8080, help="port to listen on, 0 = a free one (%(default)s)"
+        "--port",
+        type=int,
+        default=contract.MODEL_PORT,
+        help="port to listen on, 0 = a free one (%(default)s)",
     )
     parser.add_argument(
         "--ready-path", default="/", help="path of the readiness check (default: %(default)s)"

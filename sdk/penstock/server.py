@@ -11,14 +11,12 @@ from penstock.instances_response import described, failed, respond
 from penstock.item_answers import respond_by_item
 from penstock.model import Model
 from penstock_wire import http, instances_form
+from penstock_wire.contract import RECONFIGURE_PATH
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import CONFIG, ITEM_ANSWERS, REASON, RECONFIGURE, REQUEST_ID, Headers, get
 from penstock_wire.process import log
 
 _BAD_ANSWER = Reason.BAD_ANSWER.value.encode()
-RECONFIGURE_PATH = "/-/reconfigure"
-"""Where a userConfig is POSTed; the operator and the sidecar's `--reconfigure-path` name it."""
-
 _UNNAMED = b"unnamed"
 """What the ready path says is in force after a userConfig that came without a name: it is no sidecar's."""
 

@@ -13,6 +13,7 @@ import msgspec
 from penstock_sidecar.drain import Drain
 from penstock_sidecar.interfaces import RequestPath
 from penstock_sidecar.metrics import Metrics, class_label, most_telling
+from penstock_wire import contract
 from penstock_wire.control import settings as wire_settings
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import DRAIN, get
@@ -56,10 +57,10 @@ class Admin:
         self._unready = unready
         self._drain_secret = drain_secret.encode()
         self._routes: dict[str, Callable[[Request], Awaitable[Response]]] = {
-            "/livez": self._livez,
-            "/readyz": self._readyz,
+            contract.LIVE_PATH: self._livez,
+            contract.READY_PATH: self._readyz,
             "/metrics": self._show_metrics,
-            "/drain": self._begin_drain,
+            contract.DRAIN_PATH: self._begin_drain,
             "/settings": self._show_settings,
             "/queue": self._show_queue,
         }
@@ -72,7 +73,7 @@ class Admin:
         if route is None:
             found = f"expected one of {', '.join(self._routes)}, found {request.path[:100]}"
             return PenstockError(Reason.NO_ROUTE, found).response()
-        allowed = ("GET", "POST") if request.path == "/drain" else ("GET",)
+        allowed = ("GET", "POST") if request.path == contract.DRAIN_PATH else ("GET",)
         if request.method not in allowed:
             allow = (b"allow", ", ".join(allowed).encode())
             return PenstockError(

@@ -29,11 +29,12 @@ from penstock_sidecar.model.warmup import Warmup
 from penstock_sidecar.passthrough.passthrough import NONE, STREAM_BYTES, Passthrough
 from penstock_sidecar.path_guard import Guard
 from penstock_sidecar.protocols import PROTOCOLS
-from penstock_sidecar.protocols.envelope import CANCEL_PATH, ENVELOPE_PROTOCOL
+from penstock_sidecar.protocols.envelope import ENVELOPE_PROTOCOL
 from penstock_wire import process
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
 from penstock_wire.closed_paths import ClosedPaths
+from penstock_wire.contract import CANCEL_PATH
 from penstock_wire.control import report
 from penstock_wire.control import settings as wire_settings
 from penstock_wire.control.reporter import Reporter

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from penstock_sidecar.model import warmup
 from penstock_sidecar.passthrough.passthrough import NONE
 from penstock_sidecar.protocols import PROTOCOLS
-from penstock_wire import process
+from penstock_wire import contract, process
 from penstock_wire.access_log import share
 from penstock_wire.errors import DocumentError
 from penstock_wire.http import Request
@@ -112,9 +112,19 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         prog="penstock-sidecar", description="Gathers single requests into batches for one model server."
     )
     flag = parser.flag
-    flag("listen", type=process.address, default=("127.0.0.1", 8012), help="data address, HOST:PORT")
-    flag("admin", type=process.address, default=("127.0.0.1", 8013), help="admin address, HOST:PORT")
-    flag("model", type=_model, default=("127.0.0.1", 8080), help="the model server's URL")
+    flag(
+        "listen",
+        type=process.address,
+        default=("127.0.0.1", contract.SIDECAR_PORT),
+        help="data address, HOST:PORT",
+    )
+    flag(
+        "admin",
+        type=process.address,
+        default=("127.0.0.1", contract.SIDECAR_ADMIN_PORT),
+        help="admin address, HOST:PORT",
+    )
+    flag("model", type=_model, default=("127.0.0.1", contract.MODEL_PORT), help="the model server's URL")
     flag("settings", type=Path, help="settings file, JSON or YAML; followed")
     flag("protocol", choices=sorted((*PROTOCOLS, NONE)), default="instances", help="how requests are joined")
     flag(
@@ -139,9 +149,9 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     values = vars(parser.parse_args(arguments))
     return Config(
         **values,
-        pod=os.environ.get("PENSTOCK_POD", ""),
-        pod_uid=os.environ.get("PENSTOCK_POD_UID", ""),
-        backend=os.environ.get("PENSTOCK_BACKEND", ""),
-        drain_secret=os.environ.get("PENSTOCK_DRAIN_SECRET", ""),
-        reconfigure_secret=os.environ.get("PENSTOCK_RECONFIGURE_SECRET", ""),
+        pod=os.environ.get(contract.POD_ENV, ""),
+        pod_uid=os.environ.get(contract.POD_UID_ENV, ""),
+        backend=os.environ.get(contract.BACKEND_ENV, ""),
+        drain_secret=os.environ.get(contract.DRAIN_SECRET_ENV, ""),
+        reconfigure_secret=os.environ.get(contract.RECONFIGURE_SECRET_ENV, ""),
     )

@@ -24,11 +24,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock_sidecar.interfaces import RequestPath
+from penstock_wire.contract import GRACE_BEYOND_DRAIN_S
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.process import log
 
-GRACE_BEYOND_TIMEOUT = 30.0
-"""Grace of a pod is propagation delay + drain timeout + this (the operator renders the same)."""
 COME_BACK_AFTER_GRACE = 5.0
 MARGIN = 2.0
 """Seconds of the grace that are left for answers to leave in: after it there is SIGKILL."""
@@ -99,7 +98,7 @@ class Drain:
         """Seconds a pod is given to end."""
         if self._grace is not None:
             return self._grace
-        return self._propagation_delay + self._timeout + GRACE_BEYOND_TIMEOUT
+        return self._propagation_delay + self._timeout + GRACE_BEYOND_DRAIN_S
 
     @property
     def left(self) -> float:

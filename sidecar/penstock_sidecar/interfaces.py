@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Settings
 from penstock_wire.errors import PenstockError
+from penstock_wire.http import Request, Response, UpstreamAnswer
+
+Send = Callable[[Request, float], Awaitable[Response]]
+"""Sends a request to the model within so many seconds; raises UpstreamError."""
+Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
+"""Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 
-_REQUEST_ID = re.compile(rb"[!-~]{1,128}")  # visible ASCII
+from penstock_wire.contract import REQUEST_ID
 
 
 class RequestIds:
@@ -25,7 +24,7 @@ class RequestIds:
         Args:
             sent: the value of its `x-request-id`, None for none.
         """
-        if sent is not None and _REQUEST_ID.fullmatch(sent) is not None:
+        if sent is not None and REQUEST_ID.fullmatch(sent) is not None:
             return sent
         self._number += 1
         return b"%b%016x" % (self._prefix, self._number)

@@ -14,9 +14,10 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock_sidecar.interfaces import Send
 from penstock_sidecar.queue.request import Slice
 from penstock_wire.headers import REASON, TRACEPARENT, Headers, get
 from penstock_wire.http import Exchange, Request, Response, Service, Tunnel, UpstreamError
@@ -32,8 +33,6 @@ FLUSH_SECONDS = 2.0
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _ENABLING = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-
-Send = Callable[[Request, float], Awaitable[Response]]
 
 
 def parse(value: bytes) -> tuple[int, int, bool] | None:

@@ -17,7 +17,7 @@ from tests.support.monitoring import RULES, dashboard_queries, rule_groups
 AT = 'namespace="demo",backend="digits"'
 REPLICAS = "penstock_operator_backend_replicas"
 CONDITION = "penstock_operator_condition"
-ROUTED = 'penstock_router_requests_total{namespace="demo",endpoint="digits",mirror="false"'
+ROUTED = 'penstock_router_requests_total{namespace="demo",endpoint="digits"'
 REFUSED = f"penstock_sidecar_requests_total{{{AT},pod="
 DUE = "penstock_operator_certificate_renewal_timestamp_seconds"
 RUNS = 'penstock_operator_reconcile_duration_seconds_count{kind="ModelBackend"'

@@ -7,7 +7,8 @@ import json
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from penstock_router.slices import BACKEND_LABEL, DATA_PORT, OURS, SERVICE_LABEL
+from penstock_router.endpoint_slices import OURS, SERVICE_LABEL
+from penstock_wire.contract import BACKEND_LABEL, SIDECAR_PORT
 from tests.support.ports import free_port
 
 
@@ -17,7 +18,7 @@ def endpoint_slice(name: str, backend: str, *endpoints: dict[str, Any]) -> dict[
     return {
         "metadata": {"name": name, "labels": labels},
         "addressType": "IPv4",
-        "ports": [{"name": "http", "port": DATA_PORT, "protocol": "TCP"}],
+        "ports": [{"name": "http", "port": SIDECAR_PORT, "protocol": "TCP"}],
         "endpoints": list(endpoints),
     }
 

@@ -6,11 +6,11 @@ import asyncio
 import random
 from collections import Counter
 
+from penstock_router.endpoint_slices import Address
 from penstock_router.endpoints import EndpointState
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pods
 from penstock_router.proxy import Proxy
-from penstock_router.slices import Address
 from penstock_wire.control.router_settings import ColdStart, Endpoint, WeightedBackend
 from penstock_wire.http import Request, Response
 from tests.support.fake_network import Network, Way
@@ -97,8 +97,8 @@ class World:
 
     def check_nothing_is_left(self) -> None:
         """Nobody waits, and no place is out."""
-        assert [(state.line.count, state.line.bytes) for state in self.states] == [(0, 0)] * len(self.states)
-        assert not any(gate.out for state in self.states for gate in state._gates.values())
+        assert [(state.held.count, state.held.bytes) for state in self.states] == [(0, 0)] * len(self.states)
+        assert not any(window.out for state in self.states for window in state._windows.values())
         assert not any(pod.in_flight for pod in self.pods.ready("b"))
 
     def retries(self) -> float:

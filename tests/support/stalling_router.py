@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from penstock_router import __main__ as router
-from penstock_router import beside
+from penstock_router import admin_thread
 from penstock_wire.process import log, on_signal
 
 
@@ -33,5 +33,5 @@ class Stalling(router.Process):
 
 if __name__ == "__main__":
     router.Process = Stalling  # type: ignore[misc]
-    beside.STILL_SECONDS = float(os.environ.get("STILL_SECONDS", beside.STILL_SECONDS))
+    admin_thread.STILL_SECONDS = float(os.environ.get("STILL_SECONDS", admin_thread.STILL_SECONDS))
     sys.exit(router.main())

@@ -1,9 +1,9 @@
 """All that crosses a process boundary of Penstock: documents, headers, errors, HTTP server and client.
 
-Read in this order: `errors` and `headers` (the words), `http` (the two Protocols that every data plane
-stands on, with `http.server` and `http.client` behind them), `control` (settings down, reports up),
-`json_slices` (JSON cut into bytes) and `instances_form` (a request that sidecar and SDK both read). Then
-what every process shares: `process` (the command line), `addresses`, `durations`, `access_log`,
-`closed_paths` (paths that nobody outside may reach), `extras` (which extra a command needs), `build` and
-`_mypyc` (what is compiled).
+Read in this order: `contract` (ports, names, paths and environment variables), `errors` and `headers` (the
+words), `http` (the two Protocols that every data plane stands on, with `http.server` and `http.client` behind
+them), `control` (settings down, reports up), `json_slices` (JSON cut into bytes) and `instances_form` (a
+request that sidecar and SDK both read). Then what every process shares: `process` (the command line),
+`addresses`, `durations`, `timers`, `access_log`, `closed_paths` (paths that nobody outside may reach),
+`extras` (which extra a command needs), `build` and `_mypyc` (what is compiled).
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import json
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -19,104 +19,56 @@ from penstock_wire.http import Response
 
 
 class Reason(enum.StrEnum):
-    """Why Penstock refused or failed a request; the same word in bodies, logs, metrics and docs."""
+    """Why Penstock refused or failed a request; the same word in bodies, logs, metrics and docs.
 
-    BAD_JSON = "bad_json"
-    BAD_REQUEST = "bad_request"
-    BAD_MEDIA_TYPE = "bad_media_type"
-    BAD_SHAPE = "bad_shape"
-    MISSING_ARGUMENTS = "missing_arguments"
-    TOO_LARGE = "too_large"
-    NO_LENGTH = "no_length"
-    NO_ROUTE = "no_route"
-    METHOD_NOT_ALLOWED = "method_not_allowed"
-    NOT_IMPLEMENTED = "not_implemented"
-    QUEUE_FULL = "queue_full"
-    DEADLINE = "deadline"
-    DRAINING = "draining"
-    NOT_READY = "not_ready"
-    FORBIDDEN = "forbidden"
-    BACKEND_MISSING = "backend_missing"
-    COLD_START_FULL = "cold_start_full"
-    BAD_ANSWER = "bad_answer"
-    MODEL_UNREACHABLE = "model_unreachable"
-    MODEL_FAILED = "model_failed"
-    BATCH_FAILED = "batch_failed"
-    SLOW_READER = "slow_reader"
-    CLIENT_GONE = "client_gone"
-    INTERNAL = "internal"
+    Whether the request was executed is not a matter of the reason but of each error: `PenstockError` says so.
+
+    Attributes:
+        status: the usual HTTP status of such an answer.
+        headline: the title of its problem document.
+        from_model: a model server may give it for an answer of its own: the SDK's.
+    """
+
+    status: int
+    headline: str
+    from_model: bool
+
+    BAD_JSON = "bad_json", 400, "The body is not the JSON that was expected", True
+    BAD_REQUEST = "bad_request", 400, "The request cannot be read"
+    BAD_MEDIA_TYPE = "bad_media_type", 415, "The content type is not supported", True
+    BAD_SHAPE = "bad_shape", 422, "The request has an unexpected shape", True
+    MISSING_ARGUMENTS = "missing_arguments", 422, "The item does not fit the model's signature", True
+    TOO_LARGE = "too_large", 413, "The request is too large"
+    NO_ROUTE = "no_route", 404, "No endpoint serves this path", True
+    METHOD_NOT_ALLOWED = "method_not_allowed", 405, "The endpoint does not allow this method", True
+    NOT_IMPLEMENTED = "not_implemented", 501, "The router does not do this yet"
+    QUEUE_FULL = "queue_full", 503, "The queue is full"
+    DEADLINE = "deadline", 504, "The deadline cannot be met"
+    DRAINING = "draining", 503, "The pod is shutting down"
+    NOT_READY = "not_ready", 503, "The model is not ready", True
+    FORBIDDEN = "forbidden", 403, "The caller may not do this"
+    BACKEND_MISSING = "backend_missing", 503, "No backend can serve this endpoint"
+    COLD_START_FULL = "cold_start_full", 503, "Too many requests wait for the backend to start"
+    BAD_ANSWER = "bad_answer", 502, "The model gave an answer that cannot be used", True
+    MODEL_UNREACHABLE = "model_unreachable", 502, "The model cannot be reached"
+    MODEL_FAILED = "model_failed", 500, "The model failed", True
+    BATCH_FAILED = "batch_failed", 502, "The batch that held the request failed"
+    SLOW_READER = "slow_reader", 499, "The client read its answer too slowly"
+    CLIENT_GONE = "client_gone", 499, "The client went away before its answer"
+    INTERNAL = "internal", 500, "An unexpected error in Penstock", True
+
+    def __new__(cls, word: str, status: int, headline: str, from_model: bool = False) -> Self:  # noqa: FBT001, FBT002
+        """Make a member, which is its word."""
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.status = status
+        member.headline = headline
+        member.from_model = from_model
+        return member
 
 
-STATUS: dict[Reason, int] = {
-    Reason.BAD_JSON: 400,
-    Reason.BAD_REQUEST: 400,
-    Reason.BAD_MEDIA_TYPE: 415,
-    Reason.BAD_SHAPE: 422,
-    Reason.MISSING_ARGUMENTS: 422,
-    Reason.TOO_LARGE: 413,
-    Reason.NO_LENGTH: 411,
-    Reason.NO_ROUTE: 404,
-    Reason.METHOD_NOT_ALLOWED: 405,
-    Reason.NOT_IMPLEMENTED: 501,
-    Reason.QUEUE_FULL: 503,
-    Reason.DEADLINE: 504,
-    Reason.DRAINING: 503,
-    Reason.NOT_READY: 503,
-    Reason.FORBIDDEN: 403,
-    Reason.BACKEND_MISSING: 503,
-    Reason.COLD_START_FULL: 503,
-    Reason.BAD_ANSWER: 502,
-    Reason.MODEL_UNREACHABLE: 502,
-    Reason.MODEL_FAILED: 500,
-    Reason.BATCH_FAILED: 502,
-    Reason.SLOW_READER: 499,
-    Reason.CLIENT_GONE: 499,
-    Reason.INTERNAL: 500,
-}
-
-TITLE: dict[Reason, str] = {
-    Reason.BAD_JSON: "The body is not the JSON that was expected",
-    Reason.BAD_REQUEST: "The request cannot be read",
-    Reason.BAD_MEDIA_TYPE: "The content type is not supported",
-    Reason.BAD_SHAPE: "The request has an unexpected shape",
-    Reason.MISSING_ARGUMENTS: "The item does not fit the model's signature",
-    Reason.TOO_LARGE: "The request is too large",
-    Reason.NO_LENGTH: "The request has no length",
-    Reason.NO_ROUTE: "No endpoint serves this path",
-    Reason.METHOD_NOT_ALLOWED: "The endpoint does not allow this method",
-    Reason.NOT_IMPLEMENTED: "The router does not do this yet",
-    Reason.QUEUE_FULL: "The queue is full",
-    Reason.DEADLINE: "The deadline cannot be met",
-    Reason.DRAINING: "The pod is shutting down",
-    Reason.NOT_READY: "The model is not ready",
-    Reason.FORBIDDEN: "The caller may not do this",
-    Reason.BACKEND_MISSING: "No backend can serve this endpoint",
-    Reason.COLD_START_FULL: "Too many requests wait for the backend to start",
-    Reason.BAD_ANSWER: "The model gave an answer that cannot be used",
-    Reason.MODEL_UNREACHABLE: "The model cannot be reached",
-    Reason.MODEL_FAILED: "The model failed",
-    Reason.BATCH_FAILED: "The batch that held the request failed",
-    Reason.SLOW_READER: "The client read its answer too slowly",
-    Reason.CLIENT_GONE: "The client went away before its answer",
-    Reason.INTERNAL: "An unexpected error in Penstock",
-}
-
-MODEL_REASONS = frozenset(
-    reason.value.encode()
-    for reason in (
-        Reason.BAD_JSON,
-        Reason.BAD_MEDIA_TYPE,
-        Reason.BAD_SHAPE,
-        Reason.MISSING_ARGUMENTS,
-        Reason.NO_ROUTE,
-        Reason.METHOD_NOT_ALLOWED,
-        Reason.NOT_READY,
-        Reason.BAD_ANSWER,
-        Reason.MODEL_FAILED,
-        Reason.INTERNAL,
-    )
-)
-"""Reasons that a model server may give for an answer of its own: the SDK's."""
+MODEL_REASONS = frozenset(reason.value.encode() for reason in Reason if reason.from_model)
+"""Reasons that a model server may give, as its answer's field has them."""
 MODEL_ANSWER = "model_answer"
 """In metrics and logs, the reason of an error that a model server answered without one of these."""
 
@@ -163,7 +115,7 @@ class PenstockError(Exception):
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
-        self.status = STATUS[reason] if status is None else status
+        self.status = reason.status if status is None else status
         self.retry_after = retry_after
         self.not_admitted = not_admitted
         self.extra = extra
@@ -179,7 +131,7 @@ class PenstockError(Exception):
         """
         document: dict[str, Any] = {
             "type": PROBLEM_TYPE + self.reason.value,
-            "title": TITLE[self.reason],
+            "title": self.reason.headline,
             "status": self.status,
             "detail": self.detail,
             "reason": self.reason.value,

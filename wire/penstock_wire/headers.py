@@ -17,8 +17,6 @@ NOT_ADMITTED = b"x-penstock-not-admitted"
 REASON = b"x-penstock-reason"
 ATTEMPT = b"x-penstock-attempt"
 ITEM_ANSWERS = b"x-penstock-item-answers"
-MIRROR = b"x-penstock-mirror"
-NODE = b"x-penstock-node"
 DRAIN = b"x-penstock-drain"
 RECONFIGURE = b"x-penstock-reconfigure"
 """What shows a model server that it is its own sidecar that reconfigures it."""
@@ -43,6 +41,9 @@ HOP_BY_HOP = frozenset(
     }
 )
 """RFC 9110 section 7.6.1: fields that concern one connection and are never forwarded."""
+
+PER_CONNECTION = HOP_BY_HOP | {b"content-length"}
+"""Those, and the length of the body, which is framed anew on each connection."""
 
 _LONGEST_MS = 10**12
 
@@ -75,11 +76,7 @@ def end_to_end(headers: Headers) -> Headers:
     for key, value in headers:
         if key == b"connection":
             named.update(token.strip().lower() for token in value.split(b","))
-    return tuple(
-        field
-        for field in headers
-        if field[0] not in HOP_BY_HOP and field[0] != b"content-length" and field[0] not in named
-    )
+    return tuple(field for field in headers if field[0] not in PER_CONNECTION and field[0] not in named)
 
 
 def timeout_ms(headers: Headers) -> int | None:

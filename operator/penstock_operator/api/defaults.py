@@ -5,17 +5,14 @@ from __future__ import annotations
 from penstock_operator.api.batchpolicy import BatchPolicy, BatchPolicySpec
 from penstock_operator.api.modelbackend import Drain, ModelBackend
 from penstock_operator.api.modelendpoint import ModelEndpoint
-from penstock_sidecar.protocols.envelope import CANCEL_PATH
 from penstock_wire import durations
+from penstock_wire.contract import CANCEL_PATH, GRACE_BEYOND_DRAIN_S, RECONFIGURE_PATH
 from penstock_wire.control import settings
 
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 LEAST_ITEM_BYTES = 2
 """An item's least bytes: one digit and a comma."""
-
-SIDECAR_GRACE_S = 30
-"""Seconds that the last batches have beyond the drain before kubelet kills the pod."""
 
 
 def bytes_of(quantity: int | str) -> int:
@@ -35,9 +32,6 @@ def bytes_of(quantity: int | str) -> int:
 
 MAX_ONGOING_REQUESTS = 100
 """`maxOngoingRequests` where it is absent."""
-
-SDK_RECONFIGURE_PATH = "/-/reconfigure"
-"""Where the SDK's server takes a `userConfig`."""
 
 
 def batching_spec(backend: ModelBackend, policy: BatchPolicy | None) -> BatchPolicySpec:
@@ -98,7 +92,7 @@ def reconfigure_path(backend: ModelBackend) -> str | None:
     model = backend.spec.model
     if model.reconfigure_path is not None:
         return model.reconfigure_path
-    return SDK_RECONFIGURE_PATH if model.python is not None else None
+    return RECONFIGURE_PATH if model.python is not None else None
 
 
 def route(endpoint: ModelEndpoint) -> str:
@@ -117,7 +111,7 @@ def url(endpoint: ModelEndpoint) -> str:
 def grace_seconds(drain: Drain) -> int:
     """`terminationGracePeriodSeconds`: propagationDelay + timeout, rounded up, + 30 s; nothing measured."""
     milliseconds = durations.parse_ms(drain.propagation_delay) + durations.parse_ms(drain.timeout)
-    return -(-milliseconds // 1000) + SIDECAR_GRACE_S
+    return -(-milliseconds // 1000) + GRACE_BEYOND_DRAIN_S
 
 
 def unreachable_target(backend: ModelBackend, spec: BatchPolicySpec) -> str | None:

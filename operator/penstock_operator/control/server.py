@@ -23,11 +23,13 @@ from penstock_operator.errors import ReportRefused
 from penstock_operator.kinds import ENDPOINT
 from penstock_operator.reports import Reports
 from penstock_operator.store import Store
+from penstock_wire import contract
 from penstock_wire.control import report as wire
 from penstock_wire.control.ca_trust import HEADER, digest
 from penstock_wire.errors import DocumentError
 from penstock_wire.headers import get
 from penstock_wire.http import ClientGone, Exchange, Request, Response, Service
+from penstock_wire.http.body import BodyTooLong, read_whole
 from penstock_wire.http.server.server import H1Front
 from penstock_wire.process import log
 
@@ -71,7 +73,7 @@ once. With the connections and the larger bodies that is 400 MiB, of the 512 MiB
 BODY_BUDGET = 64 * 1024 * 1024
 """Bytes of larger bodies that are being received, of all pods together; a pod has one at a time."""
 
-_KINDS = {"/reports/sidecar": "sidecar", "/reports/router": "router"}
+_KINDS = {contract.REPORTS_PATH + kind: kind for kind in ("sidecar", "router")}
 _JSON = ((b"content-type", b"application/json"),)
 _METRICS = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
@@ -168,8 +170,8 @@ class ControlServer:
         """Bytes of the body that a pod is sending, by the pod's uid."""
         self._pages: dict[str, Callable[[], Response]] = {
             "/metrics": self._metrics_page,
-            "/livez": self._livez,
-            "/readyz": self._readyz,
+            contract.LIVE_PATH: self._livez,
+            contract.READY_PATH: self._readyz,
         }
         self._authorities = (b"", "")
 
@@ -294,22 +296,21 @@ class ControlServer:
             return request.body
         if caller.uid in self._receiving:
             raise ReportRefused(429, "too_often", "expected one report at a time, found two")
-        limit, pieces = self._limit(caller, kind), []
-        self._receiving[caller.uid] = size = request.length or 0
+        limit, announced = self._limit(caller, kind), request.length or 0
+
+        def received(size: int) -> None:
+            self._receiving[caller.uid] = max(size, announced)
+            self._check_budget()
+
         try:
-            if size <= limit:
-                self._check_budget()
-                size = 0
-                while size <= limit and (piece := await request.stream.read()):
-                    pieces.append(piece)
-                    size += len(piece)
-                    self._receiving[caller.uid] = max(size, request.length or 0)
-                    self._check_budget()
+            if announced > limit:
+                raise BodyTooLong
+            received(0)
+            return await read_whole(request.stream, limit, received=received)
+        except BodyTooLong:
+            raise ReportRefused(413, "too_large", f"expected at most {limit} bytes") from None
         finally:
-            del self._receiving[caller.uid]
-        if size > limit:
-            raise ReportRefused(413, "too_large", f"expected at most {limit} bytes")
-        return b"".join(pieces)
+            self._receiving.pop(caller.uid, None)
 
     def _check_budget(self) -> None:
         if sum(self._receiving.values()) > BODY_BUDGET:

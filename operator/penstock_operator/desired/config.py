@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock_wire import contract
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderConfig:
@@ -40,7 +42,7 @@ class RenderConfig:
     sidecar_image: str
     router_image: str
     image_pull_policy: str = ""
-    report_url: str = "https://penstock-operator.penstock-system.svc:8016"
+    report_url: str = f"https://penstock-operator.penstock-system.svc:{contract.REPORTS_PORT}"
     authorities: str = ""
     router_replicas: int = 2
     router_cluster_role: str = "penstock-router"

@@ -13,6 +13,7 @@ from penstock_operator.desired import labels, names, objects, pods, sidecar, tem
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 from penstock_operator.desired.template_pinning import PinnedTemplate
+from penstock_wire import contract
 
 _TMP_VOLUME = "penstock-tmp"
 _TMP = "/tmp"  # noqa: S108 - the pod's own emptyDir
@@ -151,7 +152,9 @@ def _model_container(backend: ModelBackend, drain_secret: str) -> Object:
         raise ValueError("model: expected exactly one of container and python, found neither")
     given = source.document()
     if secret := sidecar.reconfigure_env(backend, drain_secret):
-        env = [variable for variable in own.get("env", ()) if variable["name"] != names.RECONFIGURE_ENV]
+        env = [
+            variable for variable in own.get("env", ()) if variable["name"] != contract.RECONFIGURE_SECRET_ENV
+        ]
         own["env"] = [*env, *secret]
     mounts = given["volumeMounts"]
     if not any(mount["mountPath"].rstrip("/") == _TMP for mount in mounts):
@@ -183,9 +186,9 @@ def _own_python(backend: ModelBackend, python: ModelPython) -> dict[str, Any]:
     if python.init_kwargs:
         command += ["--init-kwargs", json.dumps(python.init_kwargs, sort_keys=True, separators=(",", ":"))]
     env = [
-        pods.from_field("PENSTOCK_POD", "metadata.name"),
-        pods.from_field("PENSTOCK_NAMESPACE", "metadata.namespace"),
-        {"name": "PENSTOCK_BACKEND", "value": backend.name},
+        pods.from_field(contract.POD_ENV, "metadata.name"),
+        pods.from_field(contract.NAMESPACE_ENV, "metadata.namespace"),
+        {"name": contract.BACKEND_ENV, "value": backend.name},
     ]
     taken = {variable.name for variable in python.env}
     return {

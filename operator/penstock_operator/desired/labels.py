@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock_operator.api import Resource
+from penstock_wire import contract
 
-MANAGED_BY = "app.kubernetes.io/managed-by"
-APP_NAME = "app.kubernetes.io/name"
-BACKEND = "penstock.dev/backend"
+MANAGED_BY = contract.MANAGED_BY_LABEL
+APP_NAME = contract.APP_LABEL
+BACKEND = contract.BACKEND_LABEL
 ENDPOINT = "penstock.dev/endpoint"
 DESIRED_HASH = "penstock.dev/desired-hash"
 """Annotation of a child: hash of what was desired when it was last applied (see `objects.stamped`)."""
@@ -20,11 +21,11 @@ RENDERED = "penstock.dev/rendered"
 WARMUP = "penstock.dev/warmup"
 """Annotation of a pod: its model's warm-up requests, which its sidecar reads as a file."""
 
-MANAGED = "penstock"
+MANAGED = contract.MANAGED_BY
 """Value of MANAGED_BY; `MANAGED_BY=MANAGED` selects all children."""
 
-APP_BACKEND = "penstock-backend"
-APP_ROUTER = "penstock-router"
+APP_BACKEND = contract.BACKEND_APP
+APP_ROUTER = contract.ROUTER_SERVICE
 APP_OPERATOR = "penstock-operator"
 """APP_NAME of the operator's own pods, which the chart sets."""
 

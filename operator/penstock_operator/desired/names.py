@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-ROUTER = "penstock-router"
+from penstock_wire import contract
+
+ROUTER = contract.ROUTER_SERVICE
 """Deployment, Service, ServiceAccount and all else of a namespace's router, but its settings."""
 
 ROUTER_SETTINGS = "penstock-router-settings"
@@ -14,12 +16,6 @@ SETTINGS_KEY = "settings.json"
 AUTHORITIES_KEY = "ca.crt"
 """The key beside it: who may sign the operator's certificate."""
 
-DRAIN_ENV = "PENSTOCK_DRAIN_SECRET"
-"""Environment variable of the sidecar that holds the drain secret."""
-
-RECONFIGURE_ENV = "PENSTOCK_RECONFIGURE_SECRET"
-"""Environment variable of sidecar and model that holds what a userConfig must come with."""
-
 MODEL_CONTAINER = "model"
 SIDECAR_CONTAINER = "penstock-sidecar"
 ROUTER_CONTAINER = "router"
@@ -27,7 +23,7 @@ ROUTER_CONTAINER = "router"
 
 def backend(name: str) -> str:
     """Deployment, Service, ServiceAccount and all else of a backend, but its settings."""
-    return f"{name}-backend"
+    return contract.backend_service(name)
 
 
 def backend_settings(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from penstock_operator.desired import labels, names
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
+from penstock_wire import contract
 
 USER = 65532
 """Numeric user and group of Penstock's own images."""
@@ -107,9 +108,9 @@ def from_field(name: str, path: str) -> Object:
 def identity_env() -> list[Object]:
     """Which pod this is, as reports say it."""
     return [
-        from_field("PENSTOCK_POD", "metadata.name"),
-        from_field("PENSTOCK_POD_UID", "metadata.uid"),
-        from_field("PENSTOCK_NAMESPACE", "metadata.namespace"),
+        from_field(contract.POD_ENV, "metadata.name"),
+        from_field(contract.POD_UID_ENV, "metadata.uid"),
+        from_field(contract.NAMESPACE_ENV, "metadata.namespace"),
     ]
 
 
@@ -155,9 +156,9 @@ def probes(port: int) -> Object:
         }
 
     return {
-        "startupProbe": probe("/livez", period=1, failures=60),
-        "livenessProbe": probe("/livez", period=10, failures=6),
-        "readinessProbe": probe("/readyz", period=1, failures=3),
+        "startupProbe": probe(contract.LIVE_PATH, period=1, failures=60),
+        "livenessProbe": probe(contract.LIVE_PATH, period=10, failures=6),
+        "readinessProbe": probe(contract.READY_PATH, period=1, failures=3),
     }
 
 

@@ -19,9 +19,10 @@ from penstock_operator.desired import (
 )
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
+from penstock_wire import contract
 
-DATA_PORT = 8000
-ADMIN_PORT = 8001
+DATA_PORT = contract.ROUTER_PORT
+ADMIN_PORT = contract.ROUTER_ADMIN_PORT
 
 _LEAVE_S = 5
 """Seconds that a router which goes away keeps taking requests, while kube-proxies learn of it."""

@@ -11,11 +11,10 @@ from penstock_operator.api.warmup import Warmup
 from penstock_operator.desired import names, pods
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
+from penstock_wire import contract, headers
 
-DATA_PORT = 8012
-ADMIN_PORT = 8013
-DRAIN_PATH = "/drain"
-DRAIN_HEADER = "x-penstock-drain"
+DATA_PORT = contract.SIDECAR_PORT
+ADMIN_PORT = contract.SIDECAR_ADMIN_PORT
 
 
 def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
@@ -54,8 +53,8 @@ def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str)
         "args": arguments(backend, config),
         "env": [
             *pods.identity_env(),
-            {"name": "PENSTOCK_BACKEND", "value": backend.name},
-            {"name": names.DRAIN_ENV, "value": drain_secret},
+            {"name": contract.BACKEND_ENV, "value": backend.name},
+            {"name": contract.DRAIN_SECRET_ENV, "value": drain_secret},
             *reconfigure_env(backend, drain_secret),
             *({"name": name, "value": value} for name, value in sorted(config.tracing.items())),
         ],
@@ -83,7 +82,7 @@ def reconfigure_env(backend: ModelBackend, drain_secret: str) -> list[Object]:
     if reconfigure_path(backend) is None:
         return []
     secret = hashlib.sha256(f"reconfigure {drain_secret}".encode()).hexdigest()[:32]
-    return [{"name": names.RECONFIGURE_ENV, "value": secret}]
+    return [{"name": contract.RECONFIGURE_SECRET_ENV, "value": secret}]
 
 
 def warmup_requests(warmup: Warmup) -> str:
@@ -101,5 +100,5 @@ def pre_stop(drain_secret: str) -> Object:
     Args:
         drain_secret: shows the sidecar that it is kubelet who calls.
     """
-    headers = [{"name": DRAIN_HEADER, "value": drain_secret}]
-    return {"preStop": {"httpGet": {"path": DRAIN_PATH, "port": ADMIN_PORT, "httpHeaders": headers}}}
+    fields = [{"name": headers.DRAIN.decode(), "value": drain_secret}]
+    return {"preStop": {"httpGet": {"path": contract.DRAIN_PATH, "port": ADMIN_PORT, "httpHeaders": fields}}}

@@ -24,6 +24,7 @@ from typing import Any
 from penstock_operator.api import ModelBackend
 from penstock_operator.desired import labels, names
 from penstock_operator.desired.objects import Object, digest
+from penstock_wire import contract
 
 _LONG = 512
 """Strings beyond this length are remembered by their hash: only users write such, in the spec."""
@@ -130,7 +131,10 @@ def drain_secret(template: Object) -> str | None:
     """The drain secret in a pod template; None if there is none."""
     for container in _dicts(template.get("spec"), "initContainers"):
         for variable in _dicts(container, "env"):
-            if container.get("name") == names.SIDECAR_CONTAINER and variable.get("name") == names.DRAIN_ENV:
+            if (
+                container.get("name") == names.SIDECAR_CONTAINER
+                and variable.get("name") == contract.DRAIN_SECRET_ENV
+            ):
                 value = variable.get("value")
                 return value if isinstance(value, str) and value else None
     return None

@@ -7,9 +7,9 @@ shorter: `RejectionCache` keeps it, so that a request's head is enough to reject
 
 from __future__ import annotations
 
+from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER
 from penstock_wire.errors import PenstockError, Reason
 
-MAX_RETRY_AFTER = 60.0
 _MAX_KEPT = 1024
 
 

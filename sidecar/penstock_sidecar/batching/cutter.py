@@ -8,7 +8,6 @@ from typing import Protocol
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.batching.runner import BatchRunner
-from penstock_sidecar.batching.turns import TIMER_SLACK
 from penstock_sidecar.estimators.linger_tuner import LingerTuner
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
@@ -17,6 +16,7 @@ from penstock_sidecar.queue.batch_limits import Limits
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
 from penstock_wire.control.settings import Batching
+from penstock_wire.timers import TIMER_SLACK
 
 WAIT_MARGIN = 2.0
 """A part-full batch waits no longer than this many mean batch times before its earliest deadline."""

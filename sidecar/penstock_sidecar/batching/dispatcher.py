@@ -16,13 +16,13 @@ from penstock_sidecar.admission.controller import AdmissionController
 from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.batching.cutter import Cutter
 from penstock_sidecar.batching.fault_tracker import FaultTracker
-from penstock_sidecar.batching.runner import BatchRunner, Begin, Observer, Send, Trace
+from penstock_sidecar.batching.runner import BatchRunner, Begin, Observer, Trace
 from penstock_sidecar.batching.streaming import StreamedSends
-from penstock_sidecar.batching.turns import TIMER_SLACK, Turns
+from penstock_sidecar.batching.turns import Turns
 from penstock_sidecar.estimators.concurrency_tuner import ConcurrencyTuner
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.estimators.wait_estimator import SlotCycle
-from penstock_sidecar.interfaces import Counts, RequestPath
+from penstock_sidecar.interfaces import Counts, RequestPath, Send
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.queue.batch_key import Keys
 from penstock_sidecar.queue.deadline_list import earlier
@@ -33,6 +33,7 @@ from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError
 from penstock_wire.process import log
+from penstock_wire.timers import TIMER_SLACK
 
 
 class Dispatcher:

@@ -29,6 +29,7 @@ from penstock_sidecar.batching.fault_tracker import FaultTracker
 from penstock_sidecar.batching.item_responses import refused
 from penstock_sidecar.batching.streaming import StreamCompleted, StreamedSends
 from penstock_sidecar.estimators.wait_estimator import SlotCycle
+from penstock_sidecar.interfaces import Send
 from penstock_sidecar.model.answers import failure, from_model, unresolved
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.protocols.item_answers import is_form
@@ -55,9 +56,6 @@ TOO_MANY = 429
 """The one 4xx that is about the model's load, not about the request."""
 
 _NEVER = float("inf")
-
-Send = Callable[[Request, float], Awaitable[Response]]
-"""Sends a request to the model within so many seconds; raises UpstreamError."""
 
 Begin = Callable[[Request, float, Done], GiveUp | None]
 """Begins to send without a task, where that is possible at once; see `Upstream.begin`."""

@@ -13,15 +13,17 @@ answer the connection is cut, so that no client takes a part for the whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
+from penstock_sidecar.interfaces import Open, Send
 from penstock_sidecar.model.answers import from_model
-from penstock_sidecar.protocols.envelope import CANCEL_PATH, read_string
+from penstock_sidecar.protocols.envelope import read_string
 from penstock_sidecar.protocols.envelope_stream import Event, Splitter
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
+from penstock_wire.contract import CANCEL_PATH
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import PREFIX, SERVER_TIMING, Headers, get
 from penstock_wire.http import (
@@ -32,6 +34,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.body import BodyTooLong, read_whole
 from penstock_wire.http.client.pool import MAX_ANSWER_BYTES
 from penstock_wire.json_slices import NotJSON, members
 from penstock_wire.process import log
@@ -46,10 +49,6 @@ CANCEL_HEADER = PREFIX + b"cancel"
 CANCEL_SECONDS = 5.0
 IDLE_SECONDS = 60.0
 """A stream whose model is silent for longer is cut."""
-
-Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
-"""Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
-Send = Callable[[Request, float], Awaitable[Response]]
 
 
 class Watcher(Protocol):
@@ -353,20 +352,16 @@ async def _whole(answer: UpstreamAnswer, deadline: float, timeout: float) -> Res
         deadline: when its end must have come, by the loop's clock.
         timeout: seconds that it had in all, for people.
     """
-    pieces = []
-    size = 0
     try:
         async with asyncio.timeout_at(deadline):
-            while piece := await answer.stream.read():
-                pieces.append(piece)
-                size += len(piece)
-                if size > MAX_ANSWER_BYTES:
-                    raise AnswerUnreadable(f"the model answered more than {MAX_ANSWER_BYTES} bytes")
+            body = await read_whole(answer.stream, MAX_ANSWER_BYTES)
+    except BodyTooLong as error:
+        raise AnswerUnreadable(f"the model answered more than {MAX_ANSWER_BYTES} bytes") from error
     except TimeoutError as error:
         raise UpstreamTimeout(f"no whole answer in {timeout:.3f} s") from error
     finally:
         answer.abort()
-    return Response(answer.status, answer.headers, b"".join(pieces))
+    return Response(answer.status, answer.headers, body)
 
 
 class _Parts:

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from penstock_wire.process import log
+from penstock_wire.timers import EarliestTimer
 
-TIMER_SLACK = 0.0005
-"""uvloop's timers have a resolution of 1 ms and may fire this much early."""
 RETRY_SECONDS = 1.0
 """After a look that failed, which is a fault of ours."""
 
@@ -25,14 +24,13 @@ class Turns:
         scheduled: the next look is under way.
     """
 
-    __slots__ = ("_clock", "_look", "_loop", "_reads_on", "_timer", "_timer_at", "alive", "scheduled")
+    __slots__ = ("_clock", "_look", "_loop", "_reads_on", "_timer", "alive", "scheduled")
 
     def __init__(self, look: Callable[[], float | None], clock: Callable[[], float]) -> None:
         self._loop = asyncio.get_running_loop()
         self._look = look
         self._clock = clock
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer = EarliestTimer(self.schedule, clock)
         self._reads_on = False
         self.alive = False
         self.scheduled = False
@@ -62,13 +60,5 @@ class Turns:
         except Exception as error:
             log("dispatch failed", level="error", error=repr(error))
             again = self._clock() + RETRY_SECONDS
-        if again is not None and (self._timer is None or again < self._timer_at):
-            if self._timer is not None:
-                self._timer.cancel()
-            # NB: not `call_at`: uvloop's own time is cached and in whole milliseconds, so clocks may differ.
-            self._timer_at = again
-            self._timer = self._loop.call_later(max(0.0, again - self._clock()), self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        self.schedule()
+        if again is not None:
+            self._timer.ring_at(again)

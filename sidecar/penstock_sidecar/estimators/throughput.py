@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _WEIGHT = 0.2
 MAX_RETRY_AFTER = 60.0
+"""Seconds that a refused caller is asked to wait at most."""
 
 
 class Throughput:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from penstock_sidecar.interfaces import RequestPath
+from penstock_sidecar.interfaces import RequestPath, Send
 from penstock_wire.control import report
 from penstock_wire.headers import CONFIG, RECONFIGURE, REQUEST_ID, Headers, get
-from penstock_wire.http import Request, Response, UpstreamError
+from penstock_wire.http import Request, UpstreamError
 from penstock_wire.process import log
 
 SECONDS = 30.0
@@ -33,7 +33,6 @@ MESSAGE = 1000
 
 OVERWRITTEN = "somebody else reconfigured the model"
 
-Send = Callable[[Request, float], Awaitable[Response]]
 """Sends to the model within so many seconds; raises UpstreamError."""
 
 

@@ -9,16 +9,17 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
+from penstock_sidecar.interfaces import Send
 from penstock_wire.errors import DocumentError
 from penstock_wire.headers import HOP_BY_HOP, REQUEST_ID, Headers
-from penstock_wire.http import Request, Response, UpstreamError
+from penstock_wire.http import Request, UpstreamError
 from penstock_wire.process import log
 
 RETRY_FIRST, RETRY_LONGEST = 0.25, 5.0
@@ -28,9 +29,6 @@ _METHOD = re.compile(r"[A-Z]{1,16}")
 _TARGET = re.compile(r"/[!-~]*")
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE = re.compile(r"[\t -~]*")
-
-Send = Callable[[Request, float], Awaitable[Response]]
-"""Sends to the model within so many seconds; raises UpstreamError."""
 
 
 class _Written(msgspec.Struct, forbid_unknown_fields=True, rename={"body_b64": "bodyB64"}):

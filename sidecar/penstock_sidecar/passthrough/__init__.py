@@ -1,5 +1,5 @@
 """Requests that are not batched pass through to the model one by one.
 
-Read in this order: `passthrough` (limits, sends and answers), `deadline_queue` (what waits) and `relay`
-(bodies and tunnels behind the head of an answer).
+Read in this order: `passthrough` (limits, sends and answers), `deadline_queue` (what waits) and `tunnel`
+(connections that switched protocols).
 """

@@ -14,17 +14,17 @@ out of the queue in O(1); with the model, its connection there is closed, so tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.error_responses import ErrorResponder
 from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Throughput
-from penstock_sidecar.interfaces import Counts, RequestPath
+from penstock_sidecar.interfaces import Counts, Open, RequestPath
 from penstock_sidecar.model.answers import failure, from_model, model_reason
 from penstock_sidecar.observer import RequestObserver
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
-from penstock_sidecar.passthrough.relay import Relay, TunnelIdle, join
+from penstock_sidecar.passthrough.tunnel import TunnelIdle, join
 from penstock_sidecar.queue.batch_key import lone_fields
 from penstock_sidecar.request_ids import RequestIds
 from penstock_wire.control.report import Fit
@@ -40,7 +40,9 @@ from penstock_wire.http import (
     UpstreamAnswer,
     UpstreamError,
 )
+from penstock_wire.http.answer_stream import AnswerStream
 from penstock_wire.process import log
+from penstock_wire.timers import TIMER_SLACK, EarliestTimer
 
 NONE = "none"
 """What `--protocol` says where nothing is batched."""
@@ -52,12 +54,7 @@ STREAM_IDLE_SECONDS = 60.0
 """A stream whose model is silent for longer (or for defaultTimeout, if that is longer) is cut."""
 TUNNEL_IDLE_SECONDS = 600.0
 """A tunnel in which nothing goes either way for longer is closed: it has one of `maxOngoingRequests`."""
-TIMER_SLACK = 0.0005
-"""uvloop's timers have a resolution of 1 ms and may fire this much early."""
 MIN_SECONDS = 0.001
-
-Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
-"""Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
 
 
 class RunObserver(RequestObserver, Protocol):
@@ -96,7 +93,7 @@ class _Call:
         self.waiting = False
         self.over = False
         self.task: asyncio.Task[None] | None = None
-        self.relay: Relay | None = None
+        self.relay: AnswerStream | None = None
 
     def gone(self) -> None:
         """The client went away before its answer."""
@@ -140,8 +137,7 @@ class Passthrough:
         self._tunnels: set[_Call] = set()
         self._changed = asyncio.Event()
         self._paused = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer = EarliestTimer(self._ring, clock)
         self._ids = RequestIds()
         self._responder = ErrorResponder(backend=backend, pod=pod, queued=lambda: len(self._line))
         # Cached queue-full error, and the state that it was built from.
@@ -325,7 +321,7 @@ class Passthrough:
             self._start(call)
         else:
             self._line.add(call)
-            self._ring_at(expires)
+            self._timer.ring_at(expires)
 
     def leave(self, call: _Call) -> None:
         """The client of a request went away before its answer."""
@@ -389,20 +385,12 @@ class Passthrough:
         for call in self._line.expired(now + TIMER_SLACK):
             self._tell(call, errors.expired(now - call.arrived))
 
-    def _ring_at(self, when: float) -> None:
-        if self._timer is None or when < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = when
-            self._timer = self._loop.call_later(max(0.0, when - self._clock()), self._ring)
-
     def _ring(self) -> None:
-        self._timer = None
         self._expire()
         self._changed.set()
         again = self._line.first_expiry
         if again is not None:
-            self._ring_at(again)
+            self._timer.ring_at(again)
 
     async def _pass(self, call: _Call) -> None:
         """One request at the model, up to the head of its answer, or the end of its tunnel."""
@@ -492,7 +480,7 @@ class Passthrough:
                 self._ended(call, answer.status, Reason.INTERNAL)
 
         self.open_streams += 1
-        call.relay = relay = Relay(answer, ended)
+        call.relay = relay = AnswerStream(answer, ended)
         call.exchange.answer(Response(answer.status, headers, stream=relay, length=answer.length))
 
     async def _tunnel(self, call: _Call, answer: UpstreamAnswer, model: Tunnel) -> None:

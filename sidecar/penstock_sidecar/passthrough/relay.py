@@ -1,57 +1,10 @@
-"""Relays what follows the head of an answer: its body, or a tunnel."""
+"""Tunnels: what a request and its answer become when client and model switch protocols."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Self
 
-from penstock_wire.http import BodyReader, ClientGone, Tunnel, UpstreamAnswer
-
-Ended = Callable[[Exception | None], None]
-"""Called once: None when all went through, else what ended it early."""
-
-
-class Relay:
-    """The body of an answer as a `Response`'s stream: what the client does not take is not read.
-
-    Args:
-        answer: whose body.
-        ended: called with how it ended.
-    """
-
-    __slots__ = ("_answer", "_ended", "_reader")
-
-    def __init__(self, answer: UpstreamAnswer, ended: Ended) -> None:
-        self._answer = answer
-        self._reader: BodyReader = answer.stream
-        self._ended: Ended | None = ended
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        """The next piece; raises what ended the exchange, at which the front cuts the client's connection."""
-        try:
-            piece = await self._reader.read()
-        except Exception as error:  # the client's own, too, whose body may still be on the way
-            self._end(error)
-            raise
-        if piece:
-            return piece
-        self._end(None)
-        raise StopAsyncIteration
-
-    async def aclose(self) -> None:
-        """The client reads no further: if the answer is not complete, the model's connection is closed."""
-        if self._ended is not None:
-            self._answer.abort()
-            self._end(ClientGone("the client went away before the end of its answer"))
-
-    def _end(self, error: Exception | None) -> None:
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            ended(error)
+from penstock_wire.http import Tunnel
 
 
 class TunnelIdle(Exception):

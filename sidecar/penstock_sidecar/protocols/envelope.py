@@ -23,8 +23,6 @@ from penstock_wire.json_slices import NotJSON, elements, members
 
 JSON = b"application/json"
 OCTETS = b"application/octet-stream"
-CANCEL_PATH = "/-/cancel"
-"""Where the sidecar, and nobody else, reports clients that left to a model that asked for it."""
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _NOT_THE_MODELS = HOP_BY_HOP | {b"content-length"}

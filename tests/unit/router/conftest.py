@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock_router.slices import DATA_PORT
+from penstock_wire.contract import SIDECAR_PORT
 from tests.support.ports import free_host
 from tests.support.router_process import RouterProcess
 from tests.support.router_upstream import Behave, UpstreamServer, echo
@@ -37,7 +37,7 @@ async def pod_server() -> AsyncIterator[MakeUpstream]:
 
     async def make(behave: Behave = echo) -> UpstreamServer:
         server = UpstreamServer(behave)
-        servers.append(await server.start(DATA_PORT, free_host(DATA_PORT)))
+        servers.append(await server.start(SIDECAR_PORT, free_host(SIDECAR_PORT)))
         return server
 
     yield make

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from penstock_router.edge import under_route
+from penstock_router.header_policy import under_route
 from penstock_wire.headers import Headers
 from tests.support.ports import free_port
 from tests.support.raw_client import until_closed

@@ -317,11 +317,8 @@ async def test_admin_port(upstream: Any, router: Any) -> None:
     assert (await process.ask("/what", method="GET", base=process.admin)).status == 404
     assert (await process.ask("/livez", base=process.admin)).status == 405
     text = await process.metrics()
-    assert (
-        'penstock_router_requests_total{backend="b",code="200",endpoint="e",mirror="false",reason=""} 1.0'
-        in text
-    )
-    assert 'requests_total{backend="",code="404",endpoint="",mirror="false",reason="no_route"} 1.0' in text
+    assert 'penstock_router_requests_total{backend="b",code="200",endpoint="e",reason=""} 1.0' in text
+    assert 'requests_total{backend="",code="404",endpoint="",reason="no_route"} 1.0' in text
     assert 'penstock_router_duration_seconds_count{backend="b",endpoint="e"} 1.0' in text
     process.settle()
     await process.until_routes(lambda routes: routes == [])
@@ -363,7 +360,7 @@ async def test_each_error_has_a_reason_and_the_access_log_has_each_request(
         ("500", "model_answer"),
         ("200", ""),
     ):
-        labels = f'backend="b",code="{code}",endpoint="e",mirror="false",reason="{reason}"'
+        labels = f'backend="b",code="{code}",endpoint="e",reason="{reason}"'
         assert f"penstock_router_requests_total{{{labels}}} 1.0" in text
 
     def logged() -> list[dict[str, Any]]:

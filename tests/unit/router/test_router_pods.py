@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from penstock_router.endpoint_slices import Address
 from penstock_router.pods import AVOID_FIRST_SECONDS, AVOID_MOST_SECONDS, SILENT_FAILURES, Pod, Pods
-from penstock_router.slices import Address
 
 
 class HandClock:

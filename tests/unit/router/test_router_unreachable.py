@@ -291,7 +291,7 @@ def test_a_client_that_leaves_leaves_the_line_and_its_probe_is_anothers() -> Non
             task.cancel()
         await asyncio.gather(*asking[:5], return_exceptions=True)
         await fake_loop.settle()
-        assert world.state.line.count + world.network.connecting == 5
+        assert world.state.held.count + world.network.connecting == 5
         world.all_are("up", "a")
         assert statuses(await asyncio.gather(*asking[5:])) == {200: 5}
         assert world.network.executed == ["5", "6", "7", "8", "9"]

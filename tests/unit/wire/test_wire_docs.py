@@ -9,7 +9,7 @@ import msgspec
 
 from penstock_wire.control import router_settings
 from penstock_wire.control.settings import Batching, Settings
-from penstock_wire.errors import STATUS, Reason
+from penstock_wire.errors import Reason
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -29,7 +29,7 @@ def rows(text: str, header: str) -> list[list[str]]:
 def test_every_reason_is_in_the_table_with_its_status():
     table = rows((DOCS / "wire.md").read_text(), "| reason |")
     assert {name.strip("`"): int(status) for name, status, _ in table} == {
-        reason.value: STATUS[reason] for reason in Reason
+        reason.value: reason.status for reason in Reason
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from penstock_wire import contract
 from penstock_wire.addresses import join
 from penstock_wire.control.ca_trust import HEADER, Trust
 from penstock_wire.control.report import decode_answer
@@ -65,7 +66,7 @@ class Reporter:
             self._trust = Trust(authorities)
         self._host = parts.hostname
         self._port = parts.port or (80 if self._trust is None else 443)
-        self._target = f"{parts.path.rstrip('/')}/reports/{kind}"
+        self._target = f"{parts.path.rstrip('/')}{contract.REPORTS_PATH}{kind}"
         self._token_file = token_file
         self._upstream = H1Upstream(
             idle_seconds=IDLE_SECONDS,

@@ -10,8 +10,6 @@ from penstock_wire.control import documents
 from penstock_wire.durations import format_ms
 from penstock_wire.errors import DocumentError
 
-Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
-
 UNKNOWN_QUEUE = 1024
 """Items that may wait by default while it is not known how fast they are answered."""
 MOST_QUEUED = 1_000_000

@@ -19,7 +19,8 @@ Errors::
         UpstreamTimeout     no complete answer in time
     ClientGone              the client ended its connection in the middle of its body or of a tunnel
 
-Read on in `messages` (a request, a response), `body` (streams and tunnels), `server` and `client`.
+Read in this order: `messages` (requests and answers), `body` (what is read piece by piece), the Protocols
+below, `server` and `client` (which implement them), `answer_stream` (an answer that is passed on).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -40,3 +41,32 @@ class Tunnel(Protocol):
     def abort(self) -> None:
         """Close now."""
         ...
+
+
+class BodyTooLong(Exception):
+    """A body has more bytes than may be taken."""
+
+
+async def read_whole(
+    body: BodyReader, limit: int, *, received: Callable[[int], object] = lambda _: None
+) -> bytes:
+    """Read a body to its end.
+
+    Args:
+        body: what to read.
+        limit: bytes of it at most.
+        received: called after each piece with the bytes so far; may raise to stop.
+
+    Raises:
+        BodyTooLong: it is longer, hardly more than `limit` was read.
+        ClientGone, UpstreamError: as `BodyReader.read`.
+    """
+    pieces = []
+    size = 0
+    while piece := await body.read():
+        pieces.append(piece)
+        size += len(piece)
+        received(size)
+        if size > limit:
+            raise BodyTooLong(f"expected at most {limit} bytes")
+    return b"".join(pieces)

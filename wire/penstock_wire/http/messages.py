@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Interim = Callable[[int, Headers], None]
 
+NO_BODY_STATUS = frozenset({204, 304})
+"""Final answers without a body, whatever their fields say (RFC 9110 sections 15.3.5 and 15.4.5)."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Request:

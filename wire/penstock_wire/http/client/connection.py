@@ -23,7 +23,7 @@ from typing import Any, Protocol, cast
 import httptools
 
 from penstock_wire.addresses import join
-from penstock_wire.headers import REASON, Headers, end_to_end
+from penstock_wire.headers import PER_CONNECTION, REASON, Headers, end_to_end
 from penstock_wire.http import (
     AnswerUnreadable,
     BodyReader,
@@ -37,9 +37,10 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from penstock_wire.http.client.answer import Answer, Body, Carrier, UpstreamTunnel
-from penstock_wire.http.client.head import DROPPED, blank_lines_follow, encode_head
+from penstock_wire.http.client.head import blank_lines_follow, encode_head
 from penstock_wire.http.client.peer_liveness import is_silence, was_reset
-from penstock_wire.http.messages import Interim
+from penstock_wire.http.messages import NO_BODY_STATUS, Interim
+from penstock_wire.timers import EarliestTimer
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Of a body that is collected whole."""
@@ -49,7 +50,6 @@ JOIN_BYTES = 64 * 1024
 """Smaller request bodies are sent in one write with their head."""
 
 _IDLE, _HEAD, _BODY, _TUNNEL = range(4)
-_NO_BODY_STATUS = (204, 304)
 
 
 class Pool(Protocol):
@@ -114,8 +114,7 @@ class Connection(Carrier):
         self._timeout = 0.0
         self._idle_timeout = 0.0
         self._deadline = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
+        self._timer = EarliestTimer(self._look, time.monotonic)
 
     # -- one exchange ---------------------------------------------------------------------------------------
 
@@ -274,14 +273,9 @@ class Connection(Carrier):
 
     def _expect_by(self, deadline: float) -> None:
         self._deadline = deadline
-        if deadline < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = deadline
-            self._timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self._look)
+        self._timer.ring_at(deadline)
 
     def _look(self) -> None:
-        self._timer, self._timer_at = None, math.inf
         if self._deadline == math.inf:
             return
         if self._deadline > time.monotonic():
@@ -316,8 +310,7 @@ class Connection(Carrier):
             self._pool.silent(self)
         else:
             self.fail(self._ended_early(reset=isinstance(error, (ConnectionResetError, BrokenPipeError))))
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self.resume_writing()
 
     def eof_received(self) -> bool:
@@ -468,7 +461,7 @@ class Connection(Carrier):
             self.reusable = False
         if status == 204 and (chunked or length):  # a body may yet come that it must not have
             self.reusable = False
-        bodiless = self._head_only or status in _NO_BODY_STATUS
+        bodiless = self._head_only or status in NO_BODY_STATUS
         self._length = None if bodiless else length
         self._to_the_end = not (bodiless or chunked or length is not None)
         if self._streamed:
@@ -576,4 +569,4 @@ class Connection(Carrier):
         fields = tuple(self._fields)
         if any(name == b"connection" for name, _ in fields):
             return end_to_end(fields)
-        return tuple([field for field in fields if field[0] not in DROPPED])
+        return tuple([field for field in fields if field[0] not in PER_CONNECTION])

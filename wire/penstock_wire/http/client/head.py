@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from penstock_wire.headers import HOP_BY_HOP
+from penstock_wire.headers import PER_CONNECTION
 from penstock_wire.http import Request, UpstreamError
 
-DROPPED = HOP_BY_HOP | {b"content-length"}
-_NOT_SENT = DROPPED | {b"expect"}  # nobody here waits for `100 Continue`
+_NOT_SENT = PER_CONNECTION | {b"expect"}  # nobody here waits for `100 Continue`
 _END_OF_FIELDS = b"\r\n\r\n"
 _MAY_LACK_BODY = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 

@@ -16,6 +16,7 @@ from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
 from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.messages import NO_BODY_STATUS
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
 from penstock_wire.http.server.head_cache import CachedHead, HeadCache
@@ -33,7 +34,6 @@ LINE_IS_LONG, STREAM_IS_FULL, MUCH_BEHIND = 1, 2, 4  # why reading pauses
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 _LAST_LINES = heads.LAST_LINES
-_NO_BODY_STATUS = heads.NO_BODY_STATUS
 _JOINED_BYTES = 64 * 1024  # up to here one copy is cheaper than a second buffer to write
 
 
@@ -258,7 +258,7 @@ class AnswerSide:
             exchange.plain
             and response.stream is None
             and not self._listener.closing
-            and status not in _NO_BODY_STATUS
+            and status not in NO_BODY_STATUS
         ):
             body = response.body
             length = len(body)
@@ -309,12 +309,12 @@ class AnswerSide:
         """Send an answer that is a stream, has no body, or may be the last."""
         keep = exchange.keep and not self._listener.closing
         stream = response.stream
-        bodiless = exchange.request.method == "HEAD" or response.status in heads.NO_BODY_STATUS
+        bodiless = exchange.request.method == "HEAD" or response.status in NO_BODY_STATUS
         body = response.body
         # An answer to HEAD may tell of a body that it leaves out.
         length = len(body) if stream is None and response.length is None else response.length
         chunked = False
-        if response.status in heads.NO_BODY_STATUS or (
+        if response.status in NO_BODY_STATUS or (
             # Nothing says how long the body would be.
             exchange.request.method == "HEAD" and not length and response.length is None
         ):

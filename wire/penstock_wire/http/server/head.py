@@ -13,7 +13,7 @@ import re
 import time
 
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import HOP_BY_HOP, Headers
+from penstock_wire.headers import PER_CONNECTION, Headers
 from penstock_wire.http.server import limits
 
 Fields = list[tuple[bytes, bytes]]
@@ -21,16 +21,14 @@ Fields = list[tuple[bytes, bytes]]
 FIELD_BYTES = 128
 """Bytes that a field takes beside those of its name and value: a tuple and two objects."""
 
-SPECIAL = HOP_BY_HOP | {b"content-length", b"expect", b"host"}
+SPECIAL = PER_CONNECTION | {b"expect", b"host"}
 """Fields that the front itself reads. All but `host` end here."""
-DROPPED = HOP_BY_HOP | {b"content-length"}
-NO_BODY_STATUS = frozenset({204, 304})
 METHODS = {
     name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 }
 
 _PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
-_OUR_OWN = DROPPED | {b"date"}
+_OUR_OWN = PER_CONNECTION | {b"date"}
 LAST_LINES = [b"content-length: %d\r\n\r\n" % length for length in range(2048)]
 """The end of a head, by the length of the body."""
 _HOST = re.compile(
@@ -239,7 +237,7 @@ class AnswerHead:
         first = self.first(status)
         if any(name == b"date" for name, _ in headers):
             first = first[: first.index(b"\r\n") + 2]
-        return first, tuple(field for field in headers if field[0] not in DROPPED)
+        return first, tuple(field for field in headers if field[0] not in PER_CONNECTION)
 
 
 def cannot_read(error: object, data: bytes) -> PenstockError:

@@ -9,55 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Self
 
 from penstock_wire.http import Response, UpstreamAnswer, UpstreamTimeout
+from penstock_wire.http.answer_stream import AnswerStream
+from penstock_wire.http.body import read_whole
 
 WHOLE_BYTES = 256 * 1024
 """A body of at most so many bytes, told beforehand, is taken whole."""
-
-
-class Passed:
-    """The body of an answer as an async iterator of its pieces.
-
-    Args:
-        answer: the answer.
-        over: called once, when the body's end came, it broke, or nobody wants more of it.
-    """
-
-    __slots__ = ("_answer", "_over")
-
-    def __init__(self, answer: UpstreamAnswer, over: Callable[[], None]) -> None:
-        self._answer = answer
-        self._over: Callable[[], None] | None = over
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        try:
-            piece = await self._answer.stream.read()
-        except BaseException:  # a cancellation too: the pod's slot is given back, whatever ends the reading
-            self._end()
-            raise
-        if not piece:
-            self._end()
-            raise StopAsyncIteration
-        return piece
-
-    async def aclose(self) -> None:
-        """The client is gone."""
-        self._end()
-
-    def __del__(self) -> None:
-        # NB: a client may leave between the answer's head and its first piece, when nobody iterates yet.
-        self._end()
-
-    def _end(self) -> None:
-        over, self._over = self._over, None
-        if over is not None:
-            self._answer.abort()
-            over()
 
 
 async def receive(
@@ -76,7 +34,7 @@ async def receive(
     """
     body = answer.whole()
     if body is None and (answer.length is None or answer.length > WHOLE_BYTES):
-        stream = Passed(answer, over)
+        stream = AnswerStream(answer, lambda _: over())
         return Response(answer.status, answer.headers, stream=stream, length=answer.length)
     try:
         if body is None:
@@ -90,11 +48,8 @@ async def receive(
 
 
 async def _rest(answer: UpstreamAnswer, seconds: float) -> bytes:
-    pieces = []
     try:
         async with asyncio.timeout(seconds):
-            while piece := await answer.stream.read():
-                pieces.append(piece)
+            return await read_whole(answer.stream, WHOLE_BYTES)
     except TimeoutError as error:
         raise UpstreamTimeout(f"no complete answer within {seconds:.3f} s") from error
-    return b"".join(pieces)

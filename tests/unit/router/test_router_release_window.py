@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock_router.holding import FIRST_WINDOW, Gate, Place
+from penstock_router.endpoint_slices import Address
+from penstock_router.hold_queue import FIRST_WINDOW, Permit, ReleaseWindow
 from penstock_router.pods import Pod
-from penstock_router.slices import Address
 from tests.support import fake_loop
 from tests.support.fake_network import Way
 from tests.support.router_world import World, statuses
@@ -43,10 +43,10 @@ def test_who_was_refused_comes_back_before_those_that_came_after_it_in_the_same_
         world = World()
         state, came = world.state, world.loop.time()
 
-        def place(turn: int, *, refused: bool = False) -> asyncio.Task[Place]:
-            wanted = state.place(
+        def place(turn: int, *, refused: bool = False) -> asyncio.Task[Permit]:
+            wanted = state.acquire(
                 size=0,
-                turn=turn,
+                sequence=turn,
                 arrived=came,
                 deadline=None,
                 backend="b",
@@ -281,12 +281,12 @@ def test_however_a_pod_comes_and_goes_no_more_are_with_it_than_its_answers_have_
 
 
 def test_pods_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many come and go beside one that stays, a gate does not grow."""
-    monkeypatch.setattr("penstock_router.holding.MAX_SEEN", 5)
-    gate, stays = Gate(), Pod(Address(host="10.0.0.1", port=8000))
+    """However many come and go beside one that stays, a window does not grow."""
+    monkeypatch.setattr("penstock_router.hold_queue.MAX_SEEN", 5)
+    window, stays = ReleaseWindow(), Pod(Address(host="10.0.0.1", port=8000))
     for number in range(50):
-        gate.see_pods([stays, Pod(Address(host=f"10.0.1.{number}", port=8000))])
-        assert len(gate._seen) <= 7
-    window = gate.window
-    gate.see_pods([stays])
-    assert gate.window == window
+        window.see_pods([stays, Pod(Address(host=f"10.0.1.{number}", port=8000))])
+        assert len(window._seen) <= 7
+    limit = window.limit
+    window.see_pods([stays])
+    assert window.limit == limit

@@ -8,7 +8,8 @@ import pytest
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.desired import service
-from penstock_router.slices import DATA_PORT, SELECTOR, Address, backend_of, merge, parse_target
+from penstock_router.endpoint_slices import SELECTOR, Address, backend_of, merge, parse_target
+from penstock_wire.contract import SIDECAR_PORT
 
 
 def endpoint(address: str, *, pod: str = "", uid: str = "", **conditions: bool | None) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def test_what_the_operator_renders_is_what_the_router_selects() -> None:
         {"name": port["name"], "port": port["targetPort"], "protocol": port["protocol"]}
         for port in rendered["spec"]["ports"]
     ]
-    assert merge([mirrored]) == {"x": (Address(host="10.0.0.1", port=DATA_PORT),)}
+    assert merge([mirrored]) == {"x": (Address(host="10.0.0.1", port=SIDECAR_PORT),)}
     asked = [term.partition("=") for term in SELECTOR.split(",")]
     assert all(
         mirrored["metadata"]["labels"].get(key) == value if equals else key in mirrored["metadata"]["labels"]

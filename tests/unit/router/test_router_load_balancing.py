@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock_router.choice import Draw, better_of_two
+from penstock_router.load_balancing import WeightedSelector, better_of_two
 
 WEIGHTS = st.lists(st.integers(0, 1_000_000), min_size=1, max_size=8).filter(any)
 
 
-def draw(weights: dict[str, int], seed: int = 0) -> Draw:
-    made = Draw(random.Random(seed))
+def draw(weights: dict[str, int], seed: int = 0) -> WeightedSelector:
+    made = WeightedSelector(random.Random(seed))
     made.set_weights(weights)
     return made
 
@@ -77,7 +77,7 @@ def test_a_single_backend_gets_all() -> None:
 )
 @settings(max_examples=200, deadline=None)
 def test_a_changed_weight_takes_effect_at_once(changes: list[list[int]], steps: list[int], seed: int) -> None:
-    chooser = Draw(random.Random(seed))
+    chooser = WeightedSelector(random.Random(seed))
     for weights, count in zip(changes, steps, strict=False):
         backends = named(weights)
         chooser.set_weights(backends)
@@ -90,7 +90,7 @@ def test_a_changed_weight_takes_effect_at_once(changes: list[list[int]], steps: 
 
 def test_who_is_owed_something_gets_it_however_often_weights_change() -> None:
     """Changes of a neighbour's weight do not start the small one's wait anew."""
-    chooser = Draw(random.Random(7))
+    chooser = WeightedSelector(random.Random(7))
     counts: Counter[str | None] = Counter()
     expected = 0.0
     for turn in range(400):

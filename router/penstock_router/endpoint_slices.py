@@ -17,16 +17,14 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock_wire import contract
+from penstock_wire.contract import BACKEND_LABEL, SIDECAR_PORT
+
 SERVICE_LABEL = "kubernetes.io/service-name"
-BACKEND_LABEL = "penstock.dev/backend"
-OURS = {"app.kubernetes.io/managed-by": "penstock", "app.kubernetes.io/name": "penstock-backend"}
+OURS = {contract.MANAGED_BY_LABEL: contract.MANAGED_BY, contract.APP_LABEL: contract.BACKEND_APP}
 """What the operator puts on every backend's Service, beside `BACKEND_LABEL`."""
 SELECTOR = ",".join([SERVICE_LABEL, BACKEND_LABEL, *(f"{key}={value}" for key, value in OURS.items())])
 """Selects the slices of all backends."""
-SUFFIX = "-backend"
-"""A backend's Service is `<backend>-backend`."""
-DATA_PORT = 8012
-"""The sidecar's data port."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -48,14 +46,14 @@ def backend_of(slice_: Mapping[str, Any]) -> str | None:
     """The backend whose Service a slice belongs to, or None for a Service of somebody else."""
     labels = (slice_.get("metadata") or {}).get("labels") or {}
     backend = labels.get(BACKEND_LABEL)
-    if not backend or labels.get(SERVICE_LABEL) != f"{backend}{SUFFIX}":
+    if not backend or labels.get(SERVICE_LABEL) != contract.backend_service(str(backend)):
         return None
     return str(backend) if OURS.items() <= labels.items() else None
 
 
 def _leads_to_sidecars(slice_: Mapping[str, Any]) -> bool:
     return any(
-        port.get("port") == DATA_PORT and (port.get("protocol") or "TCP") == "TCP"
+        port.get("port") == SIDECAR_PORT and (port.get("protocol") or "TCP") == "TCP"
         for port in slice_.get("ports") or ()
     )
 
@@ -80,7 +78,7 @@ def ready_addresses(slice_: Mapping[str, Any]) -> list[tuple[str, Address]]:
             continue
         target = endpoint.get("targetRef") or {}
         pod = str(target.get("name") or "") if target.get("kind", "Pod") == "Pod" else ""
-        address = Address(host=str(addresses[0]), port=DATA_PORT, pod=pod)
+        address = Address(host=str(addresses[0]), port=SIDECAR_PORT, pod=pod)
         found.append((str(target.get("uid") or pod or f"{address.host}:{address.port}"), address))
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 
+from penstock_wire import contract
 from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.headers import (
     FROM_CLIENT,
@@ -31,7 +32,6 @@ MAX_FORWARDS = b"max-forwards"
 _NAME_THIS_SERVER = (b"location", b"content-location")
 """Fields of an answer with a URL that leads back to whoever gave it (RFC 9110 sections 10.2.2 and 8.7)."""
 
-_USABLE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _URL = re.compile(rb"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _FORWARDED = FROM_CLIENT - {TIMEOUT_MS}
 
@@ -39,7 +39,7 @@ _FORWARDED = FROM_CLIENT - {TIMEOUT_MS}
 def request_id(headers: Headers) -> str:
     """The client's `x-request-id` where it is usable (1 to 128 visible ASCII characters), else a new one."""
     found = get(headers, REQUEST_ID)
-    if found is not None and _USABLE_ID.fullmatch(found):
+    if found is not None and contract.REQUEST_ID.fullmatch(found):
         return found.decode("ascii")
     return uuid.uuid4().hex
 

@@ -5,12 +5,12 @@ of them may be out at once begins small for each pod that can be reached and gro
 it doubles with each round), as a TCP sender finds out what a path bears: the first pod of a backend is not
 buried under all that piled up. A pod that goes and comes again widens the window once; where new ones take
 the place of all pods it begins anew, and what is still with those before them counts no more. A pod that
-still refuses for a full queue sends the request back to its place in the line, and the window shrinks to what
-is out.
+still refuses for a full queue sends the request back to its place among the held, and the window shrinks to
+what is out.
 
 Requests are held for want of room, too: when every pod of the backend has refused them for a full queue. From
-then on each request that a pod has done with lets the first one in the line go to that pod, whatever the
-window. Newcomers then do not queue up behind the line unasked: which request has more right to a place (by
+then on each request that a pod has done with lets the first one in the queue go to that pod, whatever the
+window. Newcomers then do not queue up unasked: which request has more right to a slot (by
 priority, by share) is for the sidecars to say, so each newcomer asks a pod before it waits.
 
 Requests are also held where pods are ready and none of them takes a connection. Then one at a time is let go
@@ -25,8 +25,8 @@ import dataclasses
 import heapq
 import itertools
 
+from penstock_router.endpoint_slices import Address
 from penstock_router.pods import Pod
-from penstock_router.slices import Address
 
 FIRST_WINDOW = 8
 """Held requests let go at once for each ready pod, before any answer."""
@@ -39,21 +39,21 @@ MAX_SEEN = 10_000
 """Addresses kept of pods that a window was widened for; beyond, those that are away now are forgotten."""
 
 
-class Gate:
+class ReleaseWindow:
     """How many requests that were held may be with a backend's pods at once."""
 
-    __slots__ = ("_pods", "_seen", "epoch", "full", "out", "paused_until", "probe", "window")
+    __slots__ = ("_pods", "_seen", "epoch", "full", "limit", "out", "paused_until", "probe")
 
     def __init__(self) -> None:
         self.epoch = 0
         """How often new pods have taken the place of all; who went to the former ones counts no more."""
-        self.window = 0
+        self.limit = 0
         self.out = 0
         self.paused_until = 0.0
         self.full = False
-        """Whether pods have refused for a full queue since the line began, so that it waits for room."""
-        self.probe: Place | None = None
-        """The place of the request that tries a backend of which no pod can be reached."""
+        """Whether pods have refused for a full queue since requests are held, so that these wait for room."""
+        self.probe: Permit | None = None
+        """The permit of the request that tries a backend of which no pod can be reached."""
         self._pods: list[Pod] = []
         self._seen: set[Address] = set()  # those that the window was widened for
 
@@ -70,16 +70,16 @@ class Gate:
         if fresh and len(fresh) == len(pods) and self._seen:
             # What the pods before these bore tells nothing; what is still with them is no load of these.
             self.epoch += 1
-            self.out = self.window = 0
+            self.out = self.limit = 0
             self.full = False
         if len(self._seen) > MAX_SEEN:
             self._seen.intersection_update([pod.address for pod in pods])
         for pod in fresh:
-            self.window += max(FIRST_WINDOW, pod.borne)
+            self.limit += max(FIRST_WINDOW, pod.borne)
             self._seen.add(pod.address)
 
     def see_warm_pods(self, pods: list[Pod], now: float) -> None:
-        """Take the pods of a line that begins because they are full: what they bear is with them already.
+        """Take the pods of a backend whose requests are held because they are full: they have what they bear.
 
         Args:
             pods: all that can be reached.
@@ -87,58 +87,58 @@ class Gate:
         """
         self._pods = pods
         self._seen.update([pod.address for pod in pods])
-        self.window = 1
+        self.limit = 1
         self.paused_until = now + PAUSE_SECONDS
 
     def may_pass(self, now: float) -> bool:
         """Whether one more may go now."""
-        return self.out < self.window and now >= self.paused_until
+        return self.out < self.limit and now >= self.paused_until
 
     def passed(self) -> None:
         """One went."""
         self.out += 1
 
-    def answered(self, place: Place, now: float) -> None:
+    def answered(self, permit: Permit, now: float) -> None:
         """One came back with an answer."""
-        if place.epoch == self.epoch:
+        if permit.epoch == self.epoch:
             self.out -= 1
             if now >= self.paused_until:
-                self.window += 1
+                self.limit += 1
 
-    def ended(self, place: Place) -> None:
+    def ended(self, permit: Permit) -> None:
         """One came back with none (failed, or its client left)."""
-        if place.epoch == self.epoch:
+        if permit.epoch == self.epoch:
             self.out -= 1
 
-    def refused(self, place: Place, now: float) -> None:
+    def refused(self, permit: Permit, now: float) -> None:
         """One was refused for a full queue: what is still out is what the pods bear."""
-        if place.epoch == self.epoch:
+        if permit.epoch == self.epoch:
             self.full = True
             self.out -= 1
-            self.window = max(1, self.out)
+            self.limit = max(1, self.out)
             self.paused_until = now + PAUSE_SECONDS
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Place:
+class Permit:
     """The right to send to a backend.
 
     Args:
         backend: whose pods may be asked.
-        gate: the gate that the request came through; None for one that was not held.
-        epoch: the gate's when it did.
+        window: the window that let the request go; None for one that was not held.
+        epoch: the window's when it did.
         pod: the pod to ask, which has done with another request; None for any.
     """
 
     backend: str
-    gate: Gate | None = None
+    window: ReleaseWindow | None = None
     epoch: int = 0
     pod: Pod | None = None
 
     @property
     def probes(self) -> bool:
         """Whether it was let go to find out if a pod can be reached again."""
-        return self.gate is not None and self.gate.probe is self
+        return self.window is not None and self.window.probe is self
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -150,18 +150,18 @@ class Waiter:
         backend: whose pods it waits for; None while the endpoint has no backend at all.
         size: bytes of its body.
         since: when it came, in seconds of the router's clock.
-        turn: its place by arrival among all requests. NB: `since` does not tell it, the clock of uvloop has
-            whole milliseconds.
+        sequence: its number by arrival among all requests. NB: `since` does not tell it, the clock of uvloop
+            has whole milliseconds.
     """
 
-    future: asyncio.Future[Place]
+    future: asyncio.Future[Permit]
     backend: str | None
     size: int
     since: float
-    turn: int
+    sequence: int
 
 
-class _Queue:
+class _BackendQueue:
     """Those that wait for one backend, by arrival; who leaves is passed over when it would be the head."""
 
     __slots__ = ("_entries", "_heap", "waiting")
@@ -173,7 +173,7 @@ class _Queue:
 
     def add(self, waiter: Waiter) -> None:
         self.waiting.add(waiter)
-        heapq.heappush(self._heap, (waiter.turn, next(self._entries), waiter))
+        heapq.heappush(self._heap, (waiter.sequence, next(self._entries), waiter))
 
     def remove(self, waiter: Waiter) -> None:
         self.waiting.remove(waiter)
@@ -187,17 +187,17 @@ class _Queue:
         return self._heap[0][2]
 
 
-class Line:
+class HoldQueue:
     """The held requests of one endpoint, in the order of their arrival for each backend."""
 
     def __init__(self) -> None:
-        self._queues: dict[str | None, _Queue] = {}
+        self._queues: dict[str | None, _BackendQueue] = {}
         self.count = 0
         self.bytes = 0
 
     def join(self, waiter: Waiter) -> None:
-        """Put a request into its backend's line, before all that came later."""
-        self._queues.setdefault(waiter.backend, _Queue()).add(waiter)
+        """Put a request into its backend's queue, before all that came later."""
+        self._queues.setdefault(waiter.backend, _BackendQueue()).add(waiter)
         self.count += 1
         self.bytes += waiter.size
 
@@ -225,7 +225,7 @@ class Line:
     def waiters(self, backend: str | None) -> list[Waiter]:
         """Who waits for a backend, the first first."""
         queue = self._queues.get(backend)
-        return sorted(queue.waiting, key=lambda waiter: waiter.turn) if queue is not None else []
+        return sorted(queue.waiting, key=lambda waiter: waiter.sequence) if queue is not None else []
 
     def length(self, backend: str | None) -> int:
         """How many wait for a backend."""

@@ -26,7 +26,7 @@ START_STEPS = 64
 """A router starts at most so many draws into the cycle."""
 
 
-class Draw:
+class WeightedSelector:
     """Shares requests among backends by weight.
 
     Args:

@@ -9,10 +9,10 @@ import re
 import socket
 from typing import Any
 
+from penstock_router.endpoint_slices import Address
 from penstock_router.endpoints import EndpointState
-from penstock_router.holding import FIRST_WINDOW
+from penstock_router.hold_queue import FIRST_WINDOW
 from penstock_router.pods import Pods
-from penstock_router.slices import Address
 from penstock_wire.control.router_settings import Endpoint, WeightedBackend
 from tests.support import fake_loop
 from tests.support.ports import free_port
@@ -233,9 +233,9 @@ def test_a_short_pause_is_not_slept_through_because_a_longer_one_was_set_before(
         )
 
         def ask(*, again: bool) -> Any:
-            return state.place(
+            return state.acquire(
                 size=0,
-                turn=0,
+                sequence=0,
                 arrived=loop.time(),
                 deadline=None,
                 backend="b",

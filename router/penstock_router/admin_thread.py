@@ -40,7 +40,7 @@ class Probe(Protocol):
         ...
 
 
-class Beside:
+class AdminThread:
     """Serves a port in a thread of its own.
 
     Args:

@@ -1,0 +1,48 @@
+"""A timer for the earliest of many times, as deadlines are: most of them are over before they come."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+TIMER_SLACK = 0.0005
+"""uvloop's timers have a resolution of 1 ms and may fire this much early."""
+
+
+class EarliestTimer:
+    """Calls `ring` at the earliest of the times that were asked for since it rang last, and at no other.
+
+    Args:
+        ring: looks at what is due, and asks for the next time.
+        clock: the monotonic time in seconds that these times are of.
+    """
+
+    __slots__ = ("_clock", "_handle", "_loop", "_ring", "_when")
+
+    def __init__(self, ring: Callable[[], object], clock: Callable[[], float]) -> None:
+        self._ring = ring
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.TimerHandle | None = None
+        self._when = math.inf
+
+    def ring_at(self, when: float) -> None:
+        """Ring at this time, or at an earlier one that was asked for before."""
+        if when < self._when:
+            self.cancel()
+            self._when = when
+            # NB: not `call_at`: uvloop's own time is cached and in whole milliseconds, so clocks may differ.
+            self._handle = self._loop.call_later(max(0.0, when - self._clock()), self._rang)
+
+    def cancel(self) -> None:
+        """Do not ring."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+            self._when = math.inf
+
+    def _rang(self) -> None:
+        self._handle = None
+        self._when = math.inf
+        self._ring()
