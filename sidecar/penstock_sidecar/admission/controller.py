@@ -3,7 +3,7 @@
 A request is rejected while all are (a drain), where its time was over on arrival, where there is no room, and
 where its answer would come too late. Where there is no room, a policy with levels or fairness may evict
 others instead (`queue.eviction`). A rejection holds for the requests behind it as well, until the queue gets
-shorter or a slot falls free: `errors.RejectionCache` keeps it.
+shorter, a slot falls free, or a batch has shown more of the model's pace: `errors.RejectionCache` keeps it.
 
 Nearly all requests are admitted by one look, the fast paths `may_reject` (by the head) and `admit`.
 """
@@ -251,8 +251,9 @@ class AdmissionController:
         raise errors.unmeetable(finish, work.deadline - now)
 
     def _cached(self) -> errors.RejectionCache:
-        """The rejections that still hold: of a queue and free slots that have not changed."""
-        rejections, epoch, slots = self._rejections, self._queue.epoch, self._slots
+        """The rejections that still hold: the queue, the free slots and the pace have not changed."""
+        rejections, slots = self._rejections, self._slots
+        epoch = self._queue.epoch + self._pace.epoch
         free = -1 if slots.paused else slots.free
         if rejections.epoch != epoch or rejections.free != free:
             rejections.clear()

@@ -16,11 +16,13 @@ _MAX_KEPT = 1024
 class RejectionCache:
     """The rejections that hold for the next requests as well.
 
-    NB: the time until which a class is late never comes nearer while nothing leaves the queue: more arrivals
-    can only put it off, and so does a batch that is overdue.
+    NB: while nothing leaves the queue and no batch ends, more arrivals can only put off the time until which
+    a class is late, and so does a batch that is overdue. It may come nearer when samples of the latency model
+    expire, 10 s after their batch: then a cached rejection is too strict until the next batch ends.
 
     Attributes:
-        epoch: the queue's epoch when they were made: it changes when the queue gets shorter.
+        epoch: of the queue and the pace when they were made: it changes when the queue gets shorter, and
+            with each batch that was learned from.
         free: slots that were free then; -1 while no batch may begin.
         full: the error of a request for which there is no room, by its items.
         late: of a class, until when (in the clock's time) a request without a share that comes now is not

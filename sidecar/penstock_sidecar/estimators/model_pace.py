@@ -28,9 +28,11 @@ class ModelPace:
         usual: items of a batch of the latest class at most.
         slow: seconds that a batch takes at most, of the classes that ran lately.
         rate: items that one slot answers in a second, of the fastest class that ran lately; 0 while unknown.
+        epoch: changes with each batch that was learned from, and when all is forgotten.
     """
 
     __slots__ = (
+        "epoch",
         "latency_model",
         "limit",
         "objective",
@@ -51,6 +53,7 @@ class ModelPace:
         self.service: float | None = None
         self.slow = 0.0
         self.rate = 0.0
+        self.epoch = 0
 
     def apply(self, *, limit: int, objective: float | None) -> None:
         """Obey another policy: items of a batch at most, and the objective in seconds."""
@@ -78,6 +81,7 @@ class ModelPace:
         Returns:
             Whether `rate` is known.
         """
+        self.epoch += 1
         self.throughput.observe(items, seconds)
         self.latency_model.observe(now, cls, items, seconds)
         self.usual = self.size(now, cls)
@@ -91,5 +95,6 @@ class ModelPace:
 
     def forget(self) -> None:
         """Forget how long batches take: the model's process has ended."""
+        self.epoch += 1
         self.latency_model.forget()
         self.rate = 0.0

@@ -8,6 +8,7 @@ import pytest
 
 from penstock_wire.control.settings import Batching, Priority
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.http import Response
 from tests.support import fake_loop
 from tests.support.scripted_model import Scripted, got
 
@@ -192,6 +193,44 @@ def test_auto_finds_more_slots_where_they_pay():
         assert s.dispatcher.slots > 4
         s.apply(Batching(max_concurrent_batches=2))
         assert s.dispatcher.slots == 2
+        await s.close()
+
+    fake_loop.run(main())
+
+
+def test_a_cached_rejection_does_not_outlive_what_a_search_has_taught():
+    """While a failed batch is searched nothing leaves the queue, and each run shows how fast the model is."""
+
+    async def main():
+        s = Scripted(
+            base=1.0,
+            behaviour=lambda run: Response(400, (), b"no") if "bad" in run.items else None,
+            max_batch_size=16,
+            max_queued_items=200,
+        )
+        await s.ask(*range(4))  # a cold start: the first batch takes 1 s
+        s.base = 0.05
+        tasks = [s.ask("bad" if number in (7, 15) else number) for number in range(16)]
+        await asyncio.sleep(0.01)
+        tasks += [s.ask(number, timeout=2.5) for number in range(10)]
+        await asyncio.sleep(0.01)
+        seen = set()
+        while len(s.runs) < 8:
+            work = s.work("x", timeout=2.5)
+            admission, fields = s.dispatcher.admission, s.dispatcher.keys.read(work.request.headers)
+            by_head = admission.check_head("/p", fields, work.arrived, work.deadline, work.expires)
+            work.future = s.loop.create_future()
+            try:
+                s.dispatcher.accept(work)
+                rejected = False
+            except PenstockError:
+                rejected = True
+            assert by_head is None or rejected
+            seen.add(rejected)
+            await asyncio.sleep(0.05)
+        assert seen == {True, False}
+        s.dispatcher.refuse_queued(PenstockError(Reason.DRAINING, "enough"))
+        await asyncio.gather(*tasks, return_exceptions=True)
         await s.close()
 
     fake_loop.run(main())

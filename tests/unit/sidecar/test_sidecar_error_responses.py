@@ -234,7 +234,7 @@ def test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile(se
             fairness=Fairness(header="x-tenant") if fair else None,
         )
         dispatcher = s.dispatcher
-        check_head = 0
+        rejected_by_head = 0
         for _ in range(600):
             await asyncio.sleep(chance.choice((0.0, 0.0, 0.0, 0.001, 0.004)))
             s.base = chance.choice((s.base, s.base, 0.02, 0.04))
@@ -261,14 +261,14 @@ def test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile(se
                 begun = any(each.taken for each in dispatcher.queue)
                 full_for_all = error.reason is Reason.QUEUE_FULL and work.size == 1 and not begun
                 assert refused is not None or not full_for_all
-                check_head += refused is not None
+                rejected_by_head += refused is not None
             else:
                 assert refused is None, (refused, work.size)
                 s.asked.append(asyncio.ensure_future(_outcome(s, work)))
         dispatcher.resume()
         await asyncio.gather(*s.asked, return_exceptions=True)
         await s.close()
-        return check_head
+        return rejected_by_head
 
     assert fake_loop.run(main()) > 0
 

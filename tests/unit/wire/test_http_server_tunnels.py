@@ -195,3 +195,26 @@ async def test_where_nothing_may_switch_a_request_says_that_it_asked_and_is_answ
     await front.close(0)
     assert found.count(b"HTTP/1.1 200 OK\r\n") == found.count(b"\r\n\r\nend") == 2
     assert asked == [b"x", b""]
+
+
+@pytest.mark.parametrize("body_bytes", [300, 17_000])
+async def test_a_request_that_is_the_last_is_not_asked_to_go_on(body_bytes: int) -> None:
+    """Two in one segment: the answer to the second, before its body, ends the connection."""
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    front = H1Front()
+    listener = await front.serve(
+        "127.0.0.1",
+        0,
+        lambda exchange: exchange.answer(Response(404, (), b"no")),
+        streams=lambda _: True,
+        whole_bytes=16_384,
+    )
+    sent = (
+        b"POST /x HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 40\r\n\r\n"
+        + b"z" * 40
+        + b"POST /x HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % body_bytes
+    )
+    answers = await until_closed(listener.address, sent)
+    await listener.close()
+    assert (answers.count(b"HTTP/1.1 404"), failures) == (2, [])

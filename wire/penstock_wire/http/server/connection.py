@@ -432,7 +432,7 @@ class H1Connection(AnswerSide):
                 entry.fail(error)
         if line is not None and len(line) <= limits.MAX_PIPELINED:
             self._resume(LINE_IS_LONG)
-        if self._current is not None or line or self._transport.is_closing():
+        if self._current is not None or line or self._lingering or self._transport.is_closing():
             return
         self._tell_in_turn()
         if self._mode == UNDECIDED and self._undecided is None:
