@@ -152,7 +152,7 @@ class Sidecar:
             # Asked for by name it must not be missing; the environment may be meant for others in the pod.
             if config.tracing:
                 raise
-            log("no tracing", level="warning", error=str(error))
+            log("tracing is off", level="warning", error=str(error))
             return None
 
     def _make_passing(self, config: Config) -> Passthrough:
@@ -288,7 +288,7 @@ class Sidecar:
         for task in (drained, now):
             task.cancel()
         left = self._path.queued + self._path.ongoing
-        log("ending", drained=finished, left=left)
+        log("shutting down", drained=finished, left=left)
         if not finished:
             self._path.refuse(refusal())
             self._path.refuse_queued(refusal())

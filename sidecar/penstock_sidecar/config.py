@@ -125,21 +125,43 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         help="admin address, HOST:PORT",
     )
     flag("model", type=_model, default=("127.0.0.1", contract.MODEL_PORT), help="the model server's URL")
-    flag("settings", type=Path, help="settings file, JSON or YAML; followed")
+    flag("settings", type=Path, help="settings file, JSON or YAML; read again when it changes")
     flag("protocol", choices=sorted((*PROTOCOLS, NONE)), default="instances", help="how requests are joined")
     flag(
         "ready-path", type=_path, default="/", help="path that the model answers 200 to 399 when it is ready"
     )
     flag("reconfigure-path", type=_path, help="path that takes userConfig by POST; closed to clients")
     flag(
-        "warmup", type=_warmup, default=(), help="file of requests to answer before it is ready, JSON or YAML"
+        "warmup",
+        type=_warmup,
+        default=(),
+        help="file of requests that the model must answer before the pod is ready",
     )
-    flag("warmup-timeout", type=process.duration, default=60.0, help="the time that each of them has, as 60s")
-    flag("drain-timeout", type=process.duration, default=30.0, help="until the queued are refused, as 30s")
-    flag("propagation-delay", type=process.duration, default=5.0, help="until all know it is leaving, as 5s")
-    flag("grace", type=process.duration, help="until it is killed; unless given, both of these and 30s")
+    flag(
+        "warmup-timeout",
+        type=process.duration,
+        default=60.0,
+        help="time limit of each warm-up request, as 60s",
+    )
+    flag(
+        "drain-timeout",
+        type=process.duration,
+        default=30.0,
+        help="time until queued requests are refused, as 30s",
+    )
+    flag(
+        "propagation-delay",
+        type=process.duration,
+        default=5.0,
+        help="time until routers have removed the pod, as 5s",
+    )
+    flag(
+        "grace",
+        type=process.duration,
+        help="time until the process is killed; by default both of these and 30s",
+    )
     flag("report-to", help="the operator's URL; without it the sidecar runs alone")
-    flag("report-ca", type=Path, help="file with the authorities that may sign its certificate; followed")
+    flag("report-ca", type=Path, help="file with the authorities that may sign the operator's certificate")
     flag("token-file", type=Path, help="file with the token that reports carry")
     flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="what is logged")
     flag("access-log", type=share, default=0.0, help="share of the requests that are logged, as 0.01")

@@ -41,7 +41,7 @@ class Guard:
         self._responder = ErrorResponder(backend=backend, pod=pod, queued=queued)
         self._ids = RequestIds()
         self._error = PenstockError(
-            Reason.FORBIDDEN, "expected another path, found one that is the model's and its sidecar's own"
+            Reason.FORBIDDEN, "expected another path, found one that is reserved for the sidecar"
         )
 
     def begin(self, exchange: Exchange) -> None:

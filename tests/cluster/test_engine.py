@@ -290,7 +290,7 @@ def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Names
     assert settled(namespace, "adder") == before
     assert set(restarts(namespace, "adder")) == {0}
 
-    unseen = "known by refused connections alone"
+    unseen = "detected by refused connections only"
     for pod, ip in pods.items():  # a process started anew would make 10 of it, until it is configured
         url = f"http://{ip}:8012/predict"
         said, seen = json.loads(namespace.run_python(ANSWERS_OVER_A_RESTART, input=url, seconds=400))

@@ -69,7 +69,7 @@ def unmeetable(finish: float, allowed: float) -> PenstockError:
     """
     return PenstockError(
         Reason.DEADLINE,
-        f"expected an answer within {allowed:.3f} s, predicted is {finish:.3f} s",
+        f"expected an answer within {allowed:.3f} s, predicted one after {finish:.3f} s",
         status=503,
         retry_after=min(MAX_RETRY_AFTER, finish - allowed),
         not_admitted=True,
@@ -89,12 +89,12 @@ def full(detail: str, *, status: int, retry_after: float) -> PenstockError:
 
 def expired(waited: float) -> PenstockError:
     """The error of a request whose time was over while it waited."""
-    return PenstockError(Reason.DEADLINE, f"the deadline passed after {waited:.3f} s, in the queue")
+    return PenstockError(Reason.DEADLINE, f"the deadline passed after {waited:.3f} s in the queue")
 
 
 def dropped(waited: float, service: float) -> PenstockError:
     """The error of a request that could not be answered in time any more, while others could."""
     return PenstockError(
         Reason.DEADLINE,
-        f"left out after {waited:.3f} s in the queue: its batch of {service:.3f} s would be late",
+        f"dropped after {waited:.3f} s in the queue: its batch takes {service:.3f} s and would be late",
     )

@@ -331,7 +331,7 @@ class BatchRunner:
             if work.done:
                 continue
             if work.expires <= now:
-                detail = f"the deadline passed after {now - work.arrived:.3f} s, with the model"
+                detail = f"the deadline passed after {now - work.arrived:.3f} s, while it was with the model"
                 self._listener.settle(work, PenstockError(Reason.DEADLINE, detail))
             else:
                 due = min(due, work.expires)
@@ -597,4 +597,4 @@ class BatchRunner:
 
 
 def _stopped() -> PenstockError:
-    return PenstockError(Reason.MODEL_UNREACHABLE, "the sidecar was stopped at once")
+    return PenstockError(Reason.MODEL_UNREACHABLE, "the sidecar was stopped before the model answered")

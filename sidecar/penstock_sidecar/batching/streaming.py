@@ -241,7 +241,7 @@ class BatchStreams:
             self._over(index, None)
 
     def _cut_slow(self, index: int, stream: ClientStream) -> None:
-        stream.cut(PenstockError(Reason.SLOW_READER, f"more than {MAX_BUFFER} bytes were left unread"))
+        stream.cut(PenstockError(Reason.SLOW_READER, f"the client left more than {MAX_BUFFER} bytes unread"))
         was_open = index in self._splitter.open
         self._splitter.drop(index)
         self._over(index, Reason.SLOW_READER)
@@ -339,7 +339,7 @@ class StreamedSends:
                 headers = ((b"content-type", b"application/json"),)
                 await self._send(Request("POST", CANCEL_PATH, headers, body), CANCEL_SECONDS)
         except UpstreamError as error:
-            log("the model was not reached to report clients that left", level="warning", error=str(error))
+            log("disconnected clients could not be reported to the model", level="warning", error=str(error))
         finally:
             self._telling = None
 
@@ -358,7 +358,7 @@ async def _whole(answer: UpstreamAnswer, deadline: float, timeout: float) -> Res
     except BodyTooLong as error:
         raise AnswerUnreadable(f"the model answered more than {MAX_ANSWER_BYTES} bytes") from error
     except TimeoutError as error:
-        raise UpstreamTimeout(f"no whole answer in {timeout:.3f} s") from error
+        raise UpstreamTimeout(f"no complete answer within {timeout:.3f} s") from error
     finally:
         answer.abort()
     return Response(answer.status, answer.headers, body)

@@ -56,7 +56,7 @@ killed takes connections for a moment more, and may be back before the next prob
 LOG_SECONDS = 10.0
 """A model that stays not ready is logged at most this often, however its errors vary."""
 
-_STARTED_ANEW = "the model was started anew"
+_STARTED_ANEW = "the model was restarted"
 _OURS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.EINTR}
 )
@@ -189,7 +189,7 @@ class Model:
             async with asyncio.timeout(timeout):
                 await self._sure.wait()
         except TimeoutError as error:
-            raise UpstreamTimeout(f"the model gave no sign of life in {timeout:.3f} s") from error
+            raise UpstreamTimeout(f"the model answered no probe within {timeout:.3f} s") from error
         return timeout - (clock() - begun)
 
     async def open(self, request: Request, timeout: float, idle: float) -> UpstreamAnswer:
@@ -230,7 +230,7 @@ class Model:
     def _check_prepared(self) -> None:
         """Raise ConnectFailed where the model has not been prepared."""
         if why := self._unprepared():
-            raise _Unprepared(f"the model is not ready to be sent to: {why}")
+            raise _Unprepared(f"the model is not ready for requests: {why}")
 
     def _check_same(self, life: int) -> None:
         """Raise ConnectFailed where the process of that life has ended."""
@@ -315,7 +315,7 @@ class Model:
     def _tell_blindness(self) -> None:
         if not self._listener_identity.known and not self._blindness_told:
             self._blindness_told = True
-            log("restarts of the model are known by refused connections alone", level="warning")
+            log("the model's restarts are detected by refused connections only", level="warning")
 
     def _failed(self, message: str) -> None:
         self._failures += 1

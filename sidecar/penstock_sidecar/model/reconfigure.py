@@ -31,7 +31,7 @@ QUIET_SECONDS = 30.0
 MESSAGE = 1000
 """Characters of the model's answer that are reported."""
 
-OVERWRITTEN = "somebody else reconfigured the model"
+OVERWRITTEN = "another client reconfigured the model"
 
 """Sends to the model within so many seconds; raises UpstreamError."""
 
@@ -135,7 +135,7 @@ class Reconfigure:
         return True
 
     def _lost(self) -> report.Reconfigure:
-        text = f"{OVERWRITTEN}, and there is no userConfig to give it back; start its pod anew"
+        text = f"{OVERWRITTEN}, and there is no userConfig to restore; restart the pod"
         return report.Reconfigure(version=self._version, ok=False, message=text)
 
     @property
@@ -157,8 +157,8 @@ class Reconfigure:
         if not self.settled:
             return "no settings yet"
         if self.result is not None and not self.result.ok:
-            return f"the model does not take its userConfig: {self.result.message}"
-        return "the model is given its userConfig"
+            return f"the model did not accept its userConfig: {self.result.message}"
+        return "the userConfig is being sent to the model"
 
     async def apply(self) -> bool:
         """Give the model what is wanted; where it refuses and was started anew, what it had before.
@@ -192,7 +192,7 @@ class Reconfigure:
             self._last_good = wanted
         if wanted == self._wanted:
             self._refused = wanted if wrong else None
-            message = wrong or (f"{OVERWRITTEN}, and it has its own again" if self._overwritten else "")
+            message = wrong or (f"{OVERWRITTEN}; its userConfig was restored" if self._overwritten else "")
             self._tell(report.Reconfigure(version=self._version, ok=not wrong, message=message))
         return self._in_force is not None
 

@@ -52,7 +52,7 @@ def read(path: Path) -> tuple[Request, ...]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DocumentError(f"warm-up: expected a file, found none to read: {error}") from error
+        raise DocumentError(f"warm-up: expected a file that can be read: {error}") from error
     return decode(data)
 
 
@@ -86,7 +86,9 @@ def _request(written: _Written, where: str) -> Request:
     for one, text in written.headers.items():
         field = one.lower().encode()
         if field in HOP_BY_HOP or field == b"content-length":
-            raise DocumentError(f"warm-up: {where}.headers.{one}: expected none about the connection")
+            raise DocumentError(
+                f"warm-up: {where}.headers.{one}: expected a field that is not about the connection"
+            )
         headers.append((field, text.strip().encode()))
     names = {name for name, _ in headers}
     body = _body(written, where)

@@ -277,7 +277,12 @@ class Passthrough:
             elif call.task is not None:
                 call.task.cancel()
                 await asyncio.wait({call.task})
-                self._tell(call, PenstockError(Reason.MODEL_UNREACHABLE, "the sidecar was stopped at once"))
+                self._tell(
+                    call,
+                    PenstockError(
+                        Reason.MODEL_UNREACHABLE, "the sidecar was stopped before the model answered"
+                    ),
+                )
 
     def begin(self, exchange: Exchange) -> None:
         """Take a request (a `Service`)."""
@@ -404,7 +409,7 @@ class Passthrough:
         except UpstreamError as error:
             failed = failure(error, executed=False)
             request_id = call.request_id.decode()
-            log("the model gave no answer", level="warning", reason=failed.reason, request_id=request_id)
+            log("the model did not answer", level="warning", reason=failed.reason, request_id=request_id)
             self._finish(call, failed)
         except ClientGone:
             self.leave(call)

@@ -112,7 +112,7 @@ def cut_json(data: bytes, shape: Shape, datatype: str, path: str) -> tuple[str, 
     try:
         parts = elements(data, MAX_STRINGS)
     except NotJSON as error:
-        expected = f"an array of at most {MAX_STRINGS} elements that are no numbers"
+        expected = f"an array of at most {MAX_STRINGS} elements that are not numbers"
         raise BadTensor(path, expected, error.found) from error
     if tail and parts and parts[0][:1] == b"[":
         if len(parts) != rows:

@@ -253,7 +253,7 @@ def test_who_waits_for_a_model_in_doubt_waits_no_longer_than_its_time():
         world.answer = ConnectionLost("cut")
         with pytest.raises(ConnectionLost):
             await world.model.send(BATCH, 10)
-        with pytest.raises(UpstreamTimeout, match="no sign of life"):
+        with pytest.raises(UpstreamTimeout, match="answered no probe within"):
             await world.model.send(BATCH, 0.01)
         assert world.batches == 1
         await world.close()
@@ -321,7 +321,7 @@ def test_a_process_that_took_the_others_place_is_another_though_nobody_was_ever_
             world.prepares = True
             with pytest.raises(ConnectFailed, match="warm-up"):
                 await world.model.send(BATCH, 10)
-            assert gone() == (False, True, "the model was started anew")
+            assert gone() == (False, True, "the model was restarted")
         else:
             world.kept = told_by == "a probe on a kept connection"
             if told_by == "an idle connection":
@@ -362,7 +362,7 @@ def test_a_request_on_its_way_to_a_process_that_was_replaced_does_not_reach_the_
         assert (await world.model.prepare(BATCH, 10)).status == 200
         assert (world.model.ready, world.changes) == (True, [True, False, True])
         world.on_connect = lambda: setattr(world.listening, "now", 3)
-        with pytest.raises(ConnectFailed, match="anew"):
+        with pytest.raises(ConnectFailed, match="restarted"):
             await world.model.prepare(BATCH, 10)
         assert world.batches == 1
         await world.close()
@@ -430,7 +430,7 @@ def test_whether_restarts_can_be_known_is_told_once(known: bool, capsys: pytest.
         await world.close()
 
     fake_loop.run(main())
-    assert capsys.readouterr().err.count("known by refused connections alone") == (not known)
+    assert capsys.readouterr().err.count("detected by refused connections only") == (not known)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ async def test_a_request_that_passes_through_and_gets_no_answer_has_a_line_and_a
         await pair.start()
         reply = await pair.predict(1, path="/p?reset=1", headers={"x-request-id": "r-1"})
         assert (reply.status, reply.reason) == (502, "model_unreachable")
-        (line,) = await lines(pair.sidecar, "the model gave no answer")
+        (line,) = await lines(pair.sidecar, "the model did not answer")
         assert (line["reason"], line["request_id"]) == ("model_unreachable", "r-1")
         assert (await pair.predict(1, path="/p?status=500")).status == 500
         assert await reasons(pair) == {("502", "model_unreachable"): 1.0, ("500", "model_answer"): 1.0}

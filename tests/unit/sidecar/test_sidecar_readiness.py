@@ -126,7 +126,7 @@ def test_a_first_configuration_that_is_refused_is_told_and_tried_again_and_nothi
         await world.model()
         wrong = "POST /conf: expected a 2xx, found 422: I will not"
         assert world.reconfigure.result == report.Reconfigure(version=3, ok=False, message=wrong)
-        assert world.readiness.message == f"the model does not take its userConfig: {wrong}"
+        assert world.readiness.message == f"the model did not accept its userConfig: {wrong}"
         await asyncio.sleep(10)
         assert 4 <= world.events.count("A") <= 7
         assert not world.readiness.ready

@@ -86,7 +86,7 @@ async def test_a_model_that_was_reconfigured_behind_the_sidecars_back_gets_its_o
 
         await until(own_again)
     lines = [json.loads(line) for line in pair.sidecar.log if line.startswith("{")]
-    (told,) = [line for line in lines if line["message"] == "somebody else reconfigured the model"]
+    (told,) = [line for line in lines if line["message"] == "another client reconfigured the model"]
     assert told["level"] == "error"
 
 
@@ -146,7 +146,7 @@ async def test_what_is_in_force_is_compared_with_what_was_sent_last() -> None:
     assert not world.found(world.name)
     result = world.reconfigure.result
     assert result is not None
-    assert (result.ok, "somebody else reconfigured the model" in result.message) == (True, True)
+    assert (result.ok, "another client reconfigured the model" in result.message) == (True, True)
     # Nothing more is told while that goes on, and another userConfig is a new beginning.
     changes = world.changes
     assert world.found(b"another")
@@ -186,6 +186,6 @@ async def test_where_there_is_no_user_config_to_give_back_the_report_says_so() -
     assert not world.found(b"another")
     result = world.reconfigure.result
     assert result is not None
-    assert (result.ok, "start its pod anew" in result.message) == (False, True)
+    assert (result.ok, "restart the pod" in result.message) == (False, True)
     world.reconfigure.forget()
     assert not world.found(b"")

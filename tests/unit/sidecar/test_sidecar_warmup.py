@@ -51,7 +51,10 @@ def test_a_file_is_json_or_yaml_and_a_body_is_json_text_or_base64(tmp_path: Path
         (b'[{"path": "/", "method": "post"}]', "$[0].method: expected an upper-case method"),
         (b'[{"path": "/", "headers": {"a b": "x"}}]', "$[0].headers.a b: expected a field name"),
         (b'[{"path": "/", "headers": {"a": "x\\r\\ny: z"}}]', "$[0].headers.a: expected ASCII text"),
-        (b'[{"path": "/", "headers": {"Content-Length": "1"}}]', "expected none about the connection"),
+        (
+            b'[{"path": "/", "headers": {"Content-Length": "1"}}]',
+            "expected a field that is not about the connection",
+        ),
         (b'[{"path": "/", "body": 1, "bodyB64": "AA=="}]', "expected body or bodyB64, found both"),
         (b'[{"path": "/", "bodyB64": "%"}]', "$[0].bodyB64: expected base64"),
         (b"- {path: /, body: {1: 2, [a]: !!set {b}}}", "expected JSON"),
