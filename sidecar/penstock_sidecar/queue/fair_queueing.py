@@ -15,17 +15,17 @@ MAX_IDLE = 1024
 
 
 class Flow:
-    """One value of the fairness header: `tag`, its `items` that wait, and the lanes that hold them.
+    """One value of the fairness header: `tag`, its `items` that wait, and the sub-queues that hold them.
 
     The items of requests without a value are not counted: they are those that no other flow has.
     """
 
-    __slots__ = ("items", "lanes", "share", "tag")
+    __slots__ = ("items", "share", "subqueues", "tag")
 
     def __init__(self, share: bytes, tag: float) -> None:
         self.share = share
         self.tag = tag
-        self.lanes = 0
+        self.subqueues = 0
         self.items = 0
 
 
@@ -50,20 +50,20 @@ class Flows:
         return self._flows.get(share)
 
     def enter(self, share: bytes) -> Flow:
-        """The flow of a value that has one more lane with something waiting."""
+        """The flow of a value that has one more sub-queue with something waiting."""
         flow = self._flows.get(share)
         if flow is None:
             flow = self._flows[share] = Flow(share, self.virtual)
-        if not flow.lanes:
+        if not flow.subqueues:
             self.active += 1
             flow.tag = max(flow.tag, self.virtual)
-        flow.lanes += 1
+        flow.subqueues += 1
         return flow
 
     def leave(self, flow: Flow) -> None:
-        """A flow has one lane less with something waiting."""
-        flow.lanes -= 1
-        if flow.lanes:
+        """A flow has one sub-queue less with something waiting."""
+        flow.subqueues -= 1
+        if flow.subqueues:
             return
         self.active -= 1
         if not self.active:
@@ -104,7 +104,7 @@ class Flows:
 
     def _count(self, flow: Flow, items: float) -> None:
         flow.tag += items
-        if not flow.lanes and flow.share and self.active:
+        if not flow.subqueues and flow.share and self.active:
             # NB: also where it fell empty with this very batch: what it got is not forgotten with that.
             self._flows[flow.share] = flow
             self._remember(flow)
@@ -117,5 +117,5 @@ class Flows:
 
     def _forget(self, tag: float, share: bytes) -> None:
         flow = self._flows.get(share)
-        if flow is not None and not flow.lanes and flow.tag <= tag:
+        if flow is not None and not flow.subqueues and flow.tag <= tag:
             del self._flows[share]

@@ -1,4 +1,4 @@
-"""The next batch, drawn up while the model has another one.
+"""The next batch, prepared while the model has another one.
 
 What a batch holds is decided when a slot falls free. Where a whole batch waits by then, most of the work can
 be done before: a draft is what `Queue.cut` would return if it were called now, and what joins its items. It
@@ -13,7 +13,7 @@ from penstock_sidecar.queue.structures import KeyQueue, SubQueue
 from penstock_wire.headers import Headers
 
 MAX_BYTES = 1 << 20
-"""Bytes of items beyond which no batch is drawn up: copying them for nothing would cost too much."""
+"""Bytes of items beyond which no batch is prepared: copying them for nothing would cost too much."""
 
 
 class PreparedBatch:

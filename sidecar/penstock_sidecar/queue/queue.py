@@ -78,7 +78,7 @@ class Queue:
         self._limits = Limits(size=1, bytes=1)
         self._gap = self._waited = 0.0
         self.prepared: PreparedBatch | None = None
-        """What the next batch of a line holds, where it was drawn up; see `prepare_next`."""
+        """What the next batch of a line holds, where it was prepared; see `prepare_next`."""
         self.items = 0
         self.epoch = 0
         self.bytes = 0
@@ -251,13 +251,13 @@ class Queue:
     def _fill(
         self, subqueue: SubQueue, parts: list[Slice], room: int, space: int, doom: float | None
     ) -> tuple[int, int, int]:
-        """Cut requests of one lane: all that fit where its line has no other lane, else one.
+        """Cut requests of one sub-queue: all that fit where its line has no other sub-queue, else one.
 
         Returns:
             Requests that left the queue, items, and their bytes; not counted yet.
         """
         line = subqueue.line
-        sole = len(line.lanes) == 1
+        sole = len(line.subqueues) == 1
         done = items = size = 0
         while (work := subqueue.first()) is not None:
             if items and (not sole or items >= room or (doom is not None and work.deadline < doom)):
@@ -295,7 +295,7 @@ class Queue:
         return self.prepared
 
     def _take(self, prepared: PreparedBatch) -> list[Slice]:
-        """Cut what was drawn up."""
+        """Cut what was prepared."""
         subqueue: SubQueue = prepared.parts[0].work.subqueue
         prepared.take()
         subqueue.drop(len(prepared.parts))
@@ -392,7 +392,7 @@ class Queue:
             gone.append(found)
         return gone
 
-    # Lines, lanes, groups
+    # Lines, sub-queues, groups
 
     def _open(self, key: Key) -> KeyQueue:
         line = self._spare
@@ -406,14 +406,14 @@ class Queue:
         return line
 
     def _enter(self, line: KeyQueue, work: QueuedRequest, level: int) -> None:
-        """Put a request into its lane."""
+        """Put a request into its sub-queue."""
         share = work.share
-        subqueue = line.common if level == 1 and not share else line.lanes.get((level, share))
+        subqueue = line.common if level == 1 and not share else line.subqueues.get((level, share))
         if subqueue is None:
             level = min(level, LEVELS)
-            subqueue = line.lanes.get((level, share))
+            subqueue = line.subqueues.get((level, share))
             if subqueue is None:
-                subqueue = self._new_lane(line, level, share)
+                subqueue = self._new_subqueue(line, level, share)
         work.subqueue = subqueue
         if subqueue.add(work, work.deadline):
             self._rise(subqueue, work.deadline)
@@ -423,7 +423,7 @@ class Queue:
                 eviction.enter(subqueue.group, work)
             self._mark(subqueue, work.size - work.taken, work.bytes_left)
 
-    def _new_lane(self, line: KeyQueue, level: int, share: bytes) -> SubQueue:
+    def _new_subqueue(self, line: KeyQueue, level: int, share: bytes) -> SubQueue:
         group = self._groups.get((level, share))
         if group is None:
             group = self._groups[level, share] = PriorityClass(level, Flow(share, 0.0))
@@ -433,7 +433,7 @@ class Queue:
         return subqueue
 
     def _rise(self, subqueue: SubQueue, deadline: float) -> None:
-        """A lane has another first request, or one out of order, or a first one at all."""
+        """A sub-queue has another first request, or one out of order, or a first one at all."""
         group, line = subqueue.group, subqueue.line
         prepared = self.prepared
         if prepared is not None and prepared.line is line:
@@ -448,11 +448,11 @@ class Queue:
             if due is not None:
                 self._held.touch(line, due)
         else:
-            group.lanes.touch(subqueue, deadline)
+            group.subqueues.touch(subqueue, deadline)
             self._levels[group.level - 1].touch(group, group.flow.tag)
 
     def _part(self, subqueue: SubQueue, work: QueuedRequest) -> None:
-        """Take a request out of its lane; its items are counted elsewhere."""
+        """Take a request out of its sub-queue; its items are counted elsewhere."""
         work.queued = False
         work.subqueue = None
         if work.level > 1:
@@ -464,10 +464,10 @@ class Queue:
             self._empty(subqueue)
 
     def _empty(self, subqueue: SubQueue) -> None:
-        """A lane has fallen empty."""
+        """A sub-queue has fallen empty."""
         group = subqueue.group
         group.filled -= 1
-        group.lanes.discard(subqueue)
+        group.subqueues.discard(subqueue)
         self._by_deadline.discard(subqueue)
         subqueue.line.drop(subqueue)
         self._flows.leave(group.flow)
@@ -476,7 +476,7 @@ class Queue:
             del self._groups[group.level, group.flow.share]
 
     def _mark(self, subqueue: SubQueue, items: int, size: int) -> None:
-        """Count items and bytes of a level beyond the first, or with a share; or all, in a crowd."""
+        """Count items and bytes of a level beyond the first, or with a share; all, where some may be evicted."""
         if self._eviction is not None:
             self._eviction.count(subqueue.group, items, size)
         if subqueue.level > 1:
@@ -486,7 +486,7 @@ class Queue:
             self._shared_items += items
 
     def _count(self, subqueue: SubQueue, requests: int, items: int, size: int) -> None:
-        """Requests and items of a lane have left."""
+        """Requests and items of a sub-queue have left."""
         line = subqueue.line
         line.requests -= requests
         line.items -= items
@@ -507,11 +507,11 @@ class Queue:
                 self.latest = 0.0
 
     def _next(self) -> SubQueue | None:
-        """The lane whose turn it is, of the lines that are not held."""
-        for ranking in self._levels:
-            group = ranking.first()
+        """The sub-queue whose turn it is, of the lines that are not held."""
+        for heap in self._levels:
+            group = heap.first()
             if group is not None:
-                return group.lanes.first()
+                return group.subqueues.first()
         return None
 
     def _age(self, now: float) -> None:
@@ -588,8 +588,8 @@ class Queue:
     def _release(self, line: KeyQueue) -> None:
         line.held = False
         self._held.discard(line)
-        for subqueue in line.lanes.values():
+        for subqueue in line.subqueues.values():
             due = subqueue.due()
             if due is not None:
-                subqueue.group.lanes.touch(subqueue, due)
+                subqueue.group.subqueues.touch(subqueue, due)
                 self._levels[subqueue.level - 1].touch(subqueue.group, subqueue.group.flow.tag)

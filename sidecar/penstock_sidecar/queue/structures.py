@@ -9,19 +9,19 @@ from penstock_sidecar.queue.request import Key, QueuedRequest
 
 
 class PriorityClass:
-    """All lanes of one level and share; `filled` of them are not empty.
+    """All sub-queues of one level and share; `filled` of them are not empty.
 
     Where `eviction` looks after it: its `items` and `bytes` that wait, and the requests that may give way,
     the `newest` first.
     """
 
-    __slots__ = ("bytes", "filled", "flow", "items", "lanes", "level", "newest")
+    __slots__ = ("bytes", "filled", "flow", "items", "level", "newest", "subqueues")
 
     def __init__(self, level: int, flow: Flow) -> None:
         self.level = level
         self.flow = flow
         self.filled = 0
-        self.lanes: LazyHeap[SubQueue] = LazyHeap(_lane_rank)
+        self.subqueues: LazyHeap[SubQueue] = LazyHeap(_subqueue_rank)
         self.items = self.bytes = 0
         self.newest = DeadlineList()
 
@@ -42,14 +42,25 @@ class SubQueue(DeadlineList):
 class KeyQueue:
     """The queued requests of one key."""
 
-    __slots__ = ("_levels", "bytes", "common", "held", "items", "key", "lanes", "latest", "lone", "requests")
+    __slots__ = (
+        "_levels",
+        "bytes",
+        "common",
+        "held",
+        "items",
+        "key",
+        "latest",
+        "lone",
+        "requests",
+        "subqueues",
+    )
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.lone = bool(key.lone)
-        self.lanes: dict[tuple[int, bytes], SubQueue] = {}
+        self.subqueues: dict[tuple[int, bytes], SubQueue] = {}
         self._levels: dict[int, LazyHeap[SubQueue]] = {}
-        # The lane of level 1 without a share stays once it is there: most lines have no other.
+        # The sub-queue of level 1 without a share stays once it is there: most lines have no other.
         self.common: SubQueue | None = None
         self.requests = 0
         self.items = 0
@@ -61,19 +72,19 @@ class KeyQueue:
     @property
     def oldest(self) -> float:
         """When the oldest request of the line arrived."""
-        return min([subqueue.oldest() for subqueue in self.lanes.values()])
+        return min([subqueue.oldest() for subqueue in self.subqueues.values()])
 
     @property
     def by_arrival(self) -> list[QueuedRequest]:
         """The requests, the oldest first."""
-        works = [work for subqueue in self.lanes.values() for work in subqueue.by_arrival()]
-        return works if len(self.lanes) == 1 else sorted(works, key=lambda work: work.arrived)
+        works = [work for subqueue in self.subqueues.values() for work in subqueue.by_arrival()]
+        return works if len(self.subqueues) == 1 else sorted(works, key=lambda work: work.arrived)
 
     def of_share(self, share: bytes) -> list[QueuedRequest]:
         """The requests of a share, the oldest first."""
         works = [
             work
-            for subqueue in self.lanes.values()
+            for subqueue in self.subqueues.values()
             if subqueue.share == share
             for work in subqueue.by_arrival()
         ]
@@ -82,32 +93,32 @@ class KeyQueue:
     @property
     def plain(self) -> bool:
         """Whether its requests may share batches, and none has a level or a share."""
-        # NB: not `bool(self.common)`, which mypyc takes for `is not None`: a lane may be there, and empty.
-        return not self.lone and len(self.lanes) == 1 and (1, b"") in self.lanes
+        # NB: not `bool(self.common)`, which mypyc takes for `is not None`: a sub-queue may be empty.
+        return not self.lone and len(self.subqueues) == 1 and (1, b"") in self.subqueues
 
     @property
     def deadline(self) -> float:
         """The earliest deadline."""
-        return min([due for subqueue in self.lanes.values() if (due := subqueue.due()) is not None])
+        return min([due for subqueue in self.subqueues.values() if (due := subqueue.due()) is not None])
 
     def enter(self, subqueue: SubQueue) -> None:
-        """A lane is not empty any more."""
-        lanes = self.lanes
-        lanes[subqueue.level, subqueue.share] = subqueue
-        if len(lanes) > 1:
-            for other in (subqueue,) if self._levels else lanes.values():
-                ranking = self._levels.get(other.level)
-                if ranking is None:
-                    ranking = self._levels[other.level] = LazyHeap(_share_rank)
-                ranking.touch(other, other.group.flow.tag)
+        """A sub-queue is not empty any more."""
+        subqueues = self.subqueues
+        subqueues[subqueue.level, subqueue.share] = subqueue
+        if len(subqueues) > 1:
+            for other in (subqueue,) if self._levels else subqueues.values():
+                heap = self._levels.get(other.level)
+                if heap is None:
+                    heap = self._levels[other.level] = LazyHeap(_share_rank)
+                heap.touch(other, other.group.flow.tag)
 
     def drop(self, subqueue: SubQueue) -> None:
-        """A lane is empty."""
-        del self.lanes[subqueue.level, subqueue.share]
-        if len(self.lanes) <= 1:
+        """A sub-queue is empty."""
+        del self.subqueues[subqueue.level, subqueue.share]
+        if len(self.subqueues) <= 1:
             self._levels.clear()
-        elif (ranking := self._levels.get(subqueue.level)) is not None:
-            ranking.discard(subqueue)
+        elif (heap := self._levels.get(subqueue.level)) is not None:
+            heap.discard(subqueue)
 
     def first(self) -> QueuedRequest | None:
         """The request whose turn it is within this line."""
@@ -115,9 +126,9 @@ class KeyQueue:
         return None if subqueue is None else subqueue.first()
 
     def next(self) -> SubQueue | None:
-        """The lane whose turn it is within this line."""
+        """The sub-queue whose turn it is within this line."""
         if not self._levels:
-            for subqueue in self.lanes.values():
+            for subqueue in self.subqueues.values():
                 return subqueue
             return None
         for level in sorted(self._levels):
@@ -127,7 +138,7 @@ class KeyQueue:
         return None
 
 
-def _lane_rank(subqueue: SubQueue) -> float | None:
+def _subqueue_rank(subqueue: SubQueue) -> float | None:
     return None if subqueue.line.held else subqueue.due()
 
 
@@ -137,4 +148,4 @@ def _share_rank(subqueue: SubQueue) -> float | None:
 
 def group_rank(group: PriorityClass) -> float | None:
     """Where a group stands among those of its level: by its flow's tag; None where all it has is held."""
-    return group.flow.tag if group.lanes.first() is not None else None
+    return group.flow.tag if group.subqueues.first() is not None else None
