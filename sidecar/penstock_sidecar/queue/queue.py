@@ -476,7 +476,7 @@ class Queue:
             del self._groups[group.level, group.flow.share]
 
     def _mark(self, subqueue: SubQueue, items: int, size: int) -> None:
-        """Count items and bytes of a level beyond the first, or with a share; all, where some may be evicted."""
+        """Count items and bytes of a level beyond the first, or with a share; all, if some may be evicted."""
         if self._eviction is not None:
             self._eviction.count(subqueue.group, items, size)
         if subqueue.level > 1:
