@@ -178,7 +178,7 @@ MUTANTS = (
         package=SIDECAR,
         old="self._listed.pop(member, None)\n        if not self._listed:\n            self._heap.clear()",
         new="self._listed.clear()\n        self._heap.clear()",
-        tests=(_MACHINE, _QUEUE),
+        tests=(_QUEUE,),
     ),
     Mutant(
         name="a batch that is cut off tells its requests nothing",
