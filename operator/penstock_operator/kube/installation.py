@@ -13,8 +13,8 @@ for all namespaces leads: those who are limited to different namespaces act side
 Two installations never act at once, whatever becomes of their Leases and of calls about these, where the wall
 clocks of nodes differ by at most `lease.SKEW` (only 2 uses them). Two pods of one installation do where the
 Lease in its own namespace is deleted, until the leader has seen that: they write the same. Whoever leads does
-so until `renew_within` after the beginning of its last call that succeeded, by its own monotonic clock (`fence.py`);
-what it sent by then arrives by `LeaseTimes.settle` after it. So
+so until `renew_within` after the beginning of its last call that succeeded, by its own monotonic clock
+(`fence.py`); what it sent by then arrives by `LeaseTimes.settle` after it. So
 
 1. A Lease that was made, or was free, is first only claimed: by a write that carries the version that was
    read, and without `acquireTime`. `settle` seconds after its answer nobody acts any more by what the Lease
