@@ -16,7 +16,8 @@ from msgspec import Meta
 from penstock_wire.control import handwritten
 from penstock_wire.errors import DocumentError
 
-_DNS = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+_DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DNS = rf"(?=[-a-z0-9.]{{1,253}}(/|\Z)){_DNS_LABEL}(\.{_DNS_LABEL})*"
 _WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 
 _NAME = rf"^({_DNS}/)?{_WORD}\Z"
@@ -68,7 +69,7 @@ class _Requirement(_Part):
 
     key: LabelName
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: _Names = None
+    values: tuple[LabelValue, ...] | None = None
 
     def __post_init__(self) -> None:
         """See whether there are values where the operator compares with any."""
@@ -204,7 +205,7 @@ def read(text: str) -> dict[str, Any]:
         ValueError: it is none; the message says where, what was expected and what was found.
     """
     try:
-        found = json.loads(text, parse_float=_number)
+        found = json.loads(text, parse_float=_number, object_pairs_hook=_members)
     except RecursionError:
         raise ValueError("expected JSON of fewer levels") from None
     if not isinstance(found, dict):
@@ -217,6 +218,15 @@ def read(text: str) -> dict[str, Any]:
             message = message.replace(f"Expected `str` matching regex {pattern!r}", f"expected {words}")
         raise ValueError(message) from None
     return {name: value for name, value in found.items() if value}
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"expected each member once, found {doubled!r} twice in one object")
+    return members
 
 
 def _number(text: str) -> int | float:

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock_operator.clock import Clock
 from penstock_operator.control.auth import Caller, ReportAuthenticator
+from penstock_operator.control.metrics_page import MetricsPage
 from penstock_operator.control.rate_limit import RateLimit
 from penstock_operator.control.report_interval import interval_of
 from penstock_operator.control.settings_cache import SettingsCache
@@ -57,7 +58,9 @@ nobody harm who turns out to be a stranger."""
 
 MAX_CONNECTIONS = 5000
 """To each port; 50 KiB each where they speak TLS, from the moment in which they are accepted: 244 MiB for the
-reports' port, 25 MiB for the other."""
+reports' port, 25 MiB for the other. What a client does not take of its answer is held by the kernel, up to
+64 KiB a connection, but for the pages of metrics that are being sent (`metrics_page`): 10 MiB for 1000
+backends."""
 
 MAX_PER_ADDRESS = 128
 """Of these from one address. A pod has one connection, and a second while it reconnects; pods in their node's
@@ -75,7 +78,6 @@ BODY_BUDGET = 64 * 1024 * 1024
 
 _KINDS = {contract.REPORTS_PATH + kind: kind for kind in ("sidecar", "router")}
 _JSON = ((b"content-type", b"application/json"),)
-_METRICS = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
 
 class ReportObserver(Protocol):
@@ -144,7 +146,7 @@ class ControlServer:
         self._interval = interval
         self._plain_reports = plain
         self._observer = observer
-        self._metrics = metrics
+        self._metrics_page = MetricsPage(metrics, clock)
         self._alive = alive
         self._waits = waits
         # NB: two, so that however many connections there are to the one port, the other has its own.
@@ -168,8 +170,7 @@ class ControlServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._receiving: dict[str, int] = {}
         """Bytes of the body that a pod is sending, by the pod's uid."""
-        self._pages: dict[str, Callable[[], Response]] = {
-            "/metrics": self._metrics_page,
+        self._probes: dict[str, Callable[[], Response]] = {
             contract.LIVE_PATH: self._livez,
             contract.READY_PATH: self._readyz,
         }
@@ -218,7 +219,7 @@ class ControlServer:
         """Serve the plain port."""
         request = exchange.request
         kind = _KINDS.get(request.path)
-        page = self._pages.get(request.path)
+        probe = self._probes.get(request.path)
         if kind is not None and request.method == "POST":
             self._observer.plain_report(kind)
             if self._plain_reports:
@@ -226,8 +227,13 @@ class ControlServer:
             else:
                 refusal = ReportRefused(403, "plain_text", "expected a report over TLS; restart the pod")
                 self._refuse(exchange, kind, refusal)
-        elif page is not None and request.method in ("GET", "HEAD"):
-            exchange.answer(page())
+        elif probe is not None and request.method in ("GET", "HEAD"):
+            exchange.answer(probe())
+        elif request.path == "/metrics" and request.method in ("GET", "HEAD"):
+            try:
+                exchange.answer(self._metrics_page.answer(request.peer))
+            except ReportRefused as refusal:
+                self._turn_away(exchange, _problem(refusal, "scrape refused"), late=True)
         else:
             self._turn_away(exchange, _text(404, "expected GET /metrics, /livez, /readyz or a report"))
 
@@ -369,9 +375,6 @@ class ControlServer:
 
     # -- the rest ----------------------------------------------------------------------------------------
 
-    def _metrics_page(self) -> Response:
-        return Response(200, _METRICS, self._metrics())
-
     def _livez(self) -> Response:
         wrong = self._alive()
         return _text(200 if wrong is None else 500, wrong or "ok")
@@ -404,10 +407,10 @@ def _text(status: int, text: str) -> Response:
     return Response(status, ((b"content-type", b"text/plain; charset=utf-8"),), f"{text}\n".encode())
 
 
-def _problem(refusal: ReportRefused) -> Response:
+def _problem(refusal: ReportRefused, title: str = "report refused") -> Response:
     body = {
         "type": "about:blank",
-        "title": "report refused",
+        "title": title,
         "status": refusal.status,
         "reason": refusal.reason,
         "detail": refusal.detail,

@@ -10,9 +10,11 @@ upgrade changes no installation.
 One that is limited to a namespace has the Lease of that namespace, and stands by as well while an operator
 for all namespaces leads: those who are limited to different namespaces act side by side.
 
-Two never act at once, whatever becomes of the Lease and of calls about it. Whoever leads does so until
-`renew_within` after the beginning of its last call that succeeded, by its own monotonic clock (`fence.py`);
-what it sent by then arrives by `LeaseTimes.settle` after it. So
+Two installations never act at once, whatever becomes of their Leases and of calls about these, where the wall
+clocks of nodes differ by at most `lease.SKEW` (only 2 uses them). Two pods of one installation do where the
+Lease in its own namespace is deleted, until the leader has seen that: they write the same. Whoever leads does
+so until `renew_within` after the beginning of its last call that succeeded, by its own monotonic clock
+(`fence.py`); what it sent by then arrives by `LeaseTimes.settle` after it. So
 
 1. A Lease that was made, or was free, is first only claimed: by a write that carries the version that was
    read, and without `acquireTime`. `settle` seconds after its answer nobody acts any more by what the Lease
@@ -21,7 +23,10 @@ what it sent by then arrives by `LeaseTimes.settle` after it. So
    written once more, with `acquireTime` and with the version of the claim: taken, it proves that nobody else
    has written since. Whoever writes after that claims it and waits in turn, while we fail to renew it.
 2. Without waiting it is taken from a leader of the same installation, which has stopped, if there is an
-   `acquireTime`: else that one may not have waited to the end.
+   `acquireTime`: else that one may not have waited to the end. An operator for all namespaces claims it
+   first, and goes on at once only if its claim came before the Lease had stood still for its duration, by its
+   `renewTime`: after that, one that is limited to a namespace may act, which only reads it. With the Lease of
+   a namespace nobody acts who has not written it.
 3. A leader that finds its Lease deleted makes it anew and goes on if it still leads when that is done:
    nobody else did then, by 1, and whoever claims it after that waits.
 4. One that is limited to a namespace only reads the Lease for all namespaces. It waits as long until it has
@@ -30,7 +35,8 @@ what it sent by then arrives by `LeaseTimes.settle` after it. So
 
 It costs 10 s at the first start of an installation in a cluster, and where it takes over from another one;
 of one that is limited to a namespace, at each start where there is no Lease for all namespaces (20 s at its
-first). Restarts, upgrades and standbys of an installation do not wait.
+first); and where an operator for all namespaces was away for longer than its Lease lasted (`KEPT`, or 30 s).
+Other restarts, upgrades and standbys of an installation do not wait.
 """
 
 from __future__ import annotations
@@ -192,6 +198,7 @@ def among_installations(
             ours=lambda holder: holder.rpartition("/")[0] == same, waiting=waits, takes=takes,
             refused=refused,
             settles=True,
+            read_by_others=name == LEASE_NAME and takes,
             kept_seconds=KEPT,
         )  # fmt: skip
 

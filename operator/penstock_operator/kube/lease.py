@@ -13,6 +13,7 @@ Source: k8s.io/client-go/tools/leaderelection/leaderelection.go.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,6 +27,10 @@ UNANSWERED = 1.5
 
 ARRIVES = 3.0
 """Seconds that a write which was sent in a leader's last moment may take to arrive."""
+
+
+SKEW = 2.0
+"""Seconds by which the wall clocks of two nodes may differ; see `Elector`'s `read_by_others`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,8 @@ class Elector:
         settles: make the Lease by an apply, which needs no right but to this one name, and lead by one that
             was made or found free only when it was still so `LeaseTimes.settle` seconds later; see
             `installation`.
+        read_by_others: there may be others that only read the Lease, and act when it stood still for its
+            duration. Then it is led by at once only where our write came before that; else it settles.
         kept_seconds: how long a Lease that is given back stays ours in the eyes of the others.
     """
 
@@ -88,6 +95,7 @@ class Elector:
         refused: Callable[[str], None] = lambda _why: None,
         takes: bool = True,
         settles: bool = False,
+        read_by_others: bool = False,
         kept_seconds: int = 0,
     ) -> None:
         self._cluster = cluster
@@ -103,8 +111,10 @@ class Elector:
         self._refused = refused
         self._takes = takes
         self._settles = settles
+        self._read_by_others = read_by_others
         self._kept_seconds = kept_seconds
         self._held: Obj | None = None
+        self._held_at = float("-inf")
         self._seen: tuple[object, ...] | None = None
         self._seen_at = 0.0
         self._free_at = float("-inf")
@@ -176,6 +186,8 @@ class Elector:
 
     async def _attempt(self) -> bool:
         began = self._clock.time()
+        if self._read_by_others and began >= self._held_at + self._times.duration - self._times.renew_within:
+            self._held = None  # it may stand still for its duration before it is written
         if self._held is not None:
             if began < self._settled_at:
                 return False
@@ -203,7 +215,12 @@ class Elector:
                 settled = settled or float("-inf") < since <= began
                 return self._leading(None, began) if settled else self._settle(None, since)
             write = self._cluster.create if live is None else self._cluster.apply
-            held = await write(LEASE, self._record(live, acquired=settled))
+            at_once = settled and (self.leads or not self._read_by_others)
+            held = await write(LEASE, self._record(live, acquired=at_once))
+            if settled and not at_once and (settled := self._is_young(live)):
+                # NB: only now: nobody who read the Lease before our claim came has found it free.
+                began = self._clock.time()
+                held = await self._cluster.apply(LEASE, self._record(held))
         except Conflict:
             return False  # somebody else was faster; look again
         except ClusterError as error:
@@ -221,9 +238,20 @@ class Elector:
             return not self._takes
         return bool(holder and spec.get("acquireTime"))
 
+    def _is_young(self, live: Obj | None) -> bool:
+        """Whether the Lease, as it was read, has not stood still for its duration by now."""
+        # NB: the one place that compares two wall clocks: who has just started has not seen it change.
+        spec = (live or {}).get("spec") or {}
+        try:
+            renewed = datetime.datetime.fromisoformat(str(spec.get("renewTime")))
+            age = (self._clock.now() - renewed).total_seconds()
+        except (ValueError, TypeError):
+            return False
+        return -SKEW <= age <= float(spec.get("leaseDurationSeconds") or 0) - SKEW
+
     def _settle(self, held: Obj | None, since: float = float("-inf")) -> bool:
         """It was made, or found free: look again when whoever led by what it was before leads no more."""
-        self._held, self._settled_at = held, since
+        self._held, self._settled_at, self._held_at = held, since, self._clock.time()
         self._refused("")
         if since == float("-inf"):
             self._settled_at = self._clock.time() + self._times.settle
@@ -236,7 +264,7 @@ class Elector:
 
     def _leading(self, held: Obj | None, began: float) -> bool:
         # NB: counted from before the call, so that a slow answer shortens our time and never lengthens it.
-        self._renewed_at = began
+        self._renewed_at = self._held_at = began
         self._held, self._settled_at = held, float("-inf")
         self._refused("")
         self._held_by(self._identity)

@@ -91,11 +91,21 @@ def spread(**constraint: Any) -> dict[str, Any]:
         ({"tolerations": [{"operator": "Exists", "value": "a"}]}, "$.tolerations[0]", "expected no value"),
         ({"tolerations": [{"key": "a", "tolerationSeconds": 1}]}, "$.tolerations[0]", "effect NoExecute"),
         ({"nodeSelector": {"disk type": "a"}}, "$.nodeSelector", "expected a label's name"),
+        ({"nodeSelector": {"a..b/x": "a"}}, "$.nodeSelector", "expected a label's name"),
+        ({"nodeSelector": {"a.-b/x": "a"}}, "$.nodeSelector", "expected a label's name"),
+        ({"nodeSelector": {f"{'a' * 254}/x": "a"}}, "$.nodeSelector", "expected a label's name"),
         ({"nodeSelector": {"disk": True}}, "$.nodeSelector", "Expected `str`, got `bool`"),
         ({"nodeSelector": {"disk": "a b"}}, "$.nodeSelector", "expected a label's value"),
         ({"priorityClassName": "High"}, "$.priorityClassName", "expected an object's name"),
+        ({"priorityClassName": "a..b"}, "$.priorityClassName", "expected an object's name"),
+        ({"priorityClassName": "a" * 254}, "$.priorityClassName", "expected an object's name"),
         ({"affinity": {"nodeAfinity": {}}}, "$.affinity", "the nearest is nodeAffinity"),
         (pods(labelSelector={"matchLabel": {}}), ".labelSelector", "the nearest is matchLabels"),
+        (
+            pods(labelSelector={"matchExpressions": [{"key": "a", "operator": "In", "values": ["a b"]}]}),
+            ".labelSelector.matchExpressions[0].values[0]",
+            "expected a label's value",
+        ),
         (pods(topologyKey=""), f"{REQUIRED}[0].topologyKey", "expected a label's name"),
         (pods(namespaces="a"), f"{REQUIRED}[0].namespaces", "expected a list, found 'a'"),
         (nodes(operator="in"), ".matchExpressions[0].operator", "expected In or NotIn or Exists"),
@@ -124,3 +134,22 @@ def test_a_slip_is_named_with_its_place(members: dict[str, Any], path: str, mess
     assert text.startswith("--router-scheduling: ")
     assert path in text
     assert message in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"nodeSelector": {"a": "b"}, "nodeSelector": {}}',
+        '{"affinity": {"nodeSelector": 1, "nodeSelector": 1}}',
+    ],
+)
+def test_a_member_that_is_there_twice_is_refused(text: str) -> None:
+    """Of two JSON keeps the last, in silence."""
+    with pytest.raises(ValueError, match="expected each member once, found 'nodeSelector' twice"):
+        scheduling.read(text)
+
+
+def test_long_names_pass() -> None:
+    """A prefix has 253 characters at most, in parts of any length."""
+    members = {"nodeSelector": {f"{'a' * 251}.b/x": "y"}, "priorityClassName": f"{'a-' * 100}b.c"}
+    assert scheduling.read(json.dumps(members)) == members

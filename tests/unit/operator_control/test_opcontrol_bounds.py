@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import types
 import typing
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from penstock_operator.control.metrics_page import MAX_PAGES, MAX_PAGES_PER_ADDRESS, PAGE_SECONDS, PIECE
 from penstock_operator.control.server import (
     BURST,
     ENDPOINT_BYTES,
@@ -318,3 +320,83 @@ async def test_a_connection_bears_one_request_at_a_time(server: Harness) -> None
     server.clock.turn(PATIENCE)
     assert b"expected one request at a time" in await asyncio.wait_for(reader.read(), SECONDS)
     writer.close()
+
+
+# -- the page of metrics ----------------------------------------------------------------------------------
+
+
+async def ask_metrics(server: Harness, source: str, *, read: bool = True) -> tuple[Any, Any]:
+    """Ask for /metrics on a connection of its own, whose reader takes little where it is not to read."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20 if read else 4096)
+    sock.bind((source, 0))
+    sock.setblocking(False)
+    address = ("127.0.0.1", int(server.pages.rpartition(":")[2]))
+    await asyncio.get_running_loop().sock_connect(sock, address)
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    return reader, writer
+
+
+def page_of(server: Harness, size: int) -> list[float]:
+    """Show a page of so many bytes; returns when it was made."""
+    made: list[float] = []
+
+    def make() -> bytes:
+        made.append(server.clock.time())
+        return b"m" * size
+
+    server.server._metrics_page._make = make
+    return made
+
+
+async def test_the_metrics_are_made_once_a_second_and_not_for_whoever_asks_too_often(server: Harness) -> None:
+    """A burst is shown the same page; what is beyond is held up and refused, and a probe is answered."""
+    made = page_of(server, 300_000)
+    for _ in range(int(BURST)):
+        assert await server.page("/metrics") == (200, "m" * 300_000)
+    assert len(made) == 1
+    late = [asyncio.create_task(server.page("/metrics")) for _ in range(20)]
+    await until(lambda: server.clock.waiting == 20)
+    assert await server.page("/livez") == (200, "ok\n")
+    reader, writer = await ask_metrics(server, "127.0.0.9")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    server.clock.turn(PATIENCE)
+    answers = await asyncio.gather(*late)
+    assert {(status, json.loads(text)["reason"]) for status, text in answers} == {(429, "too_often")}
+    assert (await server.page("/metrics"))[0] == 200
+    assert len(made) == 2
+    async with server.session.head(server.pages + "/metrics") as answer:
+        assert (answer.status, answer.headers["content-length"]) == (200, "300000")
+    writer.close()
+    await until(lambda: not server.server._metrics_page.sending)
+
+
+async def test_pages_that_nobody_reads_are_few(server: Harness) -> None:
+    """Two of an address and eight in all; then others are refused, until these have gone or are cut off."""
+    page_of(server, 8_000_000)
+    page = server.server._metrics_page
+    held = []
+    for number in range(2, 2 + MAX_PAGES // MAX_PAGES_PER_ADDRESS):
+        for _ in range(MAX_PAGES_PER_ADDRESS):
+            sending = page.sending
+            held.append(await ask_metrics(server, f"127.0.0.{number}", read=False))
+            await until(lambda sending=sending: page.sending > sending)  # type: ignore[misc]
+    for source, status in (("127.0.0.2", b"429"), ("127.0.0.99", b"503")):
+        reader, writer = await ask_metrics(server, source)
+        await until(lambda: server.clock.waiting > 0)
+        server.clock.turn(PATIENCE)
+        assert (await asyncio.wait_for(reader.readline(), SECONDS)).startswith(b"HTTP/1.1 " + status)
+        writer.close()
+    buffered = [one._transport.get_write_buffer_size() for one in server.server._pages_front.connections]
+    assert max(buffered) <= PIECE
+    held.pop()[1].close()
+    await until(lambda: page.sending == MAX_PAGES - 1)
+    server.clock.turn(PAGE_SECONDS + 1)
+    reader, writer = held.pop()
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):  # cut off: it has not the whole
+        await asyncio.wait_for(reader.readexactly(8_000_000), SECONDS)
+    await until(lambda: page.sending == MAX_PAGES - 2)
+    for _, one in held:
+        one.close()
+    await until(lambda: not page.sending)

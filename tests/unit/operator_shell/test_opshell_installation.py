@@ -337,6 +337,46 @@ async def test_an_operator_for_all_namespaces_waits_for_a_limited_one_that_canno
         await pod.die()
 
 
+@pytest.mark.parametrize(
+    ("ends", "away", "waits"),
+    [
+        ("ended", 10, False),
+        ("ended", 16, True),
+        ("ended", 60, True),
+        ("killed", 20, False),
+        ("killed", 40, True),
+    ],
+)
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_an_operator_that_was_away_waits_for_a_limited_one_that_acts_by_then(
+    ends: str, away: float, deaf: bool, *, waits: bool
+) -> None:
+    """That one only reads its Lease. Who is back before the Lease runs out does not wait.
+
+    It is a new pod, or after a crash the same one.
+    """
+    cluster, clock = MemoryCluster(), HandClock()
+    cut = False
+    whole = Pod(cluster, clock, "one")
+    await clock.advance(SETTLED)
+    line = Line(cluster, clock, lambda name: cut and name == LEASE_NAME)
+    limited = Pod(line, clock, "two", watched="a")
+    await clock.advance(20)
+    assert (whole.leads, limited.leads) == (True, False)
+    await (whole.end() if ends == "ended" else whole.die())
+    await clock.advance(away)
+    if away > 30 + TIMES.settle + TIMES.retry:
+        assert limited.leads
+    cut = deaf
+    back = Pod(cluster, clock, "one", "op-2" if ends == "ended" else "op-1")
+    waited = await led_after(clock, back, limited)
+    assert (waited > 1.0) == waits
+    assert waited <= SETTLED + 0.5
+    assert cluster.find(LEASE, "kube-system", LEASE_NAME)["spec"]["acquireTime"]
+    for pod in (back, limited):
+        await pod.die()
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_two_never_act_at_once_whatever_becomes_of_leases_calls_and_pods(seed: int) -> None:
     """Leases are deleted; calls are late, fail, or are not answered; pods die. In the end one acts."""

@@ -24,6 +24,7 @@ from tests.support.waiting import SECONDS, until
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 OTHER = "127.0.0.2"
+MUCH = 30_000_000
 
 
 class Server:
@@ -44,6 +45,8 @@ class Server:
         def service(exchange: Exchange) -> None:
             if exchange.request.path == "/hold":
                 self.held.append(exchange)
+            elif exchange.request.path == "/much":
+                exchange.answer(Response(200, (), bytes(MUCH)))
             else:
                 exchange.answer(Response(200, (), b"ok"))
 
@@ -227,6 +230,27 @@ async def test_who_waits_longest_for_a_request_makes_way(evicting: Callable[...,
         await until(lambda asked=asked: len(server.held) > asked)
         assert not any(each.at_eof() for each in held.values())
         assert len(server.acceptor) == len(server.front.connections) == 6
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["stuck", "slow"])
+async def test_who_takes_nothing_of_an_answer_makes_way_first(
+    evicting: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Before one that has waited for longer; who has taken some of it lately is as good as others."""
+    monkeypatch.setattr(limits, "STUCK_SECONDS", seconds)
+    server = await evicting(most=2, per_address=2)
+    waits = await server.silent()
+    await server.count(1)
+    takes = await server.silent(says=GET.replace(b"/ ", b"/much ", 1))
+    await until(lambda: any(one._paused for one in server.front.connections))
+    assert await server.answered()
+    gone, stays = (takes, waits) if seconds == 0.0 else (waits, takes)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await asyncio.wait_for(gone.readexactly(MUCH), SECONDS)
+    if stays is takes:
+        await asyncio.wait_for(stays.readexactly(MUCH), SECONDS)
+    else:
+        assert not stays.at_eof()
 
 
 @pytest.mark.parametrize("says", [b"", HALF, BODY, GET, HOLD])

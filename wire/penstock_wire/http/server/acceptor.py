@@ -5,8 +5,9 @@ asyncio shakes hands first and makes the connection known after that. A client t
 until the handshake's time is over, uncounted.
 
 At a limit the new connection is closed; or, with `evicting`, an older one, so that whoever holds connections
-shuts nobody out: the one that has waited longest for a request (as nginx does with reusable connections), and
-where all have a request under way, the one whose request is the oldest.
+shuts nobody out: first one whose client takes nothing of its answer, then the one that has waited longest for
+a request (as nginx does with reusable connections), and where all have a request under way, the one whose
+request is the oldest. What such a port writes is held by the kernel, which is told to hold little.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from penstock_wire.http.server import limits
 class Seated(Protocol):
     """A connection that was accepted: `connection.H1Connection`."""
 
-    def standing(self) -> tuple[bool, float] | None:
-        """Whether a request is under way, and since when; None before its beginning and after its end."""
+    def standing(self) -> tuple[int, float] | None:
+        """How it stands: the least makes way first; None before its beginning and after its end."""
         ...
 
     def make_way(self) -> bool:
@@ -107,11 +108,13 @@ class Acceptor:
         self._evicting = evicting
         self._seats: dict[Seated, str] = {}
         self._by_address: dict[str, dict[Seated, None]] = {}
-        self._next: deque[tuple[tuple[bool, float], Seated]] = deque()
+        self._next: deque[tuple[tuple[int, float], Seated]] = deque()
         self._beginning: set[asyncio.Task[None]] = set()
         self._resume: asyncio.TimerHandle | None = None
         self._closed = False
         sock.settimeout(0.0)
+        if evicting:  # what is accepted inherits it
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.SEND_BUFFER_BYTES)
         loop.add_reader(sock.fileno(), self._accept)
 
     def __len__(self) -> int:
@@ -185,7 +188,7 @@ class Acceptor:
         self._next = _first(self._seats, max(1, self._most // EVICTED_SHARE))
         return self._evict(self._next)
 
-    def _evict(self, candidates: deque[tuple[tuple[bool, float], Seated]]) -> bool:
+    def _evict(self, candidates: deque[tuple[tuple[int, float], Seated]]) -> bool:
         """Close the first of these that stands as it did; False where there is none."""
         while candidates:
             standing, connection = candidates.popleft()
@@ -215,7 +218,7 @@ class Acceptor:
                 self.release(connection)
 
 
-def _first(connections: Iterable[Seated], number: int) -> deque[tuple[tuple[bool, float], Seated]]:
+def _first(connections: Iterable[Seated], number: int) -> deque[tuple[tuple[int, float], Seated]]:
     """The first to be evicted, with how each stands; of equals the one that was accepted first."""
     standing = ((each.standing(), each) for each in connections)
     begun = [(found, each) for found, each in standing if found is not None]

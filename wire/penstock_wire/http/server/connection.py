@@ -84,6 +84,8 @@ class H1Connection(AnswerSide):
             self._mode = DROP
             self._transport.abort()
             return
+        if self._front.evicting:  # writing pauses while anything at all is not taken
+            self._transport.set_write_buffer_limits(high=0)
         name = transport.get_extra_info("peername")
         self._peer = unmapped(str(name[0])) if name else ""
         self._front.connections.add(self)

@@ -487,16 +487,19 @@ class AnswerSide:
 
     # -- making way for a new connection ------------------------------------------------------------------
 
-    def standing(self) -> tuple[bool, float] | None:
+    def standing(self) -> tuple[int, float] | None:
         """How it stands where one connection has to make way: the least makes way first.
 
         Returns:
-            Whether a request or its answer is under way, and since when that or the waiting is; None where
-            the connection has not begun or has ended.
+            0 where the client takes nothing of its answer, 1 where it waits for a request, 2 where a request
+            or its answer is under way; and since when; None where the connection has not begun or has ended.
         """
         if self not in self._front.connections:
             return None
-        return (self._current is not None or self._tunnel is not None or self._paused, self._since)
+        if self._paused and self._front.now - self._stuck_since >= limits.STUCK_SECONDS:
+            return (0, self._stuck_since)
+        busy = self._current is not None or self._tunnel is not None or self._paused
+        return (2 if busy else 1, self._since)
 
     def make_way(self) -> bool:
         """Close now, unless a request has come that the loop has not handed over yet; whether it did."""

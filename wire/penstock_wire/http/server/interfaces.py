@@ -16,6 +16,7 @@ class Server(Protocol):
     Attributes:
         closing: the server ends: each answer is the last of its connection.
         connections: the open connections.
+        evicting: a client that takes nothing makes way for others.
         heads: writes the heads of answers.
         max_body_bytes: a larger body that is not a stream is refused.
         max_connections: connections open at once.
@@ -28,6 +29,7 @@ class Server(Protocol):
 
     closing: bool
     connections: set[Any]
+    evicting: bool
     heads: AnswerHead
     max_body_bytes: int
     max_connections: int

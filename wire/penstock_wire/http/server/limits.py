@@ -25,6 +25,10 @@ BODY_SECONDS = 60.0
 IDLE_SECONDS = 75.0
 WRITE_SECONDS = 60.0
 """How long a client may take nothing of what is written to it."""
+STUCK_SECONDS = 2.0
+"""The same, on a port that evicts, where a new connection needs the place."""
+SEND_BUFFER_BYTES = 32 * 1024
+"""What the kernel is asked to hold of what a client does not take, on a port that evicts; it doubles that."""
 HANDSHAKE_SECONDS = 3.0
 """For a TLS handshake, where TLS is spoken; a reporter gives up after 2."""
 LINGER_SECONDS = 2.0

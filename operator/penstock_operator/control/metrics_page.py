@@ -1,0 +1,130 @@
+"""The page of /metrics: made at most once a second for all who ask, and given to a few at a time.
+
+It has 1.2 MB and takes 17 to 30 ms of the event loop where there are 1000 backends, and the same loop answers
+the probes. Whoever asks for it over and over, or does not read what it asked for, must cost neither time nor
+memory that others need.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from penstock_operator.clock import Clock
+from penstock_operator.control.rate_limit import RateLimit
+from penstock_operator.errors import ReportRefused
+from penstock_wire.http import ClientGone, Response
+
+MADE_EVERY = 1.0
+"""Seconds for which a page is shown."""
+
+BURST = 10.0
+PER_SECOND = 2.0
+"""Pages that an address gets at once, and each second after that."""
+
+MAX_PAGES = 8
+"""Pages that are being sent, at most; each may be one of a second of its own."""
+
+MAX_PAGES_PER_ADDRESS = 2
+"""Of these, to one address."""
+
+PAGE_SECONDS = 10.0
+"""For taking a page; Prometheus allows itself as long for a scrape, if it is not told otherwise."""
+
+PIECE = 64 * 1024
+"""Bytes that are written at once; the next ones follow when the client has taken these."""
+
+_HEADERS = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
+
+
+class MetricsPage:
+    """Shows the metrics.
+
+    Args:
+        make: makes the text.
+        clock: time.
+    """
+
+    def __init__(self, make: Callable[[], bytes], clock: Clock) -> None:
+        self._make = make
+        self._clock = clock
+        self._limit = RateLimit(clock, burst=BURST, per_second=PER_SECOND)
+        self._text = b""
+        self._made_at = float("-inf")
+        self._sending: Counter[str] = Counter()
+
+    @property
+    def sending(self) -> int:
+        """How many pages are being sent now."""
+        return self._sending.total()
+
+    def answer(self, address: str) -> Response:
+        """The page, which counts as being sent until the client has taken it or is gone.
+
+        Args:
+            address: who asks.
+
+        Raises:
+            ReportRefused: it asks too often, or too many pages are being sent.
+        """
+        if self._sending[address] >= MAX_PAGES_PER_ADDRESS:
+            raise ReportRefused(
+                429,
+                "too_often",
+                f"expected at most {MAX_PAGES_PER_ADDRESS} scrapes of an address at a time",
+            )
+        if self.sending >= MAX_PAGES:
+            raise ReportRefused(503, "no_room", f"{MAX_PAGES} scrapes are being answered; wait")
+        if not self._limit.take(address):
+            raise ReportRefused(
+                429, "too_often", f"expected at most {PER_SECOND:.0f} scrapes of an address a second"
+            )
+        now = self._clock.time()
+        if now >= self._made_at + MADE_EVERY:
+            self._text = self._make()
+            self._made_at = self._clock.time()
+        self._sending[address] += 1
+        stream = _Sending(self._text, self._clock, lambda: self._sent(address))
+        return Response(200, _HEADERS, stream=stream, length=len(self._text))
+
+    def _sent(self, address: str) -> None:
+        self._sending[address] -= 1
+        if not self._sending[address]:
+            del self._sending[address]
+
+
+class _Sending:
+    """A page on its way to one client, as the stream of an answer.
+
+    Args:
+        text: the page.
+        clock: time.
+        ended: called once when it has been taken, or nobody wants it any more.
+    """
+
+    def __init__(self, text: bytes, clock: Clock, ended: Callable[[], None]) -> None:
+        self._text = text
+        self._clock = clock
+        self._ended: Callable[[], None] | None = ended
+        self._at = 0
+        self._until = clock.time() + PAGE_SECONDS
+
+    def __aiter__(self) -> _Sending:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next piece; it is asked for when the client has taken the one before."""
+        piece = self._text[self._at : self._at + PIECE]
+        self._at += len(piece)
+        if not piece:
+            raise StopAsyncIteration
+        if self._clock.time() > self._until:
+            raise ClientGone("a page was not taken in time")
+        return piece
+
+    async def aclose(self) -> None:
+        """Nobody asks for more."""
+        ended, self._ended = self._ended, None
+        self._text = b""
+        if ended is not None:
+            ended()
