@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from penstock_operator.control.metrics_page import MADE_EVERY
 from penstock_operator.errors import ConfigError, Conflict, NotFound, Rejected, Unavailable
 from penstock_operator.kinds import (
     BACKEND,
@@ -122,6 +123,7 @@ async def quiet(process: Process) -> None:
     """Wait until every key that was added has been worked on."""
     end = time.monotonic() + SECONDS
     while True:
+        await asyncio.sleep(MADE_EVERY)  # a page may be as old, and is refused to who asks more often
         _, text = await process.get("/metrics")
         pattern = r'^workqueue_(adds_total|work_duration_seconds_count)\{name="reconcile"} (\S+)$'
         counts = dict(re.findall(pattern, text, re.MULTILINE))
