@@ -170,7 +170,7 @@ class Process:
         ready(data=data, admin=admin)
 
     async def _drain(self) -> None:
-        """Stop to be told, then stop to listen, then answer what is under way; or all at once."""
+        """Stop to take settings, then stop to listen, then answer what is under way; or all at once."""
         log("drain begins")
         self._router.draining = True
         self._report_now()
@@ -191,7 +191,7 @@ class Process:
         await self._front.close(grace)
 
     async def _propagate(self) -> None:
-        """Wait until whoever sends here has learned that this router ends."""
+        """Wait until the senders have learned that this router ends."""
         await asyncio.sleep(self._arguments.propagation_delay)
 
     def _signal(self) -> None:
@@ -200,7 +200,7 @@ class Process:
         self._stop.set()
 
     def _interrupt(self) -> None:
-        """Ctrl-C: where it runs alone nobody was promised a drain."""
+        """Ctrl-C: a router that runs alone has promised no drain."""
         if not self._arguments.report_to:
             self._at_once.set()
         self._signal()

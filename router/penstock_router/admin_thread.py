@@ -71,7 +71,7 @@ class AdminThread:
         return await asyncio.wrap_future(self._listening)
 
     async def close(self) -> None:
-        """Stop to serve, whoever is under way."""
+        """Stop to serve, requests under way included."""
         if self._heart is not None:
             self._heart.cancel()
         if self._own is not None:

@@ -91,7 +91,7 @@ class EndpointState:
         return self._closed.include(path)
 
     def of_backend(self, backend: str) -> Totals:
-        """The totals of a backend; of one that is no more, some that nobody reads."""
+        """The totals of a backend; of a backend that is gone, some that are never read."""
         if all(one.name != backend for one in self.settings.backends):
             return Totals()
         return self.totals.setdefault(backend, Totals())
@@ -155,10 +155,10 @@ class EndpointState:
         again: bool = False,
         for_room: bool = False,
     ) -> Permit:
-        """Get the right to send: at once where a pod can be reached and nobody waits, else after a hold.
+        """Get the right to send: at once where a pod can be reached and no request waits, else after a hold.
 
-        A backend whose pods are ready but cannot be reached is tried at once as well where nobody waits for
-        it and this one cannot: otherwise nothing would find out that it can be reached again.
+        A backend whose pods are ready but cannot be reached is tried at once as well where no request waits
+        for it and this one cannot: otherwise nothing would find out that it can be reached again.
 
         Args:
             size: bytes of the body.

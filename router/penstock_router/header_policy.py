@@ -30,7 +30,7 @@ VIA = (b"via", b"1.1 penstock-router")
 """RFC 9110 section 7.6.3: what a gateway adds to a request that it forwards."""
 MAX_FORWARDS = b"max-forwards"
 _NAME_THIS_SERVER = (b"location", b"content-location")
-"""Fields of an answer with a URL that leads back to whoever gave it (RFC 9110 sections 10.2.2 and 8.7)."""
+"""Fields of an answer with a URL that leads back to the server (RFC 9110 sections 10.2.2 and 8.7)."""
 
 _URL = re.compile(rb"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _FORWARDED = FROM_CLIENT - {TIMEOUT_MS}
@@ -64,12 +64,12 @@ def one_hop_less(method: str, headers: Headers) -> Headers | None:
     Returns:
         The fields to forward; None where the request may go no further and is to be answered here.
     """
-    told = get(headers, MAX_FORWARDS) if method in ("OPTIONS", "TRACE") else None
-    if told is None or not told.isdigit() or len(told) > 9:
+    left = get(headers, MAX_FORWARDS) if method in ("OPTIONS", "TRACE") else None
+    if left is None or not left.isdigit() or len(left) > 9:
         return headers
-    if not int(told):
+    if not int(left):
         return None
-    return (*without(headers, (MAX_FORWARDS,)), (MAX_FORWARDS, b"%d" % (int(told) - 1)))
+    return (*without(headers, (MAX_FORWARDS,)), (MAX_FORWARDS, b"%d" % (int(left) - 1)))
 
 
 def with_time(headers: Headers, seconds: float) -> Headers:

@@ -68,7 +68,7 @@ class ReleaseWindow:
         self._pods = pods
         fresh = [pod for pod in pods if pod.address not in self._seen]
         if fresh and len(fresh) == len(pods) and self._seen:
-            # What the pods before these bore tells nothing; what is still with them is no load of these.
+            # What other pods bore says nothing of these, and what is still with those is not a load of these.
             self.epoch += 1
             self.out = self.limit = 0
             self.full = False
@@ -150,7 +150,7 @@ class Waiter:
         backend: whose pods it waits for; None while the endpoint has no backend at all.
         size: bytes of its body.
         since: when it came, in seconds of the router's clock.
-        sequence: its number by arrival among all requests. NB: `since` does not tell it, the clock of uvloop
+        sequence: its number by arrival among all requests. NB: `since` does not show it, the clock of uvloop
             has whole milliseconds.
     """
 

@@ -10,7 +10,7 @@ from penstock_router.load_balancing import better_of_two
 from penstock_wire.process import log
 
 QUEUE_FRESH_SECONDS = 2.0
-"""What a pod told of its queue counts less with age and nothing after this: a pod that once told of a long
+"""The queue that a pod reported counts less with age and nothing after this: a pod that once reported a long
 queue is asked again."""
 REFUSING_SECONDS = 5.0
 """A pod that refused because it drains is left alone so long, unless its slice says otherwise before."""
@@ -81,7 +81,7 @@ class Pod:
         if self._before > self.in_flight:
             self._before = self.in_flight
 
-    def tells_queue(self, items: int, now: float) -> None:
+    def reports_queue(self, items: int, now: float) -> None:
         """Take what the pod says of its queue (`x-penstock-queue`)."""
         self._told, self._told_at = items, now
 
@@ -119,7 +119,7 @@ class Pod:
         self._before = self.in_flight
 
     def load(self, now: float) -> tuple[int, float]:
-        """What to compare pods by: whether to avoid it, then own requests and the queue that it told of.
+        """What to compare pods by: whether to avoid it, then own requests and the queue that it reported.
 
         One that failed is tried again by one request at a time: each may wait for a connection in vain.
         Once the first has its connection, the others follow.

@@ -1,8 +1,8 @@
 """The ports that endpoints listen on, following the settings while the router runs.
 
 Sockets belong to ports, not to endpoints: a request that comes in on a port is its present owner's, so that
-two endpoints may swap ports in one change. A port that cannot be bound fails its endpoint alone, is told, and
-is tried again.
+two endpoints may swap ports in one change. A port that cannot be bound fails its endpoint alone, is reported,
+and is tried again.
 """
 
 from __future__ import annotations

@@ -417,9 +417,9 @@ class Proxy:
         finally:
             over()
         self._pods.reached(pod)
-        told = get(answer.headers, QUEUE)
-        if told is not None and told.isdigit() and len(told) < 10:
-            pod.tells_queue(int(told), self._clock())
+        queued = get(answer.headers, QUEUE)
+        if queued is not None and queued.isdigit() and len(queued) < 10:
+            pod.reports_queue(int(queued), self._clock())
         if not refuses:
             return answer
         word = _REASONS.get(get(answer.headers, REASON) or b"", "other")

@@ -15,7 +15,7 @@ from penstock_wire.http.answer_stream import AnswerStream
 from penstock_wire.http.body import read_whole
 
 WHOLE_BYTES = 256 * 1024
-"""A body of at most so many bytes, told beforehand, is taken whole."""
+"""A body of at most so many bytes, known by its head, is taken whole."""
 
 
 async def receive(
@@ -39,7 +39,7 @@ async def receive(
     try:
         if body is None:
             body = await _rest(answer, seconds)
-    except BaseException:  # a cancellation too: nobody reads the rest any more
+    except BaseException:  # a cancellation too: the rest is not read any more
         answer.abort()
         raise
     finally:

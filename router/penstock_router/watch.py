@@ -5,7 +5,7 @@ client beside it makes the process 67 MB instead of 42 and its start 1.2 s of CP
 3.11), for one list and one watch.
 
 What is known stays in effect whatever happens to the connection. A watch that ends begins anew where it
-stopped; one that is told 410 (its version is too old) lists again; whatever fails is tried again after a
+stopped; one that gets 410 (its version is too old) lists again; whatever fails is tried again after a
 growing pause, and only a watch that delivered something, or lived a while, makes the pause short again.
 """
 
@@ -203,7 +203,7 @@ class SliceWatch:
                 self._take([line for line in lines if line.strip()])
 
     def _take(self, lines: list[bytes]) -> None:
-        """Take some events; what they change is told once."""
+        """Take some events; what they change is reported once."""
         changed = False
         try:
             for line in lines:

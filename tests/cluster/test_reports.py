@@ -115,7 +115,8 @@ def test_keys_rotate_without_a_restart_or_a_gap(
     for name in [pod["metadata"]["name"] for pod in namespace.pods("b")]:
         # Twice both, and then the new one alone.
         wait_for(
-            f"{name} to have been told of all", lambda it=name: messages(it).count("authorities told") >= 4
+            f"{name} to have been told of all",
+            lambda it=name: messages(it).count("authorities received") >= 4,
         )
         assert "the operator's certificate is not trusted" not in messages(name)
     print(silence.told())

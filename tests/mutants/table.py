@@ -266,8 +266,8 @@ MUTANTS = (
         name="a connection that speaks unasked is used on",
         breaks=BROKEN,
         package=WIRE,
-        old="an answer of ours\n            self.reusable = False\n            self.transport.abort()",
-        new="an answer of ours\n            pass",
+        old="it answers no request\n            self.reusable = False\n            self.transport.abort()",
+        new="it answers no request\n            pass",
         tests=(f"{_UPSTREAM_STREAMS}::TestBroken::test_surplus_bytes_while_idle_cost_the_connection",),
     ),
     Mutant(

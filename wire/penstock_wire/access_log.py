@@ -67,7 +67,7 @@ class AccessLog:
         chosen = zlib.crc32(request_id.encode()) if request_id else random.getrandbits(32)
         if chosen >= self._below:
             return
-        if answer is None or request.method == "HEAD":  # an answer to HEAD tells of a body that it leaves out
+        if answer is None or request.method == "HEAD":  # an answer to HEAD leaves its body out
             sent: int | None = 0
         else:
             sent = len(answer.body) if answer.stream is None else answer.length

@@ -48,9 +48,9 @@ BACKEND_LABEL: Final = "penstock.dev/backend"
 OWN_PATHS: Final = "/-/"
 """Prefix of the paths that Penstock keeps for itself, on a router and on a model."""
 RECONFIGURE_PATH: Final = f"{OWN_PATHS}reconfigure"
-"""Where the SDK's server takes a userConfig; the operator tells the sidecar, which posts it."""
+"""Where the SDK's server takes a userConfig, which the sidecar posts there for the operator."""
 CANCEL_PATH: Final = f"{OWN_PATHS}cancel"
-"""Where a model of the `envelope` protocol is told of clients that left; its sidecar alone may ask there, so
+"""Where the sidecar reports clients that left to a model of the `envelope` protocol; it alone may do so, and
 that routers and sidecars close it to clients."""
 LIVE_PATH: Final = "/livez"
 """On each admin port, for the kubelet: fails when the process must be restarted."""

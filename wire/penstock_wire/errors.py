@@ -79,7 +79,7 @@ _origin = {"backend": "", "pod": ""}
 
 
 def set_origin(*, backend: str, pod: str) -> None:
-    """Name who answers: all problems of this process say so from now on, where `response` is not told."""
+    """Name who answers: all problems of this process say so from now on, unless `response` gets names."""
     _origin.update(backend=backend, pod=pod)
 
 

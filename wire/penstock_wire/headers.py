@@ -21,7 +21,7 @@ DRAIN = b"x-penstock-drain"
 RECONFIGURE = b"x-penstock-reconfigure"
 """What shows a model server that it is its own sidecar that reconfigures it."""
 CONFIG = b"x-penstock-config"
-"""Names a userConfig: sent with it, and told by the model's ready path while it is the one in force."""
+"""Names a userConfig: sent with it, and returned by the model's ready path while it is the one in force."""
 TRACEPARENT = b"traceparent"
 SERVER_TIMING = b"server-timing"
 

@@ -115,7 +115,7 @@ def _is_spaced(body: bytes, slack: int, found: dict[str, bytes]) -> bool:
 
 
 def _check_twins(body: bytes, members_found: int) -> None:
-    """Refuse a name that is there twice; the slow way, which is told each name."""
+    """Refuse a name that is there twice; the slow way, which sees each name."""
     _seen.clear()
     _OBJECT_TOLD.decode(body)
     if members_found != len(_seen):

@@ -428,7 +428,7 @@ def test_authorities_that_cannot_be_read_change_nothing(
     good = trust.context()
     assert len(good.get_ca_certs()) == 1
     file.write_bytes(b"-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
-    trust.tell("nonsense")
+    trust.take("nonsense")
     assert trust.context() is good
     assert trust.context() is good
     file.unlink()
@@ -436,7 +436,7 @@ def test_authorities_that_cannot_be_read_change_nothing(
     told = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
     assert told == ["authorities refused", "authorities cannot be read", "authorities cannot be read"]
     file.write_bytes(authority.certificate)
-    trust.tell(pki.make_authority(now=time.time(), life=DAY).certificate.decode())
+    trust.take(pki.make_authority(now=time.time(), life=DAY).certificate.decode())
     assert len(trust.context().get_ca_certs()) == 2
 
 

@@ -1,8 +1,8 @@
 """Whom a reporter trusts to have signed the operator's certificate.
 
 Two sources, as with settings: the file that is mounted beside them, and the operator's answers, which bring a
-change at once. An authority that either names is trusted: a rotation tells both long before it uses a new one
-and takes an old one out of both.
+change at once. An authority that either names is trusted: a rotation puts it in both long before it uses a
+new one and takes an old one out of both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock_wire.errors import DocumentError
 from penstock_wire.process import log
 
 HEADER = b"x-penstock-authorities"
-"""Of a report: which authorities it was told of, as `digest` says it."""
+"""Of a report: which authorities the process has, as `digest` writes them."""
 
 
 def digest(authorities: bytes) -> str:
@@ -57,7 +57,7 @@ class Trust:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = b""
-        self._told = b""
+        self._received = b""
         self._made_from: tuple[bytes, bytes] | None = None
         self._made: ssl.SSLContext | None = None
         self._unreadable = ""
@@ -65,33 +65,33 @@ class Trust:
 
     @property
     def digest(self) -> bytes:
-        """What was told last, or stands in the file, by name."""
-        return digest(self._told or self._file).encode()
+        """The latest answer's authorities, or the file's, by name."""
+        return digest(self._received or self._file).encode()
 
-    def tell(self, authorities: str) -> None:
+    def take(self, authorities: str) -> None:
         """Take what the operator's answer says.
 
         Args:
             authorities: certificates, PEM; those that cannot be used are logged and change nothing.
         """
-        told = authorities.encode()
+        received = authorities.encode()
         try:
-            client_context(told)
+            client_context(received)
         except DocumentError as error:
             log("authorities refused", level="error", error=str(error))
             return
-        self._told = told
-        log("authorities told", digest=digest(told))
+        self._received = received
+        log("authorities received", digest=digest(received))
 
     def context(self) -> ssl.SSLContext:
         """What to check the operator's certificate with now; made anew only where a source has changed."""
         self._read()
-        source = (self._file, self._told)
+        source = (self._file, self._received)
         if self._made is None or source != self._made_from:
             try:
-                self._made = client_context(self._file + self._told)
+                self._made = client_context(self._file + self._received)
             except DocumentError:
-                self._made = client_context(self._told)  # the file's fault was told when it was read
+                self._made = client_context(self._received)  # the file's fault was logged when it was read
             self._made_from = source
         return self._made
 

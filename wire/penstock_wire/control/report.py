@@ -1,4 +1,4 @@
-"""Reports: what sidecars and routers tell the operator once a second, and what it answers."""
+"""Reports: what sidecars and routers send to the operator once a second, and its answers."""
 
 from __future__ import annotations
 

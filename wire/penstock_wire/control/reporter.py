@@ -20,7 +20,7 @@ from penstock_wire.process import log
 
 INTERVAL_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
-"""The longest interval that an operator can ask for; beyond it nobody could tell a pod from a dead one."""
+"""The longest interval that an operator can ask for; beyond it a pod would look like a dead one."""
 TIMEOUT_SECONDS = 5.0
 CONNECT_SECONDS = 2.0
 """With the handshake. Not longer: after a change of leader the first tries may go to a pod that is gone."""
@@ -85,7 +85,7 @@ class Reporter:
         self._now.set()
 
     async def run(self) -> None:
-        """Report until cancelled; a failure is told once and tried again at the next turn."""
+        """Report until cancelled; a failure is logged once and tried again at the next turn."""
         try:
             while True:
                 interval = await self._turn()
@@ -134,7 +134,7 @@ class Reporter:
             raise DocumentError(f"report answer: expected status 200, found {answer.status}: {found}")
         document, settings = decode_answer(answer.body)
         if document.authorities is not None and self._trust is not None:
-            self._trust.tell(document.authorities)
+            self._trust.take(document.authorities)
         if settings is not None:
             self._on_settings(settings)
         return min(LONGEST_SECONDS, max(0.1, document.next_report_ms / 1000))

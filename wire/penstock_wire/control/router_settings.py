@@ -1,4 +1,4 @@
-"""Settings that the operator tells a router: its endpoints, their ports and how they share requests."""
+"""Settings that the operator sends to a router: its endpoints, their ports and how they share requests."""
 
 from __future__ import annotations
 

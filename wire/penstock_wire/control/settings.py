@@ -1,4 +1,4 @@
-"""Settings that the operator tells a sidecar: hot fields only (what rolls travels as arguments)."""
+"""Settings that the operator sends to a sidecar: hot fields only (what rolls travels as arguments)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         on_batch_error: whether a failed batch is halved and run again to find the request that fails it;
             None = as fits the protocol.
         priority: levels of urgency.
-        fairness: who shares the slots, None = nobody.
+        fairness: the senders that share the slots, None = no shares.
     """
 
     max_batch_size: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
@@ -88,7 +88,7 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
-    """What a sidecar obeys until it is told otherwise.
+    """What a sidecar obeys until it gets other settings.
 
     Args:
         v: version of the document's form.

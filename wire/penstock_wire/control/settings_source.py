@@ -1,8 +1,8 @@
 """Where settings come from: a file (a mounted ConfigMap, or one that a person edits) and the report channel.
 
 One rule for both: a document with a `version` obeys it, the higher wins, from whichever channel. Documents
-without one, which only a process that reports to nobody may have, count each change as new. A document that
-cannot be used is told and changes nothing.
+without one, which only a process without `--report-to` may have, count each change as new. A document that
+cannot be used is logged and changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Versioned(Protocol):
 
     @property
     def version(self) -> int | None:
-        """Counts the changes; None where nobody counts."""
+        """Counts the changes; None where they are not counted."""
         ...
 
 

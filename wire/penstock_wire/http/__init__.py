@@ -14,7 +14,7 @@ Errors::
             ConnectTimeout      not in the time that there was
         ConnectionLost      sent, then lost: may or may not have been executed
             PeerSilent          not even the kernel of the other machine says anything
-            RequestUnread       closed before the whole request was read: nobody can have executed it
+            RequestUnread       closed before the whole request was read: it cannot have been executed
             AnswerUnreadable    sent, and what came back is no HTTP answer
         UpstreamTimeout     no complete answer in time
     ClientGone              the client ended its connection in the middle of its body or of a tunnel
@@ -110,7 +110,7 @@ class Exchange(Protocol):
             headers: the answer's fields, `Connection` and `Upgrade` included.
 
         Raises:
-            ClientGone: there is nobody any more.
+            ClientGone: the client is gone.
         """
         ...
 
@@ -187,7 +187,7 @@ class Front(Protocol):
 
         Args:
             idle: close the connections that are idle now, too. A client may just be sending on one, so a
-                drain does this only when nobody is told to come here any more.
+                drain does this only when no client is sent here any more.
         """
         ...
 
@@ -223,7 +223,7 @@ class UpstreamAnswer(Protocol):
 Done = Callable[[Response | UpstreamError], None]
 """Gets the whole answer, or why there is none."""
 GiveUp = Callable[[], None]
-"""Ends an exchange for which nobody waits any more; no-op where it has ended."""
+"""Ends an exchange whose answer is not wanted any more; no-op where it has ended."""
 
 
 class Upstream(Protocol):
@@ -240,7 +240,7 @@ class Upstream(Protocol):
             done: called once, never before this returns; it may begin the next exchange.
 
         Returns:
-            What gives the exchange up, `done` being told then as well; None where no connection is idle, or
+            What gives the exchange up, `done` being called then as well; None where no connection is idle, or
             the request wants a fresh one: nothing was sent, and `send` makes one.
 
         Raises:

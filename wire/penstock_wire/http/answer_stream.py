@@ -12,9 +12,9 @@ class AnswerStream:
     """A `Response`'s stream of an answer's pieces: what the client does not take is not read.
 
     Args:
-        answer: whose body; it is aborted where nobody reads on.
+        answer: whose body; it is aborted where it is read no further.
         ended: called once: with None when the body's end came, else with what ended it early: `ClientGone`
-            where the client did, or nobody wants more of it.
+            where the client did, or where no more of it is wanted.
     """
 
     __slots__ = ("_answer", "_ended")
@@ -46,7 +46,7 @@ class AnswerStream:
         self._give_up()
 
     def __del__(self) -> None:
-        # NB: a client may leave between the answer's head and its first piece, when nobody iterates yet.
+        # NB: a client may leave between the answer's head and its first piece, before the iteration begins.
         self._give_up()
 
     def _give_up(self) -> None:

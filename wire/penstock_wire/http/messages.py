@@ -86,19 +86,19 @@ class Response:
     """An answer; fields as in `Request`.
 
     A stream is sent as it comes, chunked unless `length` is given. When it raises, the connection is cut
-    before the body's end, so that nobody takes a part for the whole. Its `aclose` is called when the client
-    goes away, where it has one.
+    before the body's end, so that no client takes a part for the whole. Its `aclose` is called when the
+    client goes away, where it has one.
 
     Args:
         status: the status code.
         headers: end-to-end fields. Answers that share the very same object are cheaper to send.
         body: the whole body; empty where there is a stream.
         stream: the body as it comes.
-        length: bytes of the stream, or of the body that an answer to HEAD leaves out; None where nobody
+        length: bytes of the stream, or of the body that an answer to HEAD leaves out; None where it is not
             knows.
 
     `lines` are further fields, each with its line's end (CR LF): what the service itself says of this
-    answer alone. They are sent as they are, so whoever makes them must know their bytes.
+    answer alone. They are sent as they are, so their maker must know their bytes.
     """
 
     __slots__ = ("body", "headers", "length", "lines", "status", "stream")

@@ -138,12 +138,12 @@ class Body:
 
 
 class Answer:
-    """An `UpstreamAnswer`; after 101 its fields have `connection` and `upgrade`, for whoever switches too.
+    """An `UpstreamAnswer`; after 101 its fields have `connection` and `upgrade`, for a caller that switches.
 
     Args:
         status: the status.
         headers: end-to-end fields.
-        length: bytes of the body as told.
+        length: bytes of the body, by its head.
         body: the body.
     """
 

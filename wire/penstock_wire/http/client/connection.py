@@ -7,7 +7,7 @@ States::
 
 The parser (llhttp) reads heads and chunks. A body of known length passes it by once the head is read: the
 pieces go on as they were received. One timer a connection looks at `_deadline`, which is infinite while
-nobody waits for the peer: a slow client is no slow upstream.
+the peer is not waited for: a slow client is not a slow upstream.
 
 A request's stream goes on beside an answer of 2xx that begins before its end, as of a model that answers
 piece by piece; any other status, and the answer's end, ends it (RFC 9112 section 9.5 allows that).
@@ -89,7 +89,7 @@ class Connection(Carrier):
         self._state = _IDLE
         self._parser: Any = None
         self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
-        self._done: Done | None = None  # gets the answer, where nobody waits for it in a task
+        self._done: Done | None = None  # gets the answer, where no task waits for it
         self._answer: Response | None = None  # what it will get
         self._streamed = False
         self._body: Body | None = None  # of a streamed answer, or of a tunnel
@@ -166,7 +166,7 @@ class Connection(Carrier):
         write = self.transport.write
         left = length
         try:
-            # Only the peer's time counts: whoever gives the stream bounds its own.
+            # Only the peer's time counts: the stream's source bounds its own.
             self._deadline = math.inf
             while piece := await stream.read():
                 if left is None:
@@ -188,7 +188,7 @@ class Connection(Carrier):
             self._pump = None
             self._their_turn()
         except asyncio.CancelledError:
-            if self._pump is not None:  # by nobody here
+            if self._pump is not None:  # not by this process
                 self._pump = None
                 self.fail(ConnectionLost(f"the body for {self.where} was given up"))
             raise
@@ -216,7 +216,7 @@ class Connection(Carrier):
             self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
 
     def give_up(self, done: Done) -> None:
-        """Nobody waits any more for what `begin` was told to call; it is called with a failure.
+        """The answer to `begin` is not wanted any more; its callback gets a failure.
 
         No-op where that is over.
         """
@@ -249,9 +249,9 @@ class Connection(Carrier):
             body.fail(error)
         done, self._done = self._done, None
         if done is not None:
-            # NB: not at once: whoever sends is not called back in the middle of that, nor is the parser.
-            told = error if isinstance(error, UpstreamError) else UpstreamError(f"{self.where}: {error}")
-            self._loop.call_soon(done, self._answer or told)
+            # NB: not at once: a sender is not called back in the middle of its sending, nor is the parser.
+            failure = error if isinstance(error, UpstreamError) else UpstreamError(f"{self.where}: {error}")
+            self._loop.call_soon(done, self._answer or failure)
             self._answer = None
         self._fields, self._pieces = [], []
         self.transport.abort()
@@ -371,7 +371,7 @@ class Connection(Carrier):
         elif self._state == _TUNNEL:
             if self._body is not None:
                 self._body.feed(data)
-        elif self._state == _IDLE:  # nobody asked: whatever it says, it is not an answer of ours
+        elif self._state == _IDLE:  # nothing was asked: whatever it says, it answers no request
             self.reusable = False
             self.transport.abort()
         else:
@@ -501,7 +501,7 @@ class Connection(Carrier):
             self._pieces.append(part)
 
     def _complete(self) -> None:
-        """The answer has come whole: give it to whoever waits."""
+        """The answer has come whole: give it to the caller."""
         self._over = True
         self._to_the_end = False
         self._stop_sending()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock_wire.headers import PER_CONNECTION
 from penstock_wire.http import Request, UpstreamError
 
-_NOT_SENT = PER_CONNECTION | {b"expect"}  # nobody here waits for `100 Continue`
+_NOT_SENT = PER_CONNECTION | {b"expect"}  # this client does not wait for `100 Continue`
 _END_OF_FIELDS = b"\r\n\r\n"
 _MAY_LACK_BODY = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 
@@ -15,7 +15,7 @@ def encode_head(request: Request, where: str) -> bytes:
 
     Args:
         request: what is to be sent.
-        where: the host and port that are told where the request names none.
+        where: the host and port that are sent where the request names none.
 
     Raises:
         UpstreamError: a field would be two, or the request line would be none.

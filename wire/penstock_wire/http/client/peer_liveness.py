@@ -57,7 +57,7 @@ def probe(transport: asyncio.BaseTransport, seconds: float) -> None:
 
 
 def look(transport: asyncio.BaseTransport) -> TcpSigns:
-    """Ask the kernel for signs of life; on a system that does not tell, all is well."""
+    """Ask the kernel for signs of life; on a system without them, all is well."""
     of: socket.socket | None = transport.get_extra_info("socket")
     if of is None or not _ABLE:
         return TcpSigns()
@@ -70,8 +70,8 @@ def look(transport: asyncio.BaseTransport) -> TcpSigns:
 def was_reset(transport: asyncio.BaseTransport) -> bool:
     """Whether the peer has reset a connection that it had closed before.
 
-    Who reads the connection meets the orderly end first; only the kernel's state tells of the reset. False on
-    a system that does not tell.
+    Who reads the connection meets the orderly end first; only the kernel's state shows the reset. False on
+    a system that does not show it.
     """
     of: socket.socket | None = transport.get_extra_info("socket")
     if of is None or not _ABLE:
@@ -80,7 +80,7 @@ def was_reset(transport: asyncio.BaseTransport) -> bool:
 
 
 def is_silence(error: BaseException | None) -> bool:
-    """Whether a connection ended because nobody answered; a refusal or a reset is an answer."""
+    """Whether a connection ended because no answer came; a refusal or a reset is an answer."""
     return isinstance(error, OSError) and error.errno in _ERRORS
 
 

@@ -6,7 +6,7 @@ the middle of a stream, that has answered 5xx (many servers then end the connect
 word in the answer), or that has sent a byte more than its answer is closed and never used again: a client
 that leaves cannot poison the pool. No request is ever sent twice here: one that is lost on a kept connection
 may have run. Instead a connection that has idled is looked at before it is used, and `RequestUnread` says
-where a request cannot have run, for whoever may send it again.
+where a request cannot have run, for a caller that may send it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONNECT_SECONDS = 2.0
 """Enough for TCP to send its first packet a second time, after a second."""
 LOOK_FOR_SILENCE_SECONDS = 0.5
 LOOK_SECONDS = 0.05
-"""A connection that idled longer is asked whether its end has come: the loop may not have told yet."""
+"""A connection that idled longer is asked whether its end has come: the loop may not have reported it yet."""
 
 
 class H1Upstream:
@@ -203,7 +203,7 @@ class H1Upstream:
         if connected is not None:
             try:
                 connected()
-            except BaseException:  # whatever it is: nobody else knows this connection
+            except BaseException:  # whatever it is: nothing else has this connection
                 connection.end()
                 raise
         if self._silence_seconds is not None:
@@ -232,7 +232,7 @@ class H1Upstream:
                 self.on_idle_lost(lost.key)
 
     def silent(self, lost: Connection) -> None:
-        """See `connection.Pool`: one silent connection tells of all, unless one has heard since.
+        """See `connection.Pool`: one silent connection stands for all, unless another has received since.
 
         NB: those that were used later would each wait for a silence of their own, one after another.
         """

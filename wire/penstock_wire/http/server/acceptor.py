@@ -4,10 +4,11 @@
 asyncio shakes hands first and makes the connection known after that. A client that sends nothing holds 50 KiB
 until the handshake's time is over, uncounted.
 
-At a limit the new connection is closed; or, with `evicting`, an older one, so that whoever holds connections
-shuts nobody out: first one whose client takes nothing of its answer, then the one that has waited longest for
-a request (as nginx does with reusable connections), and where all have a request under way, the one whose
-request is the oldest. What such a port writes is held by the kernel, which is told to hold little.
+At a limit the new connection is closed; or, with `evicting`, an older one, so that a client that holds
+connections shuts no other out: first one whose client takes nothing of its answer, then the one that has
+waited longest for a request (as nginx does with reusable connections), and where all have a request under
+way, the one whose request is the oldest. The kernel holds what such a port writes; its buffer is set to a
+small size.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def close(server: asyncio.Server, backlog: int) -> list[socket.socket]:
 
     Returns:
         The connections that were made and not accepted. A listener that is closed with these in line resets
-        them, and their clients, which may have sent, could not tell whether that was executed.
+        them, and their clients, which may have sent, could not know whether that was executed.
     """
     listening = [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
     server.close()

@@ -93,7 +93,7 @@ class H1Connection(AnswerSide):
         self._listener.empty.clear()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`; whoever works for the client is told."""
+        """See `asyncio.Protocol`; the exchange's service is called."""
         self._mode = DROP
         self._last = True
         self._front.connections.discard(self)
@@ -120,7 +120,7 @@ class H1Connection(AnswerSide):
     def eof_received(self) -> bool:
         """The client sends no more; True keeps the connection, for the other half of a tunnel."""
         # A client that leaves sends what a half-closing one sends, and leaving is what clients do: the
-        # service is told (by connection_lost), or the model would work for nobody.
+        # service is called (by connection_lost), or the model would work in vain.
         self._last = True
         if self._tunnel is not None:
             self._tunnel.finish()
@@ -352,7 +352,7 @@ class H1Connection(AnswerSide):
         self._since = self._front.now
         if self._special or self._fields:  # trailers
             self._fields, self._special = [], []
-            self._known = None  # a trailer may tell the parser to end the connection
+            self._known = None  # a trailer may make the parser end the connection
         if exchange is None:
             return
         request = exchange.request
@@ -575,7 +575,7 @@ class H1Connection(AnswerSide):
         return now - self._since > patience + limits.SWEEP_SECONDS
 
     def expire(self) -> None:
-        """The peer kept us waiting too long: tell it if it was in the middle of a request, and close."""
+        """The peer kept us waiting too long: answer 408 if it was in the middle of a request, and close."""
         if self._paused or self._lingering:
             self._cut()
         elif self._phase == PLAIN:
@@ -589,7 +589,7 @@ class H1Connection(AnswerSide):
     def close_if_idle(self) -> None:
         """Close now unless a request is read or answered, or one is sure to come.
 
-        Closed with a request unread, a connection would be reset, and its client could not tell whether the
+        Closed with a request unread, a connection would be reset, and its client could not know whether the
         request was executed. Who has just connected is about to send; the sweep ends those who do not.
         """
         if self._current is None and not self._line and self._phase == PLAIN and self._tunnel is None:

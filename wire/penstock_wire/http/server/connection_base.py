@@ -62,7 +62,7 @@ class H1Exchange:
             streams.close_in_background(response.stream)
 
     def fail(self, error: BaseException) -> None:
-        """What should have answered has raised: tell it in the log, answer 500 and close."""
+        """The service has raised: log it, answer 500 and close."""
         log("handler failed", level="error", error=repr(error))
         self.keep = self.plain = False
         self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
@@ -172,7 +172,7 @@ class AnswerSide:
         self._left = 0  # bytes of the body to come, -1 = not known
         self._bytes_since_progress = 0  # received since the last complete head or part of a body
         self._held = 0  # bytes that the front counts as held of it
-        self._continue = False  # the client is to be told to go on when its turn comes
+        self._continue = False  # the client gets 100 Continue when its turn comes
         # requests in line, the last of which may be a refusal
         self._line: collections.deque[H1Exchange | PenstockError] | None = None
         self._current: H1Exchange | None = None
@@ -230,13 +230,13 @@ class AnswerSide:
             self._soon()
 
     def _soon(self) -> None:
-        # NB: not at once: whoever answers is not called with the next request in the middle of it.
+        # NB: not at once: a service that answers is not called with the next request in the middle of that.
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._advance)
 
     def _close_in_background(self) -> None:
-        """The exchange under way is none any more: tell its service."""
+        """The exchange under way has ended early: call its service."""
         current, self._current = self._current, None
         if current is None:
             return
@@ -311,7 +311,7 @@ class AnswerSide:
         stream = response.stream
         bodiless = exchange.request.method == "HEAD" or response.status in NO_BODY_STATUS
         body = response.body
-        # An answer to HEAD may tell of a body that it leaves out.
+        # An answer to HEAD may describe a body that it leaves out.
         length = len(body) if stream is None and response.length is None else response.length
         chunked = False
         if response.status in NO_BODY_STATUS or (
@@ -425,10 +425,10 @@ class AnswerSide:
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
-                self._transport.close()  # TLS has no half: it tells the end, and waits for the client's
+                self._transport.close()  # TLS has no half: it sends its end, and waits for the client's
 
     def _cut(self) -> None:
-        """End the connection so that nobody takes what was sent for the whole."""
+        """End the connection so that no client takes what was sent for the whole."""
         if self._transport.is_closing():
             return
         found = self._transport.get_extra_info("socket")

@@ -73,7 +73,7 @@ class HeadCache:
             data: what was received where a request may begin.
 
         Returns:
-            The head, where `data` is it and the body that it tells of, to the last byte; else None.
+            The head, where `data` is it and its body, to the last byte; else None.
         """
         end = data.find(_END) + 4
         known = self._heads.get(data[:end]) if 4 <= end <= MAX_HEAD_BYTES else None

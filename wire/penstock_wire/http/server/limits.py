@@ -16,7 +16,7 @@ MAX_CONNECTIONS = 16_384
 BUFFER_BYTES = 256 * 1024
 """Of a stream or tunnel, received and not yet read, before reading pauses; it resumes at a quarter of it."""
 DRAIN_BYTES = 256 * 1024
-"""Of a body that nobody wants any more: so much is read away to keep the connection."""
+"""Of a body that is not wanted any more: so much is read away to keep the connection."""
 
 HEAD_SECONDS = 15.0
 """From a request's first byte to the end of its head."""

@@ -28,7 +28,7 @@ class Carrier(Protocol):
         ...
 
     def wanted(self) -> None:
-        """Somebody waits for the body: the client may be told to send it."""
+        """A reader waits for the body: the client may get 100 Continue."""
         ...
 
     def write(self, data: bytes) -> bool:
@@ -164,7 +164,7 @@ async def send(carrier: Carrier, stream: AsyncIterator[bytes], *, chunked: bool,
         length: bytes that were announced, None for none.
 
     Raises:
-        ClientGone: there is nobody any more.
+        ClientGone: the client is gone.
         ValueError: it was longer or shorter than announced.
         Exception: what the stream raises.
     """
@@ -194,14 +194,14 @@ async def send(carrier: Carrier, stream: AsyncIterator[bytes], *, chunked: bool,
 
 
 async def close(stream: AsyncIterator[bytes]) -> None:
-    """Let a stream know that nobody reads it any more."""
+    """Close a stream that is not read any more."""
     aclose = getattr(stream, "aclose", None)
     if aclose is not None:
         await aclose()
 
 
 def close_in_background(stream: AsyncIterator[bytes]) -> None:
-    """Close a stream that nobody will read, in a task of its own."""
+    """Close a stream that will not be read, in a task of its own."""
     task = asyncio.ensure_future(_close_quietly(stream))
     _closing.add(task)
     task.add_done_callback(_closing.discard)

@@ -65,7 +65,7 @@ def parser_in_body(connection: ParserCallbacks, left: int) -> Any:
     """A parser that has read a head and expects its body.
 
     Args:
-        connection: hears of the body, and of what follows it.
+        connection: its callbacks get the body, and what follows it.
         left: bytes of the body; negative where it is chunked.
     """
     listener = _MutedCallbacks(connection)
