@@ -77,6 +77,11 @@ class RequestPath(Protocol):
         """Items of a batch at most now."""
         ...
 
+    @property
+    def batch_wait(self) -> float:
+        """Seconds that a part-full batch waits at most now: 0 while waiting costs throughput."""
+        ...
+
     def fits(self) -> Mapping[str, Fit]:
         """The latency model of each class, for reports and metrics."""
         ...

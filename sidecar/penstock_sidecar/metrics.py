@@ -229,6 +229,11 @@ class Metrics:
                 "Items of a batch at most, fewer where bad requests come",
                 load.batch_limit,
             ),
+            (
+                "batch_wait_limit_seconds",
+                "How long a part-full batch waits at most, 0 where waiting costs throughput",
+                load.batch_wait,
+            ),
             ("open_streams", "Answers that are being streamed", streams),
             ("open_tunnels", "Connections that switched protocols (WebSocket)", tunnels),
         )

@@ -80,6 +80,11 @@ class Cutter:
         self._prepared = False
         self.counts = Counts()
 
+    @property
+    def wait(self) -> float:
+        """Seconds that a part-full batch waits at most now."""
+        return self._choosing().wait
+
     def apply(self, batching: Batching) -> None:
         """Obey another policy from the next cut on."""
         wait = batching.batch_wait_timeout_ms / 1000

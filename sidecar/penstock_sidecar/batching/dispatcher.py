@@ -164,6 +164,11 @@ class Dispatcher:
         return self._faults.limit(self._batching.max_batch_size)
 
     @property
+    def batch_wait(self) -> float:
+        """See `RequestPath`."""
+        return self._cutter.wait
+
+    @property
     def drain_seconds(self) -> float:
         """See `RequestPath`."""
         return self.pace.throughput.drain_seconds(self.queue.items, self._slots.count)

@@ -193,6 +193,11 @@ class Passthrough:
         return 1
 
     @property
+    def batch_wait(self) -> float:
+        """See `RequestPath`: requests that are not batched wait for no others."""
+        return 0.0
+
+    @property
     def queue_limit(self) -> int:
         """Requests that may wait."""
         limit = self._batching.max_queued_items

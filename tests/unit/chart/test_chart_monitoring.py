@@ -29,7 +29,7 @@ OPERATIONS = ROOT / "docs/operations.md"
 
 
 class _Load:
-    queued, ongoing, oldest_age, drain_seconds, slots, batch_limit = 0, 0, 0.0, 0.0, 1, 32
+    queued, ongoing, oldest_age, drain_seconds, slots, batch_limit, batch_wait = 0, 0, 0.0, 0.0, 1, 32, 0.0
 
 
 def families() -> Iterator[Metric]:

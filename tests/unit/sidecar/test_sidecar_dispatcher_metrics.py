@@ -77,3 +77,20 @@ def test_a_slot_more_halves_the_time_until_all_are_through() -> None:
         await s.close()
 
     fake_loop.run(main())
+
+
+def test_a_wait_that_does_not_pay_is_shown_as_none():
+    """A caller that asks again when it is answered gains nothing from waiting: the knob is overridden."""
+
+    async def main():
+        s = Scripted(base=0.001, max_batch_size=32, batch_wait_timeout_ms=20)
+        s.metrics.show(s.dispatcher)
+        assert b"penstock_sidecar_batch_wait_limit_seconds 0.02\n" in s.metrics.text()
+        for _ in range(5_000):
+            await s.ask("again")
+            if not s.dispatcher.batch_wait:
+                break
+        assert b"penstock_sidecar_batch_wait_limit_seconds 0.0\n" in s.metrics.text()
+        await s.close()
+
+    fake_loop.run(main())

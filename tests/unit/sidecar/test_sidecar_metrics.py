@@ -16,7 +16,7 @@ from penstock_wire.errors import Reason
 class Busy:
     """A dispatcher with work."""
 
-    queued, ongoing, oldest_age, drain_seconds, slots, batch_limit = 7, 3, 1.5, 0.25, 2, 32
+    queued, ongoing, oldest_age, drain_seconds, slots, batch_limit, batch_wait = 7, 3, 1.5, 0.25, 2, 32, 0.005
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
