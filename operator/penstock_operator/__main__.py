@@ -60,7 +60,7 @@ class Operator:
     """One operator process.
 
     Args:
-        config: what it was told.
+        config: the configuration.
         cluster: Kubernetes.
     """
 
@@ -332,7 +332,7 @@ async def run(config: Config) -> int:
     """Run an operator.
 
     Args:
-        config: what it was told.
+        config: the configuration.
 
     Returns:
         The process's exit code.

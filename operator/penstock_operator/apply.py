@@ -113,7 +113,7 @@ class Applier:
         """Delete what we rendered and do not want any more.
 
         Args:
-            candidates: live objects that nobody but the caller decides about.
+            candidates: live objects that the caller alone decides about.
             keep: what is still wanted.
 
         Returns:

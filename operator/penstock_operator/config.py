@@ -121,7 +121,7 @@ _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 class Config(BaseModel):
-    """What one operator process was told.
+    """The configuration of one operator process.
 
     Every field is a flag of the same name, with dashes.
     """
@@ -156,7 +156,8 @@ class Config(BaseModel):
         Duration, _lifetime(SHORTEST_CERTIFICATE), Field(description="Life of the server's certificate.")
     ] = "720h"
     authority_overlap: Annotated[
-        Duration, Field(description="How long a new authority is told before it signs, and an old one after.")
+        Duration,
+        Field(description="How long a new authority is published before it signs, and an old one after."),
     ] = "1h"
     workers: Annotated[int, Field(ge=1, le=64, description="Keys reconciled at once.")] = 8
     log_level: Annotated[
@@ -265,7 +266,7 @@ class Config(BaseModel):
 
     @property
     def reports_address(self) -> tuple[str, int] | None:
-        """Host and port where reports come in over TLS; None where pods are told to report in plain text."""
+        """Host and port where reports come in over TLS; None where pods report in plain text."""
         return address(self.reports_listen) if self._report_url.startswith("https:") else None
 
     @property
@@ -302,8 +303,8 @@ class Config(BaseModel):
 
     @property
     def _tracing(self) -> dict[str, str]:
-        told: dict[str, str] = json.loads(self.tracing_environment)
-        return told | ({_ENDPOINT: self.tracing_endpoint} if self.tracing_endpoint else {})
+        variables: dict[str, str] = json.loads(self.tracing_environment)
+        return variables | ({_ENDPOINT: self.tracing_endpoint} if self.tracing_endpoint else {})
 
     @property
     def identity(self) -> str:

@@ -80,7 +80,7 @@ async def dry_run(
     )
     manager = Manager(context, queue, scale_queue, namespace=namespace)
     await manager.sync()
-    memory.started = float("-inf")  # nobody will report: there is nothing to wait for
+    memory.started = float("-inf")  # no pod will report: there is nothing to wait for
     memory.render = replace(render, authorities=_authorities(store, render))
     looks: dict[Key, int] = {}
     while len(queue):
@@ -164,9 +164,9 @@ async def preview(
 
 
 def _authorities(store: Store, render: RenderConfig) -> str:
-    """The certificates that pods are told of: as they are told now, which needs no look at a Secret."""
-    told = [live.get("data") or {} for live in store.all(CONFIG_MAP)]
-    found = next((data[AUTHORITIES_KEY] for data in told if AUTHORITIES_KEY in data), "")
+    """The certificates that pods get: those that they have now, which needs no look at a Secret."""
+    written = [live.get("data") or {} for live in store.all(CONFIG_MAP)]
+    found = next((data[AUTHORITIES_KEY] for data in written if AUTHORITIES_KEY in data), "")
     return found or (DRAWN if render.report_url.startswith("https:") else "")
 
 

@@ -69,7 +69,7 @@ class Watches:
     """Watches parents and children until stopped.
 
     Args:
-        sink: told of every event.
+        sink: called for every event.
         credentials: how to log in; asked again when they are refused.
         started: called, in our loop, whenever the watches have been started anew: what was deleted while
             nobody watched must be looked for.

@@ -162,7 +162,7 @@ class Metrics:
             registry=registry,
         )
         self.report_interval = Gauge(
-            f"{prefix}_report_interval_seconds", "How often pods are told to report.", registry=registry
+            f"{prefix}_report_interval_seconds", "How often pods are asked to report.", registry=registry
         )
         self.certificate_ends = Gauge(
             f"{prefix}_certificate_expiry_timestamp_seconds",

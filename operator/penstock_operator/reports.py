@@ -20,7 +20,7 @@ REORDERED = 6.0
 """Seconds within which a lower sequence number is a straggler; later it is a restarted container."""
 
 MAX_VERSION = 2**53
-"""Versions beyond this are nonsense, whoever reports them."""
+"""Versions beyond this are nonsense."""
 
 KEEP = 60.0
 
@@ -60,7 +60,7 @@ class Reports:
             namespace: of the pod.
             backend: of the pod.
             report: what it said.
-            every: seconds until the next, as it is told.
+            every: seconds until the next, as the pod is asked.
         """
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
@@ -81,7 +81,7 @@ class Reports:
         Args:
             namespace: of the pod.
             report: what it said.
-            every: seconds until the next, as it is told.
+            every: seconds until the next, as the pod is asked.
         """
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
@@ -138,7 +138,7 @@ class Reports:
         return None if oldest is None else self._clock.time() - oldest
 
     def highest_version(self, reports: Mapping[str, SidecarReport] | Mapping[str, RouterReport]) -> int:
-        """The highest settings version that somebody obeys, 0 if nobody does.
+        """The highest settings version that a pod obeys, 0 if there is none.
 
         Args:
             reports: by pod.

@@ -112,11 +112,11 @@ class ResourceMetrics:
                 terms.add(f'{labels},term="{term}"', value)
             if not reports:
                 return
-            told = reports.values()
-            items.add(f'{labels},state="queued"', sum(one.items.queued for one in told))
-            items.add(f'{labels},state="ongoing"', sum(one.items.ongoing for one in told))
-            oldest.add(labels, max(one.oldest_age_ms for one in told) / 1000)
-            slots.add(labels, sum(one.slots for one in told))
+            latest = reports.values()
+            items.add(f'{labels},state="queued"', sum(each.items.queued for each in latest))
+            items.add(f'{labels},state="ongoing"', sum(each.items.ongoing for each in latest))
+            oldest.add(labels, max(each.oldest_age_ms for each in latest) / 1000)
+            slots.add(labels, sum(each.slots for each in latest))
             fit = most_telling(reports)
             if fit is not None:
                 intercept.add(labels, fit.a_ms / 1000)

@@ -81,7 +81,7 @@ class Store:
         self._by_owner: dict[str, set[Key]] = {}
         self._by_label: dict[tuple[str, str, str, str], dict[str, Obj]] = {}
         self._epochs: dict[tuple[str, str], int] = {}
-        # NB: the answer to a write of ours may arrive after the watch has told of the object's deletion;
+        # NB: the answer to a write of ours may arrive after the watch has shown the object's deletion;
         # without a memory of the dead (uid -> last version) it would come back as a ghost until the next
         # re-list. A later version of the same uid is alive: its label was taken away and is there again.
         self._dead: OrderedDict[str, int] = OrderedDict()
@@ -299,7 +299,7 @@ def child_changed(change: Change) -> bool:
 
 
 def slim(obj: Obj) -> Obj:
-    """The object without what nobody reads.
+    """The object without the parts that are never read.
 
     That is who wrote which field, but for a resource's replicas; of a pod its annotations, and its spec but
     for the node and the ServiceAccount; of a ConfigMap what we do not render, and all of one that no resource
@@ -455,8 +455,8 @@ def version_of(obj: Obj) -> int:
 
 def _newer(obj: Obj, than: Obj) -> bool:
     # NB: of namesakes, too: versions of one kind are of one sequence, and the deletion of the elder one may
-    # never have been told (a list after a cut watch has the younger one alone), so its death is not known
-    # when a late answer to a write still tells of it.
+    # never have been shown (a list after a cut watch has the younger one alone), so its death is not known
+    # when a late answer to a write still shows it.
     new, old = version_of(obj), version_of(than)
     unknown = obj["metadata"].get("uid") != than["metadata"].get("uid") and not (new and old)
     return unknown or new > old

@@ -67,7 +67,7 @@ async def keep_running(
         log: called with a constant message and fields.
 
     Raises:
-        LeaseLost: the loop did: nobody acts after that.
+        LeaseLost: the loop did: nothing is written after that.
     """
     while True:
         try:

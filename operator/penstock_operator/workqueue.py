@@ -238,7 +238,7 @@ async def work(
     Args:
         queue: where keys come from.
         handle: awaited with a key; returns seconds after which to look again, or None.
-        failed: told of each failure with the backoff in seconds; must not raise.
+        failed: called for each failure with the backoff in seconds; must not raise.
         fatal: errors that end the worker instead of being tried again.
     """
     while True:

@@ -135,5 +135,5 @@ class ModelBackendStatus(Status):
         ),
     ] = ()
     settings_version: Annotated[
-        int | None, Field(description="Version of the settings that the sidecars are told.")
+        int | None, Field(description="Version of the settings that the sidecars get.")
     ] = None

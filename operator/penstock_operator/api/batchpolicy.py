@@ -142,7 +142,7 @@ class BatchPolicySpec(Part):
             le=1_000_000,
             description="Items that may wait in one pod; more are refused with overflowStatus. 0 = no queue. "
             "Default, when absent: what the pod answers within defaultTimeout (or latencyObjective), as far "
-            "as its latest batches tell; at least 8 full batches for each slot, and 1024 before any.",
+            "as its latest batches show; at least 8 full batches for each slot, and 1024 before any.",
         ),
     ] = None
     overflow_status: Annotated[

@@ -16,7 +16,7 @@ class Condition(Part):
     type: Annotated[str, Field(max_length=64, description="What the condition is about, such as Ready.")]
     status: Annotated[
         Literal["True", "False", "Unknown"],
-        Field(description="Whether it holds. Unknown: Penstock cannot tell at present."),
+        Field(description="Whether it holds. Unknown: Penstock cannot see it at present."),
     ]
     reason: Annotated[
         str, Field(max_length=64, description="One CamelCase word for the cause, meant for programs.")

@@ -53,7 +53,7 @@ MOST_SLOTS = 64
 
 
 def batching(spec: BatchPolicySpec) -> settings.Batching:
-    """A BatchPolicy's spec as a sidecar is told it: durations in milliseconds, and every default filled.
+    """A BatchPolicy's spec as a sidecar gets it: durations in milliseconds, and every default filled.
 
     But for `maxQueuedItems`, which the sidecar derives from how fast its model answers.
     """
@@ -85,7 +85,7 @@ def max_ongoing_requests(backend: ModelBackend) -> int:
 
 
 def reconfigure_path(backend: ModelBackend) -> str | None:
-    """Where the model is told its `userConfig`: as the spec says, else where the SDK listens for it.
+    """Where the model takes its `userConfig`: as the spec says, else where the SDK listens for it.
 
     It does not depend on there being a userConfig, which is hot, while this is in the pod template.
     """

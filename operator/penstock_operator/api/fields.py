@@ -52,7 +52,7 @@ NOT_OURS = cel(
 
 
 def map_list(*keys: str) -> dict[str, Any]:
-    """`json_schema_extra` of a list whose elements are told apart by `keys`."""
+    """`json_schema_extra` of a list whose elements are distinguished by `keys`."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 

@@ -27,7 +27,7 @@ _TYPE_META: Schema = {
         "description": "The API group and version of this document: penstock.dev/v1alpha1.",
     },
     "kind": {"type": "string", "description": "The kind of this document."},
-    # The bounds are Kubernetes' own; told here, they bound the cost of the rules on the name.
+    # The bounds are Kubernetes' own; repeated here, they bound the cost of the rules on the name.
     "metadata": {
         "type": "object",
         "properties": {

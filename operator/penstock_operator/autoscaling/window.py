@@ -18,7 +18,7 @@ def silent_after(every: float) -> float:
     """Seconds without a report after which a pod counts as silent.
 
     Args:
-        every: seconds between its reports, as it was told.
+        every: seconds between its reports, as the operator asked.
     """
     return max(SILENT_S, 2.5 * every)
 
@@ -38,7 +38,7 @@ class Sample:
         refused: items that were refused for a full queue since the previous report.
         batches: batches sent since the previous report.
         batch_items: items in those.
-        every: seconds until the next report, as the pod was told.
+        every: seconds until the next report, as the operator asked.
     """
 
     at: float
@@ -118,7 +118,7 @@ class LoadWindow:
         Args:
             report: the report.
             at: when it came, in seconds.
-            every: seconds until the pod's next report, as it is told.
+            every: seconds until the pod's next report, as the operator asks.
         """
         pod = self._pods.get(report.pod)
         if pod is None or pod.report.uid != report.uid:

@@ -1,6 +1,6 @@
 """The keys of the report channel: kept in a Secret, replaced as `rotation` says, shown by the server.
 
-The leader writes the Secret, whoever becomes the leader reads it. It is looked at every few seconds: a Secret
+The leader writes the Secret, and the next leader reads it. It is looked at every few seconds: a Secret
 that was deleted, or whose annotation `penstock.dev/rotate` has a new value, begins a rotation.
 """
 
@@ -37,7 +37,7 @@ class Certificates:
         names: DNS names and addresses by which the server is reached.
         lifetimes: how long keys last.
         clock: time.
-        changed: told the certificates of the trusted authorities, PEM, whenever they change.
+        changed: called with the certificates of the trusted authorities, PEM, whenever they change.
         log: called with a constant message and fields.
     """
 
@@ -76,7 +76,7 @@ class Certificates:
         return None if self._keyring is None else replaced_by(self._keyring, lifetimes=self._lifetimes)
 
     async def ensure(self) -> None:
-        """Bring the Secret, the server and those who are told into step with what is due.
+        """Bring the Secret, the server and the subscribers into step with what is due.
 
         Raises:
             ClusterError: the Secret could not be read or written; what was shown before is shown on.

@@ -29,7 +29,7 @@ MAX_PAGES_PER_ADDRESS = 2
 """Of these, to one address."""
 
 PAGE_SECONDS = 10.0
-"""For taking a page; Prometheus allows itself as long for a scrape, if it is not told otherwise."""
+"""For taking a page; Prometheus allows as long for a scrape by default."""
 
 PIECE = 64 * 1024
 """Bytes that are written at once; the next ones follow when the client has taken these."""
@@ -99,7 +99,7 @@ class _Sending:
     Args:
         text: the page.
         clock: time.
-        ended: called once when it has been taken, or nobody wants it any more.
+        ended: called once when it has been taken, or is not wanted any more.
     """
 
     def __init__(self, text: bytes, clock: Clock, ended: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """When the report channel's keys are made and replaced: pure, times in seconds since the epoch.
 
-An authority (CA) signs the certificate that the control server shows. A new authority is told to everybody
+An authority (CA) signs the certificate that the control server shows. A new authority is sent to every pod
 long before anything is shown that it signed, and an old one is trusted for as long again afterwards::
 
     MAKE ─► current ──two thirds of its life, or asked for──► ANNOUNCE: current and next are trusted
@@ -8,7 +8,7 @@ long before anything is shown that it signed, and an old one is trusted for as l
               │                                                   ▼
               └── RETIRE ◄── after `overlap` ── SWITCH: next becomes current, the old one is still trusted
 
-So whoever has heard of either set within `overlap` can check the certificate that is shown, and no pod has to
+So a pod that got either set within `overlap` can check the certificate that is shown, and no pod has to
 restart. Certificates begin a day before they are made and are replaced with a third of their life left:
 clocks may differ by that much.
 """
@@ -69,7 +69,7 @@ class Keyring:
     Args:
         current: the authority that signed `serving`.
         serving: what the server shows.
-        next: an authority that everybody is told of before it signs anything.
+        next: an authority that every pod gets before it signs anything.
         previous: an authority that signs no more and is trusted yet.
         changed: when `next` was announced or `current` took over.
         asked: the word by which the last rotation was asked for.
@@ -120,7 +120,7 @@ def next_step(
         if waited or current.ends <= now:
             return Step.SWITCH
     elif current.ends <= now:
-        return Step.MAKE  # the operator was away for so long that nobody can trust it whatever it does
+        return Step.MAKE  # the operator was away for so long that no pod can trust it, whatever it does
     elif keyring.previous is not None and waited:
         return Step.RETIRE
     elif keyring.previous is None and (asked not in ("", keyring.asked) or _old(current, now)):
@@ -142,8 +142,8 @@ def replaced_by(keyring: Keyring, *, lifetimes: Lifetimes) -> float:
     current, serving = keyring.current, keyring.serving
     if serving.ends < current.ends:
         return _old_at(serving)
-    # It ends with its authority: the next one replaces it, once that has been told for `overlap`; and none is
-    # told of while the one before is trusted.
+    # It ends with its authority: the next one replaces it, once that has been sent for `overlap`; and none is
+    # sent while the one before is trusted.
     return min(serving.ends, _old_at(current) + 2 * lifetimes.overlap)
 
 

@@ -106,7 +106,7 @@ class ControlServer:
         reports: where they go.
         store: has the settings' records, the ConfigMaps, and the endpoints.
         clock: time.
-        reported: told of every report that was taken: namespace, backend (empty for a router), notable.
+        reported: called for every report that was taken: namespace, backend (empty for a router), notable.
         leads: whether this process leads; a standby refuses reports.
         interval: seconds between two reports of a pod, now.
         plain: whether reports in plain text are taken.
@@ -150,8 +150,8 @@ class ControlServer:
         self._alive = alive
         self._waits = waits
         # NB: two, so that however many connections there are to the one port, the other has its own.
-        # The port of the probes evicts: it takes each new connection, or whoever fills it could shut the
-        # kubelet out, and have the process restarted.
+        # The port of the probes evicts: it takes each new connection, or a client that fills it could shut
+        # the kubelet out, and have the process restarted.
         self._pages_front, self._reports_front = (
             H1Front(
                 max_body_bytes=WHOLE_REPORT,
@@ -327,7 +327,7 @@ class ControlServer:
         if kind == "sidecar":
             return MAX_SIDECAR_REPORT
         known = self._reports.of_router(caller.namespace).get(caller.pod)
-        # NB: while many are deleted, it reports more than there are, and the answer tells it of that.
+        # NB: while many are deleted, it reports more than there are, and the answer says so.
         endpoints = max(
             self._store.count(ENDPOINT, caller.namespace), len(known.endpoints) if known is not None else 0
         )
@@ -362,13 +362,13 @@ class ControlServer:
         self._observer.report(kind, "taken" if news.taken else "late")
         if news.taken:
             self._reported(caller.namespace, caller.backend, news.notable)
-        told = self._settings.current(caller, record)
-        behind = told is not None and report.settings_version < told.version
+        current = self._settings.current(caller, record)
+        behind = current is not None and report.settings_version < current.version
         known, authorities = self._authorities
         knows = get(request.headers, HEADER) if authorities else None
         answer = wire.ReportAnswer(
             next_report_ms=round(every * 1000),
-            settings=msgspec.Raw(told.document) if told is not None and behind else None,
+            settings=msgspec.Raw(current.document) if current is not None and behind else None,
             authorities=authorities if knows is not None and knows != known else None,
         )
         return Response(200, _JSON, wire.encode(answer))

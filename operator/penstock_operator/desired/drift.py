@@ -170,8 +170,8 @@ def _keys_of(field: str, desired: list[Any]) -> tuple[str, ...] | None:
         return None
     if field == "ports":
         # NB: a NetworkPolicy's are atomic: a port that somebody adds opens it.
-        told = {"containerPort": "containerPort", "targetPort": "port"}
-        number = next((told[name] for item in desired for name in item if name in told), None)
+        key_of = {"containerPort": "containerPort", "targetPort": "port"}
+        number = next((key_of[name] for item in desired for name in item if name in key_of), None)
         return (number, "protocol") if number else None
     return LIST_KEYS.get(field)
 

@@ -1,4 +1,4 @@
-"""What all rendered objects share: metadata from an allow-list, and the hash that tells whether to apply."""
+"""What all rendered objects share: metadata from an allow-list, and the hash that shows whether to apply."""
 
 from __future__ import annotations
 

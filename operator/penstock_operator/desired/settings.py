@@ -20,7 +20,7 @@ Maker = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versioned:
-    """A settings document that is to be told.
+    """A settings document for the sidecars.
 
     Args:
         version: its version.
@@ -34,7 +34,7 @@ class Versioned:
 
 
 def next_version(make: Maker, *, recorded: Object | None, status_version: int, reported: int) -> Versioned:
-    """The document to tell now, by the version rule.
+    """The document to send now, by the version rule.
 
     The version is raised, to 1 + max(ConfigMap, status, reported), only when the bytes differ from those
     recorded in the ConfigMap, or when somebody knows a higher version than the one recorded there.
@@ -74,7 +74,7 @@ def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Maker:
         policy: the BatchPolicy that it names, if it exists. Where it names one that does not exist, tell what
             is recorded (`recorded_version`), and only if nothing is, the defaults that this makes then.
     """
-    told = settings.Settings(
+    document = settings.Settings(
         backend=backend.name,
         batching=batching(batching_spec(backend, policy)),
         max_ongoing_requests=max_ongoing_requests(backend),
@@ -82,7 +82,7 @@ def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Maker:
     )
 
     def make(version: int) -> bytes:
-        return settings.encode(msgspec.structs.replace(told, version=version))
+        return settings.encode(msgspec.structs.replace(document, version=version))
 
     return make
 

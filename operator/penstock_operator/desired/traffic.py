@@ -213,7 +213,7 @@ def router_endpoints(
     ports: Mapping[str, int],
     closed: Mapping[str, Sequence[str]],
 ) -> tuple[router_settings.Endpoint, ...]:
-    """The endpoints as the router is told them, sorted by name.
+    """The endpoints as the router gets them, sorted by name.
 
     Args:
         endpoints: all endpoints of the namespace.

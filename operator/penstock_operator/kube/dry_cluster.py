@@ -14,7 +14,7 @@ from penstock_operator.store import Key, key_of
 T = TypeVar("T")
 
 _PROBLEMS = frozenset({"Unreadable", "NameTaken", "RouteConflict", "Conflict", "NoPort"})
-"""Reasons that a user of a preview wants to hear of; the others wait for pods, which there are none of."""
+"""Reasons that concern a user of a preview; the others wait for pods, of which there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Kubernetes Events on their way out: one after the other, beside the work that they tell of.
+"""Sends Kubernetes Events one after the other, beside the work that they report.
 
 An Event is for people; it must not hold up the children and statuses of a thousand resources when an operator
 starts. So reconcilers hand Events over and go on. Of more than `KEPT` that wait the oldest are dropped, as
@@ -56,7 +56,7 @@ class Recorder:
 
 
 async def send(event: Obj, cluster: Cluster, observer: WriteObserver, log: Callable[..., None]) -> None:
-    """Send one Event; one that is refused is told in the log and forgotten.
+    """Send one Event; one that is refused is logged and forgotten.
 
     Args:
         event: of events.k8s.io/v1.

@@ -1,4 +1,4 @@
-"""The gate that every write goes through: nobody acts on a lost Lease.
+"""The gate that every write goes through: an operator without the Lease writes nothing.
 
 A worker may have begun its work while we led and come to its write much later: the process was stopped, the
 event loop was held up, the apiserver was slow. So the Lease is looked at when the write is made, by the

@@ -118,7 +118,7 @@ def forget(ctx: Context, key: Key) -> None:
 
 
 def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> settings.Versioned:
-    """The document to tell now. Without its policy a backend keeps what it was told last."""
+    """The document to send now. Without its policy a backend keeps the last one."""
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(backend.namespace, reference) if reference else None
     if (reference and policy is None) or backend.spec.suspend:
@@ -143,16 +143,16 @@ def _held(
         found.append("pods")
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(backend.namespace, reference) if reference else None
-    told = settings.recorded_version(recorded)
-    if told is not None and not (reference and policy is None):
+    last = settings.recorded_version(recorded)
+    if last is not None and not (reference and policy is None):
         wanted = settings.for_sidecar(backend, policy)
-        if wanted(told.version) != told.document:
+        if wanted(last.version) != last.document:
             found.append("settings")
     return tuple(found)
 
 
 def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.Versioned) -> int:
-    """The version to show; one that no ConfigMap holds is told to nobody and would rise at each look."""
+    """The version to show; one that no ConfigMap holds is sent to no pod and would rise at each look."""
     live = ctx.store.get(CONFIG_MAP, backend.namespace, names.backend_settings(backend.name))
     held = settings.recorded_version(live)
     if held is not None and held.document == versioned.document:
@@ -161,7 +161,7 @@ def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.V
 
 
 def _unsure(backend: ModelBackend, recommendation: Recommendation | None) -> bool:
-    """Whether the autoscaler has not looked yet, or not since the reports came of which the status tells."""
+    """Whether the autoscaler has not looked yet, or not since the reports came that the status shows."""
     if backend.spec.autoscaling is None or backend.spec.suspend:
         return False
     if recommendation is None:
@@ -207,7 +207,7 @@ async def _write_status(
     pinned: PinnedTemplate,
     held: Sequence[str],
 ) -> float | None:
-    """Write the status; returns seconds after which to look again, where it is too early to tell."""
+    """Write the status; returns seconds after which to look again, where it is too early to know."""
     namespace, name = key.namespace, key.name
     stored = ctx.store.get(BACKEND, namespace, name)
     if stored is None:

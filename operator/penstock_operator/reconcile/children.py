@@ -91,7 +91,7 @@ def _note(ctx: Context, problems: Problems, of: Key, child: Key, error: ClusterE
     else:
         problems.failed = problems.failed or error
         if ctx.failures(of) < SHOWN_AFTER:
-            return  # most pass at the next try; a status that flickers helps nobody
+            return  # most pass at the next try; a status that flickers does not help
     text = f"{child.kind} {child.name}"
     problems.refused = problems.refused or refusal(text, error.status, error.message)
 

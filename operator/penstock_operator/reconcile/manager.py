@@ -118,7 +118,7 @@ class Manager:
         self._guarded(self.ctx.store.remove, obj)
 
     def _guarded(self, take: Callable[[Obj], Change], obj: Obj) -> None:
-        """Take up a change; what goes wrong with one object is told, and it is looked at all the same."""
+        """Take up a change; what goes wrong with one object is logged, and it is looked at all the same."""
         try:
             self._changed(take(obj))
         except Exception as error:
@@ -178,11 +178,11 @@ class Manager:
         old, new = change.old, change.new
         if old is None or new is None or new["kind"] not in _PARENTS or parent_changed(change):
             return False
-        told = new.get("status") or {}
-        if same_status(told, old.get("status") or {}):
+        written = new.get("status") or {}
+        if same_status(written, old.get("status") or {}):
             return False
         in_flight = self.ctx.memory.status_in_flight.get(key_of(new))
-        return in_flight is None or not same_status(told, in_flight)
+        return in_flight is None or not same_status(written, in_flight)
 
     def _forget_namesake(self, change: Change) -> None:
         """Nothing that was learnt of a backend holds for the next one of its name."""
@@ -232,7 +232,7 @@ class Manager:
         return again
 
     async def _cannot_follow(self, key: Key, error: Exception) -> None:
-        """Tell of an object that reconciling fails on for a reason that nobody has foreseen."""
+        """Report an object on which reconciling fails for an unforeseen reason."""
         kind = next((kind for kind in PARENTS if kind.kind == key.kind), None)
         stored = self.ctx.store.get(kind, key.namespace, key.name) if kind is not None else None
         if stored is not None and self.ctx.failures(key) >= SHOWN_AFTER:
@@ -309,7 +309,7 @@ class Manager:
         self.enqueue_all()
 
     async def relist(self) -> Found:
-        """List metadata; drop what was deleted while nobody watched, fetch what changed meanwhile.
+        """List metadata; drop what was deleted while there was no watch, fetch what changed meanwhile.
 
         Returns:
             How many objects that were; who depends on them looks again.

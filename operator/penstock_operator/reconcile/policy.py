@@ -46,11 +46,11 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
 def _use(ctx: Context, policy: BatchPolicy, backend: ModelBackend) -> PolicyUse:
     namespace, name = backend.namespace, backend.name
     ready = {pods.name(pod) for pod in pods.ready(ctx.view.backend_pods(namespace, name))}
-    told = settings.recorded_version(ctx.store.get(CONFIG_MAP, namespace, names.backend_settings(name)))
+    last = settings.recorded_version(ctx.store.get(CONFIG_MAP, namespace, names.backend_settings(name)))
     applied = 0
-    if told is not None and settings.for_sidecar(backend, policy)(told.version) == told.document:
+    if last is not None and settings.for_sidecar(backend, policy)(last.version) == last.document:
         applied = sum(
-            report.settings_version == told.version
+            report.settings_version == last.version
             for pod, report in ctx.reports.of_backend(namespace, name).items()
             if pod in ready
         )

@@ -126,7 +126,7 @@ async def relist_kind(
         cluster: where to list.
         store: what is known.
         kind: which kind.
-        changed: told of every object that was dropped or fetched.
+        changed: called for every object that was dropped or fetched.
         namespace: look at this one only.
         name: look at the object of this name only.
         selector: label selector of the children.
@@ -147,7 +147,7 @@ async def relist_kind(
         key, uid = key_of(obj), obj["metadata"].get("uid")
         if there.get(key) != uid and store.get(kind, key.namespace, key.name) is obj:
             # NB: who lost our label may get it back. A parent that is not listed is dead, whatever a stalled
-            # watch tells of it after all.
+            # watch reports it after all.
             changed(store.forget(key, uid, version=_FOR_GOOD if kind in PARENTS else 0))
             dropped += 1
     for key, _, version in live:

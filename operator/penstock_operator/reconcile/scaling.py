@@ -27,8 +27,8 @@ from when this process first saw it."""
 class _Asked:
     """A change that was asked for, until the store has moved on from what it was made of.
 
-    `answered` once the apiserver has said that it is made, and it is to be told. The same, asked again as the
-    store is behind, is the same change.
+    `answered` once the apiserver has said that it is made, and it is to be reported. The same, asked again as
+    the store is behind, is the same change.
     """
 
     change: ScalingEntry
@@ -113,7 +113,7 @@ class Scaler:
                 )
             except ClusterError as error:
                 if asked is not None and not asked.answered and 400 <= error.status < 500:
-                    del self._asked[key]  # it was not made; else nobody knows until it is seen
+                    del self._asked[key]  # it was not made; else it is unknown until it is seen
                 if isinstance(error, Rejected):
                     scaled.refused = refusal(f"the scale of {key}", error.status, error.message)
                     ctx.enqueue(key, 0.0)
@@ -154,7 +154,7 @@ class Scaler:
             del self._asked[key]
 
     def _made(self, key: Key, scaled: Scaled, asked: _Asked) -> None:
-        """A change is made: it is to be told, once."""
+        """A change is made: it is to be reported, once."""
         if asked.answered:
             return
         asked.answered = True

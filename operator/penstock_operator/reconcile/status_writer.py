@@ -21,7 +21,7 @@ _QUIET = frozenset({"Reconciling"})
 
 
 async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
-    """Write the status if it differs from the stored one, and tell what changed.
+    """Write the status if it differs from the stored one, and report what changed.
 
     Args:
         ctx: the shared pieces.
@@ -59,11 +59,11 @@ async def _write(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
     except (NotFound, Conflict):
         known = ctx.store.get(kind, metadata["namespace"], metadata["name"])
         if known is None or known["metadata"]["uid"] != metadata["uid"]:
-            return False  # deleted meanwhile, as the watch has told
+            return False  # deleted meanwhile, as the watch has shown
         await parent_check.confirm(ctx, kind, metadata["namespace"], metadata["name"])
         raise  # it is still the same one: look again
     ctx.observer.wrote("status", kind.kind)
-    # NB: the answer holds whatever a user changed meanwhile; the watch will have nothing new to tell of that.
+    # NB: the answer holds whatever a user changed meanwhile; the watch will have nothing new to show of that.
     ctx.memory.status_in_flight[key_of(stored)] = answer.get("status") or {}
     ctx.changed(ctx.store.put(answer))
     underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())

@@ -244,7 +244,7 @@ class View:
         return self._planned(namespace).ports
 
     def router_document(self, namespace: str) -> settings.Maker:
-        """What the routers of a namespace are to be told.
+        """What the routers of a namespace are to get.
 
         Args:
             namespace: where.

@@ -41,7 +41,7 @@ class BackendObserved:
         deployment: its live Deployment.
         pods: its live pods.
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
-        settings_version: the version that the sidecars are told; 0 for none.
+        settings_version: the version that the sidecars get; 0 for none.
         policy_missing: whether `batchPolicyRef` names a policy that does not exist.
         taken: children that a stranger holds, as `Service/NAME`; they were not touched.
         refused: why the apiserver did not take a child, if so (an image name, a quota, a webhook).
@@ -178,7 +178,7 @@ def _ready(
     """The summary, whether something is under way, and whether it cannot go on without a person.
 
     It becomes True for a generation only when no ready pod is known to be without its settings; what a policy
-    changes later, or a model refuses while it serves on, is told by `SettingsApplied` alone.
+    changes later, or a model refuses while it serves on, is shown by `SettingsApplied` alone.
     """
     rolling = _rolling(backend, seen.deployment)
     overdue = pods.overdue(seen.deployment)
@@ -241,7 +241,7 @@ def _available(backend: ModelBackend, seen: BackendObserved) -> Condition:
 def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelStatus:
     here = pods.living(seen.pods)
     # NB: the last word of a pod that is gone is kept for a while; it says nothing of who is there.
-    loaded = pods.ready(here) or any(report.state == "ready" for report in _told(seen, here))
+    loaded = pods.ready(here) or any(report.state == "ready" for report in _reports_of(seen, here))
     failed = wrong is not None and wrong.reason not in ("Unschedulable", "PodsRefused")
     running = any(pod.get("status", {}).get("phase") == "Running" for pod in here)
     state: ModelState = "Pending"
@@ -254,7 +254,7 @@ def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelSta
     return ModelStatus(state=state, last_failure=wrong.message[:4096] if wrong and failed else None)
 
 
-def _told(seen: BackendObserved, among: Sequence[Object]) -> list[SidecarReport]:
+def _reports_of(seen: BackendObserved, among: Sequence[Object]) -> list[SidecarReport]:
     return [seen.reports[name] for name in map(pods.name, among) if name in seen.reports]
 
 
@@ -271,9 +271,13 @@ def _model_loaded(seen: BackendObserved, model: ModelStatus, wrong: pods.Trouble
         return condition("ModelLoaded", "True", "Loaded")
     if wrong is not None:
         return condition("ModelLoaded", "False", wrong.reason, wrong.message)
-    told = next((report.message for report in _told(seen, pods.living(seen.pods)) if report.message), "")
+    message = next(
+        (report.message for report in _reports_of(seen, pods.living(seen.pods)) if report.message), ""
+    )
     if model.state == "Loading":
-        return condition("ModelLoaded", "False", "Loading", told or "the model does not answer readyPath yet")
+        return condition(
+            "ModelLoaded", "False", "Loading", message or "the model does not answer readyPath yet"
+        )
     return condition("ModelLoaded", "False", "NoPod", "no pod runs")
 
 
@@ -293,10 +297,10 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
         return condition(kind, "False", "ReconfigureFailed", text)
     if not ready:
         return condition(kind, "Unknown", "NoReadyPod", f"version {version}: no pod is ready")
-    told = {name: seen.reports[name].settings_version for name in ready if name in seen.reports}
-    behind = [name for name, reported in told.items() if reported < version]
-    silent = [name for name in ready if name not in told]
-    count = f"version {version}: {len(told) - len(behind)} of {len(ready)} ready pods"
+    versions = {name: seen.reports[name].settings_version for name in ready if name in seen.reports}
+    behind = [name for name, reported in versions.items() if reported < version]
+    silent = [name for name in ready if name not in versions]
+    count = f"version {version}: {len(versions) - len(behind)} of {len(ready)} ready pods"
     if behind:
         return condition(kind, "False", "Waiting", f"{count}; behind: {conditions.some(behind)}")
     if silent:

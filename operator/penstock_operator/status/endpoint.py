@@ -26,8 +26,8 @@ class RouterObserved:
         deployment: its live Deployment.
         pods: its live pods.
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
-        settings_version: the version that the routers are told; 0 for none.
-        unwritten: whether what they are to be told by now is not recorded yet: no report can be of it.
+        settings_version: the version that the routers get; 0 for none.
+        unwritten: whether what they should have by now is not recorded yet: no report can be of it.
         taken: its objects that a stranger holds, as `Service/penstock-router`.
         refused: why the apiserver did not take one of its objects, if so.
     """
@@ -174,16 +174,18 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
         return condition(kind, "False", "RouterStarting", "no router pod is ready")
     if router.unwritten:
         return condition(kind, "False", "Waiting", f"the settings after version {version} are being written")
-    told = {name: router.reports[name] for name in ready if name in router.reports}
-    behind = [name for name, report in told.items() if report.settings_version < version]
-    silent = [name for name in ready if name not in told]
-    count = f"version {version}: {len(told) - len(behind)} of {len(ready)} ready routers"
+    reports = {name: router.reports[name] for name in ready if name in router.reports}
+    behind = [name for name, report in reports.items() if report.settings_version < version]
+    silent = [name for name in ready if name not in reports]
+    count = f"version {version}: {len(reports) - len(behind)} of {len(ready)} ready routers"
     if behind:
         return condition(kind, "False", "Waiting", f"{count}; behind: {conditions.some(behind)}")
     if endpoint is not None:
-        deaf = [name for name, report in told.items() if not _listens(report, endpoint)]
+        deaf = [name for name, report in reports.items() if not _listens(report, endpoint)]
         if deaf:
-            cause = next((text for name in deaf if (text := _error(told[name], endpoint))), "no error given")
+            cause = next(
+                (text for name in deaf if (text := _error(reports[name], endpoint))), "no error given"
+            )
             return condition(
                 kind, "False", "PortFailed", f"{conditions.some(deaf)} cannot listen for it: {cause}"
             )
