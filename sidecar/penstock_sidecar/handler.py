@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from penstock_sidecar.admission.error_responses import ErrorResponder
 from penstock_sidecar.batching.dispatcher import Dispatcher
+from penstock_sidecar.interfaces import RequestObserver
 from penstock_sidecar.model.answers import model_reason
-from penstock_sidecar.observer import RequestObserver
 from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passthrough
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Settings
-from penstock_wire.errors import PenstockError
+from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request, Response, UpstreamAnswer
 
 Send = Callable[[Request, float], Awaitable[Response]]
@@ -128,4 +128,23 @@ class RequestPath(Protocol):
 
     async def abort(self) -> None:
         """End all that is with the model at once."""
+        ...
+
+
+class RequestObserver(Protocol):
+    """Counts requests by their end."""
+
+    def arrived(self, items: int) -> None:
+        """A request with so many items could be read; one where it was refused unread."""
+        ...
+
+    def ended(self, status: int, reason: Reason | None, items: int, said: str = "") -> None:
+        """A request ended.
+
+        Args:
+            status: status of its answer.
+            reason: why, where the answer is an error of ours.
+            items: its items, 0 where it could not be read.
+            said: why, where the answer is an error of the model's (`model_answers.model_reason`).
+        """
         ...

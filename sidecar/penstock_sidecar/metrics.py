@@ -56,7 +56,7 @@ class _Histogram:
 
 
 class Metrics:
-    """Observes the dispatcher and the handler (`runner.Observer`, `observer.RequestObserver`)."""
+    """Observes the dispatcher and the handler (`runner.Observer`, `interfaces.RequestObserver`)."""
 
     def __init__(self) -> None:
         self._batch_items = _Histogram(_ITEMS)
@@ -97,11 +97,11 @@ class Metrics:
         self._isolation_runs += 1
 
     def arrived(self, items: int) -> None:
-        """See `observer.RequestObserver`."""
+        """See `interfaces.RequestObserver`."""
         self._arrived += items
 
     def ended(self, status: int, reason: Reason | None, items: int, said: str = "") -> None:
-        """See `observer.RequestObserver`."""
+        """See `interfaces.RequestObserver`."""
         try:
             found = self._ended[status, reason, said]
         except KeyError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock_sidecar.admission.error_responses import ErrorResponder
-from penstock_sidecar.observer import RequestObserver
+from penstock_sidecar.interfaces import RequestObserver
 from penstock_sidecar.request_ids import RequestIds
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.errors import PenstockError, Reason

@@ -50,8 +50,8 @@ OWN_PATHS: Final = "/-/"
 RECONFIGURE_PATH: Final = f"{OWN_PATHS}reconfigure"
 """Where the SDK's server takes a userConfig, which the sidecar posts there for the operator."""
 CANCEL_PATH: Final = f"{OWN_PATHS}cancel"
-"""Where the sidecar reports clients that left to a model of the `envelope` protocol; it alone may do so, and
-that routers and sidecars close it to clients."""
+"""Where the sidecar reports clients that left to a model of the `envelope` protocol; it alone may do so:
+routers and sidecars close the path to clients."""
 LIVE_PATH: Final = "/livez"
 """On each admin port, for the kubelet: fails when the process must be restarted."""
 READY_PATH: Final = "/readyz"

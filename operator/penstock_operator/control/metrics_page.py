@@ -1,8 +1,8 @@
 """The page of /metrics: made at most once a second for all who ask, and given to a few at a time.
 
 It has 1.2 MB and takes 17 to 30 ms of the event loop where there are 1000 backends, and the same loop answers
-the probes. Whoever asks for it over and over, or does not read what it asked for, must cost neither time nor
-memory that others need.
+the probes. A client that asks for it over and over, or does not read it, must not use the time or memory that
+others need.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class _Sending:
         return piece
 
     async def aclose(self) -> None:
-        """Nobody asks for more."""
+        """The page has been taken, or its client is gone."""
         ended, self._ended = self._ended, None
         self._text = b""
         if ended is not None:

@@ -75,7 +75,7 @@ def prepare(prepared: PreparedBatch, protocol: BatchProtocol) -> None:
     """
     try:
         prepared.headers, prepared.body = _joined(prepared.parts, protocol)
-    except Exception:
+    except Exception:  # `compose` will fail likewise, where it is reported
         prepared.headers = None
 
 

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
 
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.slots import Slots
-from penstock_sidecar.batching.runner import BatchRunner
+from penstock_sidecar.batching.runner import BatchListener, BatchRunner
 from penstock_sidecar.estimators.linger_tuner import LingerTuner
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
 from penstock_sidecar.queue.batch_key import Keys
 from penstock_sidecar.queue.batch_limits import Limits
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
+from penstock_sidecar.queue.request import Key, QueuedRequest
 from penstock_wire.control.settings import Batching
 from penstock_wire.timers import TIMER_SLACK
 
 WAIT_MARGIN = 2.0
 """A part-full batch waits no longer than this many mean batch times before its earliest deadline."""
-
-
-class Settle(Protocol):
-    """Gives a request its outcome."""
-
-    def settle(self, work: QueuedRequest, outcome: Outcome) -> None:
-        """Give a request its outcome, unless it has one."""
-        ...
 
 
 class Cutter:
@@ -67,7 +58,7 @@ class Cutter:
         pace: ModelPace,
         keys: Keys,
         runner: BatchRunner,
-        outcomes: Settle,
+        outcomes: BatchListener,
     ) -> None:
         self._queue = queue
         self._slots = slots

@@ -20,9 +20,8 @@ from typing import Any, Protocol
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.error_responses import ErrorResponder
 from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Throughput
-from penstock_sidecar.interfaces import Counts, Open, RequestPath
+from penstock_sidecar.interfaces import Counts, Open, RequestObserver, RequestPath
 from penstock_sidecar.model.answers import failure, from_model, model_reason
-from penstock_sidecar.observer import RequestObserver
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
 from penstock_sidecar.passthrough.tunnel import TunnelIdle, join
 from penstock_sidecar.queue.batch_key import lone_fields

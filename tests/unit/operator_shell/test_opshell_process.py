@@ -123,7 +123,7 @@ async def quiet(process: Process) -> None:
     """Wait until every key that was added has been worked on."""
     end = time.monotonic() + SECONDS
     while True:
-        await asyncio.sleep(MADE_EVERY)  # a page may be as old, and is refused to who asks more often
+        await asyncio.sleep(MADE_EVERY)  # a page may be this old, and asking for it more often is refused
         _, text = await process.get("/metrics")
         pattern = r'^workqueue_(adds_total|work_duration_seconds_count)\{name="reconcile"} (\S+)$'
         counts = dict(re.findall(pattern, text, re.MULTILINE))

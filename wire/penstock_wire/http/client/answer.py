@@ -16,6 +16,9 @@ LOW_BYTES = 128 * 1024
 class Carrier:
     """The connection that a body or a tunnel comes from, as they see it: `connection.Connection`.
 
+    A base class, not a Protocol: mypyc compiles calls of a class's methods directly, and those of a Protocol's
+    not. No object is made of it.
+
     Attributes:
         where: host and port of the peer, for messages.
         transport: the connection's transport.
@@ -27,11 +30,11 @@ class Carrier:
     writable: asyncio.Future[None] | None
 
     def expect(self) -> None:
-        """Somebody waits for the next piece."""
+        """A reader waits for the next piece."""
         raise NotImplementedError
 
     def relax(self) -> None:
-        """Nobody waits any more."""
+        """No reader waits any more."""
         raise NotImplementedError
 
     def pause_reading(self) -> None:
