@@ -16,8 +16,8 @@ LOW_BYTES = 128 * 1024
 class Carrier:
     """The connection that a body or a tunnel comes from, as they see it: `connection.Connection`.
 
-    A base class, not a Protocol: mypyc compiles calls of a class's methods directly, and those of a Protocol's
-    not. No object is made of it.
+    A base class, not a Protocol: mypyc compiles calls of a class's methods directly, but not those of a
+    Protocol's. No object is made of it.
 
     Attributes:
         where: host and port of the peer, for messages.
