@@ -85,7 +85,6 @@ MODULES: dict[str, Sequence[str]] = {
         "queue.eviction",
         "queue.fair_queueing",
         "queue.group_size",
-        "queue.prepared_batch",
         "queue.queue",
         "queue.request",
         "queue.structures",

@@ -34,7 +34,6 @@ _DISPATCH = f"{_UNIT}/sidecar/test_sidecar_dispatcher.py"
 _ANSWERS = f"{_UNIT}/sidecar/test_sidecar_dispatcher_answers.py"
 _DEADLINES = f"{_UNIT}/sidecar/test_sidecar_dispatcher_deadlines.py"
 _QUEUE = f"{_UNIT}/sidecar/test_sidecar_queue.py"
-_DRAFT = f"{_UNIT}/sidecar/test_sidecar_prepared_batch.py"
 _CURVE = f"{_UNIT}/sidecar/test_sidecar_latency_model.py"
 _ENDS = f"{_UNIT}/sidecar/test_sidecar_dispatcher_ends.py"
 _MACHINE = f"{_UNIT}/sidecar/test_sidecar_machine.py"
@@ -163,14 +162,6 @@ MUTANTS = (
         old="self.queue.leave(work)\n        self._check_idle()",
         new="pass\n        self._check_idle()",
         tests=(_MACHINE, f"{_ENDS}::TestLeaving"),
-    ),
-    Mutant(
-        name="who left stays in the batch that was drawn up",
-        breaks=CANCEL,
-        package=SIDECAR,
-        old="self.prepared = None\n            self._part(subqueue, work)",
-        new="self._part(subqueue, work)",
-        tests=(f"{_DRAFT}::test_what_happens_meanwhile_counts",),
     ),
     Mutant(
         name="one that leaves takes the others' turns along",

@@ -16,7 +16,6 @@ from penstock_sidecar.model.answers import from_model
 from penstock_sidecar.protocols.base import BatchProtocol, OwnAnswers
 from penstock_sidecar.protocols.item_answers import is_form
 from penstock_sidecar.queue.batch_key import attempt_field, batch_fields, lone_fields, time_left
-from penstock_sidecar.queue.prepared_batch import PreparedBatch
 from penstock_sidecar.queue.request import Outcome, Slice
 from penstock_wire.headers import Headers
 from penstock_wire.http import Request, Response
@@ -64,32 +63,6 @@ def _joined(parts: Sequence[Slice], protocol: BatchProtocol) -> tuple[Headers, b
     if not any(name == b"content-type" for name, _ in (*described, *key.fields)):
         described = (*described, *_JSON)
     return batch_fields([part.work for part in parts], described), message.body
-
-
-def prepare(prepared: PreparedBatch, protocol: BatchProtocol) -> None:
-    """Make the request of a prepared batch. Where that fails, `compose` will fail likewise, and report it.
-
-    Args:
-        prepared: of at least two requests.
-        protocol: joins the items.
-    """
-    try:
-        prepared.headers, prepared.body = _joined(prepared.parts, protocol)
-    except Exception:  # `compose` will fail likewise, where it is reported
-        prepared.headers = None
-
-
-def compose_prepared(prepared: PreparedBatch, timeout: float) -> Request | None:
-    """As `compose`, from what was made before; None where nothing was.
-
-    Args:
-        prepared: what the batch holds.
-        timeout: seconds to the latest deadline.
-    """
-    if prepared.headers is None:
-        return None
-    key = prepared.line.key
-    return Request(key.method, key.target, (*prepared.headers, time_left(timeout)), prepared.body)
 
 
 def distribute(parts: Sequence[Slice], protocol: BatchProtocol, answer: Response) -> Sequence[Outcome]:

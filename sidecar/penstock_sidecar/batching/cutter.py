@@ -43,7 +43,6 @@ class Cutter:
         "_linger_tuner",
         "_outcomes",
         "_pace",
-        "_prepared",
         "_queue",
         "_runner",
         "_slots",
@@ -68,7 +67,6 @@ class Cutter:
         self._outcomes = outcomes
         self._limits = self._eager = Limits(size=1, bytes=1)
         self._linger_tuner: LingerTuner | None = None
-        self._prepared = False
         self.counts = Counts()
 
     @property
@@ -108,15 +106,6 @@ class Cutter:
             self._outcomes.settle(work, errors.expired(now - work.arrived))
         return None if work is None else work.deadline
 
-    def prepare(self) -> None:
-        """Make the next batch while the model has another one, where a whole one waits."""
-        if self._prepared or self._queue.items < self._pace.usual or self._slots.free:
-            return
-        self._prepared = True  # once a batch, whatever becomes of it
-        # NB: with an objective the size changes with each batch: what is prepared is seldom what is cut.
-        if self._runner.prepares and self._pace.objective is None:
-            self._runner.prepare(self._queue.prepare_next(self._pace.usual, self._limits.bytes))
-
     def _choosing(self) -> Limits:
         if self._linger_tuner is None or not self._linger_tuner.waits:
             return self._eager
@@ -133,9 +122,8 @@ class Cutter:
         if (head := queue.lines[key].first()) is not None and head.expires <= now:
             self._outcomes.settle(head, errors.expired(now - head.arrived))
             return
-        self._prepared = False
         dropped: list[QueuedRequest] = []
-        before, waited, prepared = queue.items, queue.lines[key].items, queue.prepared
+        before, waited = queue.items, queue.lines[key].items
         parts = queue.cut(
             key, limits, lambda items: now + (latency_model.predict(now, cls, items) or 0.0), dropped
         )
@@ -146,8 +134,7 @@ class Cutter:
             self._outcomes.settle(work, errors.dropped(now - work.arrived, service))
         if not parts:
             return
-        used = prepared if prepared is not None and parts is prepared.parts else None
-        batch = self._runner.start(parts, items, self._limits.size, used)
+        batch = self._runner.start(parts, items, self._limits.size)
         # NB: all that can be noted after the sending is: the model waits for it.
         batch.turn = pace.wait_estimator.begin(now - TIMER_SLACK, cls, items, possible=size, waited=waited)
         if self._linger_tuner is not None:

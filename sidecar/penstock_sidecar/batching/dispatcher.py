@@ -400,5 +400,4 @@ class Dispatcher:
         again = earlier(again, self._cutter.expire(now))
         again = earlier(again, self._runner.expire(now))
         self._check_idle()
-        self._cutter.prepare()
         return again

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -18,9 +17,7 @@ from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.batching.assembly import (
     blames_a_request,
     compose,
-    compose_prepared,
     distribute,
-    prepare,
     rejoin,
 )
 from penstock_sidecar.batching.bisection import Bisection
@@ -33,7 +30,6 @@ from penstock_sidecar.interfaces import Send
 from penstock_sidecar.model.answers import failure, from_model, unresolved
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.protocols.item_answers import is_form
-from penstock_sidecar.queue.prepared_batch import PreparedBatch
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import SERVER_TIMING
@@ -50,7 +46,6 @@ from penstock_wire.http import (
 )
 from penstock_wire.process import log
 
-_ONE_CORE = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1
 MIN_RUN_SECONDS = 0.001
 TOO_MANY = 429
 """The one 4xx that is about the model's load, not about the request."""
@@ -203,33 +198,20 @@ class BatchRunner:
         self._batches: set[Batch] = set()
         self.items = 0
 
-    @property
-    def prepares(self) -> bool:
-        """Whether batches are sent without a task, so that it pays to prepare them."""
-        return self._begin is not None
-
-    def prepare(self, prepared: PreparedBatch | None) -> None:
-        """Make what the batch sends that may be cut next, if one was drawn up."""
-        if prepared is not None:
-            prepare(prepared, self._protocol)
-
-    def start(
-        self, parts: list[Slice], items: int, limit: int, prepared: PreparedBatch | None = None
-    ) -> Batch:
+    def start(self, parts: list[Slice], items: int, limit: int) -> Batch:
         """Send a batch of these parts.
 
         Args:
             parts: what it holds.
             items: their items.
             limit: what it could have held.
-            prepared: as it was drawn up, where it was.
         """
         now = self._clock()
         batch = Batch(parts, items, limit, now)
         self._batches.add(batch)
         self._slots.busy += 1
         self.items += items
-        sent = self._begin is not None and self._send_now(batch, self._begin, prepared)
+        sent = self._begin is not None and self._send_now(batch, self._begin)
         # NB: only now: the model has waited for this batch since it answered the last one.
         due, waits = _NEVER, batch.waits
         for part in parts:
@@ -249,18 +231,16 @@ class BatchRunner:
         batch.task = self._loop.create_task(work)
         batch.task.add_done_callback(lambda _: self._ended(batch))
 
-    def _send_now(self, batch: Batch, begin: Begin, prepared: PreparedBatch | None) -> bool:
+    def _send_now(self, batch: Batch, begin: Begin) -> bool:
         """Send a batch without a task; False where that takes one."""
         now = batch.began
         # The model has until the latest of their deadlines.
-        latest = max([part.work.expires for part in batch.parts]) if prepared is None else prepared.expires
+        latest = max([part.work.expires for part in batch.parts])
         timeout = max(MIN_RUN_SECONDS, latest - now)
-        request = None if prepared is None else compose_prepared(prepared, timeout)
-        if request is None:
-            try:
-                request = compose(batch.parts, self._protocol, timeout, 0)
-            except Exception:
-                return False  # nothing was sent; the same error comes up in the task, which reports it
+        try:
+            request = compose(batch.parts, self._protocol, timeout, 0)
+        except Exception:
+            return False  # nothing was sent; the same error comes up in the task, which reports it
         batch.sent = self._clock()
         try:
             give_up = begin(request, timeout, functools.partial(self._came, batch))
@@ -273,10 +253,6 @@ class BatchRunner:
             self._loop.call_soon(self._came, batch, lost)
             return True
         batch.give_up = give_up
-        if _ONE_CORE:
-            # The model computes on it too: it takes the batch up now, not when this process has nothing left
-            # to do. Where the model has a control group of its own, the kernel does not ask us.
-            os.sched_yield()
         batch.begun = give_up is not None
         return batch.begun
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
 
 from penstock_sidecar.queue.request import QueuedRequest
 
@@ -83,16 +82,6 @@ class DeadlineList:
                 heapq.heapify(heap)
             elif not self._odd:
                 heap.clear()
-
-    def in_order(self) -> Iterator[QueuedRequest]:
-        """Requests by time; none where some came out of order."""
-        return iter(() if self._odd else self._fifo)
-
-    def drop(self, count: int) -> None:
-        """Take out so many that `in_order` has first."""
-        fifo = self._fifo
-        for _ in range(count):
-            fifo.popitem(last=False)
 
     def oldest(self) -> float:
         """When the request arrived that is in longest.

@@ -25,7 +25,6 @@ from penstock_sidecar.queue.deadline_list import DeadlineList
 from penstock_sidecar.queue.eviction import BYTES, ITEMS, LEVELS, EvictionIndex
 from penstock_sidecar.queue.fair_queueing import Flow, Flows
 from penstock_sidecar.queue.lazy_heap import LazyHeap
-from penstock_sidecar.queue.prepared_batch import PreparedBatch, draw
 from penstock_sidecar.queue.request import Key, QueuedRequest, Slice
 from penstock_sidecar.queue.structures import KeyQueue, PriorityClass, SubQueue, group_rank
 
@@ -77,8 +76,6 @@ class Queue:
         self._held: LazyHeap[KeyQueue] = LazyHeap(self._due)
         self._limits = Limits(size=1, bytes=1)
         self._gap = self._waited = 0.0
-        self.prepared: PreparedBatch | None = None
-        """What the next batch of a line holds, where it was prepared; see `prepare_next`."""
         self.items = 0
         self.epoch = 0
         self.bytes = 0
@@ -124,7 +121,6 @@ class Queue:
         """Take a request out of its line, with the items not cut yet; no-op where it is in none."""
         if work.queued:
             subqueue: SubQueue = work.subqueue
-            self.prepared = None
             self._part(subqueue, work)
             self._count(subqueue, 1, work.size - work.taken, work.bytes_left)
 
@@ -217,15 +213,6 @@ class Queue:
             The parts; none only where all of the line was dropped and other lines wait.
         """
         line = self._lines[key]
-        prepared = self.prepared
-        if prepared is not None and prepared.line is line:
-            self.prepared = None
-            if (
-                prepared.items == limits.size
-                and prepared.bytes <= limits.bytes
-                and (finish is None or prepared.due >= finish(limits.size))
-            ):
-                return self._take(prepared)
         parts: list[Slice] = []
         room, space = limits.size, limits.bytes
         doom = None if finish is None else finish(min(room, line.items))
@@ -278,32 +265,6 @@ class Queue:
             self._part(subqueue, work)
             done += 1
         return done, items, size
-
-    def prepare_next(self, size: int, space: int) -> PreparedBatch | None:
-        """Draw up what `cut` would return of the line whose turn it is, where that is plain.
-
-        Args:
-            size: items that the batch may hold.
-            space: bytes that they may have.
-        """
-        subqueue = None if self._eviction is not None else self._next()
-        if subqueue is None or subqueue.line.items < size or not subqueue.line.plain:
-            return None
-        if subqueue.line.key.faults is not None:
-            return None  # its batches may be smaller
-        self.prepared = draw(subqueue, size, space)
-        return self.prepared
-
-    def _take(self, prepared: PreparedBatch) -> list[Slice]:
-        """Cut what was prepared."""
-        subqueue: SubQueue = prepared.parts[0].work.subqueue
-        prepared.take()
-        subqueue.drop(len(prepared.parts))
-        if not subqueue:
-            self._empty(subqueue)
-        self._flows.served(subqueue.group.flow, prepared.items)
-        self._count(subqueue, len(prepared.parts), prepared.items, prepared.bytes)
-        return prepared.parts
 
     def charge(self, share: bytes, items: float) -> None:
         """Count what a share used of the model beyond its items; see `shares.Flows.charge`."""
@@ -435,9 +396,6 @@ class Queue:
     def _rise(self, subqueue: SubQueue, deadline: float) -> None:
         """A sub-queue has another first request, or one out of order, or a first one at all."""
         group, line = subqueue.group, subqueue.line
-        prepared = self.prepared
-        if prepared is not None and prepared.line is line:
-            self.prepared = None
         if len(subqueue) == 1:
             group.filled += 1
             group.flow = self._flows.enter(subqueue.share)

@@ -91,12 +91,6 @@ class KeyQueue:
         return sorted(works, key=lambda work: work.arrived)
 
     @property
-    def plain(self) -> bool:
-        """Whether its requests may share batches, and none has a level or a share."""
-        # NB: not `bool(self.common)`, which mypyc takes for `is not None`: a sub-queue may be empty.
-        return not self.lone and len(self.subqueues) == 1 and (1, b"") in self.subqueues
-
-    @property
     def deadline(self) -> float:
         """The earliest deadline."""
         return min([due for subqueue in self.subqueues.values() if (due := subqueue.due()) is not None])
