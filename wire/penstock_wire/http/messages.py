@@ -33,6 +33,9 @@ class Request:
         interim: gets the status and the fields of each interim answer (RFC 9110 section 15.2) but 100 and
             101, which concern one connection; None drops them.
         fresh: send it on a new connection.
+
+    `shared` are the first of `headers`, where they are an object that many requests have: what is made of them
+    once holds for all of these. None = nobody knows.
     """
 
     __slots__ = (
@@ -43,6 +46,7 @@ class Request:
         "length",
         "method",
         "peer",
+        "shared",
         "stream",
         "target",
         "upgrade",
@@ -71,6 +75,7 @@ class Request:
         self.upgrade = upgrade
         self.interim = interim
         self.fresh = fresh
+        self.shared: Headers | None = None
 
     def __repr__(self) -> str:
         return f"Request({self.method} {self.target}, {self.headers}, {self.body[:100]!r})"

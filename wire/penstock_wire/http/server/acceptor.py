@@ -151,6 +151,15 @@ class Acceptor:
             if not of_address:
                 del self._by_address[address]
 
+    def replace(self, connection: Seated, successor: Seated) -> None:
+        """A connection is served by another object from here on, in its place."""
+        address = self._seats.pop(connection, None)
+        if address is not None:
+            self._seats[successor] = address
+            of_address = self._by_address[address]
+            del of_address[connection]
+            of_address[successor] = None
+
     def _accept(self) -> None:
         for _ in range(self._backlog):
             try:

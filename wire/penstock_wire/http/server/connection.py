@@ -293,6 +293,12 @@ class H1Connection(AnswerSide):
             self._incoming = None
         elif self._left:
             self._begin_body(exchange, None if found.chunked else found.length)
+        elif found.keep and parser.should_upgrade() and found.upgrade.lower() in self._listener.successors:
+            if self._listener.closing or self._current is not None or self._line:
+                expected = "expected no further connection of this kind, or one that has no other request"
+                raise PenstockError(Reason.DRAINING, expected)
+            self._successor = found.upgrade.lower()
+            self._incoming = None
         elif found.upgrade and found.keep and parser.should_upgrade():
             request.upgrade = found.upgrade
             if self._listener.streams is not None:
@@ -501,6 +507,9 @@ class H1Connection(AnswerSide):
 
     def _switched(self, rest: memoryview) -> None:
         """The parser has stopped behind a head that asks to switch protocols."""
+        if self._successor:
+            self._hand_over(bytes(rest))
+            return
         while True:
             if self._behind_upgrade is not None:
                 if not self._go_on_with_body(*self._behind_upgrade):
@@ -533,6 +542,20 @@ class H1Connection(AnswerSide):
                 if self._phase:
                     self._unfinished()
                 return
+
+    def _hand_over(self, rest: bytes) -> None:
+        """Answer 101, and let another protocol of ours have the connection."""
+        front, listener, transport, name = self._front, self._listener, self._transport, self._successor
+        self._mode = DROP
+        self._parser = None  # it holds this connection
+        transport.write(heads.interim_head(101, ((b"connection", b"upgrade"), (b"upgrade", name))))
+        successor = listener.successors[name](front, listener, self._loop, transport, self._peer)
+        front.connections.discard(self)
+        front.connections.add(successor)
+        listener.replace(self, successor)
+        transport.set_protocol(successor)
+        if rest:
+            successor.data_received(rest)
 
     def _go_on_with_body(self, exchange: H1Exchange, left: int) -> bool:
         """Receive the body of a request whose `Upgrade` is ignored; False where nothing more is received."""

@@ -134,6 +134,7 @@ class AnswerSide:
         "_special",
         "_stuck_bytes",
         "_stuck_since",
+        "_successor",
         "_transport",
         "_tunnel",
         "_undecided",
@@ -190,6 +191,7 @@ class AnswerSide:
             None  # a head whose body the parser does not take
         )
         self._tunnel: streams.FrontTunnel | None = None
+        self._successor = b""  # the protocol of ours that the client asks for
 
     def switch(self, headers: Headers) -> Tunnel:
         """Answer 101 and become a tunnel."""
@@ -509,6 +511,9 @@ class AnswerSide:
         self._front.connections.discard(self)
         self._transport.abort()
         return True
+
+    def send_away(self) -> None:
+        """See `ServedConnection.send_away`: each answer says so."""
 
     def _pause(self, holder: int) -> None:
         if not self._holders and not self._transport.is_closing():

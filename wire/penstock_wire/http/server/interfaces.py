@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from penstock_wire.http import Service, Streams
@@ -50,6 +51,7 @@ class ListenerState(Protocol):
         known: heads that came before.
         service: takes the exchanges.
         streams: which bodies are streams.
+        successors: what serves a connection that switches to a protocol of ours, by its name.
         whole_bytes: bodies of up to so many bytes are never streams.
     """
 
@@ -59,8 +61,46 @@ class ListenerState(Protocol):
     known: HeadCache
     service: Service
     streams: Streams | None
+    successors: Mapping[bytes, Successor]
     whole_bytes: int
 
     def leave(self, connection: Any) -> None:
         """A connection has ended."""
+        ...
+
+    def replace(self, connection: Any, successor: Any) -> None:
+        """A connection is served by another object from here on."""
+        ...
+
+
+Successor = Callable[[Server, ListenerState, asyncio.AbstractEventLoop, asyncio.Transport, str], Any]
+"""Makes what serves a connection after its 101, from the client's address too: an `asyncio.Protocol` that is
+also a `ServedConnection`. It has its place among the front's and the listener's connections."""
+
+
+class ServedConnection(Protocol):
+    """A connection, as its front sees it."""
+
+    def overdue(self, now: float) -> bool:
+        """Whether the peer has kept us waiting too long.
+
+        Args:
+            now: what `H1Front.now` is, in seconds.
+        """
+        ...
+
+    def expire(self) -> None:
+        """The peer kept us waiting too long."""
+        ...
+
+    def send_away(self) -> None:
+        """What is sent from now on is to come on another connection."""
+        ...
+
+    def close_if_idle(self) -> None:
+        """Close as soon as nothing is under way."""
+        ...
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
         ...

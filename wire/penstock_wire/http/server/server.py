@@ -12,6 +12,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from typing import Any, cast
 
 from penstock_wire.addresses import ANY, bind_any
@@ -22,6 +23,7 @@ from penstock_wire.http.server.connection import H1Connection
 from penstock_wire.http.server.connection_base import H1Exchange
 from penstock_wire.http.server.head import AnswerHead
 from penstock_wire.http.server.head_cache import HeadCache
+from penstock_wire.http.server.interfaces import ServedConnection, Successor
 
 TURNS = 3
 """Of a loop, until a connection that it has accepted is known here."""
@@ -63,7 +65,7 @@ class H1Front:
         self.max_unfinished_bytes = max_unfinished_bytes
         self.unfinished_bytes = 0
         self.closing = False
-        self.connections: set[H1Connection] = set()
+        self.connections: set[ServedConnection] = set()
         self.heads = AnswerHead()
         self.now = time.monotonic()
         """The time in seconds, as of the last sweep: what a connection notes at each request."""
@@ -87,6 +89,7 @@ class H1Front:
         whole_bytes: int = 0,
         reuse_port: bool = False,
         tls: ssl.SSLContext | None = None,
+        successors: Mapping[bytes, Successor] | None = None,
     ) -> Listener:
         """See `Front.serve`.
 
@@ -99,9 +102,10 @@ class H1Front:
             reuse_port: see there.
             tls: speak TLS. A certificate that is loaded into it later is shown from the next handshake on;
                 connections that are open stay.
+            successors: protocols of ours that a connection may switch to, by the name in `Upgrade`.
         """
         loop = asyncio.get_running_loop()
-        listener = H1Listener(self, service, streams, whole_bytes)
+        listener = H1Listener(self, service, streams, whole_bytes, successors)
         every = bind_any(port, backlog=self.backlog, reuse_port=reuse_port) if host == ANY else None
         if self.max_per_address is not None:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -142,9 +146,11 @@ class H1Front:
         self.closing = True
         for listener in self._listeners:
             listener.closing = True
-        if idle:
-            for connection in list(self.connections):
+        for connection in list(self.connections):
+            if idle:
                 connection.close_if_idle()
+            else:
+                connection.send_away()
 
     def open_keepalive(self) -> None:
         """See `Front.open_keepalive`."""
@@ -185,22 +191,29 @@ class H1Listener:
         service: takes the exchanges.
         streams: which bodies are streams.
         whole_bytes: bodies of up to so many bytes are none.
+        successors: protocols that a connection may switch to.
 
     `whole_bytes` is then up to where a body of known length is taken whole without a question.
     """
 
     def __init__(
-        self, front: H1Front, service: Service, streams: Streams | None, whole_bytes: int = 0
+        self,
+        front: H1Front,
+        service: Service,
+        streams: Streams | None,
+        whole_bytes: int = 0,
+        successors: Mapping[bytes, Successor] | None = None,
     ) -> None:
         self.service = service
         self.streams = streams
         self.whole_bytes = front.max_body_bytes if streams is None else min(whole_bytes, front.max_body_bytes)
         self.known = HeadCache()
+        self.successors: Mapping[bytes, Successor] = successors or {}
         self.closing = front.closing  # each answer is the last of its connection
         self.server: asyncio.Server | Acceptor
         self.acceptor: Acceptor | None = None
         self.plain: asyncio.Server | None = None  # the server, where no hands are shaken
-        self.connections: set[H1Connection] = set()
+        self.connections: set[ServedConnection] = set()
         self.empty = asyncio.Event()
         self.empty.set()
         self._front = front
@@ -211,7 +224,14 @@ class H1Listener:
         host, port = self.server.sockets[0].getsockname()[:2]
         return str(host), int(port)
 
-    def leave(self, connection: H1Connection) -> None:
+    def replace(self, connection: Any, successor: Any) -> None:
+        """A connection is served by another object from here on."""
+        self.connections.discard(connection)
+        self.connections.add(successor)
+        if self.acceptor is not None:
+            self.acceptor.replace(connection, successor)
+
+    def leave(self, connection: Any) -> None:
         """A connection has ended."""
         self.connections.discard(connection)
         if not self.connections:

@@ -16,7 +16,19 @@ from penstock_wire.http.server import limits
 from penstock_wire.process import log
 
 
-class Carrier(Protocol):
+class Sink(Protocol):
+    """Where the pieces of an answer go."""
+
+    def write(self, data: bytes) -> bool:
+        """Send; False where the peer does not take it yet. Raises ClientGone."""
+        ...
+
+    async def writable(self) -> None:
+        """Wait until the peer takes more. Raises ClientGone."""
+        ...
+
+
+class Carrier(Sink, Protocol):
     """What a stream needs of its connection."""
 
     def hold(self, source: Inbound) -> None:
@@ -29,14 +41,6 @@ class Carrier(Protocol):
 
     def wanted(self) -> None:
         """A reader waits for the body: the client may get 100 Continue."""
-        ...
-
-    def write(self, data: bytes) -> bool:
-        """Send; False where the peer does not take it yet. Raises ClientGone."""
-        ...
-
-    async def writable(self) -> None:
-        """Wait until the peer takes more. Raises ClientGone."""
         ...
 
     def end_tunnel(self) -> None:
@@ -154,7 +158,7 @@ class FrontTunnel(Inbound):
         self._carrier.abort()
 
 
-async def send(carrier: Carrier, stream: AsyncIterator[bytes], *, chunked: bool, length: int | None) -> None:
+async def send(carrier: Sink, stream: AsyncIterator[bytes], *, chunked: bool, length: int | None) -> None:
     """Send an answer's stream to its end.
 
     Args:

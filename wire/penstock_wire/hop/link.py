@@ -1,0 +1,156 @@
+"""What both ends of a hop do: frames out in one write a turn of the loop, frames in as they come.
+
+A server pauses reading while its peer takes nothing; a client never does, so that the two cannot wait for
+each other. What a client holds is bounded by the credit that it gives for each body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock_wire.hop import frames
+from penstock_wire.hop.bodies import BodySender, Outlet
+
+_unpack = frames.HEADER.unpack_from
+_HEADER_BYTES = frames.HEADER_BYTES
+_MAX_PAYLOAD = frames.MAX_PAYLOAD
+_FLUSH_BYTES = 256 * 1024
+
+
+class Link(Outlet):
+    """One end of a connection.
+
+    To the loop an `asyncio.Protocol`, by its methods (`connection_base.AnswerSide`).
+
+    Args:
+        loop: the running loop.
+        transport: the connection.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.ended = False  # no further frame is read
+        self.choked = False  # the peer takes nothing, or much waits to be sent
+        self._loop = loop
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._scheduled = False  # `_flush` will be called
+        self._paused = False
+        self._blocked: dict[BodySender, None] = {}  # bodies that wait for the peer to take bytes
+        self._parts: list[bytes] = []  # of a frame that has not come whole
+        self._held = 0  # bytes in them
+        self._need = 0  # bytes until it is worth to look
+        self._frames = 0  # that came
+
+    # -- out ------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Send at the end of this turn of the loop, behind what was sent before."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes >= _FLUSH_BYTES:
+            self.choked = True
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def block(self, sender: BodySender) -> None:
+        """Call a body's `pump` when the peer takes bytes again."""
+        self._blocked[sender] = None
+
+    def unblock(self, sender: BodySender) -> None:
+        """A body is not sent any further."""
+        self._blocked.pop(sender, None)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        out = self._out
+        if out and not self.transport.is_closing():
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+        self._out_bytes = 0
+        self.choked = self._paused
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send a piece of each body that waits, as long as the peer takes them."""
+        while self._blocked and not self.choked:
+            sender = next(iter(self._blocked))
+            del self._blocked[sender]
+            sender.pump()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._paused = self.choked = True
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._paused = False
+        self.choked = self._out_bytes >= _FLUSH_BYTES
+        self._pump()
+
+    # -- in -------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self.ended:
+            return
+        if self._parts:
+            self._parts.append(data)
+            self._held += len(data)
+            if self._held < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts = []
+        offset = 0
+        size = len(data)
+        need = _HEADER_BYTES
+        while size - offset >= _HEADER_BYTES:
+            length, number, own, kind, flags, slot = _unpack(data, offset)
+            if length > _MAX_PAYLOAD or own > length:
+                self.broken(f"expected a frame of at most {_MAX_PAYLOAD} bytes, found {length}, {own} own")
+                return
+            start = offset + _HEADER_BYTES
+            end = start + length
+            if end > size:
+                need = _HEADER_BYTES + length
+                break
+            self._frames += 1
+            try:
+                self.frame_received(kind, flags, slot, number, own, data, start, end)
+            except ValueError as error:
+                self.broken(str(error))
+            if self.ended:
+                return
+            offset = end
+        if offset < size:
+            rest = data[offset:] if offset else data
+            self._parts = [rest]
+            self._held = len(rest)
+            self._need = need
+        else:
+            self._held = 0
+
+    def frame_received(
+        self, kind: int, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int
+    ) -> None:
+        """Take a frame.
+
+        Args:
+            kind: as in `frames`, like the next two.
+            flags: see there.
+            slot: see there.
+            number: the request's.
+            own: bytes of its own fields.
+            data: where its payload is.
+            start: where that begins.
+            end: where it ends.
+
+        Raises:
+            ValueError: the peer does not keep to the protocol: the connection ends.
+        """
+        raise NotImplementedError
+
+    def broken(self, why: str) -> None:
+        """The peer does not keep to the protocol: end the connection."""
+        raise NotImplementedError

@@ -1,0 +1,626 @@
+"""A sidecar's end of a hop: each request is an exchange of the same `Service` as those of HTTP/1.1.
+
+In words:
+
+- `_exchanges` has what was taken and not answered to the end, `_receiving` those of them whose bodies come.
+- What is wrong with a request alone (its head, its body's size) is answered there; what no client of ours
+  sends (an unknown number or slot, bytes without credit) ends the connection, with a word why.
+- An end is announced: first "send nothing more", what is on the way being taken still, then "nothing beyond
+  this number is taken". The client closes, so that no reset overtakes what was written.
+
+Its limits are those of the HTTP/1.1 connections that it counts among (`http.server.limits`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import PER_CONNECTION, Headers
+from penstock_wire.hop import frames, heads
+from penstock_wire.hop.bodies import Allowance, BodyReceiver, BodySender
+from penstock_wire.hop.link import Link
+from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
+from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.messages import NO_BODY_STATUS
+from penstock_wire.http.server import head as h1_heads
+from penstock_wire.http.server import limits, streams
+from penstock_wire.process import log
+
+if TYPE_CHECKING:
+    from penstock_wire.http.server.interfaces import ListenerState, Server
+
+MAX_KNOWN = 256
+"""Heads that all connections of a listener share."""
+_STAYS, _LEAVES, _LEFT = range(3)
+_pack = frames.HEADER.pack
+_PIECE = frames.PIECE_BYTES
+
+
+class HopExchange:
+    """An `Exchange`; its request is complete, or has a stream."""
+
+    __slots__ = (
+        "allowance",
+        "body_bytes",
+        "connection",
+        "credits",
+        "gone",
+        "length",
+        "number",
+        "pieces",
+        "receiver",
+        "request",
+        "sender",
+        "since",
+        "task",
+    )
+
+    def __init__(self, connection: HopConnection, number: int, request: Request) -> None:
+        self.connection: HopConnection | None = connection
+        self.number = number
+        self.request = request
+        self.gone: Callable[[], object] | None = None
+        # the request's body, where it comes by pieces
+        self.allowance: Allowance | None = None
+        self.receiver: BodyReceiver | None = None
+        self.pieces: list[bytes] = []
+        self.body_bytes = 0
+        self.length: int | None = None
+        # the answer's, likewise
+        self.sender: BodySender | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.credits = 0  # that its client had given when it was looked at last
+        self.since = 0.0  # the last progress that its client made
+
+    def answer(self, response: Response) -> None:
+        """See `Exchange.answer`."""
+        connection = self.connection
+        if connection is not None:
+            self.connection = self.gone = None
+            connection.answer(self, response)
+        elif response.stream is not None:
+            streams.close_in_background(response.stream)
+
+    def fail(self, error: BaseException) -> None:
+        """The service has raised: log it, answer 500."""
+        log("handler failed", level="error", error=repr(error))
+        self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
+
+    def interim(self, status: int, headers: Headers) -> None:
+        """See `Exchange.interim`."""
+        if self.connection is not None:
+            self.connection.interim(self, status, headers)
+
+    def switch(self, headers: Headers) -> Tunnel:
+        """See `Exchange.switch`: no request on a hop asks for it."""
+        raise ValueError("expected a request that asks to switch protocols")
+
+    def write(self, data: bytes) -> bool:
+        """See `streams.Sink`."""
+        if self.sender is None or self.sender.stopped:
+            raise ClientGone("the client went away")
+        return self.sender.feed(data)
+
+    async def writable(self) -> None:
+        """See `streams.Sink`."""
+        if self.sender is not None:
+            await self.sender.drained()
+
+
+class KnownHeads:
+    """Heads of requests that were read before, for all connections of a listener: routers send the same."""
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, heads.RequestHead] = {}
+
+    def read(self, block: bytes, most: int) -> heads.RequestHead:
+        """What a head says; the same object for the same bytes.
+
+        Args:
+            block: the head.
+            most: bytes of target and fields.
+        """
+        known = self._heads.get(block)
+        if known is None:
+            known = heads.read_request(block, most)
+            if known.error is None and len(block) <= frames.SLOT_BYTES:
+                if len(self._heads) >= MAX_KNOWN:
+                    self._heads.clear()
+                self._heads[block] = known
+        return known
+
+    def connect(
+        self,
+        front: Server,
+        listener: ListenerState,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        peer: str,
+    ) -> HopConnection:
+        """What serves a connection from here on: a `Successor`."""
+        return HopConnection(front, listener, loop, transport, peer, self)
+
+
+class HopConnection(Link):
+    """One connection.
+
+    Args:
+        front: its front.
+        listener: the address that it came to.
+        loop: the running loop.
+        transport: the connection.
+        peer: the client's address.
+        known: heads that came before.
+    """
+
+    def __init__(
+        self,
+        front: Server,
+        listener: ListenerState,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        peer: str,
+        known: KnownHeads,
+    ) -> None:
+        super().__init__(loop, transport)
+        self._front = front
+        self._listener = listener
+        self._service = listener.service
+        self._max_head_bytes = front.max_head_bytes
+        self._peer = peer
+        self._known = known
+        self._slots: list[heads.RequestHead | None] = [None] * frames.SLOTS
+        self._sent = heads.SlotTable()
+        self._latest: Headers | None = None  # the answer's fields that were sent last
+        self._latest_status = 0
+        self._latest_slot = 0
+        self._last = 0  # the last number that was taken
+        self._exchanges: dict[int, HopExchange] = {}
+        self._receiving: dict[int, HopExchange] = {}
+        self._leaving = _STAYS
+        self._since = front.now  # the last progress
+        self._stuck_since = 0.0
+        self._stuck_bytes = 0
+        self._frames_seen = -1  # when there was a part of a frame
+        self._parts_since = 0.0
+
+    # -- requests in ----------------------------------------------------------------------------------------
+
+    def frame_received(
+        self, kind: int, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int
+    ) -> None:
+        """See `Link.frame_received`."""
+        if kind == frames.REQUEST:
+            self._take(flags, slot, number, own, data, start, end)
+        elif kind == frames.HEAD:
+            if slot >= frames.SLOTS or (slot and end - start > frames.SLOT_BYTES):
+                raise ValueError(f"expected a head in one of {frames.SLOTS} slots, found {slot}")
+            self._slots[slot] = self._known.read(data[start:end], self._max_head_bytes)
+        elif kind == frames.BODY:
+            self._body(number, data[start:end], ended=bool(flags & frames.END))
+        elif kind == frames.CREDIT:
+            exchange = self._exchanges.get(number)
+            if exchange is None:
+                self._check_past(number)
+            elif exchange.sender is None:
+                raise ValueError("expected credit for an answer that has begun")
+            else:
+                exchange.sender.add(frames.read_number(data[start:end]))
+        elif kind == frames.CANCEL:
+            exchange = self._exchanges.get(number)
+            if exchange is None:
+                self._check_past(number)
+            else:
+                self._drop(exchange, "the client gave its request up")
+        elif kind == frames.GOODBYE:
+            why = data[start + frames.NUMBER.size : end].decode("utf-8", "replace")
+            log("a hop's client ended it", level="warning", peer=self._peer, error=why)
+            self._finish()
+        else:
+            raise ValueError(f"expected a client's frame, found kind {kind}")
+
+    def _check_past(self, number: int) -> None:
+        """Refuse a number that has not come; one that was answered may be named yet.
+
+        Raises:
+            ValueError: it has not come.
+        """
+        if not 0 < number <= self._last and self._leaving != _LEFT:
+            raise ValueError(f"expected a number up to {self._last}, found {number}")
+
+    def _take(self, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int) -> None:
+        if number <= self._last:
+            raise ValueError(f"expected a number beyond {self._last}, found {number}")
+        if self._leaving == _LEFT:
+            return  # it was sent before our goodbye was read
+        head = self._slots[slot] if slot < frames.SLOTS else None
+        if head is None:
+            raise ValueError(f"expected a slot with a head, found {slot}")
+        if len(self._exchanges) >= frames.MAX_REQUESTS:
+            raise ValueError(f"expected at most {frames.MAX_REQUESTS} requests at once, found more")
+        length: int | None = None
+        if flags & frames.LENGTH:
+            length = frames.read_length(data, start, end)
+            start += frames.LONG.size
+        body = start + own
+        whole = bool(flags & frames.END)
+        if body > end or (not whole and body < end):
+            raise ValueError("expected own fields, and a body behind them only where it is whole")
+        self._last = number
+        self._since = self._front.now
+        request = Request(head.method, head.target, head.fields, b"", self._peer)
+        exchange = HopExchange(self, number, request)
+        self._exchanges[number] = exchange
+        error = head.error
+        if error is None:
+            try:
+                self._read_own(request, head, data[start:body])
+            except PenstockError as found:
+                error = found
+        if error is None and end - body > self._front.max_body_bytes:
+            error = self._too_large(f"{end - body}")
+        if not whole:
+            exchange.allowance = Allowance(self, number)
+            exchange.length = length
+            exchange.since = self._front.now
+            if error is None:
+                self._begin_body(exchange, length)
+                return
+        if error is not None:
+            exchange.answer(error.response())
+            return
+        if body < end:
+            request.body = data[body:end]
+        self._serve(exchange)
+
+    def _read_own(self, request: Request, head: heads.RequestHead, block: bytes) -> None:
+        most = self._max_head_bytes
+        if head.size + len(block) > most:
+            raise h1_heads.fields_too_large(f"expected a head of at most {most} bytes")
+        if block:
+            own = heads.read_own(block)
+            if len(head.fields) + len(own) > limits.MAX_FIELDS:
+                raise h1_heads.fields_too_large(f"expected at most {limits.MAX_FIELDS} header fields")
+            request.headers = (*head.fields, *own)
+        request.shared = head.fields
+
+    def _serve(self, exchange: HopExchange) -> None:
+        try:
+            self._service(exchange)
+        except (Exception, asyncio.CancelledError) as error:
+            exchange.fail(error)
+
+    def _begin_body(self, exchange: HopExchange, length: int | None) -> None:
+        """Ask whether the body is to be a stream, and refuse one that is too large to be whole."""
+        request = exchange.request
+        wanted = self._listener.streams
+        if wanted is not None and (length is None or length > self._listener.whole_bytes):
+            request.length = length  # what is asked about
+            try:
+                stream = wanted(request)
+            except Exception as error:
+                exchange.fail(error)
+                return
+            if stream:
+                self._receiving[exchange.number] = exchange
+                allowance = exchange.allowance
+                assert allowance is not None  # noqa: S101 - for mypy
+                request.stream = exchange.receiver = BodyReceiver(allowance)
+                self._serve(exchange)
+                return
+            request.length = None
+        if length is not None and length > self._front.max_body_bytes:
+            exchange.answer(self._too_large(f"{length}").response())
+            return
+        self._receiving[exchange.number] = exchange
+
+    def _body(self, number: int, piece: bytes, *, ended: bool) -> None:
+        exchange = self._receiving.get(number)
+        if exchange is None:
+            self._check_past(number)  # answered before its end, or given up
+            return
+        size = len(piece)
+        allowance, length = exchange.allowance, exchange.length
+        assert allowance is not None  # noqa: S101 - for mypy
+        allowance.take(size)
+        exchange.body_bytes += size
+        found = exchange.body_bytes
+        if length is not None and (found > length or (ended and found < length)):
+            raise ValueError(f"expected a body of {length} bytes, found {found}")
+        exchange.since = self._front.now
+        receiver = exchange.receiver
+        if receiver is not None:
+            receiver.feed(piece)
+            if ended:
+                del self._receiving[number]
+                receiver.finish()
+            return
+        front = self._front
+        if found > front.max_body_bytes:
+            exchange.answer(self._too_large("a larger one").response())
+            return
+        front.unfinished_bytes += size
+        if size:
+            exchange.pieces.append(piece)
+        if ended:
+            exchange.request.body = b"".join(exchange.pieces)
+            self._receive_no_more(exchange, "")
+            self._serve(exchange)
+        elif front.max_unfinished_bytes and front.unfinished_bytes > front.max_unfinished_bytes:
+            exchange.answer(h1_heads.no_room().response())
+        else:
+            allowance.give(size)
+
+    def _receive_no_more(self, exchange: HopExchange, why: str) -> None:
+        if self._receiving.pop(exchange.number, None) is None:
+            return
+        if exchange.receiver is not None:
+            exchange.receiver.fail(why)
+        else:
+            self._front.unfinished_bytes -= sum(map(len, exchange.pieces))
+            exchange.pieces = []
+
+    def _too_large(self, found: str) -> PenstockError:
+        most = self._front.max_body_bytes
+        return PenstockError(Reason.TOO_LARGE, f"expected a body of at most {most} bytes, found {found}")
+
+    # -- answers out ----------------------------------------------------------------------------------------
+
+    def answer(self, exchange: HopExchange, response: Response) -> None:
+        """Send the answer of an exchange."""
+        body, lines, status = response.body, response.lines, response.status
+        try:
+            slot = self._slot(status, response.headers)
+            if len(lines) > frames.MAX_OWN:
+                raise ValueError(f"expected at most {frames.MAX_OWN} bytes of its own fields")
+        except (ValueError, TypeError) as error:
+            log("answer cannot be sent", level="error", error=repr(error))
+            if response.stream is not None:
+                streams.close_in_background(response.stream)
+            response = PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response()
+            body, lines, status = response.body, response.lines, response.status
+            slot = self._slot(status, response.headers)
+        number, own = exchange.number, len(lines)
+        stream = response.stream
+        bodiless = status in NO_BODY_STATUS or exchange.request.method == "HEAD"
+        if stream is None and len(body) <= _PIECE and not bodiless:
+            self.send(_pack(own + len(body), number, own, frames.ANSWER, frames.END, slot) + lines + body)
+            self._end(exchange)
+            return
+        # An answer to HEAD may describe a body that it leaves out.
+        length = len(body) if stream is None and response.length is None else response.length
+        if status in NO_BODY_STATUS or (bodiless and not length and response.length is None):
+            length = None
+        flags = 0 if length is None else frames.LENGTH
+        said = b"" if length is None else frames.LONG.pack(length)
+        if bodiless:
+            flags |= frames.END
+        self.send(_pack(len(said) + own, number, own, frames.ANSWER, flags, slot) + said + lines)
+        if bodiless:
+            if stream is not None:
+                streams.close_in_background(stream)
+            self._end(exchange)
+            return
+        exchange.sender = sender = BodySender(self, number, functools.partial(self._end, exchange))
+        exchange.since = self._front.now
+        if stream is None:
+            sender.finish(body)
+        else:
+            exchange.task = self._loop.create_task(self._stream(exchange, stream, length))
+
+    def _slot(self, status: int, fields: Headers) -> int:
+        if fields is self._latest and status == self._latest_status:
+            return self._latest_slot
+        key = (status, fields)
+        slot = self._sent.find(key)
+        if slot < 0:
+            kept = fields
+            for name, _ in fields:
+                if name in PER_CONNECTION:
+                    kept = tuple([field for field in fields if field[0] not in PER_CONNECTION])
+                    break
+            block = heads.write_answer(status, kept)
+            if len(block) > frames.MAX_PAYLOAD:
+                raise ValueError(f"expected a head of at most {frames.MAX_PAYLOAD} bytes")
+            slot = self._sent.put(key, len(block))
+            self.send(frames.frame(frames.HEAD, 0, block, slot=slot))
+        self._latest, self._latest_status, self._latest_slot = fields, status, slot
+        return slot
+
+    def interim(self, exchange: HopExchange, status: int, headers: Headers) -> None:
+        """Send an interim answer of an exchange."""
+        try:
+            block = heads.write_lines(headers)
+            if not 102 <= status <= 199 or len(block) > frames.MAX_OWN:
+                raise ValueError(f"expected an interim answer, found {status}, {len(block)} bytes")
+        except ValueError as error:
+            log("interim answer cannot be sent", level="warning", error=repr(error))
+            return
+        self.send(frames.frame(frames.INTERIM, exchange.number, frames.STATUS.pack(status) + block))
+
+    async def _stream(
+        self, exchange: HopExchange, stream: AsyncIterator[bytes], length: int | None
+    ) -> None:
+        try:
+            await streams.send(exchange, stream, chunked=False, length=length)
+        except (ClientGone, UpstreamError):
+            self._break_off(exchange)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            self._break_off(exchange)
+            if task is not None and task.cancelling():
+                raise
+        except Exception as error:
+            log("answer's stream failed", level="error", error=repr(error))
+            self._break_off(exchange)
+        else:
+            if exchange.sender is not None:
+                exchange.sender.finish()
+        finally:
+            exchange.task = None
+
+    def _break_off(self, exchange: HopExchange) -> None:
+        """An answer ends before its end; no client takes what was sent for the whole."""
+        if exchange.number in self._exchanges:
+            self.send(frames.frame(frames.CANCEL, exchange.number))
+            self._end(exchange)
+
+    def _end(self, exchange: HopExchange) -> None:
+        """An answer was sent, or is sent no further."""
+        self._exchanges.pop(exchange.number, None)
+        self._since = self._front.now
+        if exchange.sender is not None:
+            exchange.sender.stop()
+        if self._receiving:
+            self._receive_no_more(exchange, "the request was answered before its end")
+
+    def _drop(self, exchange: HopExchange, why: str) -> None:
+        """An exchange has ended early: its service is called."""
+        self._receive_no_more(exchange, why)
+        self._end(exchange)
+        if exchange.task is not None:
+            exchange.task.cancel()
+        exchange.connection = None
+        gone, exchange.gone = exchange.gone, None
+        if gone is not None:
+            try:
+                gone()
+            except Exception as error:
+                log("handler failed", level="error", error=repr(error))
+
+    # -- reading pauses while the client takes nothing ------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        super().pause_writing()
+        self._stuck_since = self._front.now
+        self._stuck_bytes = self.transport.get_write_buffer_size()
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+        super().resume_writing()
+
+    # -- time and the end -----------------------------------------------------------------------------------
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`; the exchanges' services are called."""
+        self.ended = True
+        self._front.connections.discard(self)
+        self._listener.leave(self)
+        for exchange in list(self._exchanges.values()):
+            self._drop(exchange, "the client went away")
+
+    def eof_received(self) -> bool:
+        """The client has closed."""
+        return False
+
+    def broken(self, why: str) -> None:
+        """See `Link.broken`."""
+        log("a hop's client does not keep to the protocol", level="warning", peer=self._peer, error=why)
+        self.send(frames.goodbye(self._last, why))
+        self._finish()
+
+    def _finish(self) -> None:
+        """Read nothing more, send what is there to send, and close."""
+        self.ended = True
+        self._leaving = _LEFT
+        self._flush()
+        self.transport.close()
+
+    def overdue(self, now: float) -> bool:
+        """See `H1Connection.overdue`."""
+        if self._paused:
+            found = self.transport.get_write_buffer_size()
+            if found != self._stuck_bytes:
+                self._stuck_bytes, self._stuck_since = found, now
+            return now - self._stuck_since > limits.WRITE_SECONDS + limits.SWEEP_SECONDS
+        if self._parts:
+            if self._frames != self._frames_seen:
+                self._frames_seen, self._parts_since = self._frames, now
+            return now - self._parts_since > limits.HEAD_SECONDS + limits.SWEEP_SECONDS
+        if not self._exchanges:
+            patience = limits.IDLE_SECONDS if self._leaving != _LEFT else limits.LINGER_SECONDS
+            return now - self._since > patience + limits.SWEEP_SECONDS
+        return any(self._late(exchange, now) for exchange in list(self._exchanges.values()))
+
+    def _late(self, exchange: HopExchange, now: float) -> bool:
+        """Whether the client keeps one exchange waiting too long, for its body or for credit."""
+        sender = exchange.sender
+        if sender is not None and sender.is_stuck:
+            if sender.credits != exchange.credits:
+                exchange.credits, exchange.since = sender.credits, now
+            return now - exchange.since > limits.WRITE_SECONDS + limits.SWEEP_SECONDS
+        if exchange.number not in self._receiving:
+            return False
+        if exchange.receiver is not None and not exchange.receiver.waited_for:
+            exchange.since = now
+        return now - exchange.since > limits.BODY_SECONDS + limits.SWEEP_SECONDS
+
+    def expire(self) -> None:
+        """The client kept us waiting too long: end what is late."""
+        if self._paused or self._parts:
+            self.transport.abort()
+        elif not self._exchanges:
+            if self._leaving == _LEFT:
+                self.transport.close()
+            else:
+                self.close_if_idle()
+        for exchange in list(self._exchanges.values()):
+            if not self._late(exchange, self._front.now):
+                continue
+            if exchange.connection is None:  # it was answered
+                task = exchange.task
+                self._break_off(exchange)
+                if task is not None:
+                    task.cancel()
+            else:
+                receiver = exchange.receiver
+                gone, exchange.gone = exchange.gone, None
+                late = PenstockError(Reason.BAD_REQUEST, "expected the rest of the body in time", status=408)
+                exchange.answer(late.response())
+                if receiver is not None and gone is not None:
+                    gone()
+
+    def send_away(self) -> None:
+        """Ask the client to send nothing more here; what it sends before it has read that is taken."""
+        if self._leaving == _STAYS and not self.ended:
+            self._leaving = _LEAVES
+            self.send(frames.goodbye(frames.LAST_NUMBER))
+
+    def close_if_idle(self) -> None:
+        """Take nothing more; the client closes when what was taken is answered."""
+        if self._leaving != _LEFT and not self.ended:
+            self._leaving = _LEFT
+            self._since = self._front.now
+            self.send(frames.goodbye(self._last))
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
+        self.ended = True
+        self.transport.abort()
+
+    def standing(self) -> tuple[int, float] | None:
+        """See `AnswerSide.standing`."""
+        if self not in self._front.connections:
+            return None
+        if self._paused and self._front.now - self._stuck_since >= limits.STUCK_SECONDS:
+            return (0, self._stuck_since)
+        return (2 if self._exchanges or self._paused else 1, self._since)
+
+    def make_way(self) -> bool:
+        """See `AnswerSide.make_way`."""
+        if not (self._exchanges or self._paused) and not nothing_waits(self.transport):
+            return False
+        self._front.connections.discard(self)
+        self.abort()
+        return True
