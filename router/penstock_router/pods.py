@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.load_balancing import better_of_two
+from penstock_router.load_balancing import two_of
 from penstock_wire.process import log
 
 QUEUE_FRESH_SECONDS = 2.0
@@ -147,7 +147,9 @@ class Pods:
         self._from_slices: Mapping[str, tuple[Address, ...]] = {}
         self._from_targets: Mapping[str, tuple[Address, ...]] = {}
         self._pods: dict[str, dict[Address, Pod]] = {}
+        self._ready: dict[str, list[Pod]] = {}
         self._some_full_until = 0.0  # the latest `full_until`
+        self._some_refusing_until = 0.0  # likewise
         self._waiting: dict[str, dict[TakeRoom, None]] = {}  # by backend, who is asked next first
 
     def set_slices(self, backends: Mapping[str, tuple[Address, ...]]) -> None:
@@ -164,13 +166,15 @@ class Pods:
         """Whether there is such a backend: a Service with slices, be they empty, or targets."""
         return backend in self._pods
 
-    def ready(self, backend: str) -> Iterable[Pod]:
+    def ready(self, backend: str) -> Sequence[Pod]:
         """The pods that are ready by their slices."""
-        return self._pods.get(backend, {}).values()
+        return self._ready.get(backend, ())
 
-    def available(self, backend: str) -> list[Pod]:
+    def available(self, backend: str) -> Sequence[Pod]:
         """The ready pods that did not just refuse because they drain."""
         now = self._clock()
+        if now >= self._some_refusing_until:
+            return self.ready(backend)
         return [pod for pod in self.ready(backend) if now >= pod.refusing_until]
 
     def reaches(self, backend: str) -> bool:
@@ -207,7 +211,10 @@ class Pods:
         now = self._clock()
         if now < self._some_full_until:
             pods = [pod for pod in pods if now >= pod.full_until and not pod.unreachable] or pods
-        return better_of_two(pods, lambda pod: pod.load(now), self._random)
+        if len(pods) == 1:
+            return pods[0]
+        one, other = two_of(len(pods), self._random)
+        return pods[one] if pods[one].load(now) <= pods[other].load(now) else pods[other]
 
     def has_room(self, backend: str, *, without: Iterable[Pod] = ()) -> bool:
         """Whether a pod that can be reached, none of `without`, did not refuse for want of room lately."""
@@ -258,7 +265,7 @@ class Pods:
 
     def refuses(self, pod: Pod) -> None:
         """The pod drains: leave it alone for a while."""
-        pod.refusing_until = self._clock() + REFUSING_SECONDS
+        self._some_refusing_until = pod.refusing_until = self._clock() + REFUSING_SECONDS
 
     def _settle(self) -> None:
         addresses = {**self._from_targets, **self._from_slices}
@@ -267,5 +274,6 @@ class Pods:
             name: {address: before.get(name, {}).get(address) or Pod(address) for address in addresses[name]}
             for name in addresses
         }
+        self._ready = {name: list(pods.values()) for name, pods in self._pods.items()}
         self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
         self._changed()

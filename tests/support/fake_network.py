@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID, Headers, get
-from penstock_wire.http import ConnectFailed, ConnectTimeout, Done, GiveUp, Request, Response
+from penstock_wire.http import ConnectFailed, ConnectTimeout, Done, GiveUp, Opened, Request, Response
 
 CONNECT_SECONDS = 2.0
 Way = Literal["up", "refuses", "ignores"]
@@ -84,7 +84,7 @@ class Network:
             self.connecting -= 1
         if connected is not None:
             connected()
-        identity = (get(request.headers, REQUEST_ID) or b"").decode()
+        identity = (get((*request.headers, *request.own), REQUEST_ID) or b"").decode()
         if self.room is not None and self.busy[host] >= self.room and identity not in self.first:
             self.refused += 1
             return WholeAnswer(503, FULL)
@@ -107,6 +107,12 @@ class Network:
 
     def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
         """See `Upstream.begin`."""
+        return None
+
+    def begin_open(
+        self, host: str, port: int, request: Request, timeout: float, whole_bytes: int, opened: Opened
+    ) -> GiveUp | None:
+        """See `Upstream.begin_open`."""
         return None
 
     async def send(self, host: str, port: int, request: Request, **more: Any) -> Response:

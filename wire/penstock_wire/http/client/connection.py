@@ -29,6 +29,7 @@ from penstock_wire.http import (
     BodyReader,
     ConnectionLost,
     Done,
+    Opened,
     PeerSilent,
     Request,
     RequestUnread,
@@ -90,7 +91,9 @@ class Connection(Carrier):
         self._parser: Any = None
         self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
         self._done: Done | None = None  # gets the answer, where no task waits for it
-        self._answer: Response | None = None  # what it will get
+        self._answer: Response | Answer | None = None  # what it will get
+        self._opened: Opened | None = None  # likewise, where a long one is read as it comes
+        self._whole_bytes = 0  # how many are not long
         self._streamed = False
         self._body: Body | None = None  # of a streamed answer, or of a tunnel
         self._upgrade = b""
@@ -122,6 +125,13 @@ class Connection(Carrier):
         """Send a request; `done` is called once, with its whole answer or its failure, never from here."""
         self._begin(request, timeout, streamed=False)
         self._done = done
+
+    def begin_open(self, request: Request, timeout: float, whole_bytes: int, opened: Opened) -> None:
+        """As `begin`, but what is longer than `whole_bytes` is given when its head is there."""
+        self._begin(request, timeout, streamed=False)
+        self._idle_timeout = timeout
+        self._whole_bytes = whole_bytes
+        self._opened = opened
 
     def send(self, request: Request, timeout: float) -> asyncio.Future[Response]:
         """Send a request; the future gets its whole answer or its failure."""
@@ -215,12 +225,12 @@ class Connection(Carrier):
         if self._waiter is waiter:
             self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
 
-    def give_up(self, done: Done) -> None:
+    def give_up(self, done: Done | Opened) -> None:
         """The answer to `begin` is not wanted any more; its callback gets a failure.
 
         No-op where that is over.
         """
-        if self._done is done:
+        if self._done is done or self._opened is done:
             self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
 
     def drop_body(self, body: Body) -> None:
@@ -247,11 +257,12 @@ class Connection(Carrier):
         body, self._body = self._body, None
         if body is not None:
             body.fail(error)
-        done, self._done = self._done, None
+        done: Done | Opened | None = self._done or self._opened
+        self._done = self._opened = None
         if done is not None:
             # NB: not at once: a sender is not called back in the middle of its sending, nor is the parser.
             failure = error if isinstance(error, UpstreamError) else UpstreamError(f"{self.where}: {error}")
-            self._loop.call_soon(done, self._answer or failure)
+            self._loop.call_soon(done, self._answer if isinstance(self._answer, Response) else failure)
             self._answer = None
         self._fields, self._pieces = [], []
         self.transport.abort()
@@ -398,11 +409,15 @@ class Connection(Carrier):
             if blank_lines_follow(data, self._length or 0):
                 self.reusable = False
             self._release()
-        elif self._bytes_since_progress > MAX_HEAD_BYTES:
+            return
+        if self._bytes_since_progress > MAX_HEAD_BYTES:
             self.fail(AnswerUnreadable(f"{self.where} sent a head of more than {MAX_HEAD_BYTES} bytes"))
-        elif self._state == _BODY and self._length is not None:
-            self._past_parser = self._length - self._body_bytes
-            self._parser = None  # it stands in the middle of this body
+        elif self._state == _BODY:
+            if self._length is not None:
+                self._past_parser = self._length - self._body_bytes
+                self._parser = None  # it stands in the middle of this body
+            if self._answer is not None:
+                self._hand_over()
 
     # -- the parser's callbacks -----------------------------------------------------------------------------
 
@@ -464,7 +479,13 @@ class Connection(Carrier):
         bodiless = self._head_only or status in NO_BODY_STATUS
         self._length = None if bodiless else length
         self._to_the_end = not (bodiless or chunked or length is not None)
-        if self._streamed:
+        if self._opened is not None:
+            if length is None or length > self._whole_bytes:
+                self._streamed = True
+                self._deadline = math.inf
+                self._body = Body(self)
+                self._answer = Answer(status, self._end_to_end(), length, self._body)
+        elif self._streamed:
             self._deadline = math.inf
             self._body = Body(self)
             waiter, self._waiter = self._waiter, None
@@ -509,7 +530,9 @@ class Connection(Carrier):
         body, self._body = self._body, None
         if body is not None:
             body.finish()
-        elif self._done is not None:
+            if self._answer is not None:  # all of it came with its head
+                self._answer = Response(self._answer.status, self._answer.headers, body.whole() or b"")
+        elif self._done is not None or self._opened is not None:
             self._answer = self._whole()
         else:
             waiter, self._waiter = self._waiter, None
@@ -528,9 +551,14 @@ class Connection(Carrier):
 
     def _hand_over(self) -> None:
         """Call back with a complete answer. The connection is in the pool by then: the next may use it."""
-        done, self._done = self._done, None
         answer, self._answer = self._answer, None
-        if done is not None and answer is not None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            if answer is not None:
+                opened(answer)
+            return
+        done, self._done = self._done, None
+        if done is not None and isinstance(answer, Response):
             done(answer)
 
     def _release(self) -> None:
@@ -545,7 +573,7 @@ class Connection(Carrier):
             self._pool.put(self)
         else:
             self.transport.abort()
-        if self._done is not None:
+        if self._answer is not None:
             self._hand_over()
 
     def _switch(self, rest: bytes) -> None:
