@@ -24,6 +24,7 @@ with needs("penstock-router", "router"):
     from penstock_wire.control.reporter import Reporter
     from penstock_wire.control.router_settings import RouterSettings
     from penstock_wire.control.settings_source import SettingsSource
+    from penstock_wire.hop.upstream import HopUpstream
     from penstock_wire.http.client.pool import H1Upstream
     from penstock_wire.http.server.server import H1Front
     from penstock_wire.process import Parser, address, duration, log, on_signal, ready, run, set_log_level
@@ -69,7 +70,7 @@ class Process:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._front = H1Front()
-        self._upstream = H1Upstream(silence_seconds=SILENCE_SECONDS)
+        self._upstream = HopUpstream(H1Upstream(silence_seconds=SILENCE_SECONDS))
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
         self._reporter: Reporter | None = None

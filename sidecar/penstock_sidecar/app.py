@@ -41,6 +41,8 @@ from penstock_wire.control.reporter import Reporter
 from penstock_wire.control.settings import Settings
 from penstock_wire.control.settings_source import SettingsSource
 from penstock_wire.headers import Headers
+from penstock_wire.hop.frames import PROTOCOL
+from penstock_wire.hop.server import HopSuccessor
 from penstock_wire.http import Listener, Service, Streams
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
@@ -267,7 +269,11 @@ class Sidecar:
         if access.on:
             service = logged(service, access, time.monotonic)
         return await self._data.serve(
-            *self._config.listen, service, streams=self._streams, whole_bytes=STREAM_BYTES
+            *self._config.listen,
+            service,
+            streams=self._streams,
+            whole_bytes=STREAM_BYTES,
+            successors={PROTOCOL: HopSuccessor()},
         )
 
     async def _end(self) -> int:

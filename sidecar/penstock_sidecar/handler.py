@@ -91,7 +91,7 @@ class SidecarHandler:
         if length is None or not STREAM_BYTES < length <= MAX_BODY_BYTES:
             return False
         admission, now = self._admission, self._clock()
-        fields = self._keys.read(request.headers)
+        fields = self._keys.read_of(request)
         if fields.timeout_ms is not None and fields.timeout_ms < 0:
             return True
         deadline, expires = admission.deadlines(now, fields.timeout_ms)
@@ -102,7 +102,7 @@ class SidecarHandler:
         admission, keys = self._admission, self._keys
         request = exchange.request
         arrived = self._clock()
-        fields = keys.read(request.headers)
+        fields = keys.read_of(request)
         request_id = self._ids.of(fields.request_id)
         size = 0
         try:
@@ -130,6 +130,7 @@ class SidecarHandler:
                 return
             if parsed.fields is not None:
                 request.headers = parsed.fields
+                request.shared = None
                 fields = keys.read(parsed.fields)
             items = parsed.items
             if items and not parsed.lone:

@@ -97,6 +97,8 @@ class Keys:
         if batching.fairness is not None:
             add(batching.fairness.header.lower().encode(), _SHARE)
         self._roles = roles
+        self._shared: Headers | None = None
+        self._shared_fields = RequestFields(self._level)
         self._read: Headers | None = None
         self._read_fields = RequestFields(self._level)
         self._latest: Key | None = None
@@ -138,6 +140,32 @@ class Keys:
         read.fields = tuple(key)
         read.shared = tuple(shared)
         self._read, self._read_fields = headers, read
+        return read
+
+    def read_of(self, request: Request) -> RequestFields:
+        """As `read`, of all of a request's fields; what it shares with others is sorted once for all of them."""
+        shared = request.shared
+        if shared is None:
+            return self.read(request.headers)
+        if shared is not self._shared:
+            self._shared, self._shared_fields = shared, self.read(shared)
+        base = self._shared_fields
+        read = RequestFields(base.level)
+        read.fields, read.shared, read.share = base.fields, base.shared, base.share
+        read.request_id, read.timeout_ms = base.request_id, base.timeout_ms
+        roles = self._roles
+        for field in request.headers[len(shared) :]:
+            role = roles.get(field[0])
+            if role is None:
+                continue
+            if role == _ID:
+                if read.request_id is None:
+                    read.request_id = field[1]
+            elif role == _TIMEOUT:
+                if read.timeout_ms is None:
+                    read.timeout_ms = timeout_ms((field,))
+            else:
+                return self.read(request.headers)
         return read
 
     def key(self, method: str, target: str, fields: Headers, parameters: Hashable, share: bytes = b"") -> Key:

@@ -1,7 +1,7 @@
 """Bodies that cross the hop by pieces: what is sent as credit comes, what is read as it comes.
 
-A body's reader gives credit for what it has read, so that at most `frames.WINDOW` bytes of one body are on the
-way or unread, and a slow one holds up no other.
+A body's reader gives credit for what it has read, so that at most `frames.WINDOW` bytes of one body are on
+the way or unread, and a slow one holds up no other.
 """
 
 from __future__ import annotations
@@ -51,7 +51,17 @@ class BodySender:
         over: called when its end was sent.
     """
 
-    __slots__ = ("_credit", "_finished", "_offset", "_outlet", "_over", "_pieces", "_waiter", "credits", "number")
+    __slots__ = (
+        "_credit",
+        "_finished",
+        "_offset",
+        "_outlet",
+        "_over",
+        "_pieces",
+        "_waiter",
+        "credits",
+        "number",
+    )
 
     def __init__(self, outlet: Outlet, number: int, over: Callable[[], object]) -> None:
         self.number = number

@@ -20,6 +20,9 @@ OWN = frozenset({REQUEST_ID, TIMEOUT_MS, b"traceparent", b"tracestate", b"x-forw
 """Fields of requests that are sent with each, not in the head that many share."""
 NOT_SENT = PER_CONNECTION | {b"expect"}
 
+MAX_KNOWN = 256
+"""Heads that all connections of a listener share."""
+
 _COMMON = {name: name for name in (*OWN, QUEUE, SERVER_TIMING)}
 """Names that come with nearly each request or answer: known to be names, and one object each."""
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -134,6 +137,9 @@ def write_lines(fields: Headers) -> bytes:
         ValueError: fields that would be read as others.
     """
     lines = [b"%b: %b\r\n" % field for field in fields if field[0] not in NOT_SENT]
+    for name, _ in fields:
+        if name not in _COMMON and _NAME.fullmatch(name) is None:
+            raise ValueError("expected header fields with a name in lower case")
     block = b"".join(lines)
     if block.translate(None, _IN_VALUES) != b"\r\n" * len(lines):
         raise ValueError("expected header fields of one line each")
@@ -227,6 +233,31 @@ def _read_request(block: bytes, most: int) -> RequestHead:
         raise PenstockError(Reason.BAD_REQUEST, f"expected one Host field, found {hosts}")
     size = len(url) + sum([len(name) + len(value) for name, value in fields])
     return RequestHead(method, target, tuple(fields), size)
+
+
+class KnownHeads:
+    """Heads of requests that were read before, for all connections of a listener: routers send the same."""
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, RequestHead] = {}
+
+    def read(self, block: bytes, most: int) -> RequestHead:
+        """What a head says; the same object for the same bytes.
+
+        Args:
+            block: the head.
+            most: bytes of target and fields.
+        """
+        known = self._heads.get(block)
+        if known is None:
+            known = read_request(block, most)
+            if known.error is None and len(block) <= frames.SLOT_BYTES:
+                if len(self._heads) >= MAX_KNOWN:
+                    self._heads.clear()
+                self._heads[block] = known
+        return known
 
 
 def read_own(block: bytes) -> list[tuple[bytes, bytes]]:

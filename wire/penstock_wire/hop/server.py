@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import PER_CONNECTION, Headers
 from penstock_wire.hop import frames, heads
 from penstock_wire.hop.bodies import Allowance, BodyReceiver, BodySender
+from penstock_wire.hop.exchange import HopExchange
 from penstock_wire.hop.link import Link
-from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
+from penstock_wire.http import ClientGone, Request, Response, UpstreamError
 from penstock_wire.http.client.peer_liveness import nothing_waits
 from penstock_wire.http.messages import NO_BODY_STATUS
 from penstock_wire.http.server import head as h1_heads
@@ -33,118 +34,9 @@ from penstock_wire.process import log
 if TYPE_CHECKING:
     from penstock_wire.http.server.interfaces import ListenerState, Server
 
-MAX_KNOWN = 256
-"""Heads that all connections of a listener share."""
 _STAYS, _LEAVES, _LEFT = range(3)
 _pack = frames.HEADER.pack
 _PIECE = frames.PIECE_BYTES
-
-
-class HopExchange:
-    """An `Exchange`; its request is complete, or has a stream."""
-
-    __slots__ = (
-        "allowance",
-        "body_bytes",
-        "connection",
-        "credits",
-        "gone",
-        "length",
-        "number",
-        "pieces",
-        "receiver",
-        "request",
-        "sender",
-        "since",
-        "task",
-    )
-
-    def __init__(self, connection: HopConnection, number: int, request: Request) -> None:
-        self.connection: HopConnection | None = connection
-        self.number = number
-        self.request = request
-        self.gone: Callable[[], object] | None = None
-        # the request's body, where it comes by pieces
-        self.allowance: Allowance | None = None
-        self.receiver: BodyReceiver | None = None
-        self.pieces: list[bytes] = []
-        self.body_bytes = 0
-        self.length: int | None = None
-        # the answer's, likewise
-        self.sender: BodySender | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.credits = 0  # that its client had given when it was looked at last
-        self.since = 0.0  # the last progress that its client made
-
-    def answer(self, response: Response) -> None:
-        """See `Exchange.answer`."""
-        connection = self.connection
-        if connection is not None:
-            self.connection = self.gone = None
-            connection.answer(self, response)
-        elif response.stream is not None:
-            streams.close_in_background(response.stream)
-
-    def fail(self, error: BaseException) -> None:
-        """The service has raised: log it, answer 500."""
-        log("handler failed", level="error", error=repr(error))
-        self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
-
-    def interim(self, status: int, headers: Headers) -> None:
-        """See `Exchange.interim`."""
-        if self.connection is not None:
-            self.connection.interim(self, status, headers)
-
-    def switch(self, headers: Headers) -> Tunnel:
-        """See `Exchange.switch`: no request on a hop asks for it."""
-        raise ValueError("expected a request that asks to switch protocols")
-
-    def write(self, data: bytes) -> bool:
-        """See `streams.Sink`."""
-        if self.sender is None or self.sender.stopped:
-            raise ClientGone("the client went away")
-        return self.sender.feed(data)
-
-    async def writable(self) -> None:
-        """See `streams.Sink`."""
-        if self.sender is not None:
-            await self.sender.drained()
-
-
-class KnownHeads:
-    """Heads of requests that were read before, for all connections of a listener: routers send the same."""
-
-    __slots__ = ("_heads",)
-
-    def __init__(self) -> None:
-        self._heads: dict[bytes, heads.RequestHead] = {}
-
-    def read(self, block: bytes, most: int) -> heads.RequestHead:
-        """What a head says; the same object for the same bytes.
-
-        Args:
-            block: the head.
-            most: bytes of target and fields.
-        """
-        known = self._heads.get(block)
-        if known is None:
-            known = heads.read_request(block, most)
-            if known.error is None and len(block) <= frames.SLOT_BYTES:
-                if len(self._heads) >= MAX_KNOWN:
-                    self._heads.clear()
-                self._heads[block] = known
-        return known
-
-    def connect(
-        self,
-        front: Server,
-        listener: ListenerState,
-        loop: asyncio.AbstractEventLoop,
-        transport: asyncio.Transport,
-        peer: str,
-    ) -> HopConnection:
-        """What serves a connection from here on: a `Successor`."""
-        return HopConnection(front, listener, loop, transport, peer, self)
 
 
 class HopConnection(Link):
@@ -166,7 +58,7 @@ class HopConnection(Link):
         loop: asyncio.AbstractEventLoop,
         transport: asyncio.Transport,
         peer: str,
-        known: KnownHeads,
+        known: heads.KnownHeads,
     ) -> None:
         super().__init__(loop, transport)
         self._front = front
@@ -444,9 +336,7 @@ class HopConnection(Link):
             return
         self.send(frames.frame(frames.INTERIM, exchange.number, frames.STATUS.pack(status) + block))
 
-    async def _stream(
-        self, exchange: HopExchange, stream: AsyncIterator[bytes], length: int | None
-    ) -> None:
+    async def _stream(self, exchange: HopExchange, stream: AsyncIterator[bytes], length: int | None) -> None:
         try:
             await streams.send(exchange, stream, chunked=False, length=length)
         except (ClientGone, UpstreamError):
@@ -624,3 +514,23 @@ class HopConnection(Link):
         self._front.connections.discard(self)
         self.abort()
         return True
+
+
+class HopSuccessor:
+    """A `Successor` for one listener."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known = heads.KnownHeads()
+
+    def __call__(
+        self,
+        front: Server,
+        listener: ListenerState,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        peer: str,
+    ) -> HopConnection:
+        """What serves a connection from here on."""
+        return HopConnection(front, listener, loop, transport, peer, self._known)

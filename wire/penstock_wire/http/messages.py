@@ -36,8 +36,8 @@ class Request:
         fresh: send it on a new connection.
         own: further fields, of this request alone, of one that is sent.
 
-    `shared` are the first of `headers`, where they are an object that many requests have: what is made of them
-    once holds for all of these. None = nobody knows.
+    `shared` are the first of `headers` of one that was received, where they are an object that many requests
+    have: what is made of them once holds for all of these. None = nobody knows.
     """
 
     __slots__ = (

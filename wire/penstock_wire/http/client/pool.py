@@ -16,7 +16,7 @@ import functools
 import ssl
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 from penstock_wire.addresses import join
 from penstock_wire.http import (
@@ -45,6 +45,30 @@ LOOK_SECONDS = 0.05
 """A connection that idled longer is asked whether its end has come: the loop may not have reported it yet."""
 
 
+class Watched(Protocol):
+    """A connection whose peer's signs of life are looked after.
+
+    Attributes:
+        key: host and port of the peer.
+        reusable: another request may be sent on it.
+        transport: the connection's transport.
+        where: host and port, for messages.
+    """
+
+    key: tuple[str, int]
+    reusable: bool
+    transport: asyncio.Transport
+    where: str
+
+    def fail(self, error: Exception) -> None:
+        """End what is under way, and the connection."""
+        ...
+
+    def end(self) -> None:
+        """Close now."""
+        ...
+
+
 class H1Upstream:
     """An `Upstream` on httptools.
 
@@ -71,7 +95,7 @@ class H1Upstream:
         self._tls = tls
         # By address, the one that was used last at the end.
         self._idle: dict[tuple[str, int], dict[Connection, None]] = {}
-        self._open: set[Connection] = set()
+        self._open: set[Watched] = set()
         self._retirements = 0
         self.on_idle_lost: Callable[[tuple[str, int]], None] | None = None
         """Called with the address when a server ends an idle connection: it may have ended itself."""
@@ -212,7 +236,7 @@ class H1Upstream:
             raise ConnectTimeout(f"cannot connect to {join(host, port)} within {seconds:.3f} s") from error
         except OSError as error:
             raise ConnectFailed(f"cannot connect to {join(host, port)}: {error}") from error
-        self._open.add(connection)
+        self.adopt(connection)
         # NB: it may be older than this turn, in which its server, or another one, was retired.
         connection.reusable = retirements == self._retirements
         if connected is not None:
@@ -221,10 +245,6 @@ class H1Upstream:
             except BaseException:  # whatever it is: nothing else has this connection
                 connection.end()
                 raise
-        if self._silence_seconds is not None:
-            peer_liveness.probe(connection.transport, self._silence_seconds)
-            if self._next_look is None:
-                self._next_look = asyncio.get_running_loop().call_later(LOOK_FOR_SILENCE_SECONDS, self._look)
         return connection, timeout - (time.monotonic() - started)
 
     def put(self, connection: Connection) -> None:
@@ -234,6 +254,18 @@ class H1Upstream:
         if idle is None:
             idle = self._idle[connection.key] = {}
         idle[connection] = None
+
+    def adopt(self, connection: Watched) -> None:
+        """Look after a connection's signs of life, and close it with all others."""
+        self._open.add(connection)
+        if self._silence_seconds is not None:
+            peer_liveness.probe(connection.transport, self._silence_seconds)
+            if self._next_look is None:
+                self._next_look = asyncio.get_running_loop().call_later(LOOK_FOR_SILENCE_SECONDS, self._look)
+
+    def disown(self, connection: Watched) -> None:
+        """An adopted connection has ended."""
+        self._open.discard(connection)
 
     def forget(self, lost: Connection) -> None:
         """See `connection.Pool`: a pod that is gone leaves nothing behind."""
@@ -246,7 +278,7 @@ class H1Upstream:
             if self.on_idle_lost is not None:
                 self.on_idle_lost(lost.key)
 
-    def silent(self, lost: Connection) -> None:
+    def silent(self, lost: Watched) -> None:
         """See `connection.Pool`: one silent connection stands for all, unless another has received since.
 
         NB: those that were used later would each wait for a silence of their own, one after another.
@@ -282,14 +314,14 @@ class H1Upstream:
         self._retirements += 1
         for connection in list(self._idle.pop(key, ())):
             connection.end()
-        for connection in self._open:
-            if connection.key == key:
-                connection.reusable = False
+        for each in self._open:
+            if each.key == key:
+                each.reusable = False
 
     async def close(self) -> None:
         """See `Upstream.close`."""
         if self._next_look is not None:
             self._next_look.cancel()
         self._idle.clear()
-        for connection in list(self._open):
-            connection.end()
+        for each in list(self._open):
+            each.end()

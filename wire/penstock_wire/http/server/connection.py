@@ -543,20 +543,6 @@ class H1Connection(AnswerSide):
                     self._unfinished()
                 return
 
-    def _hand_over(self, rest: bytes) -> None:
-        """Answer 101, and let another protocol of ours have the connection."""
-        front, listener, transport, name = self._front, self._listener, self._transport, self._successor
-        self._mode = DROP
-        self._parser = None  # it holds this connection
-        transport.write(heads.interim_head(101, ((b"connection", b"upgrade"), (b"upgrade", name))))
-        successor = listener.successors[name](front, listener, self._loop, transport, self._peer)
-        front.connections.discard(self)
-        front.connections.add(successor)
-        listener.replace(self, successor)
-        transport.set_protocol(successor)
-        if rest:
-            successor.data_received(rest)
-
     def _go_on_with_body(self, exchange: H1Exchange, left: int) -> bool:
         """Receive the body of a request whose `Upgrade` is ignored; False where nothing more is received."""
         self._behind_upgrade = None
@@ -608,14 +594,3 @@ class H1Connection(AnswerSide):
             self._refuse(
                 PenstockError(Reason.BAD_REQUEST, "expected the rest of the request in time", status=408)
             )
-
-    def close_if_idle(self) -> None:
-        """Close now unless a request is read or answered, or one is sure to come.
-
-        Closed with a request unread, a connection would be reset, and its client could not know whether the
-        request was executed. Who has just connected is about to send; the sweep ends those who do not.
-        """
-        if self._current is None and not self._line and self._phase == PLAIN and self._tunnel is None:
-            ending = self._transport.is_closing()
-            if not ending and not self._fresh and nothing_waits(self._transport):
-                self._transport.close()

@@ -1,0 +1,297 @@
+"""One request on a hop, as its client sees it: who waits for what of it, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Protocol
+
+from penstock_wire.headers import Headers
+from penstock_wire.hop.bodies import Allowance, BodySender
+from penstock_wire.http import (
+    AnswerUnreadable,
+    BodyReader,
+    ConnectionLost,
+    Done,
+    Opened,
+    Request,
+    Response,
+    UpstreamError,
+)
+from penstock_wire.http.client.answer import Answer, Body, Carrier
+from penstock_wire.http.client.connection import MAX_ANSWER_BYTES
+from penstock_wire.http.messages import Interim
+from penstock_wire.process import log
+
+
+class Line(Protocol):
+    """The connection, as its calls see it: `client.HopClient`."""
+
+    where: str
+
+    def expect_by(self, call: Call, deadline: float) -> None:
+        """Fail a call with a timeout at a time of the monotonic clock, unless it has another by then."""
+        ...
+
+    def give_up(self, call: Call, error: Exception) -> None:
+        """End a call: the server is to stop its work."""
+        ...
+
+
+class Call(Carrier):
+    """A request under way.
+
+    Args:
+        line: its connection.
+        loop: the running loop.
+        number: its number there.
+        request: what is sent.
+        timeout: seconds for the answer, or for its head.
+    """
+
+    def __init__(
+        self, line: Line, loop: asyncio.AbstractEventLoop, number: int, request: Request, timeout: float
+    ) -> None:
+        self.number = number
+        self.deadline = math.inf
+        self.answered = False  # the answer's head has come
+        self.allowance: Allowance | None = None  # of the answer, where it comes by pieces
+        self.sender: BodySender | None = None  # of the request, where it goes by pieces
+        self.done: Done | None = None
+        self.opened: Opened | None = None
+        self.whole_bytes = 0
+        self.waiter: asyncio.Future[Response] | None = None
+        self.opening: asyncio.Future[Answer] | None = None
+        self.idle_timeout = timeout
+        self.head_only = request.method == "HEAD"
+        self._line = line
+        self._loop = loop
+        self._timeout = timeout
+        self._interim: Interim | None = request.interim
+        self._pump: asyncio.Task[None] | None = None  # sends the request's stream
+        self._asking = False  # somebody waits for the next piece of the answer
+        self._body: Body | None = None
+        self._status = 0
+        self._headers: Headers = ()
+        self._length: int | None = None
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._unread = 0  # received since the last credit
+
+    # -- the request ----------------------------------------------------------------------------------------
+
+    def send_stream(self, sender: BodySender, stream: BodyReader, length: int | None) -> None:
+        """Send a body as it comes."""
+        self.sender = sender
+        self._pump = self._loop.create_task(self._send_stream(sender, stream, length))
+
+    async def _send_stream(self, sender: BodySender, stream: BodyReader, length: int | None) -> None:
+        left = length
+        where = self._line.where
+        try:
+            # Only the peer's time counts: the stream's source bounds its own.
+            self.deadline = math.inf
+            while piece := await stream.read():
+                if left is not None:
+                    left -= len(piece)
+                    if left < 0:
+                        raise UpstreamError(f"expected a body of {length} bytes, found more")
+                if not sender.feed(piece):
+                    self._their_turn()
+                    await sender.drained()
+                    self.deadline = math.inf
+            if left:
+                raise UpstreamError(f"expected a body of {length} bytes, found {left} less")
+            self._pump = None
+            sender.finish()
+            self._their_turn()
+        except asyncio.CancelledError:
+            if self._pump is not None:  # not by this process
+                self._pump = None
+                self._line.give_up(self, ConnectionLost(f"the body for {where} was given up"))
+            raise
+        except Exception as error:
+            self._pump = None
+            self._line.give_up(self, error)
+
+    def _their_turn(self) -> None:
+        """The request's stream has ended, or the peer takes no more of it: it is the peer that is late."""
+        if not self.answered:
+            self._line.expect_by(self, time.monotonic() + self._timeout)
+        elif self._asking:
+            self._line.expect_by(self, time.monotonic() + self.idle_timeout)
+
+    def stop_sending(self) -> None:
+        """The rest of the request's body is not wanted."""
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            pump.cancel()
+        sender, self.sender = self.sender, None
+        if sender is not None:
+            sender.stop()
+
+    # -- the answer -----------------------------------------------------------------------------------------
+
+    def interim(self, status: int, fields: Headers) -> None:
+        """An interim answer."""
+        if self._interim is not None and not self.answered:
+            try:
+                self._interim(status, fields)
+            except Exception as error:
+                log("interim answer failed", level="error", error=repr(error))
+
+    def whole(self, status: int, headers: Headers, body: bytes, length: int | None) -> None:
+        """The whole answer: give it to the caller."""
+        if self.sender is not None or self._pump is not None:
+            self.stop_sending()
+        self.answered = True
+        opening, self.opening = self.opening, None
+        if opening is not None:
+            if not opening.done():
+                read = Body(self)
+                read.feed(body)
+                read.finish()
+                opening.set_result(
+                    Answer(status, headers, len(body) if length is None and body else length, read)
+                )
+            return
+        answer = Response(status, headers, body)
+        if self.head_only:
+            answer.length = length
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None:
+            if not waiter.done():
+                waiter.set_result(answer)
+            return
+        self._hand_over(answer)
+
+    def begins(self, status: int, headers: Headers, length: int | None) -> None:
+        """The answer's head, whose body follows."""
+        self.answered = True
+        self._status, self._headers, self._length = status, headers, length
+        opened = self.opened
+        long = opened is not None and (length is None or length > self.whole_bytes)
+        if status >= 300 or not (long or self.opening is not None):
+            self.stop_sending()
+        if not long and self.opening is None:
+            return
+        self.deadline = math.inf
+        self._body = body = Body(self)
+        answer = Answer(status, headers, length, body)
+        opening, self.opening = self.opening, None
+        if opening is None:
+            self._hand_over(answer)
+        elif not opening.done():
+            opening.set_result(answer)
+
+    def piece(self, data: bytes, *, ended: bool) -> bool:
+        """A piece of the answer's body; whether that was all.
+
+        Raises:
+            ValueError: it is longer than was said, or than there is credit for.
+            AnswerUnreadable: it is too long to be collected, or shorter than was said.
+        """
+        allowance = self.allowance
+        if not self.answered or allowance is None:
+            raise ValueError("expected the head of an answer before its body")
+        size = len(data)
+        allowance.take(size)
+        self._size += size
+        length = self._length
+        if length is not None and (self._size > length or (ended and self._size < length)):
+            raise ValueError(f"expected an answer of {length} bytes, found {self._size}")
+        body = self._body
+        if body is not None:
+            self._unread += size
+            body.feed(data)
+            if ended:
+                self._body = None
+                self.stop_sending()
+                body.finish()
+            return ended
+        if size:
+            self._pieces.append(data)
+        if ended:
+            self.whole(self._status, self._headers, b"".join(self._pieces), None)
+            self._pieces = []
+        elif self._size > MAX_ANSWER_BYTES:
+            raise AnswerUnreadable(f"{self._line.where} answered more than {MAX_ANSWER_BYTES} bytes")
+        else:
+            allowance.give(size)
+        return ended
+
+    def _hand_over(self, answer: Response | Answer) -> None:
+        """Call back; what the callee does wrong is no other call's business."""
+        opened, self.opened = self.opened, None
+        done, self.done = self.done, None
+        try:
+            if opened is not None:
+                opened(answer)
+            elif done is not None and isinstance(answer, Response):
+                done(answer)
+        except Exception as error:
+            log("answer's callback failed", level="error", error=repr(error))
+
+    def fail(self, error: Exception) -> None:
+        """There will be no answer, or no end of it."""
+        self._interim = None
+        self._pieces = []
+        self.stop_sending()
+        body, self._body = self._body, None
+        if body is not None:
+            body.fail(error)
+        opening, self.opening = self.opening, None
+        if opening is not None and not opening.done():
+            opening.set_exception(error)
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+        done, opened = self.done, self.opened
+        self.done = self.opened = None
+        if done is not None or opened is not None:
+            # NB: not at once: a sender is not called back in the middle of its sending.
+            where = self._line.where
+            failure = error if isinstance(error, UpstreamError) else UpstreamError(f"{where}: {error}")
+            if done is not None:
+                self._loop.call_soon(done, failure)
+            elif opened is not None:
+                self._loop.call_soon(opened, failure)
+
+    def give_up(self) -> None:
+        """A `GiveUp`: no-op where the answer was given, be it its beginning."""
+        if self.done is not None or self.opened is not None:
+            self._line.give_up(self, ConnectionLost(f"the exchange with {self._line.where} was given up"))
+
+    def abandon(self) -> None:
+        """Nobody waits any more for what `send` or `open` returned."""
+        if self.waiter is not None or self.opening is not None:
+            self._line.give_up(self, ConnectionLost(f"the exchange with {self._line.where} was given up"))
+
+    # -- what its body asks for (`Carrier`) -----------------------------------------------------------------
+
+    def expect(self) -> None:
+        """See `Carrier.expect`."""
+        self._asking = True
+        # NB: while the request's stream has nothing to send, the peer may have nothing to answer.
+        if self._pump is None or (self.sender is not None and self.sender.is_stuck):
+            self._line.expect_by(self, time.monotonic() + self.idle_timeout)
+
+    def relax(self) -> None:
+        """See `Carrier.relax`."""
+        self._asking = False
+        self.deadline = math.inf
+
+    def pause_reading(self) -> None:
+        """See `Carrier.pause_reading`: no credit is given until enough is read."""
+
+    def resume_reading(self) -> None:
+        """See `Carrier.resume_reading`."""
+        if self.allowance is not None and self._unread:
+            unread, self._unread = self._unread, 0
+            self.allowance.give(unread)
+
+    def drop_body(self, body: Body) -> None:
+        """See `Carrier.drop_body`."""
+        if self._body is body:
+            self._line.give_up(self, ConnectionLost(f"the answer of {self._line.where} was given up"))

@@ -1,0 +1,405 @@
+"""A router's end of a hop: many calls under way on one connection.
+
+A connection that ends takes all its calls along, but for those that cannot have been executed: what had not
+left this process; what the server said in its goodbye that it had not taken; and, where a kernel resets the
+connection, the request that was sent last of all, since a kernel does so only with bytes unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Protocol
+
+from penstock_wire.addresses import join
+from penstock_wire.headers import Headers
+from penstock_wire.hop import frames, heads
+from penstock_wire.hop.bodies import Allowance, BodySender
+from penstock_wire.hop.call import Call
+from penstock_wire.hop.link import Link
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ConnectionLost,
+    Done,
+    Opened,
+    PeerSilent,
+    Request,
+    RequestUnread,
+    Response,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from penstock_wire.http.client.answer import Answer
+from penstock_wire.http.client.peer_liveness import is_silence, nothing_waits, was_reset
+from penstock_wire.http.client.pool import LOOK_SECONDS
+from penstock_wire.http.server.head import METHODS
+from penstock_wire.process import log
+from penstock_wire.timers import EarliestTimer
+
+_pack = frames.HEADER.pack
+_METHODS = frozenset(METHODS.values())
+_LOOK_AGAIN = 0.001
+"""Seconds between two looks at the deadlines, at least."""
+
+
+def _nothing() -> None:
+    """Nothing is to be done."""
+
+
+class HopPool(Protocol):
+    """Where a connection belongs."""
+
+    def leaves(self, connection: HopClient) -> None:
+        """A connection takes no further request."""
+        ...
+
+    def forget(self, connection: HopClient) -> None:
+        """A connection has ended."""
+        ...
+
+    def silent(self, connection: HopClient) -> None:
+        """A connection has ended because its peer's machine gave no sign of life."""
+        ...
+
+
+class HopClient(Link):
+    """One connection.
+
+    Args:
+        pool: where it belongs.
+        key: host and port of the peer.
+        loop: the running loop.
+        transport: the connection.
+    """
+
+    def __init__(
+        self,
+        pool: HopPool,
+        key: tuple[str, int],
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+    ) -> None:
+        super().__init__(loop, transport)
+        self.key = key
+        self.where = join(*key)
+        self.reusable = True
+        self.idle_since = time.monotonic()
+        self._pool = pool
+        self._calls: dict[int, Call] = {}
+        self._number = 0  # of the last request
+        self._flushed = 0  # the last one that was given to the transport
+        self._tail = 0  # the one whose end is the last of what was sent; 0 = none's
+        self._slots: list[heads.AnswerHead | None] = [None] * frames.SLOTS
+        self._sent = heads.SlotTable()
+        self._latest: Headers | None = None  # fields, target and method that were sent last
+        self._latest_target = ""
+        self._latest_method = ""
+        self._latest_slot = 0
+        self._timer = EarliestTimer(self._look, time.monotonic)
+
+    # -- requests out ---------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """A call is under way."""
+        return bool(self._calls)
+
+    def takes(self, request: Request) -> bool:
+        """Whether a request can be sent here now."""
+        if not self.reusable or self._paused or self.ended or request.fresh or request.upgrade:
+            return False
+        if len(self._calls) >= frames.MAX_REQUESTS or self._number >= frames.LAST_NUMBER - 1:
+            return False
+        if request.method not in _METHODS or self.transport.is_closing():
+            return False
+        # NB: the loop may not have reported the end of one that has idled.
+        return bool(self._calls) or (
+            time.monotonic() - self.idle_since < LOOK_SECONDS or nothing_waits(self.transport)
+        )
+
+    def begin(self, request: Request, timeout: float, done: Done) -> Call:
+        """Send a request; `done` is called once, with its whole answer or its failure, never from here."""
+        call = self._begin(request, timeout)
+        call.done = done
+        return call
+
+    def begin_open(self, request: Request, timeout: float, whole_bytes: int, opened: Opened) -> Call:
+        """As `begin`, but what is longer than `whole_bytes` is given when its head is there."""
+        call = self._begin(request, timeout)
+        call.whole_bytes = whole_bytes
+        call.opened = opened
+        return call
+
+    def wait(self, request: Request, timeout: float) -> tuple[Call, asyncio.Future[Response]]:
+        """Send a request; the future gets its whole answer or its failure."""
+        call = self._begin(request, timeout)
+        call.waiter = waiter = self._loop.create_future()
+        return call, waiter
+
+    def open(self, request: Request, timeout: float, idle: float) -> tuple[Call, asyncio.Future[Answer]]:
+        """Send a request and its stream; the future gets the answer's beginning or the failure."""
+        call = self._begin(request, timeout)
+        call.idle_timeout = idle
+        call.opening = opening = self._loop.create_future()
+        return call, opening
+
+    def _begin(self, request: Request, timeout: float) -> Call:
+        shared, own = request.headers, request.own
+        if not own:
+            shared, own = heads.split(shared)
+        try:
+            lines = heads.write_lines(own)
+            if len(lines) > frames.MAX_OWN:
+                raise ValueError(f"at most {frames.MAX_OWN} bytes of fields of its own")
+            slot = self._slot(request.method, request.target, shared)
+        except ValueError as error:
+            raise UpstreamError(f"the request for {self.where} cannot be sent: {error}") from error
+        body = request.body
+        self._number = number = self._number + 1
+        call = Call(self, self._loop, number, request, timeout)
+        self._calls[number] = call
+        size = len(lines)
+        stream = request.stream
+        if stream is None and len(body) <= frames.PIECE_BYTES:
+            self.send(_pack(size + len(body), number, size, frames.REQUEST, frames.END, slot) + lines + body)
+            self._tail = number
+        else:
+            length = len(body) if stream is None else request.length
+            said = b"" if length is None else frames.LONG.pack(length)
+            flags = 0 if length is None else frames.LENGTH
+            self.send(_pack(size + len(said), number, size, frames.REQUEST, flags, slot) + said + lines)
+            sender = BodySender(self, number, _nothing)
+            if stream is None:
+                call.sender = sender
+                sender.finish(body)
+            else:
+                call.send_stream(sender, stream, length)
+        call.deadline = deadline = time.monotonic() + timeout
+        self._timer.ring_at(deadline)
+        return call
+
+    def _slot(self, method: str, target: str, fields: Headers) -> int:
+        if fields is self._latest and target == self._latest_target and method == self._latest_method:
+            return self._latest_slot
+        key = (method, target, fields)
+        slot = self._sent.find(key)
+        if slot < 0:
+            block = heads.write_request(method, target, fields, self.where)
+            if len(block) > frames.MAX_PAYLOAD:
+                raise ValueError(f"expected a head of at most {frames.MAX_PAYLOAD} bytes")
+            slot = self._sent.put(key, len(block))
+            self.send(frames.frame(frames.HEAD, 0, block, slot=slot))
+        self._latest, self._latest_target, self._latest_method = fields, target, method
+        self._latest_slot = slot
+        return slot
+
+    def send(self, data: bytes) -> None:
+        """See `Outlet.send`."""
+        self._tail = 0
+        super().send(data)
+
+    def _flush(self) -> None:
+        self._flushed = self._number
+        super()._flush()
+
+    # -- answers in -----------------------------------------------------------------------------------------
+
+    def frame_received(
+        self, kind: int, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int
+    ) -> None:
+        """See `Link.frame_received`."""
+        if kind == frames.ANSWER:
+            self._answered(flags, slot, number, own, data, start, end)
+        elif kind == frames.HEAD:
+            if slot >= frames.SLOTS or (slot and end - start > frames.SLOT_BYTES):
+                raise ValueError(f"expected a head in one of {frames.SLOTS} slots, found {slot}")
+            self._slots[slot] = heads.read_answer(data[start:end])
+        elif kind == frames.GOODBYE:
+            last = frames.read_number(data[start:end])
+            why = data[start + frames.NUMBER.size : end].decode("utf-8", "replace")
+            self._leave(last, why)
+        elif kind in (frames.BODY, frames.CREDIT, frames.CANCEL, frames.INTERIM):
+            call = self._calls.get(number)
+            if call is not None:
+                self._for_call(call, kind, flags, data[start:end])
+            elif not 0 < number <= self._number:
+                raise ValueError(f"expected a number up to {self._number}, found {number}")
+        else:
+            raise ValueError(f"expected a server's frame, found kind {kind}")
+
+    def _answered(
+        self, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int
+    ) -> None:
+        head = self._slots[slot] if slot < frames.SLOTS else None
+        if head is None:
+            raise ValueError(f"expected a slot with a head, found {slot}")
+        length: int | None = None
+        if flags & frames.LENGTH:
+            length = frames.read_length(data, start, end)
+            start += frames.LONG.size
+        body = start + own
+        if body > end:
+            raise ValueError("expected own fields within their frame")
+        headers = head.fields
+        if own:
+            headers = (*headers, *heads.end_to_end(heads.read_lines(data[start:body])))
+        call = self._calls.get(number)
+        if call is None:  # it was given up
+            if not 0 < number <= self._number:
+                raise ValueError(f"expected a number up to {self._number}, found {number}")
+        elif call.answered:
+            raise ValueError(f"expected one answer to request {number}, found another")
+        elif flags & frames.END:
+            del self._calls[number]
+            call.deadline = math.inf
+            self._rest()
+            call.whole(head.status, headers, data[body:end], length)
+        elif body < end:
+            raise ValueError("expected a body behind an answer's head only where it is whole")
+        else:
+            call.allowance = Allowance(self, number)
+            call.begins(head.status, headers, length)
+
+    def _for_call(self, call: Call, kind: int, flags: int, payload: bytes) -> None:
+        if kind == frames.BODY:
+            try:
+                ended = call.piece(payload, ended=bool(flags & frames.END))
+            except AnswerUnreadable as error:
+                self.give_up(call, error)
+                return
+            if ended:
+                del self._calls[call.number]
+                call.deadline = math.inf
+                self._rest()
+        elif kind == frames.CREDIT:
+            if call.sender is not None:
+                call.sender.add(frames.read_number(payload))
+        elif kind == frames.CANCEL:
+            del self._calls[call.number]
+            self._rest()
+            call.fail(ConnectionLost(f"the answer of {self.where} ended before its end"))
+        else:
+            if len(payload) < frames.STATUS.size:
+                raise ValueError("expected the status of an interim answer")
+            status = int(frames.STATUS.unpack_from(payload)[0])
+            if not 102 <= status <= 199:
+                raise ValueError(f"expected an interim answer, found {status}")
+            fields = heads.end_to_end(heads.read_lines(payload[frames.STATUS.size :]))
+            call.interim(status, fields)
+
+    def give_up(self, call: Call, error: Exception) -> None:
+        """See `Line.give_up`."""
+        if self._calls.pop(call.number, None) is None:
+            return
+        if not self.transport.is_closing():
+            self.send(frames.frame(frames.CANCEL, call.number))
+        call.deadline = math.inf
+        self._rest()
+        call.fail(error)
+
+    # -- time -----------------------------------------------------------------------------------------------
+
+    def expect_by(self, call: Call, deadline: float) -> None:
+        """See `Line.expect_by`."""
+        if call.number in self._calls:
+            call.deadline = deadline
+            self._timer.ring_at(deadline)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        earliest = math.inf
+        for call in list(self._calls.values()):
+            deadline = call.deadline
+            if deadline <= now:
+                what = "nothing more" if call.answered else "no answer"
+                self.give_up(call, UpstreamTimeout(f"{what} of {self.where} in time"))
+            elif deadline < earliest:
+                earliest = deadline
+        if earliest != math.inf:
+            self._timer.ring_at(max(earliest, now + _LOOK_AGAIN))
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def _rest(self) -> None:
+        """A call is over."""
+        if not self._calls:
+            self.idle_since = time.monotonic()
+            if not self.reusable:
+                self._close()
+
+    def _close(self) -> None:
+        self.ended = True
+        if not self.transport.is_closing():
+            self._flush()
+            self.transport.close()
+
+    def _leave(self, last: int, why: str) -> None:
+        """The server takes nothing beyond a number."""
+        self.reusable = False
+        self._pool.leaves(self)
+        if why:
+            log("a hop's server ended it", level="warning", server=self.where, error=why)
+        for call in [call for number, call in self._calls.items() if number > last]:
+            del self._calls[call.number]
+            call.fail(RequestUnread(f"{self.where} ended the connection before it had read the request"))
+        self._rest()
+
+    def retire(self) -> None:
+        """Send nothing more here."""
+        self.reusable = False
+        self._rest()
+
+    def broken(self, why: str) -> None:
+        """See `Link.broken`."""
+        log("a hop's server does not keep to the protocol", level="warning", server=self.where, error=why)
+        self.send(frames.goodbye(0, why))
+        self._flush()
+        self.fail(AnswerUnreadable(f"{self.where} does not keep to {frames.PROTOCOL.decode()}: {why}"))
+
+    def end(self) -> None:
+        """Close now; calls under way fail."""
+        self.fail(ConnectionLost(f"the connection to {self.where} was closed here"))
+
+    def fail(self, error: Exception, unread: int = 0) -> None:
+        """End the connection; its calls fail with an error, but for those that were not executed.
+
+        Args:
+            error: why.
+            unread: the number of one that was surely not read.
+        """
+        self.ended = True
+        self.reusable = False
+        flushed = self._flushed
+        calls, self._calls = self._calls, {}
+        for number, call in calls.items():
+            call.deadline = math.inf
+            if number > flushed or number == unread:
+                why = f"{self.where} closed the connection before it had read the request"
+                call.fail(RequestUnread(why))
+            else:
+                call.fail(error)
+        self._timer.cancel()
+        if isinstance(error, AnswerUnreadable):
+            self.transport.close()  # it gets the word why
+        else:
+            self.transport.abort()
+
+    def eof_received(self) -> bool:
+        """See `asyncio.Protocol`."""
+        self._lost(reset=was_reset(self.transport))
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._pool.forget(self)
+        if is_silence(error):
+            self.fail(PeerSilent(f"{self.where} gave no sign of life before a complete answer: {error}"))
+            self._pool.silent(self)
+        else:
+            self._lost(reset=isinstance(error, (ConnectionResetError, BrokenPipeError)))
+
+    def _lost(self, *, reset: bool) -> None:
+        tail = self._calls.get(self._tail)
+        unread = self._tail if reset and tail is not None and not tail.answered else 0
+        self.fail(ConnectionLost(f"the connection to {self.where} ended before a complete answer"), unread)
