@@ -143,7 +143,7 @@ class Keys:
         return read
 
     def read_of(self, request: Request) -> RequestFields:
-        """As `read`, of all of a request's fields; what it shares with others is sorted once for all of them."""
+        """As `read`, of all of a request's fields; those that it shares are sorted once for all who do."""
         shared = request.shared
         if shared is None:
             return self.read(request.headers)
