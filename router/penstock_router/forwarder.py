@@ -158,8 +158,8 @@ class Forwarder:
         except PenstockError as error:
             self._answer_error(proxied, error)
             return True
-        except UpstreamError as error:
-            self._answer_error(proxied, PenstockError(Reason.BAD_REQUEST, str(error)))
+        except UpstreamError as unsendable:
+            self._answer_error(proxied, PenstockError(Reason.BAD_REQUEST, str(unsendable)))
             return True
         if give_up is None:
             proxied.deadline = None
@@ -178,8 +178,8 @@ class Forwarder:
             self._judge(proxied, pod, answer)
         except PenstockError as error:
             self._answer_error(proxied, error)
-        except Exception as error:  # whatever it was, the client gets an answer
-            self._broken(proxied, error)
+        except Exception as unforeseen:  # whatever it was, the client gets an answer
+            self._broken(proxied, unforeseen)
 
     def _judge(
         self, proxied: ProxiedRequest, pod: Pod, answer: Response | UpstreamAnswer | UpstreamError
