@@ -95,15 +95,17 @@ MODULES: dict[str, Sequence[str]] = {
     ),
     "penstock_router": (
         "attempts",
+        "endpoints",
         "forwarder",
         "header_policy",
+        "hold_queue",
         "load_balancing",
         "metrics",
         "pods",
     ),
 }
 """What is compiled. Not: what runs once a connection or less often, whose coroutines use `async with`
-(`http.server.server`, `http.server.streams`, `http.client.pool`, the router's `endpoints` and `proxy`);
+(`http.server.server`, `http.server.streams`, `http.client.pool`, the router's `proxy`);
 `http` and `errors`, which are Protocols and exceptions; `queue.lazy_heap`, which is generic."""
 UNABLE = 3
 """Exit code where nothing can be compiled here."""
