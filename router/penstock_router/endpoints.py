@@ -13,6 +13,7 @@ from penstock_router.load_balancing import WeightedSelector
 from penstock_router.metrics import Series
 from penstock_router.pods import Pod, Pods
 from penstock_wire import contract
+from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.control.report import BackendTotals
 from penstock_wire.control.router_settings import Endpoint
@@ -32,6 +33,7 @@ def no_such_endpoint(name: str) -> PenstockError:
     return PenstockError(Reason.NO_ROUTE, f"endpoint {name} does not exist any more")
 
 
+@mypyc_attr(native_class=False)
 class HoldOver(PenstockError):
     """A request cannot be held, since there is no room or no time, or its time in the hold is over."""
 
@@ -333,19 +335,23 @@ class EndpointState:
             self._on_held()
         self._let_go(waiter.backend)
         permit: Permit | None = None
+        # NB: no `asyncio.timeout`: mypyc leaves what it raises behind as the exception being handled.
+        timer = asyncio.get_running_loop().call_at(until, self._time_is_over, waiter, by_client)
         try:
-            async with asyncio.timeout_at(until):
-                permit = await waiter.future
-        except TimeoutError:
-            raise self._too_long(waiter, by_client=by_client) from None
+            permit = await waiter.future
         finally:
-            # Time may be over, or the client gone, in the same turn of the loop that let it go.
+            timer.cancel()
+            # Its client may go in the same turn of the loop that let it go.
             if permit is None:
                 if not self.held.leave(waiter):
                     self._take_back(waiter.future)
                 if waiter.backend is not None:
                     self._forget_idle_window(waiter.backend)
         return permit
+
+    def _time_is_over(self, waiter: Waiter, by_client: bool) -> None:  # noqa: FBT001 - the loop calls it
+        if not waiter.future.done():
+            waiter.future.set_exception(self._too_long(waiter, by_client=by_client))
 
     def _join(self, waiter: Waiter) -> None:
         self.held.join(waiter)

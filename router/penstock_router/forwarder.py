@@ -26,7 +26,7 @@ from penstock_router.proxy import FirstTry, Proxy
 from penstock_router.response_body import WHOLE_BYTES
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
-from penstock_wire.headers import get
+from penstock_wire.headers import Headers, get
 from penstock_wire.http import (
     ConnectFailed,
     Exchange,
@@ -43,6 +43,7 @@ from penstock_wire.request_ids import RequestIds
 if TYPE_CHECKING:
     from penstock_router.endpoints import EndpointState
 
+MAX_KNOWN = 256
 CLIENT_GONE = 499
 """The status under which a request whose client left is counted."""
 _CLOSED = "expected another path, found one that is a model's and its sidecar's own"
@@ -80,6 +81,7 @@ class Forwarder:
         self._ids = RequestIds()
         self._sequence = 0
         self._fields = AnswerFields(())  # of the last answer
+        self._outwards: dict[Headers, Headers] = {}  # fields of answers: a front sends those it knows cheaper
 
     def begin(self, state: EndpointState, exchange: Exchange, route: bytes = b"") -> None:
         """Take a request of an endpoint.
@@ -158,8 +160,8 @@ class Forwarder:
         except PenstockError as error:
             self._answer_error(proxied, error)
             return True
-        except UpstreamError as error:
-            self._answer_error(proxied, PenstockError(Reason.BAD_REQUEST, str(error)))
+        except UpstreamError as unsendable:
+            self._answer_error(proxied, PenstockError(Reason.BAD_REQUEST, str(unsendable)))
             return True
         if give_up is None:
             proxied.deadline = None
@@ -178,8 +180,8 @@ class Forwarder:
             self._judge(proxied, pod, answer)
         except PenstockError as error:
             self._answer_error(proxied, error)
-        except Exception as error:  # whatever it was, the client gets an answer
-            self._broken(proxied, error)
+        except Exception as unforeseen:  # whatever it was, the client gets an answer
+            self._broken(proxied, unforeseen)
 
     def _judge(
         self, proxied: ProxiedRequest, pod: Pod, answer: Response | UpstreamAnswer | UpstreamError
@@ -196,6 +198,7 @@ class Forwarder:
             fields = self._fields
             if fields.headers is not answer.headers:
                 fields = self._fields = AnswerFields(answer.headers)
+                fields.outward = self._known(fields.outward)
             whole = answer if isinstance(answer, Response) else self._stream(proxied, pod, answer, fields)
             if isinstance(answer, Response):
                 pod.ends()
@@ -206,6 +209,15 @@ class Forwarder:
                 self._answer(proxied, whole, fields)
                 return
         self._in_task(proxied, FirstTry(pod, refused))
+
+    def _known(self, headers: Headers) -> Headers:
+        """The same fields, the very same object for each answer that has them."""
+        known = self._outwards.get(headers)
+        if known is None:
+            if len(self._outwards) >= MAX_KNOWN:
+                self._outwards.clear()
+            known = self._outwards[headers] = headers
+        return known
 
     def _stream(
         self, proxied: ProxiedRequest, pod: Pod, answer: UpstreamAnswer, fields: AnswerFields

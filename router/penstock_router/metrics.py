@@ -26,13 +26,24 @@ class Series:
         backend: the backend; empty for requests that none was asked for.
     """
 
-    __slots__ = ("answers", "backend", "buckets", "endpoint", "retries", "seconds")
+    __slots__ = (
+        "_answers",
+        "_last",
+        "_reason",
+        "_status",
+        "backend",
+        "buckets",
+        "endpoint",
+        "retries",
+        "seconds",
+    )
 
     def __init__(self, endpoint: str, backend: str) -> None:
         self.endpoint = endpoint
         self.backend = backend
-        self.answers: dict[tuple[int, str], int] = {}
-        """How many, by status (499: the client left before) and reason."""
+        self._answers: dict[tuple[int, str], list[int]] = {}
+        self._status, self._reason = 0, ""
+        self._last: list[int] | None = None  # of these
         self.buckets = [0] * (len(BUCKETS) + 1)
         """How many took so long, by upper bound; the last without one."""
         self.seconds = 0.0
@@ -42,10 +53,17 @@ class Series:
 
     def answered(self, status: int, reason: str, seconds: float) -> None:
         """Count a request."""
-        key = (status, reason)
-        self.answers[key] = self.answers.get(key, 0) + 1
+        if self._last is None or status != self._status or reason != self._reason:
+            self._status, self._reason = status, reason
+            self._last = self._answers.setdefault((status, reason), [0])
+        self._last[0] += 1
         self.buckets[bisect_left(BUCKETS, seconds)] += 1
         self.seconds += seconds
+
+    @property
+    def answers(self) -> dict[tuple[int, str], int]:
+        """How many, by status (499: the client left before) and reason."""
+        return {key: count for key, (count,) in list(self._answers.items())}
 
     def totals(self) -> BackendTotals:
         """As the report has them."""
@@ -105,7 +123,7 @@ class Metrics:
             labels=["endpoint", "backend"],
         )
         for series in list(self._series.values()):
-            for (status, reason), count in list(series.answers.items()):
+            for (status, reason), count in series.answers.items():
                 requests.add_metric([series.endpoint, series.backend, str(status), reason], count)
             if series.endpoint:
                 below, buckets = 0, []

@@ -51,6 +51,9 @@ JOIN_BYTES = 64 * 1024
 """Smaller request bodies are sent in one write with their head."""
 
 _IDLE, _HEAD, _BODY, _TUNNEL = range(4)
+_COMMON = b"HTTP/1.1 2"
+_NAME_NO_FIELD = frozenset({b"close", b"keep-alive", b"Keep-Alive", b"upgrade", b"Upgrade"})
+"""Values of `Connection` that name none of an answer's end-to-end fields."""
 
 
 class Pool(Protocol):
@@ -106,7 +109,9 @@ class Connection(Carrier):
         self._pump: asyncio.Task[None] | None = None  # sends the request's stream
         self._asking = False  # somebody waits for the next piece of the answer
         self._fields: list[tuple[bytes, bytes]] = []
+        self._framing: list[tuple[bytes, bytes]] = []  # those that concern this connection
         self._in_head = True
+        self._is_common = False  # its first bytes say HTTP/1.1
         self._pieces: list[bytes] = []
         self._body_bytes = 0
         self._bytes_since_progress = 0  # received since the last final head or piece of a body
@@ -264,7 +269,7 @@ class Connection(Carrier):
             failure = error if isinstance(error, UpstreamError) else UpstreamError(f"{self.where}: {error}")
             self._loop.call_soon(done, self._answer if isinstance(self._answer, Response) else failure)
             self._answer = None
-        self._fields, self._pieces = [], []
+        self._fields, self._framing, self._pieces = [], [], []
         self.transport.abort()
 
     # -- time -----------------------------------------------------------------------------------------------
@@ -389,6 +394,8 @@ class Connection(Carrier):
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
+        if not self._bytes_since_progress and self._state == _HEAD:
+            self._is_common = data.startswith(_COMMON)
         self._bytes_since_progress += len(data)
         try:
             self._parser.feed_data(data)
@@ -425,14 +432,19 @@ class Connection(Carrier):
         """See httptools."""
         if self._over:
             self.reusable = False  # more than was asked for
-        self._fields = []
+        self._fields, self._framing = [], []
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools."""
         if self._in_head:  # trailers are read and dropped
+            name = name.lower()
             # NB: the parser has skipped what is before a value, not what is behind it.
-            self._fields.append((name.lower(), value.strip(b" \t")))
+            field = (name, value.strip(b" \t"))
+            if name in PER_CONNECTION:
+                self._framing.append(field)
+            else:
+                self._fields.append(field)
 
     def on_headers_complete(self) -> None:
         """See httptools."""
@@ -444,14 +456,17 @@ class Connection(Carrier):
         if not 100 <= status <= 599:
             raise AnswerUnreadable(f"{self.where}: expected a status from 100 to 599, found {status}")
         if status < 200:
-            if status == 101 and not (parser.should_upgrade() and self._asked_for(self._fields)):
+            if status == 101 and not (parser.should_upgrade() and self._asked_for(self._framing)):
                 raise AnswerUnreadable(f"{self.where} switched protocols, which was not asked for")
             if status > 101 and self._interim is not None:
                 self._interim(status, self._end_to_end())
             return
-        version = parser.get_http_version()
-        if version not in ("1.1", "1.0"):
-            raise AnswerUnreadable(f"{self.where}: expected HTTP/1.1, found {version}")
+        old = False
+        if not self._is_common:
+            version = parser.get_http_version()
+            old = version == "1.0"
+            if not old and version != "1.1":
+                raise AnswerUnreadable(f"{self.where}: expected HTTP/1.1, found {version}")
         self._state = _BODY
         self._status = status
         self._bytes_since_progress = 0
@@ -460,12 +475,12 @@ class Connection(Carrier):
             self._stop_sending()
         length: int | None = None
         chunked = False
-        for name, value in self._fields:
+        for name, value in self._framing:
             if name == b"content-length":
                 length = int(value)
             elif name == b"transfer-encoding":
                 # NB: once, and not in HTTP/1.0, which has none: another reader would see another body.
-                if chunked or version == "1.0" or value.lower() != b"chunked":
+                if chunked or old or value.lower() != b"chunked":
                     raise AnswerUnreadable(f"{self.where}: expected transfer-encoding chunked, found another")
                 chunked = True
         if not parser.should_keep_alive():
@@ -567,7 +582,7 @@ class Connection(Carrier):
         self._kept = True
         self._interim = None
         self._state = _IDLE
-        self._fields, self._pieces = [], []  # an idle connection keeps no answer
+        self._fields, self._framing, self._pieces = [], [], []  # an idle connection keeps no answer
         if self.reusable:
             self.resume_reading()
             self._pool.put(self)
@@ -585,7 +600,7 @@ class Connection(Carrier):
         body = self._body = Body(self)
         if rest:
             body.feed(rest)
-        upgrade = next((value for name, value in self._fields if name == b"upgrade"), self._upgrade)
+        upgrade = next((value for name, value in self._framing if name == b"upgrade"), self._upgrade)
         headers = (*self._end_to_end(), (b"connection", b"upgrade"), (b"upgrade", upgrade))
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
@@ -594,7 +609,7 @@ class Connection(Carrier):
             waiter.set_result(answer)
 
     def _end_to_end(self) -> Headers:
-        fields = tuple(self._fields)
-        if any(name == b"connection" for name, _ in fields):
-            return end_to_end(fields)
-        return tuple([field for field in fields if field[0] not in PER_CONNECTION])
+        for name, value in self._framing:
+            if name == b"connection" and value not in _NAME_NO_FIELD:
+                return end_to_end((*self._framing, *self._fields))
+        return tuple(self._fields)

@@ -61,12 +61,10 @@ def encode_head(request: Request, where: str) -> bytes:
             if len(_known) >= _MAX_KNOWN:
                 _known.clear()
             _known[id(request.headers)] = known
-        lines = [known.lines]
-        for name, value in request.own:
-            line = b"%b: %b\r\n" % (name, value)
-            if line.count(b"\r") != 1 or line.count(b"\n") != 1 or b"\0" in line:
-                raise _unlike_a_line(where)
-            lines.append(line)
+        own = b"".join([b"%b: %b\r\n" % field for field in request.own])
+        if not own.count(b"\r") == own.count(b"\n") == len(request.own) or b"\0" in own:
+            raise _unlike_a_line(where)
+        lines = [known.lines, own]
     if request.stream is not None:
         if request.length is None:
             lines.append(b"transfer-encoding: chunked\r\n")
