@@ -37,9 +37,9 @@ class Totals:
     codes: Counter[str] = dataclasses.field(default_factory=Counter)
     retries: int = 0
 
-    def report(self) -> BackendTotals:
-        """As the report has them."""
-        return BackendTotals(requests=self.requests, codes=dict(self.codes), retries=self.retries)
+    def report(self, held: int) -> BackendTotals:
+        """As the report has them, with those that are held now."""
+        return BackendTotals(requests=self.requests, codes=dict(self.codes), retries=self.retries, held=held)
 
 
 class EndpointState:
@@ -228,6 +228,12 @@ class EndpointState:
         """
         in_time = self._clock() < arrived + self.settings.cold_start.timeout_ms / 1000
         return in_time and (size is None or self._has_room(size))
+
+    def report(self) -> dict[str, BackendTotals]:
+        """What is reported of its backends: of those that got a request, or for which one is held."""
+        held = self.held_by_backend()
+        names = self.totals.keys() | {name for name in held if name}
+        return {name: self.totals.get(name, Totals()).report(held.get(name, 0)) for name in sorted(names)}
 
     def held_by_backend(self) -> dict[str, int]:
         """How many requests are held, by backend; "" where the endpoint has none."""
