@@ -89,6 +89,9 @@ class Process:
             access=AccessLog(arguments.access_log),
             processor_wait=ProcessorWait().share,
         )
+        pods = self._router.pods
+        self._upstream.on_room, self._upstream.on_recalled = pods.told_room, pods.told_recalled
+        pods.recall = self._upstream.recall
         api = ApiServer.in_cluster(
             url=arguments.kube_api,
             account=arguments.service_account,

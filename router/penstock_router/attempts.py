@@ -62,6 +62,11 @@ class Unexecuted:
         return self.answer is not None and self.reason != Reason.DRAINING.value
 
     @property
+    def is_moved(self) -> bool:
+        """The pod has handed the request back, since another one would begin it at once."""
+        return self.answer is not None and self.reason == Reason.MOVED.value
+
+    @property
     def is_for_room(self) -> bool:
         """The pod's queue is full: it, or another, may have room in a moment."""
         return self.answer is not None and self.reason == Reason.QUEUE_FULL.value

@@ -208,6 +208,10 @@ class Forwarder:
                     self._pods.freed(proxied.backend, pod)
                 self._answer(proxied, whole, fields)
                 return
+        if refused.is_moved and self._send(proxied, proxied.backend):
+            proxied.state.series(proxied.backend).retries += 1
+            self._metrics.retried(refused.reason)
+            return
         self._in_task(proxied, FirstTry(pod, refused))
 
     def _known(self, headers: Headers) -> Headers:

@@ -32,6 +32,10 @@ SILENT_FAILURES = 5
 """A pod whose node seems lost is avoided as if so many connections had failed: 6.4 s at first."""
 
 
+RECALL_SECONDS = 0.1
+"""A pod that was asked for requests back and has not answered for so long is not waited for."""
+
+
 TakeRoom = Callable[[str, "Pod"], bool]
 """Sends the first request that waits for a backend to one of its pods; returns whether one waits."""
 
@@ -52,12 +56,14 @@ class Pod:
         "_told_at",
         "address",
         "borne",
+        "free",
         "full_until",
         "in_flight",
         "refusing_until",
         "since",
         "try_at",
         "unreachable",
+        "waiting",
     )
 
     def __init__(self, address: Address, since: float = -math.inf) -> None:
@@ -65,6 +71,10 @@ class Pod:
         self.since = since
         self.in_flight = 0
         """Requests of this router that it has and did not answer."""
+        self.free = -1
+        """Items that would begin there at once, by its own word and what was sent since; -1: it does not say."""
+        self.waiting = 0
+        """Items that wait there to begin, by its own word."""
         self.borne = 0
         """Of these, so many it had when the last try to connect to it failed."""
         self.refusing_until = 0.0
@@ -84,6 +94,8 @@ class Pod:
     def begins(self) -> None:
         """A request goes to it."""
         self.in_flight += 1
+        if self.free > 0:
+            self.free -= 1
 
     def ends(self) -> None:
         """A request is over, its answer's body included."""
@@ -137,11 +149,20 @@ class Pod:
         """
         fresh = max(0.0, 1 - (now - self._told_at) / QUEUE_FRESH_SECONDS)
         avoid = now < self._avoid_until or (self._failures and self.in_flight > self._before)
-        load = self.in_flight + self._told * fresh + 1
-        age = now - self.since
-        if age < SLOW_START_SECONDS:
-            load /= max(SLOW_START_SHARE, age / SLOW_START_SECONDS)
+        load = (self.in_flight + self._told * fresh + 1) / self.share(now)
         return (1 if avoid else 0, load)
+
+    def share(self, now: float) -> float:
+        """Of what one of the others gets; less than 1 while it is new."""
+        age = now - self.since
+        return 1.0 if age >= SLOW_START_SECONDS else max(SLOW_START_SHARE, age / SLOW_START_SECONDS)
+
+    def begins_at_once(self, now: float) -> bool:
+        """Whether a request would begin there at once, and the pod is not to be spared."""
+        if self.free <= 0 or self._failures or now < self.refusing_until or now < self.full_until:
+            return False
+        share = self.share(now)
+        return share == 1.0 or self.in_flight < 1 or self.free * share >= 1
 
 
 class Pods:
@@ -167,6 +188,12 @@ class Pods:
         self._some_full_until = 0.0  # the latest `full_until`
         self._some_refusing_until = 0.0  # likewise
         self._waiting: dict[str, dict[TakeRoom, None]] = {}  # by backend, who is asked next first
+        self._by_address: dict[tuple[str, int], tuple[str, Pod]] = {}
+        # By backend, pods with room by their own word, the one that gets the next request first.
+        self._free: dict[str, dict[Pod, None]] = {}
+        self._recalls: dict[str, float] = {}  # by backend, until when an answer is waited for
+        self.recall: Callable[[str, int, int], bool] = lambda host, port, count: False
+        """Asks a pod for requests back that have not begun; see `HopUpstream.recall`."""
 
     def set_slices(self, backends: Mapping[str, tuple[Address, ...]]) -> None:
         """Take what the EndpointSlices say now, whole."""
@@ -225,6 +252,8 @@ class Pods:
         if not pods:
             return None
         now = self._clock()
+        if backend in self._free and (free := self._next_free(backend, pods, now)) is not None:
+            return free
         if now < self._some_full_until:
             pods = [pod for pod in pods if now >= pod.full_until and not pod.unreachable] or pods
         if len(pods) == 1:
@@ -270,14 +299,88 @@ class Pods:
 
     def freed(self, backend: str, pod: Pod) -> None:
         """A request that the pod had is over: the next one that waits for room gets its place."""
+        if not self._offer(backend, pod):
+            pod.full_until = 0.0
+
+    def _offer(self, backend: str, pod: Pod) -> bool:
+        """Offer a pod's room to those who wait for it; whether one takes it."""
         waiting = self._waiting.get(backend)
         if waiting and pod in self.available(backend):
             for take in tuple(waiting):
                 del waiting[take]
                 if take(backend, pod):
                     waiting[take] = None
-                    return
-        pod.full_until = 0.0
+                    return True
+        return False
+
+    def _next_free(self, backend: str, pods: Sequence[Pod], now: float) -> Pod | None:
+        """One of some pods at which a request would begin at once, each in turn; None where there is none."""
+        free = self._free[backend]
+        for pod in list(free):
+            if pod.free <= 0:
+                del free[pod]
+            elif pod.begins_at_once(now) and pod in pods:
+                del free[pod]
+                free[pod] = None
+                return pod
+        if not free:
+            del self._free[backend]
+        return None
+
+    def told_room(self, address: tuple[str, int], free: int, waiting: int) -> None:
+        """A pod says how much room it has: what waits, here or at another pod, goes there.
+
+        Args:
+            address: its host and port.
+            free: items that would begin there at once; -1 where it does not say any more.
+            waiting: items that wait there.
+        """
+        found = self._by_address.get(address)
+        if found is None:
+            return
+        backend, pod = found
+        pod.free, pod.waiting = free, waiting
+        if free > 0:
+            self._free.setdefault(backend, {})[pod] = None
+            self._fill(backend, pod)
+        elif waiting and backend in self._free:
+            self._relieve(backend)
+
+    def told_recalled(self, address: tuple[str, int], _: int) -> None:
+        """A pod has handed back what it was asked for, if it had any of it.
+
+        Args:
+            address: its host and port.
+        """
+        found = self._by_address.get(address)
+        if found is not None:
+            backend, pod = found
+            pod.waiting = 0  # until it says what is left
+            self._recalls.pop(backend, None)
+
+    def _fill(self, backend: str, pod: Pod) -> None:
+        """Give a pod with room what waits here, else what waits to begin at another pod."""
+        for _ in range(pod.free):
+            waiting = self._waiting.get(backend)
+            if not waiting or not self._offer(backend, pod):
+                break
+        else:
+            return
+        self._relieve(backend)
+
+    def _relieve(self, backend: str) -> None:
+        """Ask the pod at which most waits for what other pods would begin at once."""
+        now = self._clock()
+        if now < self._recalls.get(backend, 0.0):
+            return
+        pods = self.available(backend)
+        room = sum([pod.free for pod in pods if pod.begins_at_once(now)])
+        if not room:
+            return
+        crowded = max(pods, key=lambda pod: pod.waiting if pod.free == 0 else 0)
+        count = min(room, crowded.waiting) if crowded.free == 0 else 0
+        if count and self.recall(crowded.address.host, crowded.address.port, count):
+            self._recalls[backend] = now + RECALL_SECONDS
 
     def refuses(self, pod: Pod) -> None:
         """The pod drains: leave it alone for a while."""
@@ -296,5 +399,15 @@ class Pods:
         if len(self._seen) > MAX_SEEN:
             self._seen = {address: self._seen[address] for name in addresses for address in addresses[name]}
         self._ready = {name: list(pods.values()) for name, pods in self._pods.items()}
+        self._by_address = {
+            (pod.address.host, pod.address.port): (name, pod)
+            for name, pods in self._ready.items()
+            for pod in pods
+        }
+        self._free = {
+            name: {pod: None for pod in free if pod in self._ready[name]}
+            for name, free in self._free.items()
+            if name in self._ready
+        }
         self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
         self._changed()

@@ -208,6 +208,9 @@ class Proxy:
                 self._again(proxied, outcome)
             return True
         tries.for_room = False
+        if outcome.is_moved:
+            self._again(proxied, outcome)
+            return True
         tries.count += 1
         if outcome.answer is not None:
             tries.again = True

@@ -43,7 +43,7 @@ from penstock_wire.control.settings import Settings
 from penstock_wire.control.settings_source import SettingsSource
 from penstock_wire.headers import Headers
 from penstock_wire.hop.frames import PROTOCOL
-from penstock_wire.hop.server import HopSuccessor
+from penstock_wire.hop.successor import HopSuccessor
 from penstock_wire.http import Listener, Service, Streams
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
@@ -93,6 +93,7 @@ class Sidecar:
         self._tracing = self._start_tracing(config)
         self._passthrough = self._make_passing(config)
         self._path: RequestPath = self._passthrough
+        self._hops = HopSuccessor()
         self._service: Service = self._passthrough.begin
         self._streams: Streams = self._passthrough.streams
         if config.protocol != NONE:
@@ -173,6 +174,7 @@ class Sidecar:
     def _batching(self, config: Config) -> None:
         """Put the dispatcher before what passes through."""
         protocol = PROTOCOLS[config.protocol]
+        self._hops = hops = HopSuccessor(lambda: (dispatcher.free, dispatcher.queue.items))
         self._path = dispatcher = Dispatcher(
             send=self._model.send,
             begin=self._model.begin,
@@ -181,6 +183,7 @@ class Sidecar:
             observer=self._metrics,
             clock=time.monotonic,
             unbatched=self._passthrough,
+            on_room=hops.changed,
             trace=None if self._tracing is None else self._tracing.send,
             streamed=StreamedSends(
                 open=self._model.open,
@@ -275,7 +278,7 @@ class Sidecar:
             service,
             streams=self._streams,
             whole_bytes=STREAM_BYTES,
-            successors={PROTOCOL: HopSuccessor()},
+            successors={PROTOCOL: self._hops},
         )
 
     async def _end(self) -> int:

@@ -32,9 +32,17 @@ class _Call(QueuedRequest):
     def finish(self, outcome: Outcome) -> None:
         """See `QueuedRequest.finish`."""
         exchange, self.exchange = self.exchange, None
+        self.request.recall = None
         if exchange is not None:
             exchange.gone = None
             self.handler.answer(exchange, outcome, self.request_id, self.size)
+
+    def recall(self) -> bool:
+        """See `Request.recall`: another pod has a free slot."""
+        if self.exchange is None or not self.queued or self.taken or self.executed:
+            return False
+        self.handler.hand_back(self)
+        return True
 
     def gone(self) -> None:
         """The client went away."""
@@ -156,6 +164,7 @@ class SidecarHandler:
             self._arrived(size)
             self._dispatcher.accept(call)
             exchange.gone = call.gone
+            request.recall = call.recall
         except PenstockError as found:
             if found.reason is Reason.QUEUE_FULL:
                 found.__traceback__ = None  # others get the same object; it must keep no frame
@@ -189,6 +198,11 @@ class SidecarHandler:
         """Tell one of many the same."""
         self._observer.ended(error.status, error.reason, items)
         self._responder.reject(exchange, error, request_id)
+
+    def hand_back(self, work: QueuedRequest) -> None:
+        """Let a queued request go, for another pod."""
+        detail = "the request was handed back before it began"
+        self._dispatcher.settle(work, PenstockError(Reason.MOVED, detail, not_admitted=True))
 
     def left(self, work: QueuedRequest) -> None:
         """The client of an accepted request went away."""

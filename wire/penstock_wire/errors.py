@@ -45,6 +45,7 @@ class Reason(enum.StrEnum):
     QUEUE_FULL = "queue_full", 503, "The queue is full"
     DEADLINE = "deadline", 504, "The deadline cannot be met"
     DRAINING = "draining", 503, "The pod is shutting down"
+    MOVED = "moved", 503, "The request was handed back, to be sent to another pod"
     NOT_READY = "not_ready", 503, "The model is not ready", True
     FORBIDDEN = "forbidden", 403, "The caller may not do this"
     BACKEND_MISSING = "backend_missing", 503, "No backend can serve this endpoint"

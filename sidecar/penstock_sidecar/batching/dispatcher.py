@@ -46,6 +46,7 @@ class Dispatcher:
         observer: counts runs.
         clock: the monotonic time in seconds.
         unbatched: the path of requests that are not batched; what changes here changes there, too.
+        on_room: called when a slot falls free for which nothing waits.
         trace: sends in a span of each batch, None where nothing is traced.
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
         begin: begins to send without a task, where that is possible; see `runner.BatchRunner`.
@@ -68,6 +69,7 @@ class Dispatcher:
         observer: Observer,
         clock: Callable[[], float],
         unbatched: RequestPath | None = None,
+        on_room: Callable[[], None] = lambda: None,
         trace: Trace | None = None,
         streamed: StreamedSends | None = None,
         begin: Begin | None = None,
@@ -75,6 +77,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self.unbatched = unbatched
+        self._on_room = on_room
         self._isolates = protocol.isolates
         self._batching = batching
         self._slots = Slots()
@@ -146,6 +149,11 @@ class Dispatcher:
     def ongoing(self) -> int:
         """See `RequestPath`."""
         return self._runner.items + (0 if self.unbatched is None else self.unbatched.ongoing)
+
+    @property
+    def free(self) -> int:
+        """Items that would begin at once."""
+        return max(0, self._slots.free * self.batch_limit - self.queue.items)
 
     @property
     def is_idle(self) -> bool:
@@ -247,6 +255,7 @@ class Dispatcher:
         if self.unbatched is not None:
             self.unbatched.resume()
         self._turns.schedule()
+        self._on_room()
 
     def model_changed(self, *, loaded: bool, gone: bool) -> None:
         """See `RequestPath`: how long batches take is learned only from a model that is loaded."""
@@ -334,6 +343,8 @@ class Dispatcher:
         if items:
             # A part-full one first takes in what has come to the sockets meanwhile.
             self._turns.schedule_after_reading()
+        else:
+            self._on_room()
 
     def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float, *, again: bool) -> None:
         """See `runner.BatchListener`."""

@@ -50,6 +50,14 @@ def _nothing() -> None:
 class HopPool(Protocol):
     """Where a connection belongs."""
 
+    def room(self, connection: HopClient, free: int, waiting: int) -> None:
+        """A server says how many items would begin at once, and how many wait."""
+        ...
+
+    def recalled(self, connection: HopClient, count: int) -> None:
+        """A server has handed back so many requests, of those that it was asked for."""
+        ...
+
     def leaves(self, connection: HopClient) -> None:
         """A connection takes no further request."""
         ...
@@ -203,6 +211,10 @@ class HopClient(Link):
         self._flushed = self._number
         super()._flush()
 
+    def recall(self, count: int) -> None:
+        """Ask for so many requests back that have not begun; they are answered as not executed."""
+        self.send(frames.recall(count))
+
     # -- answers in -----------------------------------------------------------------------------------------
 
     def frame_received(
@@ -219,6 +231,14 @@ class HopClient(Link):
             last = frames.read_number(data[start:end])
             why = data[start + frames.NUMBER.size : end].decode("utf-8", "replace")
             self._leave(last, why)
+        elif kind == frames.ROOM:
+            free, waiting, last = frames.read_room(data[start:end])
+            if last > self._number:
+                raise ValueError(f"expected a number up to {self._number}, found {last}")
+            # What is on the way will take its part.
+            self._pool.room(self, max(0, free - (self._number - last)), waiting)
+        elif kind == frames.RECALL:
+            self._pool.recalled(self, frames.read_number(data[start:end]))
         elif kind in (frames.BODY, frames.CREDIT, frames.CANCEL, frames.INTERIM):
             call = self._calls.get(number)
             if call is not None:

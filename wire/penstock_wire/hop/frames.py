@@ -15,12 +15,13 @@ HEADER = struct.Struct(">IIHBBH")
 """Bytes of the payload, number, bytes of the payload that are own fields, kind, flags, slot."""
 HEADER_BYTES = HEADER.size
 
-HEAD, REQUEST, ANSWER, INTERIM, BODY, CREDIT, CANCEL, GOODBYE = range(1, 9)
+HEAD, REQUEST, ANSWER, INTERIM, BODY, CREDIT, CANCEL, GOODBYE, ROOM, RECALL = range(1, 11)
 END, LENGTH = 1, 2
 """Flags: the body ends with this frame; the payload begins with the body's length (8 bytes)."""
 
 NUMBER = struct.Struct(">I")
 LONG = struct.Struct(">Q")
+ROOMS = struct.Struct(">III")
 STATUS = struct.Struct(">H")
 
 SLOTS = 128
@@ -49,6 +50,34 @@ def frame(kind: int, number: int, payload: bytes = b"", *, flags: int = 0, slot:
 def credit(number: int, size: int) -> bytes:
     """Credit for so many more bytes of a request's, or an answer's, body."""
     return frame(CREDIT, number, NUMBER.pack(size))
+
+
+def room(free: int, waiting: int, last: int) -> bytes:
+    """How many items can start at once that this client may send, and how many wait.
+
+    Args:
+        free: items that would begin at once.
+        waiting: items of all clients that wait to begin.
+        last: the last request that this counts.
+    """
+    return frame(ROOM, 0, ROOMS.pack(min(free, LAST_NUMBER), min(waiting, LAST_NUMBER), last))
+
+
+def read_room(payload: bytes) -> tuple[int, int, int]:
+    """What a room's frame says.
+
+    Raises:
+        ValueError: nothing that can be read.
+    """
+    if len(payload) != ROOMS.size:
+        raise ValueError(f"expected three numbers of {ROOMS.size} bytes, found {len(payload)}")
+    free, waiting, last = ROOMS.unpack(payload)
+    return int(free), int(waiting), int(last)
+
+
+def recall(count: int) -> bytes:
+    """Asks for so many requests back that have not begun; the answer says how many came."""
+    return frame(RECALL, 0, NUMBER.pack(count))
 
 
 def goodbye(last: int, why: str = "") -> bytes:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import PER_CONNECTION, Headers
@@ -39,6 +39,18 @@ _pack = frames.HEADER.pack
 _PIECE = frames.PIECE_BYTES
 
 
+class Rooms(Protocol):
+    """Says how much room there is: `successor.HopSuccessor`."""
+
+    def share(self) -> tuple[int, int]:
+        """How many items a client may send that begin at once, and how many wait to begin."""
+        ...
+
+    def leave(self, connection: HopConnection) -> None:
+        """A connection has ended."""
+        ...
+
+
 class HopConnection(Link):
     """One connection.
 
@@ -49,6 +61,7 @@ class HopConnection(Link):
         transport: the connection.
         peer: the client's address.
         known: heads that came before.
+        rooms: says how much room there is; None where nobody knows.
     """
 
     def __init__(
@@ -59,8 +72,11 @@ class HopConnection(Link):
         transport: asyncio.Transport,
         peer: str,
         known: heads.KnownHeads,
+        rooms: Rooms | None = None,
     ) -> None:
         super().__init__(loop, transport)
+        self._rooms = rooms
+        self._told = (0, 0)  # what was said of the room last
         self._front = front
         self._listener = listener
         self._service = listener.service
@@ -110,12 +126,39 @@ class HopConnection(Link):
                 self._check_past(number)
             else:
                 self._drop(exchange, "the client gave its request up")
+        elif kind == frames.RECALL:
+            self._recall(frames.read_number(data[start:end]))
         elif kind == frames.GOODBYE:
             why = data[start + frames.NUMBER.size : end].decode("utf-8", "replace")
             log("a hop's client ended it", level="warning", peer=self._peer, error=why)
             self._finish()
         else:
             raise ValueError(f"expected a client's frame, found kind {kind}")
+
+    def _recall(self, count: int) -> None:
+        """Hand up to so many requests back that have not begun, those that came last first."""
+        done = 0
+        for exchange in list(reversed(self._exchanges.values())):
+            if done >= count:
+                break
+            recall = exchange.request.recall
+            if recall is not None and recall():
+                done += 1
+        self.send(frames.recall(done))
+
+    def tell_room(self) -> None:
+        """Say how much room there is, at the end of this turn of the loop, where that has changed."""
+        if not self._scheduled and not self.ended:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._rooms is not None and self._leaving == _STAYS:
+            told = self._rooms.share()
+            if told != self._told:
+                self._told = told
+                self._out.append(frames.room(*told, self._last))
+        super()._flush()
 
     def _check_past(self, number: int) -> None:
         """Refuse a number that has not come; one that was answered may be named yet.
@@ -407,6 +450,8 @@ class HopConnection(Link):
         self.ended = True
         self._front.connections.discard(self)
         self._listener.leave(self)
+        if self._rooms is not None:
+            self._rooms.leave(self)
         for exchange in list(self._exchanges.values()):
             self._drop(exchange, "the client went away")
 
@@ -514,23 +559,3 @@ class HopConnection(Link):
         self._front.connections.discard(self)
         self.abort()
         return True
-
-
-class HopSuccessor:
-    """A `Successor` for one listener."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known = heads.KnownHeads()
-
-    def __call__(
-        self,
-        front: Server,
-        listener: ListenerState,
-        loop: asyncio.AbstractEventLoop,
-        transport: asyncio.Transport,
-        peer: str,
-    ) -> HopConnection:
-        """What serves a connection from here on."""
-        return HopConnection(front, listener, loop, transport, peer, self._known)

@@ -50,6 +50,29 @@ class HopUpstream:
         self._refused: dict[_Key, float] = {}
         self._retirements = 0
         self._sweep: asyncio.TimerHandle | None = None
+        self.on_room: Callable[[_Key, int, int], None] | None = None
+        """Called when a server says how many items would begin there at once, and how many wait; -1 and 0
+        where it does not say any more."""
+        self.on_recalled: Callable[[_Key, int], None] | None = None
+        """Called when a server has handed back what it was asked for (`recall`): how many, after the last of
+        their answers."""
+
+    def recall(self, host: str, port: int, count: int) -> bool:
+        """Ask a server for requests back that have not begun; they are answered as not executed.
+
+        Args:
+            host: address of the server.
+            port: its port.
+            count: how many, at most.
+
+        Returns:
+            Whether it was asked: there is a hop to it.
+        """
+        hop = self._hops.get((host, port))
+        if hop is None or hop.ended:
+            return False
+        hop.recall(count)
+        return True
 
     def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
         """See `Upstream.begin`."""
@@ -133,6 +156,7 @@ class HopUpstream:
         self._refused.pop((host, port), None)
         hop = self._hops.pop((host, port), None)
         if hop is not None:
+            self._room_is_unknown((host, port))
             hop.retire()
 
     async def close(self) -> None:
@@ -208,6 +232,7 @@ class HopUpstream:
         for key, hop in list(self._hops.items()):
             if not hop.busy and now - hop.idle_since >= IDLE_SECONDS:
                 del self._hops[key]
+                self._room_is_unknown(key)
                 hop.retire()
         if self._hops:
             self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS / 4, self._close_idle)
@@ -223,6 +248,21 @@ class HopUpstream:
         """See `HopPool.leaves`."""
         if self._hops.get(connection.key) is connection:
             del self._hops[connection.key]
+            self._room_is_unknown(connection.key)
+
+    def room(self, connection: HopClient, free: int, waiting: int) -> None:
+        """See `HopPool.room`."""
+        if self.on_room is not None and connection.reusable:
+            self.on_room(connection.key, free, waiting)
+
+    def recalled(self, connection: HopClient, count: int) -> None:
+        """See `HopPool.recalled`."""
+        if self.on_recalled is not None:
+            self.on_recalled(connection.key, count)
+
+    def _room_is_unknown(self, key: _Key) -> None:
+        if self.on_room is not None:
+            self.on_room(key, -1, 0)
 
     def silent(self, connection: HopClient) -> None:
         """See `HopPool.silent`."""

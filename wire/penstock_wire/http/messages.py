@@ -38,6 +38,9 @@ class Request:
 
     `shared` are the first of `headers` of one that was received, where they are an object that many requests
     have: what is made of them once holds for all of these. None = nobody knows.
+
+    `recall` may be set by who has taken it: called, it hands the request back unless any of it has begun to
+    be executed (it is answered as not executed), and says whether it did.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class Request:
         "method",
         "own",
         "peer",
+        "recall",
         "shared",
         "stream",
         "target",
@@ -81,6 +85,7 @@ class Request:
         self.fresh = fresh
         self.own = own
         self.shared: Headers | None = None
+        self.recall: Callable[[], bool] | None = None
 
     def __repr__(self) -> str:
         return f"Request({self.method} {self.target}, {self.headers}, {self.body[:100]!r})"

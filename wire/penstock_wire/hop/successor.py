@@ -1,0 +1,61 @@
+"""What a listener gives its connections to that become hops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock_wire.hop import heads
+from penstock_wire.hop.server import HopConnection
+
+if TYPE_CHECKING:
+    from penstock_wire.http.server.interfaces import ListenerState, Server
+
+
+class HopSuccessor:
+    """A `Successor` for one listener.
+
+    Args:
+        room: how many items would begin at once, and how many wait to begin; None where nobody knows.
+    """
+
+    __slots__ = ("_known", "_room", "connections")
+
+    def __init__(self, room: Callable[[], tuple[int, int]] | None = None) -> None:
+        self._known = heads.KnownHeads()
+        self._room = room
+        self.connections: set[HopConnection] = set()
+        """Those that are told of the room."""
+
+    def __call__(
+        self,
+        front: Server,
+        listener: ListenerState,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        peer: str,
+    ) -> HopConnection:
+        """What serves a connection from here on."""
+        rooms = None if self._room is None else self
+        made = HopConnection(front, listener, loop, transport, peer, self._known, rooms)
+        if rooms is not None:
+            self.connections.add(made)
+            made.tell_room()
+        return made
+
+    def share(self) -> tuple[int, int]:
+        """See `Rooms.share`: no client knows what the others send, so each is told a part of it."""
+        if self._room is None:
+            return 0, 0
+        free, waiting = self._room()
+        return -(-free // max(1, len(self.connections))), waiting
+
+    def leave(self, connection: HopConnection) -> None:
+        """See `Rooms.leave`."""
+        self.connections.discard(connection)
+
+    def changed(self) -> None:
+        """There is room, or there may be: tell the clients."""
+        for connection in self.connections:
+            connection.tell_room()
