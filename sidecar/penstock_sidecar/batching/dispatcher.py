@@ -46,7 +46,7 @@ class Dispatcher:
         observer: counts runs.
         clock: the monotonic time in seconds.
         unbatched: the path of requests that are not batched; what changes here changes there, too.
-        on_room: called when a slot falls free for which nothing waits.
+        on_room: called when `free`, or what waits, may have changed.
         trace: sends in a span of each batch, None where nothing is traced.
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
         begin: begins to send without a task, where that is possible; see `runner.BatchRunner`.
@@ -411,4 +411,5 @@ class Dispatcher:
         again = earlier(again, self._cutter.expire(now))
         again = earlier(again, self._runner.expire(now))
         self._check_idle()
+        self._on_room()
         return again

@@ -174,3 +174,38 @@ async def test_the_heads_of_answers_pass_through_both(upstream: Any, router: Any
     assert found.startswith(hints + b"HTTP/1.1 200 OK\r\n")
     assert found.count(b"\r\ncontent-length: 12345\r\n") == 1
     assert found.endswith(b"\r\n\r\n")
+
+
+async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
+    upstream: Any, router: Any, sidecar: Any
+) -> None:
+    """One pod is stuck with one request of many; when another is added, all the others are answered there."""
+    free = asyncio.Event()
+
+    async def stuck(seen: Seen) -> Answer:
+        if seen.method != "GET" and b"[0]" in seen.body:
+            await free.wait()
+        return await predict(seen)
+
+    busy, idle = await upstream(stuck), await upstream(predict)
+    _, crowded = await sidecar(busy, maxBatchSize=1)
+    _, fresh = await sidecar(idle, maxBatchSize=1)
+    process = await router().start(endpoint("e", backend("b", crowded)))
+    for index in range(100, 110):  # by then the two have agreed upon a hop
+        assert (await process.ask(**body(index))).status == 200
+    first = asyncio.create_task(process.ask(**body(0)))
+    await until(lambda: any(b"[0]" in seen.body for seen in busy.seen))
+    waiting = [asyncio.create_task(process.ask(**body(index))) for index in range(1, 9)]
+    process.settle(endpoint("e", backend("b", crowded, fresh)))
+    await process.until_routes(lambda routes: routes[0]["backends"][0]["readyPods"] == 2)
+    while not all(task.done() for task in waiting):  # whoever comes lets the router meet the new pod
+        await asyncio.wait_for(process.ask(**body(200)), SECONDS)
+    assert [task.result().document["predictions"] for task in waiting] == [[index] for index in range(1, 9)]
+    assert not first.done()
+    free.set()
+    assert (await first).status == 200
+    ran = [seen.body for model in (busy, idle) for seen in model.seen if seen.method == "POST"]
+    assert sorted(text for text in ran if b"[200]" not in text and b"[10" not in text) == sorted(
+        json.dumps({"instances": [index]}).encode() for index in range(9)
+    )
+    assert 'penstock_router_retries_total{reason="moved"}' in await process.metrics()

@@ -155,7 +155,11 @@ class HopConnection(Link):
     def _flush(self) -> None:
         if self._rooms is not None and self._leaving == _STAYS:
             told = self._rooms.share()
-            if told != self._told:
+            # NB: with what leaves anyway; by itself only where it begins or ends that there is room, or a queue.
+            before = self._told
+            if told != before and (
+                self._out or bool(told[0]) != bool(before[0]) or bool(told[1]) != bool(before[1])
+            ):
                 self._told = told
                 self._out.append(frames.room(*told, self._last))
         super()._flush()

@@ -20,11 +20,12 @@ class HopSuccessor:
         room: how many items would begin at once, and how many wait to begin; None where nobody knows.
     """
 
-    __slots__ = ("_known", "_room", "connections")
+    __slots__ = ("_known", "_room", "_state", "connections")
 
     def __init__(self, room: Callable[[], tuple[int, int]] | None = None) -> None:
         self._known = heads.KnownHeads()
         self._room = room
+        self._state = (False, False)  # whether there was room, and a queue
         self.connections: set[HopConnection] = set()
         """Those that are told of the room."""
 
@@ -56,6 +57,12 @@ class HopSuccessor:
         self.connections.discard(connection)
 
     def changed(self) -> None:
-        """There is room, or there may be: tell the clients."""
-        for connection in self.connections:
-            connection.tell_room()
+        """There may be room, or a queue: tell the clients where that begins or ends."""
+        if self._room is None or not self.connections:
+            return
+        free, waiting = self._room()
+        state = (free > 0, waiting > 0)
+        if state != self._state:
+            self._state = state
+            for connection in self.connections:
+                connection.tell_room()
