@@ -151,7 +151,7 @@ class HopClient(Link):
         try:
             lines = heads.write_lines(own)
             if len(lines) > frames.MAX_OWN:
-                raise ValueError(f"at most {frames.MAX_OWN} bytes of fields of its own")
+                shared, lines = (*shared, *own), b""
             slot = self._slot(request.method, request.target, shared)
         except ValueError as error:
             raise UpstreamError(f"the request for {self.where} cannot be sent: {error}") from error
