@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit clients mutants demo bench bench-control faults zero-loss crds fmt lock clean
+.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-control faults zero-loss crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ demo: $(VENV)/.ready ## The main job: a cluster, the operator, two models, traff
 
 bench: $(VENV)/.ready ## Measure the sidecar beside its peers on this machine (15 min); figures in bench/results/
 	@$(BIN)/python -m bench.run $(BENCH)
+
+bench-router: $(VENV)/.ready # measure the router beside nginx and HAProxy on this machine (10 min)
+	@$(BIN)/python -m bench.router $(BENCH)
 
 bench-control: $(VENV)/.ready ## Measure the operator with 1000 backends on a cluster of its own (10 min)
 	@$(BIN)/python -m bench.control $(BENCH)

@@ -25,8 +25,9 @@ def wrk(
     items: int = 1,
     lenient: bool = False,
     apart: bool = False,
+    think_ms: float = 0,
 ) -> dict[str, float]:
-    """Closed loop: each connection sends its next request when the last was answered.
+    """Closed loop: each connection sends its next request when the last was answered, or a while after.
 
     Args:
         server: what to load.
@@ -36,6 +37,7 @@ def wrk(
         items: in each request.
         lenient: errors are results (a peer under more load than it bears), wrong answers never.
         apart: each request has a head of its own, by its `x-request-id`.
+        think_ms: how long a connection waits before each request, in the mean; uniform from 0 to twice that.
 
     Raises:
         VoidError: An error, or an answer that holds no item that waits for one.
@@ -55,7 +57,7 @@ def wrk(
                 "10s",
             ),
             *("-s", str(ROOT / "bench" / "wrk.lua"), f"http://127.0.0.1:{server.port}/"),
-            *("--", server.path, server.form, str(items), *(("apart",) if apart else ())),
+            *("--", server.path, server.form, str(items), "apart" if apart else "alike", str(think_ms)),
         ],
         capture_output=True,
         text=True,

@@ -269,7 +269,7 @@ def sidecar(
             *(f"--admin=127.0.0.1:{admin}", f"--model=http://127.0.0.1:{behind.port}"),
             *(f"--settings={settings}", f"--protocol={protocol}", "--propagation-delay=0s"),
         ]
-        with running(command, core=core, env=_without_ours()) as (process, log):
+        with running(command, core=core, env=without_ours()) as (process, log):
             server = Sidecar(port=port, pid=process.pid, settings=settings, admin=admin)
             if protocol == "instances":
                 await_answer(server, process, log, seconds=20)
@@ -289,8 +289,8 @@ def await_line(process: subprocess.Popen[bytes], log: Path, begin: str, *, secon
     raise DidNotStartError(f"did not print {begin!r}: {log.read_text(errors='replace')[-500:]}")
 
 
-def _without_ours() -> dict[str, str]:
-    """Empty what the environment would tell the sidecar."""
+def without_ours() -> dict[str, str]:
+    """Empty what the environment would tell the sidecar or the router."""
     return {name: "" for name in os.environ if name.startswith("PENSTOCK_")}
 
 

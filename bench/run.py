@@ -155,7 +155,7 @@ def results(bench: Bench, described: dict[str, Any], *, rounds: int) -> dict[str
     return {
         "what": __doc__.splitlines()[0] if __doc__ else "",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": described,
         "settings": {
             "rounds": rounds,
@@ -207,7 +207,8 @@ def _without_paths(text: str) -> str:
     return re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", "", text)
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The checkout's commit, short; "unknown" without git."""
     git = shutil.which("git")
     if not git:
         return "unknown"

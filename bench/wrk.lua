@@ -1,6 +1,7 @@
 -- wrk's side of the ledger: each request carries its own number, each answer must hold a number that was sent
 -- and is still unanswered. One thread, no pipelining. Arguments: path, kind (instances|v2), items a request,
--- and `apart` where each request shall have a head of its own.
+-- `apart` where each request shall have a head of its own, else `alike`, and the mean time in ms that a
+-- connection waits before each request.
 local outstanding, number = {}, 0
 local path, kind, items, apart, worker
 -- NB: spelt as wrk itself does, or it would add a second Host.
@@ -11,6 +12,9 @@ function setup(thread) worker = thread end
 function init(args)
   path, kind, items, apart = args[1], args[2], tonumber(args[3]), args[4] == "apart"
   bad_count, good_count, unknown_count, bad_status = 0, 0, 0, 0
+  local twice = math.floor(2 * tonumber(args[5]) + 0.5)
+  -- NB: where there is such a function, wrk asks it before each request, which costs something.
+  if twice > 0 then delay = function() return math.random(0, twice) end end
 end
 
 function request()

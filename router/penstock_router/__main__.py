@@ -21,6 +21,7 @@ with needs("penstock-router", "router"):
     from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
     from penstock_wire import contract
     from penstock_wire.access_log import AccessLog, share
+    from penstock_wire.control.processor_wait import ProcessorWait
     from penstock_wire.control.reporter import Reporter
     from penstock_wire.control.router_settings import RouterSettings
     from penstock_wire.control.settings_source import SettingsSource
@@ -86,6 +87,7 @@ class Process:
             slices_synced=lambda: self._watch is None or self._watch.synced,
             news=self._report_now,
             access=AccessLog(arguments.access_log),
+            processor_wait=ProcessorWait().share,
         )
         api = ApiServer.in_cluster(
             url=arguments.kube_api,

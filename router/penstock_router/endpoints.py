@@ -146,11 +146,6 @@ class EndpointState:
             found = self._series[backend] = self._make_series(self.name, backend)
         return found
 
-    def totals(self) -> dict[str, BackendTotals]:
-        """What its backends' requests have come to, for the report."""
-        names = [backend.name for backend in self.settings.backends if backend.name in self._series]
-        return {name: self._series[name].totals() for name in names}
-
     def update(self, settings: Endpoint) -> None:
         """Take new settings, whole."""
         self.settings = settings
@@ -294,6 +289,13 @@ class EndpointState:
         """
         in_time = self._clock() < arrived + self.settings.cold_start.timeout_ms / 1000
         return in_time and (size is None or self._has_room(size))
+
+    def report(self) -> dict[str, BackendTotals]:
+        """What is reported of its backends: of those that got a request, or for which one is held."""
+        held = self.held_by_backend()
+        names = {backend.name for backend in self.settings.backends} & self._series.keys()
+        names |= {name for name in held if name}
+        return {name: self.series(name).totals(held.get(name, 0)) for name in sorted(names)}
 
     def held_by_backend(self) -> dict[str, int]:
         """How many requests are held, by backend; "" where the endpoint has none."""

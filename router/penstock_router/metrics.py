@@ -65,12 +65,16 @@ class Series:
         """How many, by status (499: the client left before) and reason."""
         return {key: count for key, (count,) in list(self._answers.items())}
 
-    def totals(self) -> BackendTotals:
-        """As the report has them."""
+    def totals(self, held: int) -> BackendTotals:
+        """As the report has them.
+
+        Args:
+            held: requests that are held now.
+        """
         codes: dict[str, int] = {}
         for (status, _), count in self.answers.items():
             codes[str(status)] = codes.get(str(status), 0) + count
-        return BackendTotals(requests=sum(codes.values()), codes=codes, retries=self.retries)
+        return BackendTotals(requests=sum(codes.values()), codes=codes, retries=self.retries, held=held)
 
 
 class Metrics:

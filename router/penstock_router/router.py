@@ -103,6 +103,7 @@ class Router:
         slices_synced: whether the pods are known; always true for a router alone.
         news: is called on what the operator should know at once.
         access: logs requests, None = none of them.
+        processor_wait: see `report.SidecarReport`.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Router:
         slices_synced: Callable[[], bool] = lambda: True,
         news: Callable[[], None] = lambda: None,
         access: AccessLog | None = None,
+        processor_wait: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.settings: RouterSettings | None = None
         self.ready = asyncio.Event()
@@ -128,6 +130,7 @@ class Router:
         self._pod, self._uid = pod, uid
         self._slices_synced = slices_synced
         self._news = news
+        self._processor_wait = processor_wait
         self._endpoints: dict[str, EndpointState] = {}
         self._table = RouteTable.of(())
         self._matches: dict[str, tuple[str, str, str]] = {}  # what the table says of targets that came
@@ -237,7 +240,7 @@ class Router:
                 error=error,
                 held=state.held.count,
                 oldest_held_ms=0 if oldest is None else max(0, int((now - oldest) * 1000)),
-                backends=state.totals(),
+                backends=state.report(),
             )
         document = report.RouterReport(
             pod=self._pod,
@@ -246,6 +249,7 @@ class Router:
             state=self.state(),
             settings_version=settings_version,
             endpoints=endpoints,
+            processor_wait=self._processor_wait(),
         )
         return report.encode(document)
 

@@ -56,6 +56,7 @@ class World:
         retries: of the endpoint.
         seconds: how long a pod takes for a request.
         timeout_ms: of the endpoint.
+        keeps: there is a kept connection to each pod that takes one.
     """
 
     def __init__(
@@ -66,10 +67,11 @@ class World:
         retries: int = 1,
         seconds: float = 0.01,
         timeout_ms: int = 30_000,
+        keeps: bool = True,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         chance = random.Random(seed)
-        self.network = Network(seconds=seconds)
+        self.network = Network(seconds=seconds, keeps=keeps)
         self.pods = Pods(clock=self.loop.time, random_source=chance, changed=self._changed)
         self.states: list[EndpointState] = []
         self.answers: list[Response] = []

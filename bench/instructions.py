@@ -1,0 +1,149 @@
+"""How many instructions a request costs the router, counted by valgrind: `bench.router --instructions`.
+
+What is counted is the process's own code, without the kernel's part, and it is the same however busy the
+machine is. One process, warm, answers some requests and then three times as many: the difference has
+nothing of its start in it. Each connection sends its next request when the last was answered.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench import bodies, processes, proxies
+from bench.frame import MAX_BATCH, WIDE, Bench
+from bench.processes import DidNotStartError, Server
+
+CONNECTIONS = (1, 32)
+WARM, FEW = 320, 640
+"""Requests."""
+START_SECONDS = 300
+
+
+def missing() -> str:
+    """What has to be installed; empty where nothing is."""
+    there = shutil.which("valgrind") and shutil.which("callgrind_control")
+    return "" if there else "no valgrind on PATH: apt-get install valgrind"
+
+
+def ask(server: Server, connections: int, count: int) -> None:
+    """Have some requests answered, in a closed loop.
+
+    Args:
+        server: which.
+        connections: that share them evenly.
+        count: requests, a multiple of `connections`.
+
+    Raises:
+        DidNotStartError: an answer was not right.
+    """
+    faults: list[str] = []
+    each = [
+        threading.Thread(target=_ask, args=(server, count // connections, number, faults))
+        for number in range(connections)
+    ]
+    for thread in each:
+        thread.start()
+    for thread in each:
+        thread.join()
+    if faults:
+        raise DidNotStartError(faults[0])
+
+
+def _ask(server: Server, count: int, number: int, faults: list[str]) -> None:
+    form = bodies.FORMS[server.form]
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
+            reader = link.makefile("rb")
+            for index in range(count):
+                item = (number * count + index + 1) * 1000
+                body = form.body(item)
+                # NB: the head that wrk sends.
+                link.sendall(
+                    b"POST %b HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+                    b"Content-Length: %d\r\n\r\n%b" % (server.path.encode(), len(body), body)
+                )
+                status = reader.readline()
+                length = 0
+                while (line := reader.readline().rstrip()) != b"":
+                    if line.lower().startswith(b"content-length:"):
+                        length = int(line[15:])
+                answer = reader.read(length)
+                if b" 200 " not in status or not form.holds(answer, item):
+                    faults.append(f"expected 200 with {item}, found {status!r} {answer[:200]!r}")
+                    return
+    except OSError as why:
+        faults.append(f"{type(why).__name__}: {why}")
+
+
+def _control(word: str, pid: int, folder: Path) -> None:
+    command = ["callgrind_control", f"--vgdb-prefix={folder}/vgdb", word, str(pid)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode or "OK." not in done.stdout:
+        raise DidNotStartError(f"callgrind_control {word}: {(done.stdout + done.stderr)[-300:]}")
+
+
+def _since_zero(pid: int, folder: Path) -> int:
+    """Instructions since the counters were last zero, which they then are."""
+    for old in folder.glob("callgrind.*"):
+        old.unlink()
+    _control("--dump", pid, folder)
+    totals = [
+        int(found[1])
+        for file in folder.glob("callgrind.*")
+        if (found := re.search(r"^(?:summary|totals): (\d+)", file.read_text(errors="replace"), re.MULTILINE))
+    ]
+    if not totals:
+        raise DidNotStartError(f"valgrind wrote no total into {folder.name}")
+    return sum(totals)
+
+
+def count(behind: Server, *, core: int) -> Mapping[int, float]:
+    """Instructions a request of a router before a server, by connections (raises DidNotStartError)."""
+    with tempfile.TemporaryDirectory(prefix="penstock-callgrind-") as name:
+        folder = Path(name)
+        under = [
+            *("valgrind", "--tool=callgrind", f"--vgdb-prefix={folder}/vgdb"),
+            f"--callgrind-out-file={folder}/callgrind.%p",
+        ]
+        found = {}
+        with proxies.router({"router": behind}, core=core, under=under, seconds=START_SECONDS) as router:
+            server = router.endpoints["router"]
+            for connections in CONNECTIONS:
+                ask(server, connections, WARM)
+                _control("--zero", router.pid, folder)
+                ask(server, connections, FEW)
+                few = _since_zero(router.pid, folder)
+                ask(server, connections, 3 * FEW)
+                many = _since_zero(router.pid, folder)
+                found[connections] = (many - few) / (2 * FEW)
+        return found
+
+
+def main(bench: Bench) -> int:
+    """Count and print; returns the exit code."""
+    if why := missing():
+        print(f"bench: {why}", file=sys.stderr)
+        return 2
+    batching = {"maxBatchSize": MAX_BATCH, **WIDE}
+    with (
+        processes.model(0, 0, core=bench.load_core) as origin,
+        processes.sidecar(origin, core=bench.load_core, batching=batching) as sidecar,
+    ):
+        widths = " | ".join(f"{connections} connections" for connections in CONNECTIONS)
+        print(f"| thousand instructions a request | {widths} |")
+        print("| -- |" + " -- |" * len(CONNECTIONS))
+        for name, behind in (("before an origin", origin), ("before a sidecar", sidecar)):
+            found = count(behind, core=bench.server_core)
+            print(
+                f"| router {name} | " + " | ".join(f"{value / 1000:.1f}" for value in found.values()) + " |",
+                flush=True,
+            )
+    return 0
