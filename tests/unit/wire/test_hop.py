@@ -183,9 +183,7 @@ async def test_who_reads_a_request_slowly_slows_its_sender_alone(pair: Pair) -> 
     given = Given()
     given.endless = b"x" * 10_000
     asked = asyncio.create_task(
-        pair.upstream.open(
-            *pair.server.address, Request("POST", "/s", (), b"", stream=given), timeout=30
-        )
+        pair.upstream.open(*pair.server.address, Request("POST", "/s", (), b"", stream=given), timeout=30)
     )
     await until(lambda: given.read_pieces * 10_000 > frames.WINDOW)
     for _ in range(20):
@@ -316,9 +314,7 @@ async def test_interim_answers_and_answers_to_head(pair: Pair) -> None:
     assert seen == [(103, ((b"link", b"</a>"),))]
     answer = await pair.send(Request("HEAD", "/p", (), b""))
     assert (answer.body, answer.length) == (b"", 27)
-    opened = await pair.upstream.open(
-        *pair.server.address, Request("HEAD", "/p", (), b""), timeout=30
-    )
+    opened = await pair.upstream.open(*pair.server.address, Request("HEAD", "/p", (), b""), timeout=30)
     assert (opened.whole(), opened.length) == (b"", 27)
 
 
@@ -538,8 +534,8 @@ async def test_what_a_hop_does_not_carry_goes_over_http_1_1(pair: Pair) -> None:
     requests = [post(), post(), Request("PROPFIND", "/p", (), b""), post()]
     requests[1].fresh = True
     before = pair.hop._number
-    for request in requests:
-        assert (await pair.send(request)).status == 200
+    for each in requests:
+        assert (await pair.send(each)).status == 200
     assert pair.hop._number == before + 2
 
 

@@ -17,7 +17,9 @@ VALUES = (
     .map(lambda raw: bytes(byte for byte in raw if byte == 9 or 32 <= byte != 127).strip(b" \t"))
     .filter(lambda value: value == value.strip(b" \t"))
 )
-FIELDS = st.lists(st.tuples(NAMES.filter(lambda name: name not in heads.NOT_SENT), VALUES), max_size=8).map(tuple)
+FIELDS = st.lists(st.tuples(NAMES.filter(lambda name: name not in heads.NOT_SENT), VALUES), max_size=8).map(
+    tuple
+)
 
 
 @given(FIELDS)
@@ -59,7 +61,7 @@ def test_no_bytes_are_read_as_lines_that_would_be_written_otherwise(block: bytes
 
 @given(st.lists(st.tuples(st.integers(0, 2 * frames.SLOTS), st.booleans()), max_size=600))
 def test_the_peer_s_table_has_in_each_slot_what_the_sender_means(sent: list[tuple[int, bool]]) -> None:
-    """Whatever heads come in whatever order, and however large: a slot means the head that was sent there last."""
+    """Whatever heads come, in whatever order: a slot means the head that was sent there last."""
     table = heads.SlotTable()
     peer: dict[int, tuple[int, bool]] = {}
     for key in sent:

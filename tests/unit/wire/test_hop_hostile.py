@@ -1,21 +1,26 @@
-"""Peers of a hop that do what ours never would: the connection ends, with a word why, and no other's request is wrong."""
+"""Peers of a hop that do what ours never would.
+
+Their connection ends, with a word why, and no other's request is wrong.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_wire.hop import frames
-from penstock_wire.http import AnswerUnreadable, ConnectionLost, Exchange, Request, RequestUnread, Response
-from tests.support.hop_pair import HopServer, Raw, answer, head, post, raw_client, raw_server, request, served
+from penstock_wire.hop.heads import KnownHeads
+from penstock_wire.hop.server import HopConnection
+from penstock_wire.http import AnswerUnreadable, ConnectionLost, Exchange, RequestUnread, Response
+from penstock_wire.http.server.server import H1Front, H1Listener
+from tests.support.hop_pair import Raw, answer, head, post, raw_client, raw_server, request, served
 from tests.support.waiting import SECONDS, until
 
 LONG = frames.LONG.pack
+peers: list[Raw] = []
 OK_HEAD = frames.frame(frames.HEAD, 0, b"200\r\nx-a: 1\r\n", slot=1)
 
 
@@ -251,9 +256,6 @@ async def test_a_broken_server_is_left_and_its_requests_are_lost(
     assert "hop's server does not keep to the protocol" in capfd.readouterr().err
 
 
-peers: list[Raw] = []
-
-
 async def test_an_answer_to_a_request_that_was_given_up_is_nobodys() -> None:
     """It crossed with the cancel."""
     async with raw_server(lambda raw: peers.append(raw)) as (upstream, address):
@@ -288,10 +290,9 @@ async def test_a_reset_says_that_the_last_request_was_not_read(monkeypatch: pyte
         st.one_of(
             st.binary(max_size=60),
             st.builds(
-                lambda kind, number, flags, slot, payload: frames.HEADER.pack(
-                    len(payload), number, 0, kind, flags, slot
-                )
-                + payload,
+                lambda kind, number, flags, slot, payload: (
+                    frames.HEADER.pack(len(payload), number, 0, kind, flags, slot) + payload
+                ),
                 st.integers(0, 10),
                 st.integers(0, 6),
                 st.integers(0, 3),
@@ -311,7 +312,7 @@ async def test_a_reset_says_that_the_last_request_was_not_read(monkeypatch: pyte
     st.integers(1, 40),
 )
 def test_no_bytes_of_a_client_break_more_than_its_connection(sent: list[bytes], cut: int) -> None:
-    """Whatever comes, in whatever pieces: the server serves what is whole and ends what is not, without a fault."""
+    """Whatever comes, in whatever pieces: what is whole is served, what is not ends without a fault."""
     asyncio.run(_feed(b"".join(sent), cut))
 
 
@@ -338,10 +339,6 @@ class _Sink:
 
 
 async def _feed(data: bytes, cut: int) -> None:
-    from penstock_wire.hop.heads import KnownHeads
-    from penstock_wire.hop.server import HopConnection
-    from penstock_wire.http.server.server import H1Front, H1Listener
-
     front = H1Front()
     served_numbers: list[bytes] = []
 

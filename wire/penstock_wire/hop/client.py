@@ -254,7 +254,7 @@ class HopClient(Link):
             del self._calls[number]
             call.deadline = math.inf
             self._rest()
-            call.whole(head.status, headers, data[body:end], length)
+            call.whole(head.status, headers, data[body:end], length, head.fields)
         elif body < end:
             raise ValueError("expected a body behind an answer's head only where it is whole")
         else:
