@@ -83,6 +83,20 @@ async def test_what_heads_share_is_one_object_and_what_differs_comes_with_each(p
     assert got[3].peer == "127.0.0.1"
 
 
+async def test_requests_that_share_fields_may_differ_in_all_else(pair: Pair) -> None:
+    """One object of fields, as a router has for like requests: all else is each request's own."""
+    shared = ((b"host", b"a"),)
+    sent = [("POST", "/a"), ("POST", "/b"), ("PUT", "/b"), ("PUT", "/b"), ("POST", "/a")]
+    for number, (method, target) in enumerate(sent):
+        own = ((b"x-request-id", b"%d" % number),)
+        await pair.send(Request(method, target, shared, b"%d" % number, own=own))
+    got = [exchange.request for exchange in pair.server.exchanges]
+    assert [(request.method, request.target) for request in got] == sent
+    assert [request.headers for request in got] == [
+        (*shared, (b"x-request-id", b"%d" % number)) for number in range(5)
+    ]
+
+
 async def test_more_heads_than_slots_are_each_read_as_they_were_sent(pair: Pair) -> None:
     """A slot that is used again has the later head, on both ends."""
 
