@@ -195,10 +195,7 @@ class Forwarder:
                 return
             refused = failed(proxied, pod, answer, self._pods, self._clock())
         else:
-            fields = self._fields
-            if fields.headers is not answer.headers:
-                fields = self._fields = AnswerFields(answer.headers)
-                fields.outward = self._known(fields.outward)
+            fields = self._read(answer)
             whole = answer if isinstance(answer, Response) else self._stream(proxied, pod, answer, fields)
             if isinstance(answer, Response):
                 pod.ends()
@@ -213,6 +210,25 @@ class Forwarder:
             self._metrics.retried(refused.reason)
             return
         self._in_task(proxied, FirstTry(pod, refused))
+
+    def _read(self, answer: Response | UpstreamAnswer) -> AnswerFields:
+        """What the fields of an answer say; what it shares with others is read once for all of these."""
+        headers = answer.headers
+        shared = answer.shared if isinstance(answer, Response) else None
+        fields = self._fields
+        if shared is not None:
+            if fields.headers is not shared:
+                fields = self._fields = self._fields_of(shared)
+            beside = fields.beside(headers[len(shared) :])
+            return self._fields_of(headers) if beside is None else beside
+        if fields.headers is not headers:
+            fields = self._fields = self._fields_of(headers)
+        return fields
+
+    def _fields_of(self, headers: Headers) -> AnswerFields:
+        fields = AnswerFields(headers)
+        fields.outward = self._known(fields.outward)
+        return fields
 
     def _known(self, headers: Headers) -> Headers:
         """The same fields, the very same object for each answer that has them."""

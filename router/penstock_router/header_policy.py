@@ -99,6 +99,26 @@ class AnswerFields:
         self.outward: Headers = tuple(outward)
         """The fields for the client."""
 
+    def beside(self, own: Headers) -> AnswerFields | None:
+        """What these fields say together with those that an answer alone has.
+
+        Args:
+            own: these, of which a client gets none.
+
+        Returns:
+            Theirs, for the client the very same as these; None where one of them is more than an id or a
+            queue.
+        """
+        found = AnswerFields(())
+        found.headers, found.outward, found.queued = self.headers, self.outward, self.queued
+        found.reason, found.refuses = self.reason, self.refuses
+        for name, value in own:
+            if name == QUEUE and value.isdigit() and len(value) < 10:
+                found.queued = int(value)
+            elif name != REQUEST_ID:
+                return None
+        return found
+
 
 def under_route(headers: Headers, *, route: bytes, host: bytes) -> Headers:
     """The fields of an answer whose request lost its route: a `Location` gets it back.

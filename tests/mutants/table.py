@@ -24,6 +24,7 @@ from tests.mutants.mutant import (
     WIRE,
     Mutant,
 )
+from tests.mutants.table_hop import HOP_MUTANTS
 from tests.mutants.table_protocols import PROTOCOL_MUTANTS
 
 __all__ = ["CORE", "MUTANTS", "Mutant"]
@@ -500,4 +501,5 @@ MUTANTS = (
         ),
     ),
     *PROTOCOL_MUTANTS,
+    *HOP_MUTANTS,
 )

@@ -141,7 +141,9 @@ class Call(Carrier):
             except Exception as error:
                 log("interim answer failed", level="error", error=repr(error))
 
-    def whole(self, status: int, headers: Headers, body: bytes, length: int | None) -> None:
+    def whole(
+        self, status: int, headers: Headers, body: bytes, length: int | None, shared: Headers | None = None
+    ) -> None:
         """The whole answer: give it to the caller."""
         if self.sender is not None or self._pump is not None:
             self.stop_sending()
@@ -157,6 +159,7 @@ class Call(Carrier):
                 )
             return
         answer = Response(status, headers, body)
+        answer.shared = shared
         if self.head_only:
             answer.length = length
         waiter, self.waiter = self.waiter, None

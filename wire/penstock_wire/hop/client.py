@@ -159,7 +159,7 @@ class HopClient(Link):
         try:
             lines = heads.write_lines(own)
             if len(lines) > frames.MAX_OWN:
-                raise ValueError(f"at most {frames.MAX_OWN} bytes of fields of its own")
+                shared, lines = (*shared, *own), b""
             slot = self._slot(request.method, request.target, shared)
         except ValueError as error:
             raise UpstreamError(f"the request for {self.where} cannot be sent: {error}") from error
@@ -274,7 +274,7 @@ class HopClient(Link):
             del self._calls[number]
             call.deadline = math.inf
             self._rest()
-            call.whole(head.status, headers, data[body:end], length)
+            call.whole(head.status, headers, data[body:end], length, head.fields)
         elif body < end:
             raise ValueError("expected a body behind an answer's head only where it is whole")
         else:

@@ -64,10 +64,10 @@ class HopExchange:
 
     def answer(self, response: Response) -> None:
         """See `Exchange.answer`."""
-        connection = self.connection
-        if connection is not None:
-            self.connection = self.gone = None
-            connection.answer(self, response)
+        line, self.connection = self.connection, None
+        if line is not None:
+            self.gone = None
+            line.answer(self, response)
         elif response.stream is not None:
             streams.close_in_background(response.stream)
 

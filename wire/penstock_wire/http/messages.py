@@ -113,10 +113,11 @@ class Response:
             knows.
 
     `lines` are further fields, each with its line's end (CR LF): what the service itself says of this
-    answer alone. They are sent as they are, so their maker must know their bytes.
+    answer alone. They are sent as they are, so their maker must know their bytes. `shared` is as in
+    `Request`.
     """
 
-    __slots__ = ("body", "headers", "length", "lines", "status", "stream")
+    __slots__ = ("body", "headers", "length", "lines", "shared", "status", "stream")
 
     def __init__(
         self,
@@ -132,6 +133,7 @@ class Response:
         self.stream = stream
         self.length = length
         self.lines = b""
+        self.shared: Headers | None = None
 
     @property
     def fields(self) -> Headers:

@@ -1,0 +1,93 @@
+"""The kept mutants of the hop between router and sidecar."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import BROKEN, CANCEL, HONEST, ONCE, OWN_ANSWER, WIRE, Mutant
+
+_HOP = "tests/unit/wire/test_hop.py"
+_HEADS = "tests/unit/wire/test_hop_heads.py"
+_HOSTILE = "tests/unit/wire/test_hop_hostile.py"
+
+HOP_MUTANTS = (
+    Mutant(
+        name="an answer on a hop goes to the request that waits longest",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="call = self._calls.get(number)\n        if call is None:  # it was given up",
+        new="number = min(self._calls, default=number)\n        call = self._calls.get(number)\n"
+        "        if call is None:  # it was given up",
+        tests=(_HOP,),
+    ),
+    Mutant(
+        name="a request's number is used again when another has ended",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="self._number = number = self._number + 1",
+        new="self._number = number = len(self._calls) + 1",
+        tests=(_HOP,),
+    ),
+    Mutant(
+        name="a slot that is used again still means the head before",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="            del self._slots[before]",
+        new="            pass",
+        tests=(_HEADS, _HOP),
+    ),
+    Mutant(
+        name="requests with the same fields have one target",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="if fields is self._latest and target == self._latest_target and",
+        new="if fields is self._latest and",
+        tests=(f"{_HOP}::test_requests_that_share_fields_may_differ_in_all_else",),
+    ),
+    Mutant(
+        name="a hop's server does not learn that a request was given up",
+        breaks=CANCEL,
+        package=WIRE,
+        old="            self.send(frames.frame(frames.CANCEL, call.number))",
+        new="            pass",
+        tests=(f"{_HOP}::test_who_gives_up_frees_the_place_at_once_and_harms_no_other",),
+    ),
+    Mutant(
+        name="a request that was given up on a hop stays with its service",
+        breaks=CANCEL,
+        package=WIRE,
+        old='self._drop(exchange, "the client gave its request up")',
+        new="self._end(exchange)",
+        tests=(f"{_HOP}::test_who_gives_up_frees_the_place_at_once_and_harms_no_other",),
+    ),
+    Mutant(
+        name="a goodbye is taken to mean that the last request was not read either",
+        breaks=ONCE,
+        package=WIRE,
+        old="for number, call in self._calls.items() if number > last]",
+        new="for number, call in self._calls.items() if number >= last]",
+        tests=(f"{_HOP}::test_what_a_leaving_server_had_not_taken_is_known_to_be_unread",),
+    ),
+    Mutant(
+        name="a request is taken after the goodbye that said it was not",
+        breaks=ONCE,
+        package=WIRE,
+        old="        if self._leaving == _LEFT:\n            return  # it was sent",
+        new="        if False:\n            return  # it was sent",
+        tests=(f"{_HOP}::test_what_a_leaving_server_had_not_taken_is_known_to_be_unread",),
+    ),
+    Mutant(
+        name="of a hop that was reset nothing is said to have been read",
+        breaks=HONEST,
+        package=WIRE,
+        old="if number > flushed or number == unread:",
+        new="if number > flushed or unread:",
+        tests=(f"{_HOSTILE}::test_a_reset_says_that_the_last_request_was_not_read",),
+    ),
+    Mutant(
+        name="a peer may send without credit",
+        breaks=BROKEN,
+        package=WIRE,
+        old="        if self._left < 0:\n            raise ValueError",
+        new="        if False:\n            raise ValueError",
+        tests=(f"{_HOSTILE}::test_bytes_without_credit_end_the_connection",),
+    ),
+)

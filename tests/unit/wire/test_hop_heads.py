@@ -1,0 +1,92 @@
+"""Heads on the hop: what is written is read as it was, and the two ends' tables never differ."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_wire.hop import frames, heads
+from penstock_wire.http.server import limits
+
+NAMES = st.text(string.ascii_lowercase + string.digits + "-_", min_size=1, max_size=12).map(str.encode)
+VALUES = (
+    st.binary(max_size=20)
+    .map(lambda raw: bytes(byte for byte in raw if byte == 9 or 32 <= byte != 127).strip(b" \t"))
+    .filter(lambda value: value == value.strip(b" \t"))
+)
+FIELDS = st.lists(st.tuples(NAMES.filter(lambda name: name not in heads.NOT_SENT), VALUES), max_size=8).map(
+    tuple
+)
+
+
+@given(FIELDS)
+def test_lines_are_read_as_they_were_written(fields: tuple[tuple[bytes, bytes], ...]) -> None:
+    assert tuple(heads.read_lines(heads.write_lines(fields))) == fields
+
+
+@given(st.sampled_from(["GET", "POST", "DELETE"]), FIELDS)
+def test_a_request_s_head_is_read_as_it_was_written(
+    method: str, fields: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    """With a host, which it gets where it has none."""
+    fields = tuple(field for field in fields if field[0] != b"host")
+    block = heads.write_request(method, "/a%2Fb?c=\xe9", fields, "h:1")
+    found = heads.read_request(block, limits.MAX_HEAD_BYTES)
+    assert found.error is None
+    assert (found.method, found.target) == (method, "/a%2Fb?c=\xe9")
+    assert found.fields == (*fields, (b"host", b"h:1"))
+
+
+@given(st.integers(200, 599), FIELDS)
+def test_an_answer_s_head_is_read_as_it_was_written(
+    status: int, fields: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    found = heads.read_answer(heads.write_answer(status, fields))
+    assert (found.status, found.fields) == (status, fields)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_are_read_as_lines_that_would_be_written_otherwise(block: bytes) -> None:
+    """One spelling: what is taken is the same fields when it is written again."""
+    try:
+        fields = tuple(heads.read_lines(block))
+    except ValueError:
+        return
+    kept = tuple(field for field in fields if field[0] not in heads.NOT_SENT)
+    assert tuple(heads.read_lines(heads.write_lines(kept))) == kept
+
+
+@given(st.lists(st.tuples(st.integers(0, 2 * frames.SLOTS), st.booleans()), max_size=600))
+def test_the_peer_s_table_has_in_each_slot_what_the_sender_means(sent: list[tuple[int, bool]]) -> None:
+    """Whatever heads come, in whatever order: a slot means the head that was sent there last."""
+    table = heads.SlotTable()
+    peer: dict[int, tuple[int, bool]] = {}
+    for key in sent:
+        slot = table.find(key)
+        if slot < 0:
+            slot = table.put(key, frames.SLOT_BYTES + 1 if key[1] else 100)
+            peer[slot] = key
+        assert 0 <= slot < frames.SLOTS
+        assert not (slot and key[1])
+        assert peer[slot] == key
+
+
+def test_a_head_that_comes_again_is_sent_no_third_time() -> None:
+    """The second time it gets a slot of its own."""
+    table = heads.SlotTable()
+    written = 0
+    for _ in range(10):
+        for key in range(50):
+            if table.find(key) < 0:
+                table.put(key, 100)
+                written += 1
+    assert written <= 100
+
+
+@pytest.mark.parametrize("own", sorted(heads.OWN))
+def test_own_fields_are_kept_apart_in_order(own: bytes) -> None:
+    fields = ((b"a", b"1"), (own, b"2"), (b"b", b"3"), (own, b"4"))
+    assert heads.split(fields) == (((b"a", b"1"), (b"b", b"3")), ((own, b"2"), (own, b"4")))
