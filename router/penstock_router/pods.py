@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from penstock_router.endpoint_slices import Address
 from penstock_router.load_balancing import two_of
@@ -72,7 +72,7 @@ class Pod:
         self.in_flight = 0
         """Requests of this router that it has and did not answer."""
         self.free = -1
-        """Items that would begin there at once, by its own word and what was sent since; -1: it does not say."""
+        """Items that would begin there at once, by its own word and what was sent since; -1: nobody knows."""
         self.waiting = 0
         """Items that wait there to begin, by its own word."""
         self.borne = 0
@@ -192,6 +192,9 @@ class Pods:
         # By backend, pods with room by their own word, the one that gets the next request first.
         self._free: dict[str, dict[Pod, None]] = {}
         self._recalls: dict[str, float] = {}  # by backend, until when an answer is waited for
+        self._sidecars: set[str] = set()  # backends of whose pods one has said how much room it has
+        self.keep: Callable[[Collection[tuple[str, int]]], object] = lambda addresses: None
+        """Told the sidecars that are to say how much room they have; see `HopUpstream.keep`."""
         self.recall: Callable[[str, int, int], bool] = lambda host, port, count: False
         """Asks a pod for requests back that have not begun; see `HopUpstream.recall`."""
 
@@ -340,6 +343,9 @@ class Pods:
             return
         backend, pod = found
         pod.free, pod.waiting = free, waiting
+        if backend not in self._sidecars:
+            self._sidecars.add(backend)
+            self._meet()
         if free > 0:
             self._free.setdefault(backend, {})[pod] = None
             self._fill(backend, pod)
@@ -357,6 +363,16 @@ class Pods:
             backend, pod = found
             pod.waiting = 0  # until it says what is left
             self._recalls.pop(backend, None)
+
+    def _meet(self) -> None:
+        """Have sidecars say how much room they have: pods of Services, and targets where one has said so."""
+        self.keep(
+            [
+                address
+                for address, (backend, _) in self._by_address.items()
+                if backend in self._from_slices or backend in self._sidecars
+            ]
+        )
 
     def _fill(self, backend: str, pod: Pod) -> None:
         """Give a pod with room what waits here, else what waits to begin at another pod."""
@@ -404,6 +420,8 @@ class Pods:
             for name, pods in self._ready.items()
             for pod in pods
         }
+        self._sidecars &= self._ready.keys()
+        self._meet()
         self._free = {
             name: {pod: None for pod in free if pod in self._ready[name]}
             for name, free in self._free.items()

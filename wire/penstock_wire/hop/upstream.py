@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import cast
 
 from penstock_wire.addresses import join
@@ -27,6 +27,10 @@ ASK_AGAIN_SECONDS = 60.0
 """A server that knows no hop, or would have none now, is left alone for so long."""
 IDLE_SECONDS = 60.0
 """How long a hop without requests is kept: less than the sidecar does."""
+MEET_SECONDS = 1.0
+"""Between two looks for sidecars that are to have a hop and have none."""
+MAX_ASKING = 32
+"""Servers that are asked for a hop at once, beyond those that a request met."""
 MAX_REFUSED = 4096
 """Servers without a hop that are remembered."""
 _MAX_HEAD_BYTES = 8192
@@ -49,6 +53,8 @@ class HopUpstream:
         self._asking: dict[_Key, asyncio.Task[None]] = {}
         self._refused: dict[_Key, float] = {}
         self._retirements = 0
+        self._kept: dict[_Key, None] = {}
+        self._next_meet: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self.on_room: Callable[[_Key, int, int], None] | None = None
         """Called when a server says how many items would begin there at once, and how many wait; -1 and 0
@@ -56,6 +62,15 @@ class HopUpstream:
         self.on_recalled: Callable[[_Key, int], None] | None = None
         """Called when a server has handed back what it was asked for (`recall`): how many, after the last of
         their answers."""
+
+    def keep(self, keys: Collection[_Key]) -> None:
+        """Have a hop to each of these sidecars, before its first request too: it says how much room it has.
+
+        Args:
+            keys: hosts and ports; those that are not among them any more may end when they idle.
+        """
+        self._kept = dict.fromkeys(keys)
+        self._meet()
 
     def recall(self, host: str, port: int, count: int) -> bool:
         """Ask a server for requests back that have not begun; they are answered as not executed.
@@ -161,8 +176,10 @@ class HopUpstream:
 
     async def close(self) -> None:
         """See `Upstream.close`."""
-        if self._sweep is not None:
-            self._sweep.cancel()
+        for timer in (self._sweep, self._next_meet):
+            if timer is not None:
+                timer.cancel()
+        self._kept.clear()
         asking = list(self._asking.values())
         for task in asking:
             task.cancel()
@@ -195,10 +212,9 @@ class HopUpstream:
             hop = await self._connect(key)
         finally:
             del self._asking[key]
-        if hop is None:
-            if len(self._refused) >= MAX_REFUSED:
-                self._refused.clear()
-            self._refused[key] = time.monotonic() + ASK_AGAIN_SECONDS
+            self._meet_soon()
+        if isinstance(hop, float):
+            self._leave_alone(key, hop)
         elif retirements != self._retirements or hop.ended:
             hop.retire()
         else:
@@ -206,8 +222,31 @@ class HopUpstream:
             if self._sweep is None:
                 self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS / 4, self._close_idle)
 
-    async def _connect(self, key: _Key) -> HopClient | None:
-        """A hop to a server; None where it would have none."""
+    def _leave_alone(self, key: _Key, seconds: float) -> None:
+        if len(self._refused) >= MAX_REFUSED:
+            self._refused.clear()
+        self._refused[key] = time.monotonic() + seconds
+
+    def _meet_soon(self) -> None:
+        if self._kept and self._next_meet is None:
+            self._next_meet = asyncio.get_running_loop().call_later(MEET_SECONDS, self._meet)
+
+    def _meet(self) -> None:
+        """Ask those for a hop that are to have one and have none."""
+        if self._next_meet is not None:
+            self._next_meet.cancel()
+            self._next_meet = None
+        missing = [key for key in self._kept if key not in self._hops]
+        for key in missing:
+            if len(self._asking) >= MAX_ASKING:
+                break
+            if self._may_ask(key):
+                self._asking[key] = asyncio.get_running_loop().create_task(self._ask(key))
+        if missing:
+            self._meet_soon()
+
+    async def _connect(self, key: _Key) -> HopClient | float:
+        """A hop to a server; where it would have none, after how many seconds it may be asked again."""
         loop = asyncio.get_running_loop()
         asked = _Asked(self, key, loop)
         try:
@@ -216,21 +255,21 @@ class HopUpstream:
                 hop = await asked.answer
         except (OSError, TimeoutError):
             asked.give_up()
-            return None
+            return MEET_SECONDS
         except BaseException:
             asked.give_up()
             raise
         if hop is None:
             log("no hop, HTTP/1.1 it is", server=join(*key))
-        else:
-            self._plain.adopt(hop)
+            return ASK_AGAIN_SECONDS
+        self._plain.adopt(hop)
         return hop
 
     def _close_idle(self) -> None:
         self._sweep = None
         now = time.monotonic()
         for key, hop in list(self._hops.items()):
-            if not hop.busy and now - hop.idle_since >= IDLE_SECONDS:
+            if key not in self._kept and not hop.busy and now - hop.idle_since >= IDLE_SECONDS:
                 del self._hops[key]
                 self._room_is_unknown(key)
                 hop.retire()
@@ -249,6 +288,8 @@ class HopUpstream:
         if self._hops.get(connection.key) is connection:
             del self._hops[connection.key]
             self._room_is_unknown(connection.key)
+            self._leave_alone(connection.key, MEET_SECONDS)  # it may be about to end
+            self._meet_soon()
 
     def room(self, connection: HopClient, free: int, waiting: int) -> None:
         """See `HopPool.room`."""
