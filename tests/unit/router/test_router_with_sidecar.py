@@ -115,7 +115,7 @@ async def test_requests_to_a_sidecar_share_a_connection(upstream: Any, router: A
         await task
 
     server = await asyncio.start_server(relay, "127.0.0.1", 0)
-    through = "127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+    through = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     process = await router().start(endpoint("e", backend("b", through)))
     await process.ask(**body(0))
     await until(lambda: b"OPTIONS * HTTP/1.1" in heads)
