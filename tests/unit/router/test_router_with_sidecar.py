@@ -92,6 +92,42 @@ async def test_every_request_gets_its_own_answer(upstream: Any, router: Any, sid
     assert sorted(executed) == list(range(300))
 
 
+async def test_requests_to_a_sidecar_share_a_connection(upstream: Any, router: Any, sidecar: Any) -> None:
+    """After the first answers: what goes between the two is frames, and HTTP/1.1 where that was asked for."""
+    model = await upstream(predict)
+    _, target = await sidecar(model)
+    host, _, port = target.rpartition(":")
+    heads: list[bytes] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+
+        async def back() -> None:
+            while data := await far_reader.read(65536):
+                writer.write(data)
+            writer.close()
+
+        task = asyncio.create_task(back())
+        while data := await reader.read(65536):
+            heads.extend(line for line in data.split(b"\r\n") if line.endswith(b" HTTP/1.1"))
+            far_writer.write(data)
+        far_writer.close()
+        await task
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    through = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    process = await router().start(endpoint("e", backend("b", through)))
+    await process.ask(**body(0))
+    await until(lambda: b"OPTIONS * HTTP/1.1" in heads)
+    while (before := len(heads)) and (await process.ask(**body(1))).status == 200 and len(heads) > before:
+        pass
+    replies = await asyncio.gather(*(process.ask(**body(index)) for index in range(100)))
+    assert [reply.document["predictions"] for reply in replies] == [[index] for index in range(100)]
+    assert len(heads) == before
+    await process.stop()
+    server.close()
+
+
 async def test_a_full_queue_is_told_with_its_status(upstream: Any, router: Any, sidecar: Any) -> None:
     never = asyncio.Event()
 

@@ -16,6 +16,7 @@ from penstock_wire.http import (
     ClientGone,
     ConnectionLost,
     Exchange,
+    PeerSilent,
     Request,
     RequestUnread,
     Response,
@@ -23,6 +24,8 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.client import peer_liveness
+from penstock_wire.http.client.peer_liveness import TcpSigns
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.server import H1Front
@@ -617,3 +620,18 @@ async def test_a_client_that_keeps_the_server_waiting_is_not_waited_for(
         await client.rest()
         await until(lambda: not server.hops)
         client.writer.close()
+
+
+async def test_a_silent_machine_ends_its_hop_as_any_connection_to_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool looks after both kinds; what is under way may have been executed."""
+    held = Held(pair)
+    asked = asyncio.create_task(pair.send())
+    await held.come(1)
+    monkeypatch.setattr(peer_liveness, "look", lambda _: TcpSigns(heard_ago=100.0, unacknowledged=1))
+    pair.upstream._plain._silence_seconds = 3.0
+    pair.upstream._plain.look_for_silence()
+    with pytest.raises(PeerSilent):
+        await asked
+    assert not pair.upstream._hops
