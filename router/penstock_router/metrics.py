@@ -82,10 +82,16 @@ class Metrics:
 
     Args:
         held: held requests now, by backend.
+        with_room: pods that say how much room they have, by backend.
     """
 
-    def __init__(self, held: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        held: Callable[[], Mapping[str, int]],
+        with_room: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         self._held = held
+        self._with_room = with_room
         self._series: dict[tuple[str, str], Series] = {}
         self._retries: dict[str, int] = {}
 
@@ -153,4 +159,11 @@ class Metrics:
         )
         for backend, count in self._held().items():
             held.add_metric([backend], count)
-        yield from (requests, duration, retries, build, held)
+        with_room = core.GaugeMetricFamily(
+            "penstock_router_pods_with_room",
+            "Ready pods that say how much room they have, over the hop.",
+            labels=["backend"],
+        )
+        for backend, count in self._with_room().items():
+            with_room.add_metric([backend], count)
+        yield from (requests, duration, retries, build, held, with_room)

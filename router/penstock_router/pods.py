@@ -364,6 +364,10 @@ class Pods:
             pod.waiting = 0  # until it says what is left
             self._recalls.pop(backend, None)
 
+    def with_room(self) -> dict[str, int]:
+        """How many ready pods say how much room they have, by backend."""
+        return {name: sum([pod.free >= 0 for pod in pods]) for name, pods in self._ready.items()}
+
     def _meet(self) -> None:
         """Have sidecars say how much room they have: pods of Services, and targets where one has said so."""
         self.keep(

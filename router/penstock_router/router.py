@@ -137,7 +137,7 @@ class Router:
         self._owners: dict[int, str] = {}
         self._owner_errors: dict[str, str] = {}
         self.pods = Pods(clock=clock, random_source=random_source, changed=self._pods_changed)
-        self.metrics = Metrics(self._held_by_backend)
+        self.metrics = Metrics(self._held_by_backend, self.pods.with_room)
         self.ports = Ports(front=front, host=host, make_service=self._port_service, settled=self._settled)
         self._forwarder = Forwarder(
             pods=self.pods, upstream=upstream, metrics=self.metrics, clock=clock, pod=pod, access=access

@@ -155,7 +155,7 @@ class HopConnection(Link):
     def _flush(self) -> None:
         if self._rooms is not None and self._leaving == _STAYS:
             told, before = self._rooms.share(), self._told
-            # By itself only where it begins or ends that there is room, or a queue; else with what leaves anyway.
+            # By itself only where there begins or ends to be room, or a queue; else with what leaves anyway.
             turned = bool(told[0]) != bool(before[0]) or bool(told[1]) != bool(before[1])
             if turned or (self._out and told != before):
                 self._told = told
