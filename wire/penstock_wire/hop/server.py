@@ -146,20 +146,23 @@ class HopConnection(Link):
                 done += 1
         self.send(frames.recall(done))
 
-    def tell_room(self) -> None:
-        """Say how much room there is, at the end of this turn of the loop, where that has changed."""
-        if not self._scheduled and not self.ended:
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
+    def room_is(self, room: tuple[int, int]) -> None:
+        """Tell the client where there begins or ends to be room, or a queue.
+
+        Args:
+            room: see `Rooms.share`.
+        """
+        told = self._told
+        if bool(room[0]) != bool(told[0]) or bool(room[1]) != bool(told[1]):
+            self._told = room
+            self.send(frames.room(*room, self._last))
 
     def _flush(self) -> None:
-        if self._rooms is not None and self._leaving == _STAYS:
-            told, before = self._rooms.share(), self._told
-            # By itself only where there begins or ends to be room, or a queue; else with what leaves anyway.
-            turned = bool(told[0]) != bool(before[0]) or bool(told[1]) != bool(before[1])
-            if turned or (self._out and told != before):
-                self._told = told
-                self._out.append(frames.room(*told, self._last))
+        if self._rooms is not None and self._out and self._leaving == _STAYS:
+            room = self._rooms.share()
+            if room != self._told:  # it leaves with the rest
+                self._told = room
+                self._out.append(frames.room(*room, self._last))
         super()._flush()
 
     def _check_past(self, number: int) -> None:

@@ -20,12 +20,11 @@ class HopSuccessor:
         room: how many items would begin at once, and how many wait to begin; None where nobody knows.
     """
 
-    __slots__ = ("_known", "_room", "_state", "connections")
+    __slots__ = ("_known", "_room", "connections")
 
     def __init__(self, room: Callable[[], tuple[int, int]] | None = None) -> None:
         self._known = heads.KnownHeads()
         self._room = room
-        self._state = (False, False)  # whether there was room, and a queue
         self.connections: set[HopConnection] = set()
         """Those that are told of the room."""
 
@@ -42,7 +41,7 @@ class HopSuccessor:
         made = HopConnection(front, listener, loop, transport, peer, self._known, rooms)
         if rooms is not None:
             self.connections.add(made)
-            made.tell_room()
+            made.room_is(self.share())
         return made
 
     def share(self) -> tuple[int, int]:
@@ -60,9 +59,6 @@ class HopSuccessor:
         """There may be room, or a queue: tell the clients where that begins or ends."""
         if self._room is None or not self.connections:
             return
-        free, waiting = self._room()
-        state = (free > 0, waiting > 0)
-        if state != self._state:
-            self._state = state
-            for connection in self.connections:
-                connection.tell_room()
+        room = self.share()
+        for connection in self.connections:
+            connection.room_is(room)
