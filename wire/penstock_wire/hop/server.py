@@ -77,6 +77,7 @@ class HopConnection(Link):
         super().__init__(loop, transport)
         self._rooms = rooms
         self._told = (0, 0)  # what was said of the room last
+        self._turned = False  # there begins or ends to be room, or a queue
         self._front = front
         self._listener = listener
         self._service = listener.service
@@ -147,20 +148,23 @@ class HopConnection(Link):
         self.send(frames.recall(done))
 
     def room_is(self, room: tuple[int, int]) -> None:
-        """Tell the client where there begins or ends to be room, or a queue.
+        """Tell the client where there begins or ends to be room, or a queue; behind the answers of this turn.
 
         Args:
             room: see `Rooms.share`.
         """
         told = self._told
         if bool(room[0]) != bool(told[0]) or bool(room[1]) != bool(told[1]):
-            self._told = room
-            self.send(frames.room(*room, self._last))
+            self._turned = True
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        if self._rooms is not None and self._out and self._leaving == _STAYS:
+        if self._rooms is not None and (self._turned or self._out) and self._leaving == _STAYS:
+            self._turned = False
             room = self._rooms.share()
-            if room != self._told:  # it leaves with the rest
+            if room != self._told:
                 self._told = room
                 self._out.append(frames.room(*room, self._last))
         super()._flush()
