@@ -16,7 +16,7 @@ HOP_MUTANTS = (
         old="call = self._calls.get(number)\n        if call is None:  # it was given up",
         new="number = min(self._calls, default=number)\n        call = self._calls.get(number)\n"
         "        if call is None:  # it was given up",
-        tests=(_HOP,),
+        tests=(f"{_HOP}::test_requests_share_a_connection_and_each_gets_its_own_answer",),
     ),
     Mutant(
         name="a request's number is used again when another has ended",
@@ -24,7 +24,7 @@ HOP_MUTANTS = (
         package=WIRE,
         old="self._number = number = self._number + 1",
         new="self._number = number = len(self._calls) + 1",
-        tests=(_HOP,),
+        tests=(f"{_HOP}::test_what_heads_share_is_one_object_and_what_differs_comes_with_each",),
     ),
     Mutant(
         name="a slot that is used again still means the head before",
@@ -32,7 +32,10 @@ HOP_MUTANTS = (
         package=WIRE,
         old="            del self._slots[before]",
         new="            pass",
-        tests=(_HEADS, _HOP),
+        tests=(
+            f"{_HEADS}::test_the_peer_s_table_has_in_each_slot_what_the_sender_means",
+            f"{_HOP}::test_more_heads_than_slots_are_each_read_as_they_were_sent",
+        ),
     ),
     Mutant(
         name="requests with the same fields have one target",
