@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from penstock_wire.headers import QUEUE, Headers
 from penstock_wire.hop import frames
 from penstock_wire.hop.client import HopClient
-from penstock_wire.hop.server import HopConnection, HopSuccessor
+from penstock_wire.hop.server import HopConnection
+from penstock_wire.hop.successor import HopSuccessor
 from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http import Exchange, Request, Response
 from penstock_wire.http.client.pool import H1Upstream
@@ -24,8 +25,12 @@ ASK = b"OPTIONS * HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: penstoc
 class HopServer(Server):
     """A front whose connections may become hops; it answers as a sidecar does."""
 
+    successor: HopSuccessor
+
     def __init__(self, front: H1Front | None = None) -> None:
         super().__init__()
+        self.room = (0, 0)
+        """Items that would begin at once, and items that wait."""
         if front is not None:
             self.front = front
 
@@ -89,12 +94,13 @@ def post(
 async def served(server: HopServer | None = None) -> AsyncIterator[HopServer]:
     """A server on loopback, until all its work has ended."""
     server = server or HopServer()
+    server.successor = HopSuccessor(lambda: server.room)
     listener = await server.front.serve(
         "127.0.0.1",
         0,
         server,
         streams=lambda one: server.streamed(one),
-        successors={frames.PROTOCOL: HopSuccessor()},
+        successors={frames.PROTOCOL: server.successor},
     )
     server.address = listener.address
     yield server

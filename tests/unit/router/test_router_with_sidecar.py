@@ -228,8 +228,9 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
     _, fresh = await sidecar(idle, maxBatchSize=1)
     process = await router().start(endpoint("e", backend("b", crowded)))
     assert (await process.ask(**body(100))).status == 200
-    while 'penstock_router_pods_with_room{backend="b"} 1.0' not in await process.metrics():
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(SECONDS):
+        while 'penstock_router_pods_with_room{backend="b"} 1.0' not in await process.metrics():
+            assert (await process.ask(**body(101))).status == 200
     first = asyncio.create_task(process.ask(**body(0)))
     await until(lambda: any(b"[0]" in seen.body for seen in busy.seen))
     waiting = [asyncio.create_task(process.ask(**body(index))) for index in range(1, 9)]

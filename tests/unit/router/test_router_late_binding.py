@@ -1,0 +1,148 @@
+"""Requests go to pods that would begin them at once, and what waits at one pod moves to another with room."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock_router.endpoint_slices import Address
+from penstock_router.pods import RECALL_SECONDS, Pod, Pods
+
+
+class Backend:
+    """A backend `b` of old pods that say how much room they have."""
+
+    def __init__(self, count: int) -> None:
+        self.now = 100.0
+        self.pods = Pods(clock=lambda: self.now, random_source=random.Random(1), changed=lambda: None)
+        self.recalls: list[tuple[str, int]] = []
+        self.kept: list[list[tuple[str, int]]] = []
+        self.pods.recall = self._recall
+        self.pods.keep = lambda addresses: self.kept.append(sorted(addresses))
+        self.have(count)
+        self.now += 1000
+
+    def have(self, count: int) -> None:
+        """So many pods are ready."""
+        self.pods.set_slices({"b": tuple(Address(host=f"10.0.0.{n}", port=8012) for n in range(count))})
+
+    def _recall(self, host: str, port: int, count: int) -> bool:
+        self.recalls.append((host, count))
+        return True
+
+    def tell(self, number: int, free: int, waiting: int = 0) -> None:
+        """A pod says how much room it has."""
+        self.pods.told_room((f"10.0.0.{number}", 8012), free, waiting)
+
+    def send(self, count: int) -> list[int]:
+        """The pods that get so many requests, none of which ends."""
+        got = []
+        for _ in range(count):
+            pod = self.pods.pick("b")
+            assert pod is not None
+            pod.begins()
+            got.append(int(pod.address.host.rpartition(".")[2]))
+        return got
+
+    @property
+    def all(self) -> list[Pod]:
+        """The pods."""
+        return list(self.pods.ready("b"))
+
+
+def test_requests_go_where_they_begin_at_once_each_pod_in_turn() -> None:
+    """However little the others have: they begin nothing now. Where none does, the less loaded of two."""
+    backend = Backend(3)
+    backend.tell(0, 0)
+    backend.tell(1, 2)
+    backend.tell(2, 3)
+    assert backend.send(5) == [1, 2, 1, 2, 2]
+    assert 0 in backend.send(3)
+
+
+def test_a_pod_that_drains_or_fails_gets_none_whatever_room_it_has() -> None:
+    backend = Backend(3)
+    for number in range(3):
+        backend.tell(number, 9)
+    backend.pods.refuses(backend.all[0])
+    backend.pods.failed(backend.all[1], "x")
+    assert set(backend.send(5)) == {2}
+
+
+def test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begin() -> None:
+    backend = Backend(3)
+    backend.tell(0, 0, 5)
+    backend.tell(1, 0, 20)
+    assert backend.recalls == []
+    backend.tell(2, 8)
+    assert backend.recalls == [("10.0.0.1", 8)]
+    backend.tell(2, 9)
+    assert len(backend.recalls) == 1  # one that was asked is waited for
+    backend.pods.told_recalled(("10.0.0.1", 8012), 8)
+    backend.tell(1, 0, 12)
+    assert backend.recalls[1:] == [("10.0.0.1", 9)]
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+    backend = Backend(2)
+    backend.tell(0, 0, 5)
+    backend.tell(1, 1)
+    backend.now += RECALL_SECONDS
+    backend.tell(1, 1)
+    assert backend.recalls == [("10.0.0.0", 1)] * 2
+
+
+@pytest.mark.parametrize("told", [(3, 2), (0, 0), (-1, 0)], ids=["room beside a queue", "nothing", "unknown"])
+def test_nothing_is_asked_back_where_nothing_waits_in_vain(told: tuple[int, int]) -> None:
+    """A pod that has room for what waits there, as while it gathers a batch, keeps it."""
+    backend = Backend(2)
+    backend.tell(0, *told)
+    backend.tell(1, 4)
+    assert backend.recalls == []
+
+
+def test_who_waits_here_comes_before_who_waits_at_a_pod() -> None:
+    """Requests that every pod has refused for want of room."""
+    backend = Backend(2)
+    held = [1, 2]
+
+    def take(_: str, pod: Pod) -> bool:
+        if held:
+            held.pop()
+            pod.begins()
+            return True
+        return False
+
+    backend.pods.await_room("b", take)
+    backend.tell(0, 0, 5)
+    backend.tell(1, 3)
+    assert held == []
+    assert backend.recalls == [("10.0.0.0", 1)]
+
+
+def test_a_new_pod_gets_its_share_of_its_room() -> None:
+    """One at once, and more as it grows older."""
+    backend = Backend(1)
+    backend.tell(0, 0)
+    backend.have(2)
+    backend.tell(1, 8)
+    assert backend.send(1) == [1]
+    assert backend.send(3).count(1) < 3
+    backend.now += 1000
+    backend.tell(1, 8)
+    assert backend.send(8) == [1] * 8
+
+
+def test_pods_of_services_and_fellows_of_sidecars_are_asked_how_much_room_they_have() -> None:
+    backend = Backend(2)
+    assert backend.kept[-1] == [("10.0.0.0", 8012), ("10.0.0.1", 8012)]
+    targets = tuple(Address(host="10.1.0.1", port=port) for port in (1, 2))
+    backend.pods.set_targets({"foreign": targets})
+    assert len(backend.kept[-1]) == 2
+    backend.pods.told_room(("10.1.0.1", 1), 1, 0)
+    assert backend.kept[-1][2:] == [("10.1.0.1", 1), ("10.1.0.1", 2)]
+    backend.have(1)
+    assert ("10.0.0.1", 8012) not in backend.kept[-1]
+    backend.pods.told_room(("10.0.0.1", 8012), 5, 0)  # of a pod that is gone
+    assert set(backend.send(3)) == {0}

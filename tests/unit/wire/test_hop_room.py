@@ -1,0 +1,139 @@
+"""What a sidecar says of its room over the hop, and what it hands back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from penstock_wire.hop import frames
+from penstock_wire.hop.upstream import HopUpstream
+from penstock_wire.http import Exchange, Response
+from penstock_wire.http.client.pool import H1Upstream
+from tests.support.hop_pair import SIDECAR, Pair, Raw, paired, post, raw_client, raw_server, served
+from tests.support.waiting import until
+
+
+@pytest_asyncio.fixture
+async def pair() -> AsyncIterator[Pair]:
+    async with paired() as found:
+        found.upstream.on_room = lambda key, free, waiting: told(found).append((free, waiting))
+        yield found
+
+
+def told(pair: Pair) -> list[tuple[int, int]]:
+    """What the client was told of the room, in order."""
+    found: list[tuple[int, int]] = pair.__dict__.setdefault("told", [])
+    return found
+
+
+async def test_room_is_told_with_answers_and_where_it_begins_or_ends(pair: Pair) -> None:
+    """Nothing is sent for a change alone in how much there is."""
+    server = pair.server
+    server.room = (4, 0)
+    server.successor.changed()
+    await until(lambda: told(pair) == [(4, 0)])
+    server.room = (3, 0)
+    server.successor.changed()
+    await pair.send(post())
+    assert told(pair)[1:] == [(3, 0)]
+    server.room = (0, 2)
+    server.successor.changed()
+    await until(lambda: told(pair)[2:] == [(0, 2)])
+
+
+async def test_each_client_is_told_its_part_and_a_new_one_at_once(pair: Pair) -> None:
+    pair.server.room = (5, 1)
+    other = HopUpstream(H1Upstream())
+    heard: list[tuple[int, int]] = []
+    other.on_room = lambda key, free, waiting: heard.append((free, waiting))
+    other.keep([pair.server.address])
+    await until(lambda: heard == [(3, 1)])
+    await other.close()
+
+
+async def test_what_is_on_the_way_takes_its_part_of_the_room() -> None:
+    """The frame says which request it counted last."""
+    peers: list[Raw] = []
+    async with raw_server(peers.append) as (upstream, address):
+        (raw,) = peers
+        heard: list[tuple[int, int]] = []
+        upstream.on_room = lambda key, free, waiting: heard.append((free, waiting))
+        asked = [asyncio.create_task(upstream.send(*address, post(), timeout=30)) for _ in range(3)]
+        for _ in asked:
+            await raw.until_kind(frames.REQUEST)
+        raw.write(frames.room(8, 0, 1), frames.room(1, 0, 0))
+        await until(lambda: heard == [(6, 0), (0, 0)])
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_what_has_not_begun_is_handed_back_the_last_first_and_its_number_told(pair: Pair) -> None:
+    waiting: dict[bytes, Exchange] = {}
+
+    async def work(exchange: Exchange) -> None:
+        body = exchange.request.body
+        waiting[body] = exchange
+        if body != b"1":  # that one has begun
+
+            def recall() -> bool:
+                exchange.request.recall = None
+                waiting.pop(body).answer(Response(503, SIDECAR, b"moved"))
+                return True
+
+            exchange.request.recall = recall
+
+    pair.server.work = work
+    recalled: list[int] = []
+    pair.upstream.on_recalled = lambda key, count: recalled.append(count)
+    asked = {body: asyncio.create_task(pair.send(post(body=body))) for body in (b"0", b"1", b"2", b"3")}
+    await until(lambda: len(waiting) == 4)
+    assert pair.upstream.recall(*pair.server.address, 2)
+    await until(lambda: recalled == [2])
+    assert {body for body, task in asked.items() if task.done()} == {b"2", b"3"}
+    assert pair.upstream.recall(*pair.server.address, 9)
+    await until(lambda: recalled == [2, 1])
+    waiting[b"1"].answer(Response(200, SIDECAR))
+    assert (await asked[b"1"]).status == 200
+    assert not pair.upstream.recall("127.0.0.1", 1, 1)
+
+
+async def test_sidecars_are_kept_in_touch_with_however_they_come_and_go() -> None:
+    """One that cannot be reached is asked again; a hop that ends is made anew, and its room is unknown."""
+    upstream = HopUpstream(H1Upstream())
+    heard: list[tuple[int, int]] = []
+    upstream.on_room = lambda key, free, waiting: heard.append((free, waiting))
+    async with served() as server:
+        server.room = (2, 0)
+        upstream.keep([server.address, ("127.0.0.1", 1)])
+        await until(lambda: heard == [(2, 0)])
+        (hop,) = server.hops
+        hop.abort()
+        await until(lambda: heard[1:] == [(-1, 0), (2, 0)])
+        upstream.keep([])
+    await upstream.close()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [frames.frame(frames.ROOM, 0, b"12"), frames.room(1, 1, 99), frames.frame(frames.RECALL, 0, b"")],
+    ids=["short", "a number that was not sent", "no count"],
+)
+async def test_a_server_that_says_nonsense_of_its_room_ends_its_hop(junk: bytes) -> None:
+    peers: list[Raw] = []
+    async with raw_server(peers.append) as (upstream, address):
+        (raw,) = peers
+        raw.write(junk)
+        assert b"expected" in await raw.rest()
+        await until(lambda: address not in upstream._hops)
+
+
+async def test_a_client_that_asks_nonsense_back_ends_its_hop() -> None:
+    async with served() as server:
+        raw = await raw_client(server)
+        raw.write(frames.frame(frames.RECALL, 0, b"1"))
+        assert b"expected a number" in await raw.rest()
+        raw.writer.close()
