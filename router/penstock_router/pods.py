@@ -191,6 +191,8 @@ class Pods:
         self._by_address: dict[tuple[str, int], tuple[str, Pod]] = {}
         # By backend, pods with room by their own word, the one that gets the next request first.
         self._free: dict[str, dict[Pod, None]] = {}
+        # By backend, those where something waits that nothing there begins.
+        self._crowded: dict[str, dict[Pod, None]] = {}
         self._recalls: dict[str, float] = {}  # by backend, until when an answer is waited for
         self._sidecars: set[str] = set()  # backends of whose pods one has said how much room it has
         self.keep: Callable[[Collection[tuple[str, int]]], object] = lambda addresses: None
@@ -343,6 +345,11 @@ class Pods:
             return
         backend, pod = found
         pod.free, pod.waiting = free, waiting
+        crowded = self._crowded.setdefault(backend, {})
+        if waiting and not free:
+            crowded[pod] = None
+        else:
+            crowded.pop(pod, None)
         if backend not in self._sidecars:
             self._sidecars.add(backend)
             self._meet()
@@ -362,6 +369,7 @@ class Pods:
         if found is not None:
             backend, pod = found
             pod.waiting = 0  # until it says what is left
+            self._crowded.get(backend, {}).pop(pod, None)
             self._recalls.pop(backend, None)
 
     def with_room(self) -> dict[str, int]:
@@ -390,15 +398,16 @@ class Pods:
 
     def _relieve(self, backend: str) -> None:
         """Ask the pod at which most waits for what other pods would begin at once."""
+        crowd = self._crowded.get(backend)
+        free = self._free.get(backend)
+        if not crowd or not free:
+            return
         now = self._clock()
         if now < self._recalls.get(backend, 0.0):
             return
-        pods = self.available(backend)
-        room = sum([pod.free for pod in pods if pod.begins_at_once(now)])
-        if not room:
-            return
-        crowded = max(pods, key=lambda pod: pod.waiting if pod.free == 0 else 0)
-        count = min(room, crowded.waiting) if crowded.free == 0 else 0
+        room = sum([pod.free for pod in free if pod.begins_at_once(now)])
+        crowded = max(crowd, key=lambda pod: pod.waiting)
+        count = min(room, crowded.waiting)
         if count and self.recall(crowded.address.host, crowded.address.port, count):
             self._recalls[backend] = now + RECALL_SECONDS
 
@@ -426,10 +435,9 @@ class Pods:
         }
         self._sidecars &= self._ready.keys()
         self._meet()
-        self._free = {
-            name: {pod: None for pod in free if pod in self._ready[name]}
-            for name, free in self._free.items()
-            if name in self._ready
-        }
+        for table in (self._free, self._crowded):
+            for name in list(table):
+                here = frozenset(self._ready.get(name, ()))
+                table[name] = {pod: None for pod in table[name] if pod in here}
         self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
         self._changed()

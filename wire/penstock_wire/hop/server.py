@@ -77,6 +77,7 @@ class HopConnection(Link):
         super().__init__(loop, transport)
         self._rooms = rooms
         self._told = (0, 0)  # what was said of the room last
+        self._told_last = 0  # the last request that this counted
         self._turned = False  # there begins or ends to be room, or a queue
         self._front = front
         self._listener = listener
@@ -164,8 +165,9 @@ class HopConnection(Link):
         if self._rooms is not None and (self._turned or self._out) and self._leaving == _STAYS:
             self._turned = False
             room = self._rooms.share()
-            if room != self._told:
-                self._told = room
+            # NB: a client takes what it sends off the room that it was told of, until it is told what came of it.
+            if room != self._told or (room[0] and self._told_last != self._last):
+                self._told, self._told_last = room, self._last
                 self._out.append(frames.room(*room, self._last))
         super()._flush()
 
