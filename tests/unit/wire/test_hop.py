@@ -635,3 +635,22 @@ async def test_a_silent_machine_ends_its_hop_as_any_connection_to_it(
     with pytest.raises(PeerSilent):
         await asked
     assert not pair.upstream._hops
+
+
+async def test_a_hop_has_its_place_among_the_connections_of_its_front() -> None:
+    """It is counted where its connection was, makes way as that would, and leaves no place taken."""
+    front = H1Front(max_per_address=2, evicting=True)
+    async with served(HopServer(front)) as server:
+        client = await raw_client(server)
+        client.write(head(), request(1))
+        await client.until_kind(frames.ANSWER)
+        (listener,) = front._listeners
+        assert listener.acceptor is not None
+        assert len(listener.acceptor) == len(front.connections) == len(server.hops) == 1
+        writers = [(await server.connect())[1] for _ in range(2)]
+        assert await client.rest() == b""  # it had rested the longest
+        await until(lambda: not server.hops)
+        assert len(listener.acceptor) == 2
+        for writer in (client.writer, *writers):
+            writer.close()
+        await until(lambda: not len(listener.acceptor))

@@ -197,7 +197,7 @@ class HopUpstream:
             asked.give_up()
             raise
         if hop is None:
-            log("no hop, HTTP/1.1 it is", server=join(*key))
+            log("no hop, requests go over HTTP/1.1", server=join(*key))
         else:
             self._plain.adopt(hop)
         return hop
