@@ -377,6 +377,14 @@ async def test_what_the_front_refuses_is_refused_and_others_go_on(
     assert not pair.far._exchanges
 
 
+@pytest.mark.parametrize("size", [1001, 100_000])
+async def test_a_body_that_is_too_large_is_refused_by_its_id(pair: Pair, size: int) -> None:
+    """As over HTTP/1.1: who looks for it in a log finds it."""
+    answer = await pair.send(post(body=b"x" * size, number=7))
+    assert answer.status == 413
+    assert b'"request_id":"7"' in answer.body
+
+
 @pytest.mark.parametrize(
     "request_",
     [
