@@ -52,6 +52,7 @@ MODULES: dict[str, Sequence[str]] = {
         "hop.heads",
         "hop.link",
         "hop.server",
+        "hop.upstream",
         "http.client.answer",
         "http.client.connection",
         "http.client.head",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import BROKEN, CANCEL, HONEST, ONCE, OWN_ANSWER, WIRE, Mutant
 
 _HOP = "tests/unit/wire/test_hop.py"
+_ENDS = "tests/unit/wire/test_hop_ends.py"
 _HEADS = "tests/unit/wire/test_hop_heads.py"
 _HOSTILE = "tests/unit/wire/test_hop_hostile.py"
 
@@ -67,7 +68,7 @@ HOP_MUTANTS = (
         package=WIRE,
         old="for number, call in self._calls.items() if number > last]",
         new="for number, call in self._calls.items() if number >= last]",
-        tests=(f"{_HOP}::test_what_a_leaving_server_had_not_taken_is_known_to_be_unread",),
+        tests=(f"{_ENDS}::test_what_a_leaving_server_had_not_taken_is_known_to_be_unread",),
     ),
     Mutant(
         name="a request is taken after the goodbye that said it was not",
@@ -75,7 +76,7 @@ HOP_MUTANTS = (
         package=WIRE,
         old="        if self._leaving == _LEFT:\n            return  # it was sent",
         new="        if False:\n            return  # it was sent",
-        tests=(f"{_HOP}::test_what_a_leaving_server_had_not_taken_is_known_to_be_unread",),
+        tests=(f"{_ENDS}::test_what_a_leaving_server_had_not_taken_is_known_to_be_unread",),
     ),
     Mutant(
         name="of a hop that was reset nothing is said to have been read",

@@ -82,6 +82,23 @@ class Pair:
         await until(lambda: self.server.address in self.upstream._hops)
 
 
+class Held:
+    """A service that keeps its exchanges until the test answers them."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.exchanges: dict[bytes, Exchange] = {}
+        self.left: list[bytes] = []
+        pair.server.work = self
+
+    async def __call__(self, exchange: Exchange) -> None:
+        body = exchange.request.body
+        self.exchanges[body] = exchange
+        exchange.gone = lambda: self.left.append(body)
+
+    async def come(self, count: int) -> None:
+        await until(lambda: len(self.exchanges) == count)
+
+
 def post(
     target: str = "/p", body: bytes = b"body", *, number: int | None = None, headers: Headers = ()
 ) -> Request:

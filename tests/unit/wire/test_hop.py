@@ -11,25 +11,25 @@ import pytest_asyncio
 
 from penstock_wire.headers import NOT_ADMITTED, TIMEOUT_MS
 from penstock_wire.hop import frames
-from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http import (
     ClientGone,
     ConnectionLost,
     Exchange,
-    PeerSilent,
     Request,
-    RequestUnread,
     Response,
     UpstreamAnswer,
     UpstreamError,
     UpstreamTimeout,
 )
-from penstock_wire.http.client import peer_liveness
-from penstock_wire.http.client.peer_liveness import TcpSigns
-from penstock_wire.http.client.pool import H1Upstream
-from penstock_wire.http.server import limits
 from penstock_wire.http.server.server import H1Front
-from tests.support.hop_pair import SIDECAR, HopServer, Pair, head, paired, post, raw_client, request, served
+from tests.support.hop_pair import (
+    SIDECAR,
+    Held,
+    HopServer,
+    Pair,
+    paired,
+    post,
+)
 from tests.support.still_time import StillTime
 from tests.support.upstream_exchange import Given
 from tests.support.waiting import SECONDS, until
@@ -39,23 +39,6 @@ from tests.support.waiting import SECONDS, until
 async def pair() -> AsyncIterator[Pair]:
     async with paired() as found:
         yield found
-
-
-class Held:
-    """A service that keeps its exchanges until the test answers them."""
-
-    def __init__(self, pair: Pair) -> None:
-        self.exchanges: dict[bytes, Exchange] = {}
-        self.left: list[bytes] = []
-        pair.server.work = self
-
-    async def __call__(self, exchange: Exchange) -> None:
-        body = exchange.request.body
-        self.exchanges[body] = exchange
-        exchange.gone = lambda: self.left.append(body)
-
-    async def come(self, count: int) -> None:
-        await until(lambda: len(self.exchanges) == count)
 
 
 async def test_requests_share_a_connection_and_each_gets_its_own_answer(pair: Pair) -> None:
@@ -377,6 +360,14 @@ async def test_what_the_front_refuses_is_refused_and_others_go_on(
     assert not pair.far._exchanges
 
 
+@pytest.mark.parametrize("size", [1001, 100_000])
+async def test_a_body_that_is_too_large_is_refused_by_its_id(pair: Pair, size: int) -> None:
+    """As over HTTP/1.1: who looks for it in a log finds it."""
+    answer = await pair.send(post(body=b"x" * size, number=7))
+    assert answer.status == 413
+    assert b'"request_id":"7"' in answer.body
+
+
 @pytest.mark.parametrize(
     "request_",
     [
@@ -458,180 +449,3 @@ async def test_an_answer_before_the_end_of_its_request_ends_the_sending(pair: Pa
     )
     assert (answer.status, answer.whole()) == (403, b"no")
     assert (await pair.send()).status == 403
-
-
-async def test_a_server_that_leaves_is_left_and_loses_nothing(pair: Pair) -> None:
-    """First nothing new is sent to it, then it says what it has taken; what it has is answered."""
-    held = Held(pair)
-    asked = asyncio.create_task(pair.send(post(body=b"before")))
-    await held.come(1)
-    pair.server.front.close_keepalive(idle=False)
-    await until(lambda: not pair.upstream._hops)
-    beside = asyncio.create_task(pair.send(post(body=b"beside")))  # over HTTP/1.1
-    await held.come(2)
-    closing = asyncio.create_task(pair.server.front.close(30))
-    for body, exchange in held.exchanges.items():
-        exchange.answer(Response(200, SIDECAR, body))
-    assert [(await asked).body, (await beside).body] == [b"before", b"beside"]
-    await asyncio.wait_for(closing, SECONDS)
-    assert not pair.server.front.connections
-
-
-async def test_what_a_leaving_server_had_not_taken_is_known_to_be_unread(pair: Pair) -> None:
-    """Sent before its goodbye was read: not executed, and said so; what it had taken is answered."""
-    held = Held(pair)
-    taken = asyncio.create_task(pair.send(post(body=b"taken")))
-    await held.come(1)
-    pair.far.close_if_idle()
-    late = asyncio.create_task(pair.send(post(body=b"late")))
-    with pytest.raises(RequestUnread):
-        await late
-    held.exchanges[b"taken"].answer(Response(200, SIDECAR, b"fine"))
-    assert (await taken).body == b"fine"
-    assert list(held.exchanges) == [b"taken"]
-    await until(lambda: not pair.server.hops)
-
-
-async def test_a_drain_that_ends_has_hops_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it leaves no hop is made; later one is asked for again."""
-    monkeypatch.setattr("penstock_wire.hop.upstream.ASK_AGAIN_SECONDS", 0.0)
-    pair.server.front.close_keepalive(idle=False)
-    await until(lambda: not pair.upstream._hops)
-    await pair.send()
-    await until(lambda: bool(pair.upstream._refused))
-    assert not pair.upstream._hops
-    pair.server.front.open_keepalive()
-    await pair.send()
-    await until(lambda: bool(pair.upstream._hops))
-    assert (await pair.send()).body == b"body"
-
-
-async def test_a_cut_connection_takes_all_along_but_what_had_not_left(pair: Pair) -> None:
-    """What was sent may have been executed; what this turn of the loop had yet to send was not."""
-    held = Held(pair)
-    sent = asyncio.create_task(pair.send(post(body=b"sent")))
-    await held.come(1)
-    got: list[Any] = []
-    pair.upstream.begin(*pair.server.address, post(body=b"unsent"), 30.0, got.append)
-    pair.hop.connection_lost(None)
-    with pytest.raises(ConnectionLost) as lost:
-        await sent
-    assert not isinstance(lost.value, RequestUnread)
-    await until(lambda: bool(got))
-    assert isinstance(got[0], RequestUnread)
-    await until(lambda: held.left == [b"sent"])
-    assert (await asyncio.wait_for(_answered(pair, held), SECONDS)).body == b"again"
-
-
-async def _answered(pair: Pair, held: Held) -> Response:
-    pair.server.work = pair.server.echo
-    return await pair.send(post(body=b"again"))
-
-
-@pytest.mark.parametrize("how", ["retire", "close"])
-async def test_a_retired_hop_answers_what_it_has_and_a_closed_one_ends_it(pair: Pair, how: str) -> None:
-    held = Held(pair)
-    asked = asyncio.create_task(pair.send(post(body=b"old")))
-    await held.come(1)
-    hop = pair.hop
-    if how == "close":
-        await pair.upstream.close()
-        with pytest.raises(ConnectionLost):
-            await asked
-        return
-    pair.upstream.retire(*pair.server.address)
-    assert not hop.takes(post())
-    held.exchanges[b"old"].answer(Response(200, SIDECAR, b"fine"))
-    assert (await asked).body == b"fine"
-    await until(lambda: not pair.server.hops)
-
-
-async def test_what_a_hop_does_not_carry_goes_over_http_1_1(pair: Pair) -> None:
-    """A fresh connection, another method, a hop that takes nothing now."""
-    requests = [post(), post(), Request("PROPFIND", "/p", (), b""), post()]
-    requests[1].fresh = True
-    before = pair.hop._number
-    for each in requests:
-        assert (await pair.send(each)).status == 200
-    assert pair.hop._number == before + 2
-
-
-async def test_a_server_that_knows_no_hop_is_asked_once_and_served_as_before() -> None:
-    """It answers the question as it would any other; who is no sidecar is not asked at all."""
-    server = HopServer()
-    listener = await server.front.serve("127.0.0.1", 0, server)
-    upstream = HopUpstream(H1Upstream())
-    server.address = listener.address
-    for _ in range(5):
-        answer = await upstream.send(*listener.address, post(), timeout=30)
-        assert answer.body == b"body"
-        await until(lambda: not upstream._asking)
-    assert [exchange.request.method for exchange in server.exchanges] == ["POST", "OPTIONS", *["POST"] * 4]
-    upstream.retire(*listener.address)
-
-    async def plain(exchange: Exchange) -> None:
-        exchange.answer(Response(200, (), b"plain"))
-
-    server.work = plain
-    server.exchanges.clear()
-    for _ in range(3):
-        await upstream.send(*listener.address, post(), timeout=30)
-    assert [exchange.request.method for exchange in server.exchanges] == ["POST"] * 3
-    await upstream.close()
-    await server.front.close(0)
-
-
-async def test_idle_hops_are_closed_by_their_client(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the server would; the next request goes over HTTP/1.1 and asks for another."""
-    monkeypatch.setattr("penstock_wire.hop.upstream.IDLE_SECONDS", 0.0)
-    pair.upstream._close_idle()
-    await until(lambda: not pair.server.hops)
-    monkeypatch.undo()
-    await pair.ask_for_hop()
-
-
-@pytest.mark.parametrize("late", ["idle", "body", "credit", "frame"])
-async def test_a_client_that_keeps_the_server_waiting_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, late: str
-) -> None:
-    """The times are those of the HTTP/1.1 front: 408 for a body, an end for what stands still."""
-    for name in ("SWEEP_SECONDS", "IDLE_SECONDS", "BODY_SECONDS", "HEAD_SECONDS", "WRITE_SECONDS"):
-        monkeypatch.setattr(limits, name, 0.02)
-    monkeypatch.setattr(limits, "LINGER_SECONDS", 0.02)
-    async with served() as server:
-
-        async def long(exchange: Exchange) -> None:
-            exchange.answer(Response(200, (), b"x" * 1_000_000))
-
-        if late == "credit":
-            server.work = long
-        client = await raw_client(server)
-        if late == "body":
-            client.write(head(), request(1, flags=0))
-            answer = await client.until_kind(frames.ANSWER)
-            assert b'"status":408' in answer[4]
-        elif late == "credit":
-            client.write(head(), request(1))
-            assert (await client.until_kind(frames.CANCEL))[1] == 1
-        elif late == "frame":
-            client.write(head()[:-3])
-        if late != "frame":
-            assert (await client.until_kind(frames.GOODBYE))[1] == 0
-        await client.rest()
-        await until(lambda: not server.hops)
-        client.writer.close()
-
-
-async def test_a_silent_machine_ends_its_hop_as_any_connection_to_it(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The pool looks after both kinds; what is under way may have been executed."""
-    held = Held(pair)
-    asked = asyncio.create_task(pair.send())
-    await held.come(1)
-    monkeypatch.setattr(peer_liveness, "look", lambda _: TcpSigns(heard_ago=100.0, unacknowledged=1))
-    pair.upstream._plain._silence_seconds = 3.0
-    pair.upstream._plain.look_for_silence()
-    with pytest.raises(PeerSilent):
-        await asked
-    assert not pair.upstream._hops

@@ -8,5 +8,5 @@ own port; a server that does not know it answers as it would, and HTTP/1.1 is sp
 Read in this order: `frames` (what is on the wire, pure), `heads` (heads as lines and by number, pure),
 `bodies` (what is sent and read piece by piece), `link` (what both ends of a connection do), `exchange` and
 `server` and `successor` (a sidecar's end: requests become exchanges of its `Service`), `call` and `client` (a
-router's end), `upstream` (which pods have a connection, and what goes over HTTP/1.1).
+router's end), `asking` (the upgrade), `upstream` (which pods have a connection, and what goes over HTTP/1.1).
 """

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Protocol
 
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import PER_CONNECTION, Headers
+from penstock_wire.headers import PER_CONNECTION, REQUEST_ID, Headers, get
 from penstock_wire.hop import frames, heads
 from penstock_wire.hop.bodies import Allowance, BodyReceiver, BodySender
 from penstock_wire.hop.exchange import HopExchange
@@ -165,7 +165,7 @@ class HopConnection(Link):
         if self._rooms is not None and (self._turned or self._out) and self._leaving == _STAYS:
             self._turned = False
             room = self._rooms.share()
-            # NB: a client takes what it sends off the room that it was told of, until it is told what came of it.
+            # NB: a client takes what it sends off the room that it was told of, until it is told anew.
             if room != self._told or (room[0] and self._told_last != self._last):
                 self._told, self._told_last = room, self._last
                 self._out.append(frames.room(*room, self._last))
@@ -210,7 +210,7 @@ class HopConnection(Link):
             except PenstockError as found:
                 error = found
         if error is None and end - body > self._front.max_body_bytes:
-            error = self._too_large(f"{end - body}")
+            error = self._too_large(request, f"{end - body}")
         if not whole:
             exchange.allowance = Allowance(self, number)
             exchange.length = length
@@ -262,7 +262,7 @@ class HopConnection(Link):
                 return
             request.length = None
         if length is not None and length > self._front.max_body_bytes:
-            exchange.answer(self._too_large(f"{length}").response())
+            exchange.answer(self._too_large(request, f"{length}").response())
             return
         self._receiving[exchange.number] = exchange
 
@@ -289,7 +289,7 @@ class HopConnection(Link):
             return
         front = self._front
         if found > front.max_body_bytes:
-            exchange.answer(self._too_large("a larger one").response())
+            exchange.answer(self._too_large(exchange.request, "a larger one").response())
             return
         front.unfinished_bytes += size
         if size:
@@ -312,9 +312,13 @@ class HopConnection(Link):
             self._front.unfinished_bytes -= sum(map(len, exchange.pieces))
             exchange.pieces = []
 
-    def _too_large(self, found: str) -> PenstockError:
-        most = self._front.max_body_bytes
-        return PenstockError(Reason.TOO_LARGE, f"expected a body of at most {most} bytes, found {found}")
+    def _too_large(self, request: Request, found: str) -> PenstockError:
+        request_id = (get(request.headers, REQUEST_ID) or b"").decode("latin-1")
+        return PenstockError(
+            Reason.TOO_LARGE,
+            f"expected a body of at most {self._front.max_body_bytes} bytes, found {found}",
+            extra={"request_id": request_id} if request_id else None,
+        )
 
     # -- answers out ----------------------------------------------------------------------------------------
 

@@ -11,32 +11,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
-from typing import cast
 
-from penstock_wire.addresses import join
 from penstock_wire.headers import QUEUE, Headers, get
-from penstock_wire.hop import frames
+from penstock_wire.hop.asking import MEET_SECONDS, ask
 from penstock_wire.hop.client import HopClient
 from penstock_wire.http import Done, GiveUp, Opened, Request, Response, UpstreamAnswer, UpstreamError
 from penstock_wire.http.client.pool import H1Upstream
-from penstock_wire.process import log
 
-ASK_SECONDS = 5.0
-"""For a connection, and the answer whether it becomes a hop."""
-ASK_AGAIN_SECONDS = 60.0
-"""A server that knows no hop, or would have none now, is left alone for so long."""
 IDLE_SECONDS = 60.0
 """How long a hop without requests is kept: less than the sidecar does."""
-MEET_SECONDS = 1.0
-"""Between two looks for sidecars that are to have a hop and have none."""
 MAX_ASKING = 32
 """Servers that are asked for a hop at once, beyond those that a request met."""
 MAX_REFUSED = 4096
 """Servers without a hop that are remembered."""
-_MAX_HEAD_BYTES = 8192
-_ASK = b"OPTIONS * HTTP/1.1\r\nhost: %b\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n"
-_SWITCHES = b"HTTP/1.1 101 "
-_END_OF_HEAD = b"\r\n\r\n"
 _Key = tuple[str, int]
 
 
@@ -209,7 +196,7 @@ class HopUpstream:
     async def _ask(self, key: _Key) -> None:
         retirements = self._retirements
         try:
-            hop = await self._connect(key)
+            hop = await ask(self, key, self._plain.adopt)
         finally:
             del self._asking[key]
             self._meet_soon()
@@ -244,26 +231,6 @@ class HopUpstream:
                 self._asking[key] = asyncio.get_running_loop().create_task(self._ask(key))
         if missing:
             self._meet_soon()
-
-    async def _connect(self, key: _Key) -> HopClient | float:
-        """A hop to a server; where it would have none, after how many seconds it may be asked again."""
-        loop = asyncio.get_running_loop()
-        asked = _Asked(self, key, loop)
-        try:
-            async with asyncio.timeout(ASK_SECONDS):
-                await loop.create_connection(lambda: cast("asyncio.Protocol", asked), *key)
-                hop = await asked.answer
-        except (OSError, TimeoutError):
-            asked.give_up()
-            return MEET_SECONDS
-        except BaseException:
-            asked.give_up()
-            raise
-        if hop is None:
-            log("no hop, HTTP/1.1 it is", server=join(*key))
-            return ASK_AGAIN_SECONDS
-        self._plain.adopt(hop)
-        return hop
 
     def _close_idle(self) -> None:
         self._sweep = None
@@ -308,64 +275,3 @@ class HopUpstream:
     def silent(self, connection: HopClient) -> None:
         """See `HopPool.silent`."""
         self._plain.silent(connection)
-
-
-class _Asked:
-    """A connection whose server was asked whether it becomes a hop; an `asyncio.Protocol`."""
-
-    def __init__(self, pool: HopUpstream, key: _Key, loop: asyncio.AbstractEventLoop) -> None:
-        self.answer: asyncio.Future[HopClient | None] = loop.create_future()
-        self._pool = pool
-        self._key = key
-        self._loop = loop
-        self._transport: asyncio.Transport | None = None
-        self._received = b""
-
-    def give_up(self) -> None:
-        """Nobody waits for the answer."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.write(_ASK % (join(*self._key).encode("latin-1"), frames.PROTOCOL))
-
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
-        self._received += data
-        head, end, rest = self._received.partition(_END_OF_HEAD)
-        transport = self._transport
-        if self.answer.done() or transport is None or (not end and len(head) <= _MAX_HEAD_BYTES):
-            return
-        if not (end and _agrees(head)):
-            self.answer.set_result(None)
-            transport.abort()
-            return
-        hop = HopClient(self._pool, self._key, self._loop, transport)
-        transport.set_protocol(cast("asyncio.Protocol", hop))
-        self.answer.set_result(hop)
-        if rest:
-            hop.data_received(rest)
-
-    def eof_received(self) -> bool:
-        """See `asyncio.Protocol`."""
-        return False
-
-    def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-
-    def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        if not self.answer.done():
-            self.answer.set_result(None)
-
-
-def _agrees(head: bytes) -> bool:
-    """Whether the head of an answer switches to the hop's protocol, of this version."""
-    lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
-    named = [value.strip().lower() for name, _, value in lines if name.lower() == b"upgrade"]
-    return head.startswith(_SWITCHES) and named == [frames.PROTOCOL]

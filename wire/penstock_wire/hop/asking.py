@@ -1,0 +1,111 @@
+"""Asking a sidecar for a hop: an HTTP/1.1 upgrade on a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from penstock_wire.addresses import join
+from penstock_wire.hop import frames
+from penstock_wire.hop.client import HopClient, HopPool
+from penstock_wire.process import log
+
+ASK_SECONDS = 5.0
+"""For a connection, and the answer whether it becomes a hop."""
+ASK_AGAIN_SECONDS = 60.0
+"""A server that knows no hop, or would have none now, is left alone for so long."""
+MEET_SECONDS = 1.0
+"""One that took no connection, and one that has ended a hop, likewise."""
+_MAX_HEAD_BYTES = 8192
+_ASK = b"OPTIONS * HTTP/1.1\r\nhost: %b\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n"
+_SWITCHES = b"HTTP/1.1 101 "
+_END_OF_HEAD = b"\r\n\r\n"
+
+
+async def ask(pool: HopPool, key: tuple[str, int], made: Callable[[HopClient], object]) -> HopClient | float:
+    """A hop to a server; where it would have none, after how many seconds it may be asked again.
+
+    Args:
+        pool: where it will belong.
+        key: host and port of the server.
+        made: called with the hop, before anything else is.
+    """
+    loop = asyncio.get_running_loop()
+    asked = _Asked(pool, key, loop)
+    try:
+        async with asyncio.timeout(ASK_SECONDS):
+            await loop.create_connection(lambda: cast("asyncio.Protocol", asked), *key)
+            hop = await asked.answer
+    except (OSError, TimeoutError):
+        asked.give_up()
+        return MEET_SECONDS
+    except BaseException:
+        asked.give_up()
+        raise
+    if hop is None:
+        log("no hop, requests go over HTTP/1.1", server=join(*key))
+        return ASK_AGAIN_SECONDS
+    made(hop)
+    return hop
+
+
+class _Asked:
+    """A connection whose server was asked whether it becomes a hop; an `asyncio.Protocol`."""
+
+    def __init__(self, pool: HopPool, key: tuple[str, int], loop: asyncio.AbstractEventLoop) -> None:
+        self.answer: asyncio.Future[HopClient | None] = loop.create_future()
+        self._pool = pool
+        self._key = key
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+
+    def give_up(self) -> None:
+        """Nobody waits for the answer."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(_ASK % (join(*self._key).encode("latin-1"), frames.PROTOCOL))
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._received += data
+        head, end, rest = self._received.partition(_END_OF_HEAD)
+        transport = self._transport
+        if self.answer.done() or transport is None or (not end and len(head) <= _MAX_HEAD_BYTES):
+            return
+        if not (end and _agrees(head)):
+            self.answer.set_result(None)
+            transport.abort()
+            return
+        hop = HopClient(self._pool, self._key, self._loop, transport)
+        transport.set_protocol(cast("asyncio.Protocol", hop))
+        self.answer.set_result(hop)
+        if rest:
+            hop.data_received(rest)
+
+    def eof_received(self) -> bool:
+        """See `asyncio.Protocol`."""
+        return False
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        if not self.answer.done():
+            self.answer.set_result(None)
+
+
+def _agrees(head: bytes) -> bool:
+    """Whether the head of an answer switches to the hop's protocol, of this version."""
+    lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
+    named = [value.strip().lower() for name, _, value in lines if name.lower() == b"upgrade"]
+    return head.startswith(_SWITCHES) and named == [frames.PROTOCOL]
