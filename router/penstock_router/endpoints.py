@@ -16,7 +16,7 @@ from penstock_wire import contract
 from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.control.report import BackendTotals
-from penstock_wire.control.router_settings import Endpoint
+from penstock_wire.control.router_settings import Endpoint, Timeouts
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import REQUEST_ID, get, timeout_ms
 from penstock_wire.http import Request
@@ -113,6 +113,7 @@ class EndpointState:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._removed = False
         self._holds_ended: PenstockError | None = None
+        self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
         self.settle()
@@ -149,6 +150,7 @@ class EndpointState:
     def update(self, settings: Endpoint) -> None:
         """Take new settings, whole."""
         self.settings = settings
+        self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
         self._heads.clear()
@@ -300,6 +302,18 @@ class EndpointState:
     def held_by_backend(self) -> dict[str, int]:
         """How many requests are held, by backend; "" where the endpoint has none."""
         return {backend or "": self.held.length(backend) for backend in self.held.backends()}
+
+    def _take_times(self) -> None:
+        """Put the times of the settings into seconds."""
+        settings = self.settings
+        found = settings.timeouts or Timeouts()
+        head = min(settings.timeout_ms, found.first_byte_ms or settings.timeout_ms)
+        self.first_byte = head / 1000
+        """Until the head of an answer."""
+        self.idle = None if found.idle_ms is None else found.idle_ms / 1000
+        """Between two pieces of an answer; None for what the request had for its head."""
+        self.total = None if found.total_ms is None else found.total_ms / 1000
+        """In all; None for no limit."""
 
     def _policy(self) -> cors.Policy | None:
         settings = self.settings

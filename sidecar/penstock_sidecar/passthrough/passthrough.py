@@ -23,7 +23,6 @@ from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Throughput
 from penstock_sidecar.interfaces import Counts, Open, RequestObserver, RequestPath
 from penstock_sidecar.model.answers import failure, from_model, model_reason
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
-from penstock_sidecar.passthrough.tunnel import TunnelIdle, join
 from penstock_sidecar.queue.batch_key import lone_fields
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
@@ -37,8 +36,10 @@ from penstock_wire.http import (
     Tunnel,
     UpstreamAnswer,
     UpstreamError,
+    tunnel,
 )
 from penstock_wire.http.answer_stream import AnswerStream
+from penstock_wire.http.messages import CONTINUE
 from penstock_wire.process import log
 from penstock_wire.request_ids import RequestIds
 from penstock_wire.timers import TIMER_SLACK, EarliestTimer
@@ -51,8 +52,6 @@ STREAM_BYTES = 64 * 1024
 """Request bodies up to here are received whole: one write instead of a stream."""
 STREAM_IDLE_SECONDS = 60.0
 """A stream whose model is silent for longer (or for defaultTimeout, if that is longer) is cut."""
-TUNNEL_IDLE_SECONDS = 600.0
-"""A tunnel in which nothing goes either way for longer is closed: it has one of `maxOngoingRequests`."""
 MIN_SECONDS = 0.001
 
 
@@ -436,7 +435,8 @@ class Passthrough:
     @staticmethod
     def _outgoing(exchange: Exchange, request_id: bytes, timeout: float) -> Request:
         def interim(status: int, headers: Headers) -> None:
-            exchange.interim(status, from_model(headers))
+            if status != CONTINUE:
+                exchange.interim(status, from_model(headers))
 
         request = exchange.request
         return Request(
@@ -498,8 +498,8 @@ class Passthrough:
         try:
             client = call.exchange.switch(self._fields(call, answer))
             call.over = True  # from here on nothing can be answered
-            await join(client, model, TUNNEL_IDLE_SECONDS)
-        except TunnelIdle as error:
+            await tunnel.join(client, model, tunnel.IDLE_SECONDS)
+        except tunnel.TunnelIdle as error:
             reason = Reason.DEADLINE
             log("tunnel was idle", error=str(error), request_id=call.request_id.decode())
         except ClientGone:

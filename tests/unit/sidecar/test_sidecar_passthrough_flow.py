@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_sidecar.drain import refusal
-from penstock_sidecar.passthrough.passthrough import TUNNEL_IDLE_SECONDS
 from penstock_wire.errors import PenstockError
 from penstock_wire.http import (
     ClientGone,
@@ -18,6 +17,7 @@ from penstock_wire.http import (
 )
 from tests.support import fake_loop
 from tests.support.fake_loop import settle
+from penstock_wire.http.tunnel import IDLE_SECONDS
 from tests.support.passing_bench import Answer, Asked, Bench, Line
 
 
@@ -81,10 +81,10 @@ class TestTunnels:
             bench = Bench()
             asked, model = await self.open(bench)
             for line in (asked.client, model):  # either side's bytes are a sign of life
-                await asyncio.sleep(TUNNEL_IDLE_SECONDS - 1)
+                await asyncio.sleep(IDLE_SECONDS - 1)
                 line.inbox.put_nowait(b"x")
             asked.client.inbox.put_nowait(b"")  # one half has ended, the other is as idle
-            await asyncio.sleep(TUNNEL_IDLE_SECONDS - 1)
+            await asyncio.sleep(IDLE_SECONDS - 1)
             assert bench.load == (0, 1)
             assert not model.aborted
             await asyncio.sleep(2)
