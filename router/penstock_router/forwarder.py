@@ -23,7 +23,7 @@ from penstock_router.attempts import ProxiedRequest, Unexecuted, answered, faile
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pod, Pods
-from penstock_router.proxy import FirstTry, Proxy, Switched
+from penstock_router.proxy import FirstTry, Proxy, Switched, carry
 from penstock_router.response_body import WHOLE_BYTES, EndingStream
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
@@ -36,7 +36,6 @@ from penstock_wire.http import (
     Upstream,
     UpstreamAnswer,
     UpstreamError,
-    tunnel,
 )
 from penstock_wire.http.answer_stream import AnswerStream
 from penstock_wire.http.server.streams import close_in_background
@@ -253,17 +252,12 @@ class Forwarder:
 
     async def _run(self, proxied: ProxiedRequest, first: FirstTry | None) -> None:
         try:
-            async with asyncio.timeout_at(proxied.ends):
-                answer = await self._proxy.forward(proxied, first)
+            answer = await self._proxy.forward(proxied, first)
             if isinstance(answer, Switched):
                 await self._switch(proxied, answer)
                 return
         except PenstockError as error:
             self._answer_error(proxied, error)
-        except TimeoutError:
-            total = (proxied.ends or proxied.arrived) - proxied.arrived
-            detail = f"no answer within the endpoint's total of {total:.3f} s"
-            self._answer_error(proxied, PenstockError(Reason.DEADLINE, detail))
         except ClientGone:
             if proxied.body is not None and proxied.body.too_long:
                 self._answer_error(proxied, _too_long(proxied.state, "a longer one"))
@@ -280,27 +274,12 @@ class Forwarder:
 
     async def _switch(self, proxied: ProxiedRequest, switched: Switched) -> None:
         """Switch protocols on both sides, and carry what they say until both have ended."""
-        exchange = proxied.exchange
         fields = AnswerFields(switched.answer.headers)
-        idle = tunnel.IDLE_SECONDS if proxied.state.idle is None else proxied.state.idle
-        try:
-            if exchange is None:
-                raise ClientGone("the client went away")
-            own = own_lines(proxied.identity, proxied.backend.encode()).splitlines()
-            lines = [line.partition(b": ") for line in own]
-            client = exchange.switch((*fields.outward, *[(name, value) for name, _, value in lines]))
-            proxied.exchange = proxied.give_up = None
-            self._count(proxied, None, switched.answer.status, "")
-            async with asyncio.timeout_at(proxied.ends):
-                await tunnel.join(client, switched.tunnel, idle)
-        except (ClientGone, UpstreamError, tunnel.TunnelIdle, TimeoutError) as error:
-            switched.answer.abort()
-            log("tunnel ended", level="debug", error=str(error), request_id=proxied.identity.decode())
-        except BaseException:  # a cancellation too: its pod is to notice
-            switched.answer.abort()
-            raise
-        finally:
-            switched.over()
+        own = own_lines(proxied.identity, proxied.backend.encode()).splitlines()
+        lines = [line.partition(b": ") for line in own]
+        headers = (*fields.outward, *[(name, value) for name, _, value in lines])
+        count = functools.partial(self._count, proxied, None, switched.answer.status, "")
+        await carry(proxied, switched, headers, count)
 
     # -- answers --------------------------------------------------------------------------------------------
 

@@ -25,8 +25,19 @@ from penstock_router.metrics import Metrics
 from penstock_router.pods import Pod, Pods
 from penstock_router.response_body import receive
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
-from penstock_wire.http import ConnectFailed, Response, Tunnel, Upstream, UpstreamAnswer, UpstreamError
+from penstock_wire.headers import Headers
+from penstock_wire.http import (
+    ClientGone,
+    ConnectFailed,
+    Response,
+    Tunnel,
+    Upstream,
+    UpstreamAnswer,
+    UpstreamError,
+    tunnel,
+)
 from penstock_wire.http.server.head import METHODS
+from penstock_wire.process import log
 
 SAME_POD_PAUSE_SECONDS = 0.1
 """Before the only pod of a backend, which could not be reached, is tried again where there is no room in the
@@ -59,6 +70,37 @@ class Switched:
     answer: UpstreamAnswer
     tunnel: Tunnel
     over: Callable[[], None]
+
+
+async def carry(
+    proxied: ProxiedRequest, switched: Switched, headers: Headers, begun: Callable[[], None]
+) -> None:
+    """Switch protocols on the client's side, too, and carry what is said until both sides have ended.
+
+    Args:
+        proxied: the request.
+        switched: its pod's answer.
+        headers: the fields for the client.
+        begun: called when the client's side has switched.
+    """
+    idle = tunnel.IDLE_SECONDS if proxied.state.idle is None else proxied.state.idle
+    exchange = proxied.exchange
+    carried = False
+    try:
+        if exchange is None:
+            raise ClientGone("the client went away")
+        client = exchange.switch(headers)
+        proxied.exchange = proxied.give_up = None
+        begun()
+        async with asyncio.timeout_at(proxied.ends):
+            await tunnel.join(client, switched.tunnel, idle)
+        carried = True
+    except (ClientGone, UpstreamError, tunnel.TunnelIdle, TimeoutError) as error:
+        log("tunnel cut", level="debug", error=str(error), request_id=proxied.identity.decode())
+    finally:  # a cancellation too: its pod is to notice
+        if not carried:
+            switched.answer.abort()
+        switched.over()
 
 
 class _Tries:
@@ -127,7 +169,13 @@ class Proxy:
             answer = self._answer_here(proxied)
             if answer is not None:
                 return answer
-        return await self._send(proxied, first)
+        try:
+            async with asyncio.timeout_at(proxied.ends):
+                return await self._send(proxied, first)
+        except TimeoutError as error:
+            total = (proxied.ends or proxied.arrived) - proxied.arrived
+            detail = f"no answer within {total:.3f} s, the endpoint's timeouts.total"
+            raise PenstockError(Reason.DEADLINE, detail) from error
 
     @staticmethod
     def _answer_here(proxied: ProxiedRequest) -> Response | None:
