@@ -18,7 +18,7 @@ from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.control.report import BackendTotals
 from penstock_wire.control.router_settings import Endpoint, Timeouts
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import REQUEST_ID, get, timeout_ms
+from penstock_wire.headers import IDLE_MS, REQUEST_ID, get, timeout_ms
 from penstock_wire.http import Request
 
 COLD_RETRY_AFTER_SECONDS = 5.0
@@ -45,6 +45,7 @@ class ArrivedHead:
         request: the first of them, its target without the route.
         closed: whether it asks for what no client may reach.
         allowed: whether the endpoint takes its method.
+        idle: seconds that an answer may pause; None where the endpoint does not say it.
     """
 
     __slots__ = (
@@ -59,7 +60,7 @@ class ArrivedHead:
         "target",
     )
 
-    def __init__(self, request: Request, *, closed: bool, allowed: bool) -> None:
+    def __init__(self, request: Request, *, closed: bool, allowed: bool, idle: float | None) -> None:
         headers = request.headers
         self.method = request.method
         self.target = request.target
@@ -71,6 +72,8 @@ class ArrivedHead:
         self.identity = sent if sent is not None and contract.REQUEST_ID.fullmatch(sent) else b""
         """The client's own `x-request-id`; empty where it sent none that can be used."""
         self.shared = inward(headers)
+        if idle is not None:
+            self.shared = (*self.shared, (IDLE_MS, b"%d" % round(idle * 1000)))
         """The fields for a sidecar, but for those of one request alone."""
         late = self.client_ms is not None and self.client_ms < 0
         self.plain = allowed and not late and request.method not in _UNLIKE
@@ -134,7 +137,8 @@ class EndpointState:
             or found.method != request.method
         ):
             closed = self._closed.include(request.path)
-            found = ArrivedHead(request, closed=closed, allowed=allows(self.settings, request.method))
+            allowed = allows(self.settings, request.method)
+            found = ArrivedHead(request, closed=closed, allowed=allowed, idle=self.idle)
             if len(self._heads) >= MAX_HEADS:
                 self._heads.clear()
             self._heads[place] = found

@@ -41,8 +41,8 @@ class Timeouts(Part):
         Duration | None,
         Field(
             json_schema_extra=rules(duration_rule("1ms", "24h")),
-            description="Until the head of an answer, and until the end of a short one, from when the request "
-            "has been sent. At most timeout, which is the default.",
+            description="From when a request was sent until the head of its answer, or until the end of a "
+            "short one. At most timeout, which is the default.",
         ),
     ] = None
     idle: Annotated[

@@ -1,4 +1,4 @@
-"""Each time that an endpoint gives a request, on real sockets: nothing here asserts how long anything took."""
+"""Each time that an endpoint gives a request, on real sockets; how long anything took is not asserted."""
 
 from __future__ import annotations
 
