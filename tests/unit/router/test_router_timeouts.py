@@ -26,12 +26,14 @@ class Pod:
         self.target = f"127.0.0.1:{server.port}"
         self.go = asyncio.Event()
         self.left: asyncio.Queue[str] = asyncio.Queue()
+        self.heads: list[bytes] = []
         server.scripts = [self.play]
 
     async def play(self, wire: Wire) -> None:
         """A connection."""
         while True:
-            path = (await wire.head()).split()[1].decode().removeprefix("/")
+            self.heads.append(await wire.head())
+            path = self.heads[-1].split()[1].decode().removeprefix("/")
             try:
                 await getattr(self, path)(wire)
             except ConnectionError:
@@ -103,7 +105,8 @@ async def ask(process: RouterProcess, path: str, *, at_once: bool) -> aiohttp.Cl
     """A request, which goes on `at_once` where a connection to the pod is ready, in a task where none is."""
     if at_once:
         assert (await process.ask("/e/short", method="GET")).body == b"ok"
-    return await process.session.get(f"{process.data}/e/{path}")
+    forged = {"x-penstock-idle-ms": "86400000"}
+    return await process.session.get(f"{process.data}/e/{path}", headers=forged)
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -124,14 +127,16 @@ class TestAnswers:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await answer.content.read()
         assert await asyncio.wait_for(pod.left.get(), SECONDS) == "stalls"
+        assert b"86400000" not in b"".join(pod.heads)
 
     async def test_a_stream_may_pause_for_longer_than_its_head_may_take(
         self, pod: Pod, start: Start, at_once: bool
     ) -> None:
-        """While it pauses, a request that comes later has waited for its head in vain."""
+        """While it pauses, a request that comes later has waited for its head in vain. Its sidecar knows."""
         process = await start(firstByte="300ms", idle="60s")
         async with await ask(process, "told", at_once=at_once) as answer:
             assert await answer.content.readexactly(3) == b"one"
+            assert pod.heads[-1].count(b"\r\nx-penstock-idle-ms: 60000\r\n") == 1
             assert (await process.ask("/e/silent", method="GET")).status == 504
             pod.go.set()
             assert await answer.content.read() == b"two"

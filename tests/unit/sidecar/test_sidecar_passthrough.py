@@ -183,10 +183,9 @@ class TestAnswers:
             bench = Bench()
             bench.ask("/first")
             await asyncio.sleep(2)
-            fields = {"x_penstock_idle_ms": said} if said else {}
-            second = bench.ask(
-                "/second", x_request_id="mine", x_penstock_timeout_ms="9000", x_a="1", **fields
-            )
+            more = {"x_penstock_idle_ms": said} if said else {}
+            more["x_penstock_timeout_ms"] = "9000"
+            second = bench.ask("/second", x_request_id="mine", x_a="1", **more)
             await asyncio.sleep(1)
             bench.model.answer(0)
             await settle()
