@@ -167,6 +167,44 @@ async def test_a_pod_that_says_nothing_gets_the_body_after_a_while(pods: Pods, s
     assert (await process.ask(data=bytes(80 * KIB))).body == b"%d" % (80 * KIB)
 
 
+async def test_a_pod_that_takes_nothing_slows_the_client_down_and_takes_no_memory(
+    pods: Pods, start: Start
+) -> None:
+    """What is taken later is whole."""
+    go = asyncio.Event()
+    sent = 0
+
+    async def script(wire: Wire) -> None:
+        size = length_of(await wire.head())
+        await wire.send(GO_ON)
+        await go.wait()
+        while size:
+            size -= len(await wire.reader.read(1 << 20))
+        await answer(wire, b"all")
+        await wire.gone()
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(100):
+            yield bytes(1 << 20)
+            sent += 1 << 20
+
+    pods.first = script
+    process = await start()
+    before = process.rss()
+    asking = asyncio.create_task(process.ask(data=body(), headers={"content-length": str(100 << 20)}))
+    last, looks = -1, 0
+    while looks < 50:
+        await asyncio.sleep(0.01)
+        looks, last = (looks + 1 if sent == last else 0), sent
+    assert sent < 40 << 20
+    assert process.rss() - before < 16 << 20
+    go.set()
+    assert (await asking).body == b"all"
+    assert sent == 100 << 20
+    assert process.rss() - before < 16 << 20
+
+
 async def test_a_pod_may_answer_before_the_end_of_the_body(pods: Pods, start: Start) -> None:
     """Its answer is the client's, who need not send the rest; the log says how much came."""
 
