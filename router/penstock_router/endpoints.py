@@ -354,19 +354,19 @@ class EndpointState:
         if first and not for_room:
             self._on_held()
         self._let_go(waiter.backend)
-        permit: Permit | None = None
         # NB: no `asyncio.timeout`: mypyc leaves what it raises behind as the exception being handled.
         timer = asyncio.get_running_loop().call_at(until, self._time_is_over, waiter, by_client)
         try:
             permit = await waiter.future
-        finally:
+        except BaseException:  # a cancellation too
             timer.cancel()
             # Its client may go in the same turn of the loop that let it go.
-            if permit is None:
-                if not self.held.leave(waiter):
-                    self._take_back(waiter.future)
-                if waiter.backend is not None:
-                    self._forget_idle_window(waiter.backend)
+            if not self.held.leave(waiter):
+                self._take_back(waiter.future)
+            if waiter.backend is not None:
+                self._forget_idle_window(waiter.backend)
+            raise
+        timer.cancel()
         return permit
 
     def _time_is_over(self, waiter: Waiter, by_client: bool) -> None:  # noqa: FBT001 - the loop calls it
