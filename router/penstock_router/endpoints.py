@@ -228,7 +228,7 @@ class EndpointState:
         for it and this one cannot: otherwise nothing would find out that it can be reached again.
 
         Args:
-            size: bytes of the body.
+            size: bytes of its body that are kept meanwhile.
             sequence: the request's number by arrival among all.
             arrived: when the request arrived.
             deadline: the client's own deadline, which counts while it is held, too; None for none.
@@ -291,7 +291,7 @@ class EndpointState:
 
         Args:
             arrived: when it arrived.
-            size: bytes of its body; None for one that has had room before.
+            size: bytes of its body that are kept meanwhile; None for one that has had room before.
         """
         in_time = self._clock() < arrived + self.settings.cold_start.timeout_ms / 1000
         return in_time and (size is None or self._has_room(size))

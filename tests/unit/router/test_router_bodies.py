@@ -254,6 +254,17 @@ async def test_a_client_that_asks_first_is_answered_by_the_pod(pods: Pods, start
     writer.close()
 
 
+async def test_a_held_request_counts_with_what_is_kept_of_it(pods: Pods, start: Start) -> None:
+    """A body longer than all that an endpoint may hold waits like any other."""
+    pods.targets = []
+    process = await start()
+    reader, writer = await asyncio.open_connection(*address(process))
+    writer.write(b"POST /e/x HTTP/1.1\r\nhost: a\r\ncontent-length: 300000000\r\n\r\n")
+    await until_held(process)
+    writer.close()
+    assert await reader.read() == b""
+
+
 async def until_held(process: RouterProcess) -> None:
     """Wait until the router holds a request."""
     async with asyncio.timeout(SECONDS):
