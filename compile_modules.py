@@ -12,6 +12,8 @@ it right. What it does wrong without a word, `faults` and `dangling` find, and n
 - A compiled coroutine that awaits while it handles an exception leaves that exception behind as the one being
   handled, in all that the loop runs later.
 - A name that two `except` clauses of a function bind has the type of the first: the second clause raises.
+- A compiled `finally` takes a name to have what the `try` gave it, also where that has raised before: the
+  `finally` raises then, and what stands behind that is not done.
 - A compiled function that calls itself knows no limit of recursion: the process ends when its stack does.
 - An object of a compiled class below one that is not (`asyncio.Protocol`, `abc.ABC`, `Generic`, an exception)
   takes weak references and does not end them: who follows one later reads freed memory.
@@ -169,6 +171,10 @@ def faults(source: str) -> Iterator[tuple[int, str]]:
             for inner in (one for block in (*handlers, *node.finalbody) for one in ast.walk(block)):
                 if isinstance(inner, ast.Await | ast.AsyncFor | ast.Yield | ast.YieldFrom):
                     yield inner.lineno, "it is waited while an exception may be handled"
+            given = {name.id for name in _named(node.body) if isinstance(name.ctx, ast.Store)}
+            for name in _named(node.finalbody):
+                if isinstance(name.ctx, ast.Load) and name.id in given:
+                    yield name.lineno, f"`finally` reads `{name.id}`, which its `try` may not have given it"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             itself = f"self.{node.name}" if node in methods else node.name
             for inner in ast.walk(node):
@@ -183,6 +189,11 @@ def faults(source: str) -> Iterator[tuple[int, str]]:
                             inner.lineno,
                             f"`{inner.name}` is bound by an `except` before, too",
                         )
+
+
+def _named(block: Sequence[ast.stmt]) -> list[ast.Name]:
+    """The names in some statements."""
+    return [name for line in block for name in ast.walk(line) if isinstance(name, ast.Name)]
 
 
 def dangling(texts: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:

@@ -17,6 +17,7 @@ from penstock_wire.extras import needs
 with needs("penstock-router", "router"):
     from penstock_router.admin import Admin
     from penstock_router.admin_thread import AdminThread
+    from penstock_router.ports import serve
     from penstock_router.router import Router, decode_settings, without_targets
     from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
     from penstock_wire import contract
@@ -140,7 +141,7 @@ class Process:
         on_signal(signal.SIGHUP, self._source.reload_now)
         try:
             host, port = self._arguments.listen
-            data = await self._front.serve(host, port, self._router.front_door)
+            data = await serve(self._front, host, port, self._router.front_door)
             host, port = self._arguments.admin
             admin = await self._admin.listen(host, port)
         except OSError as error:

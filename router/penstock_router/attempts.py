@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock_router.header_policy import AnswerFields
 from penstock_router.pods import Pod, Pods
+from penstock_router.request_body import KEPT_BYTES, RequestBody
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import REQUEST_ID, TIMEOUT_MS, Headers
 from penstock_wire.http import (
@@ -22,6 +23,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.messages import CONTINUE
 
 if TYPE_CHECKING:
     from penstock_router.endpoints import EndpointState
@@ -33,6 +35,7 @@ UNREAD_SECONDS = 1.0
 later may be another's, who has the pod's address by now."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own words."""
+_EXPECT = (b"expect", b"100-continue")
 
 
 class Unexecuted:
@@ -91,9 +94,11 @@ class ProxiedRequest:
     __slots__ = (
         "arrived",
         "backend",
+        "body",
         "client_deadline",
         "deadline",
         "drawn",
+        "ends",
         "exchange",
         "give_up",
         "identity",
@@ -128,6 +133,11 @@ class ProxiedRequest:
         self.arrived = arrived
         self.client_deadline = None if client_ms is None else arrived + client_ms / 1000
         self.route = route
+        stream = request.stream
+        self.body = None if stream is None else RequestBody(stream, state.settings.max_body_bytes)
+        """Its body, where that is a stream."""
+        self.ends = None if state.total is None else arrived + state.total
+        """When it is over, however far its answer is; None for no such time."""
         self.deadline: float | None = None
         """When its time is over; set when it leaves the hold."""
         self.drawn: str | None = None
@@ -142,6 +152,27 @@ class ProxiedRequest:
         self.give_up: Callable[[], object] | None = None
         """Ends what is under way for it."""
 
+    @property
+    def kept(self) -> int:
+        """Bytes of its body that are kept while it is held."""
+        return len(self.request.body) if self.body is None else KEPT_BYTES
+
+    @property
+    def received(self) -> int:
+        """Bytes of its body that have come."""
+        return len(self.request.body) if self.body is None else self.body.received
+
+    @property
+    def resendable(self) -> bool:
+        """Whether it can be sent once more."""
+        return self.body is None or self.body.resendable
+
+    @property
+    def idle(self) -> float:
+        """Seconds that a piece of its answer may take."""
+        found = self.state.idle
+        return self.left if found is None else found
+
     def upstream_request(self, now: float) -> Request:
         """The request for a pod; its time begins with the first one.
 
@@ -153,27 +184,34 @@ class ProxiedRequest:
         """
         deadline = self.deadline
         if deadline is None:
-            deadline = now + self.state.settings.timeout_ms / 1000
+            deadline = now + self.state.first_byte
             if self.client_deadline is not None and self.client_deadline < deadline:
                 deadline = self.client_deadline
+            if self.ends is not None and self.ends < deadline:
+                deadline = self.ends
             self.deadline = deadline
         self.sent = now
         self.left = left = deadline - now
         if left <= 0:
             raise PenstockError(Reason.DEADLINE, "the request's time was over before a pod could be asked")
         request = self.request
-        return Request(
-            request.method,
-            request.target,
-            self.shared,
-            request.body,
-            interim=self.interim,
-            own=((REQUEST_ID, self.identity), (TIMEOUT_MS, b"%d" % max(1, int(left * 1000)))),
+        own = ((REQUEST_ID, self.identity), (TIMEOUT_MS, b"%d" % max(1, int(left * 1000))))
+        out = Request(
+            request.method, request.target, self.shared, request.body, interim=self.interim, own=own
         )
+        if self.body is not None:
+            out.stream = self.body.begin()
+            out.length = request.length
+            out.own = (*own, _EXPECT)
+        out.upgrade = request.upgrade
+        return out
 
     def interim(self, status: int, headers: Headers) -> None:
-        """Pass an interim answer of a pod on."""
-        if self.exchange is not None:
+        """Pass an interim answer of a pod on, unless it concerns our connection there alone."""
+        if status == CONTINUE:
+            if self.body is not None:
+                self.body.go_on()
+        elif self.exchange is not None:
             self.exchange.interim(status, AnswerFields(headers).outward)
 
 

@@ -16,9 +16,9 @@ from penstock_wire import contract
 from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.control.report import BackendTotals
-from penstock_wire.control.router_settings import Endpoint
+from penstock_wire.control.router_settings import Endpoint, Timeouts
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import REQUEST_ID, get, timeout_ms
+from penstock_wire.headers import IDLE_MS, REQUEST_ID, get, timeout_ms
 from penstock_wire.http import Request
 
 COLD_RETRY_AFTER_SECONDS = 5.0
@@ -45,6 +45,7 @@ class ArrivedHead:
         request: the first of them, its target without the route.
         closed: whether it asks for what no client may reach.
         allowed: whether the endpoint takes its method.
+        idle: seconds that an answer may pause; None where the endpoint does not say it.
     """
 
     __slots__ = (
@@ -59,7 +60,7 @@ class ArrivedHead:
         "target",
     )
 
-    def __init__(self, request: Request, *, closed: bool, allowed: bool) -> None:
+    def __init__(self, request: Request, *, closed: bool, allowed: bool, idle: float | None) -> None:
         headers = request.headers
         self.method = request.method
         self.target = request.target
@@ -71,6 +72,8 @@ class ArrivedHead:
         self.identity = sent if sent is not None and contract.REQUEST_ID.fullmatch(sent) else b""
         """The client's own `x-request-id`; empty where it sent none that can be used."""
         self.shared = inward(headers)
+        if idle is not None:
+            self.shared = (*self.shared, (IDLE_MS, b"%d" % round(idle * 1000)))
         """The fields for a sidecar, but for those of one request alone."""
         late = self.client_ms is not None and self.client_ms < 0
         self.plain = allowed and not late and request.method not in _UNLIKE
@@ -113,6 +116,7 @@ class EndpointState:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._removed = False
         self._holds_ended: PenstockError | None = None
+        self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
         self.settle()
@@ -133,7 +137,8 @@ class EndpointState:
             or found.method != request.method
         ):
             closed = self._closed.include(request.path)
-            found = ArrivedHead(request, closed=closed, allowed=allows(self.settings, request.method))
+            allowed = allows(self.settings, request.method)
+            found = ArrivedHead(request, closed=closed, allowed=allowed, idle=self.idle)
             if len(self._heads) >= MAX_HEADS:
                 self._heads.clear()
             self._heads[place] = found
@@ -149,6 +154,7 @@ class EndpointState:
     def update(self, settings: Endpoint) -> None:
         """Take new settings, whole."""
         self.settings = settings
+        self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
         self._heads.clear()
@@ -222,7 +228,7 @@ class EndpointState:
         for it and this one cannot: otherwise nothing would find out that it can be reached again.
 
         Args:
-            size: bytes of the body.
+            size: bytes of its body that are kept meanwhile.
             sequence: the request's number by arrival among all.
             arrived: when the request arrived.
             deadline: the client's own deadline, which counts while it is held, too; None for none.
@@ -285,7 +291,7 @@ class EndpointState:
 
         Args:
             arrived: when it arrived.
-            size: bytes of its body; None for one that has had room before.
+            size: bytes of its body that are kept meanwhile; None for one that has had room before.
         """
         in_time = self._clock() < arrived + self.settings.cold_start.timeout_ms / 1000
         return in_time and (size is None or self._has_room(size))
@@ -300,6 +306,18 @@ class EndpointState:
     def held_by_backend(self) -> dict[str, int]:
         """How many requests are held, by backend; "" where the endpoint has none."""
         return {backend or "": self.held.length(backend) for backend in self.held.backends()}
+
+    def _take_times(self) -> None:
+        """Put the times of the settings into seconds."""
+        settings = self.settings
+        found = settings.timeouts or Timeouts()
+        head = min(settings.timeout_ms, found.first_byte_ms or settings.timeout_ms)
+        self.first_byte = head / 1000
+        """Until the head of an answer."""
+        self.idle = None if found.idle_ms is None else found.idle_ms / 1000
+        """Between two pieces of an answer; None for what the request had for its head."""
+        self.total = None if found.total_ms is None else found.total_ms / 1000
+        """In all; None for no limit."""
 
     def _policy(self) -> cors.Policy | None:
         settings = self.settings
@@ -336,19 +354,19 @@ class EndpointState:
         if first and not for_room:
             self._on_held()
         self._let_go(waiter.backend)
-        permit: Permit | None = None
         # NB: no `asyncio.timeout`: mypyc leaves what it raises behind as the exception being handled.
         timer = asyncio.get_running_loop().call_at(until, self._time_is_over, waiter, by_client)
         try:
             permit = await waiter.future
-        finally:
+        except BaseException:  # a cancellation too
             timer.cancel()
             # Its client may go in the same turn of the loop that let it go.
-            if permit is None:
-                if not self.held.leave(waiter):
-                    self._take_back(waiter.future)
-                if waiter.backend is not None:
-                    self._forget_idle_window(waiter.backend)
+            if not self.held.leave(waiter):
+                self._take_back(waiter.future)
+            if waiter.backend is not None:
+                self._forget_idle_window(waiter.backend)
+            raise
+        timer.cancel()
         return permit
 
     def _time_is_over(self, waiter: Waiter, by_client: bool) -> None:  # noqa: FBT001 - the loop calls it

@@ -8,7 +8,8 @@ The way of a request, each step in the turn of the loop in which its cause came:
 - **answer**: what the pod said, with our own fields, and counted.
 
 What cannot go on at once has a task of its own from there on (`proxy`): a request that must be held, whose
-pod has no connection yet, whose try was surely not executed, or whose method is none that is passed on.
+pod has no connection yet, whose try was surely not executed, or whose method is none that is passed on; one
+whose body is a stream, or that asks to switch protocols.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from penstock_router.attempts import ProxiedRequest, Unexecuted, answered, faile
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pod, Pods
-from penstock_router.proxy import FirstTry, Proxy
-from penstock_router.response_body import WHOLE_BYTES
+from penstock_router.proxy import FirstTry, Proxy, Switched, carry
+from penstock_router.response_body import WHOLE_BYTES, EndingStream
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
 from penstock_wire.headers import Headers, get
 from penstock_wire.http import (
+    ClientGone,
     ConnectFailed,
     Exchange,
     Response,
@@ -109,7 +111,12 @@ class Forwarder:
             route,
         )
         exchange.gone = functools.partial(self._leave, proxied)
-        if head.plain and not request.upgrade:
+        most = state.settings.max_body_bytes
+        if most is not None and max(len(request.body), request.length or 0) > most:
+            found = f"one of {request.length or len(request.body)} bytes"
+            self._answer_error(proxied, _too_long(state, found))
+            return
+        if head.plain and proxied.body is None and not request.upgrade:
             backend, at_once = state.enter()
             proxied.drawn = backend
             if at_once and backend is not None and self._send(proxied, backend):
@@ -154,6 +161,7 @@ class Forwarder:
                 address.port,
                 proxied.upstream_request(self._clock()),
                 proxied.left,
+                proxied.idle,
                 WHOLE_BYTES,
                 functools.partial(self._opened, proxied),
             )
@@ -265,8 +273,16 @@ class Forwarder:
     async def _run(self, proxied: ProxiedRequest, first: FirstTry | None) -> None:
         try:
             answer = await self._proxy.forward(proxied, first)
+            if isinstance(answer, Switched):
+                await self._switch(proxied, answer)
+                return
         except PenstockError as error:
             self._answer_error(proxied, error)
+        except ClientGone:
+            if proxied.body is not None and proxied.body.too_long:
+                self._answer_error(proxied, _too_long(proxied.state, "a longer one"))
+            else:
+                self._leave(proxied)
         except asyncio.CancelledError as cancelled:
             if proxied.exchange is None:
                 raise  # its client left
@@ -275,6 +291,15 @@ class Forwarder:
             self._broken(proxied, unforeseen)
         else:
             self._answer(proxied, answer, AnswerFields(answer.headers))
+
+    async def _switch(self, proxied: ProxiedRequest, switched: Switched) -> None:
+        """Switch protocols on both sides, and carry what they say until both have ended."""
+        fields = AnswerFields(switched.answer.headers)
+        own = own_lines(proxied.identity, proxied.backend.encode()).splitlines()
+        lines = [line.partition(b": ") for line in own]
+        headers = (*fields.outward, *[(name, value) for name, _, value in lines])
+        count = functools.partial(self._count, proxied, None, switched.answer.status, "")
+        await carry(proxied, switched, headers, count)
 
     # -- answers --------------------------------------------------------------------------------------------
 
@@ -304,6 +329,8 @@ class Forwarder:
             host = get(proxied.request.headers, b"host") or b""
             out.headers = under_route(out.headers, route=proxied.route, host=host)
         self._count(proxied, out, answer.status, reason)
+        if out.stream is not None and proxied.ends is not None:
+            out.stream = EndingStream(out.stream, proxied.ends)
         exchange.answer(out)
 
     def _leave(self, proxied: ProxiedRequest) -> None:
@@ -328,7 +355,7 @@ class Forwarder:
                 status=status,
                 reason=reason,
                 seconds=seconds,
-                received=len(proxied.request.body),
+                received=proxied.received,
                 endpoint=state.name,
                 backend=proxied.backend,
             )
@@ -342,3 +369,9 @@ class Forwarder:
         out = Response(answer.status, headers, answer.body, answer.stream, answer.length)
         out.lines = own_lines(identity, backend.encode())
         return out
+
+
+def _too_long(state: EndpointState, found: str) -> PenstockError:
+    """The error of a body that has more bytes than its endpoint takes."""
+    most = f"at most {state.settings.max_body_bytes} bytes (maxBodyBytes of endpoint {state.name})"
+    return PenstockError(Reason.TOO_LARGE, f"expected a body of {most}, found {found}")

@@ -148,7 +148,7 @@ class Waiter:
     Args:
         future: resolved when it may go; fails with what it is answered.
         backend: whose pods it waits for; None while the endpoint has no backend at all.
-        size: bytes of its body.
+        size: bytes of its body that are kept meanwhile.
         since: when it came, in seconds of the router's clock.
         sequence: its number by arrival among all requests. NB: `since` does not show it, the clock of uvloop
             has whole milliseconds.

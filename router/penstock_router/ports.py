@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+from penstock_router.request_body import WHOLE_BYTES
 from penstock_wire.control.router_settings import Endpoint
-from penstock_wire.http import Front, Listener, Service
+from penstock_wire.http import Front, Listener, Request, Service
 from penstock_wire.process import log
 
 RETRY_SECONDS = 1.0
@@ -28,6 +29,25 @@ def owners(endpoints: Iterable[Endpoint]) -> tuple[dict[int, str], dict[str, str
         if holder != endpoint.name:
             errors[endpoint.name] = f"port {endpoint.port} is taken by endpoint {holder}"
     return held, errors
+
+
+async def serve(front: Front, host: str, port: int, service: Service) -> Listener:
+    """Listen for requests of endpoints: bodies that are not short are streams.
+
+    Args:
+        front: binds the port.
+        host: address to bind.
+        port: port to bind.
+        service: takes the requests.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    return await front.serve(host, port, service, streams=_streams, whole_bytes=WHOLE_BYTES)
+
+
+def _streams(request: Request) -> bool:
+    return True
 
 
 class Ports:
@@ -108,7 +128,7 @@ class Ports:
     async def _bind(self, port: int) -> bool:
         """Try to bind; returns whether anything is new."""
         try:
-            listener = await self._front.serve(self._host, port, self._make_service(port))
+            listener = await serve(self._front, self._host, port, self._make_service(port))
         except OSError as error:
             message = f"port {port} cannot be bound: {error.strerror or error}"
             known = self._errors.get(port) == message

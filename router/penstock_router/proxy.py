@@ -25,8 +25,19 @@ from penstock_router.metrics import Metrics
 from penstock_router.pods import Pod, Pods
 from penstock_router.response_body import receive
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
-from penstock_wire.http import ConnectFailed, Response, Upstream, UpstreamError
+from penstock_wire.headers import Headers
+from penstock_wire.http import (
+    ClientGone,
+    ConnectFailed,
+    Response,
+    Tunnel,
+    Upstream,
+    UpstreamAnswer,
+    UpstreamError,
+    tunnel,
+)
 from penstock_wire.http.server.head import METHODS
+from penstock_wire.process import log
 
 SAME_POD_PAUSE_SECONDS = 0.1
 """Before the only pod of a backend, which could not be reached, is tried again where there is no room in the
@@ -44,6 +55,52 @@ class FirstTry:
 
     pod: Pod
     outcome: Unexecuted
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Switched:
+    """A pod's answer by which both sides switch protocols.
+
+    Args:
+        answer: its head.
+        tunnel: the connection to the pod.
+        over: to be called at the tunnel's end.
+    """
+
+    answer: UpstreamAnswer
+    tunnel: Tunnel
+    over: Callable[[], None]
+
+
+async def carry(
+    proxied: ProxiedRequest, switched: Switched, headers: Headers, begun: Callable[[], None]
+) -> None:
+    """Switch protocols on the client's side, too, and carry what is said until both sides have ended.
+
+    Args:
+        proxied: the request.
+        switched: its pod's answer.
+        headers: the fields for the client.
+        begun: called when the client's side has switched.
+    """
+    idle = tunnel.IDLE_SECONDS if proxied.state.idle is None else proxied.state.idle
+    exchange = proxied.exchange
+    carried = False
+    try:
+        if exchange is None:
+            raise ClientGone("the client went away")
+        client = exchange.switch(headers)
+        proxied.exchange = proxied.give_up = None
+        begun()
+        async with asyncio.timeout_at(proxied.ends):
+            await tunnel.join(client, switched.tunnel, idle)
+        carried = True
+    except (ClientGone, UpstreamError, tunnel.TunnelIdle, TimeoutError) as error:
+        log("tunnel cut", level="debug", error=str(error), request_id=proxied.identity.decode())
+    finally:  # a cancellation too: its pod is to notice
+        if not carried:
+            switched.answer.abort()
+        switched.over()
 
 
 class _Tries:
@@ -97,7 +154,7 @@ class Proxy:
         self._metrics = metrics
         self._clock = clock
 
-    async def forward(self, proxied: ProxiedRequest, first: FirstTry | None = None) -> Response:
+    async def forward(self, proxied: ProxiedRequest, first: FirstTry | None = None) -> Response | Switched:
         """Get a request answered.
 
         Args:
@@ -106,20 +163,24 @@ class Proxy:
 
         Raises:
             PenstockError: why it cannot be answered by a pod.
+            ClientGone: its body ended early, or is too long.
         """
         if first is None:
             answer = self._answer_here(proxied)
             if answer is not None:
                 return answer
-        return await self._send(proxied, first)
+        try:
+            async with asyncio.timeout_at(proxied.ends):
+                return await self._send(proxied, first)
+        except TimeoutError as error:
+            total = (proxied.ends or proxied.arrived) - proxied.arrived
+            detail = f"no answer within {total:.3f} s, the endpoint's timeouts.total"
+            raise PenstockError(Reason.DEADLINE, detail) from error
 
     @staticmethod
     def _answer_here(proxied: ProxiedRequest) -> Response | None:
         """The answer to a request that no pod needs to see; None for one that a pod is to get."""
         state = proxied.state
-        if proxied.request.upgrade.lower() == b"websocket":
-            detail = f"expected an HTTP request for endpoint {state.name}, found one for a WebSocket; "
-            raise PenstockError(Reason.NOT_IMPLEMENTED, detail + "the Service of a backend carries them")
         preflight = is_preflight(proxied.request)
         if preflight and state.cors is not None:
             return state.cors.preflight(proxied.request)
@@ -139,7 +200,7 @@ class Proxy:
         proxied.shared = forwarded
         return None
 
-    async def _send(self, proxied: ProxiedRequest, first: FirstTry | None) -> Response:
+    async def _send(self, proxied: ProxiedRequest, first: FirstTry | None) -> Response | Switched:
         state = proxied.state
         tries = _Tries()
         if first is not None and not self._goes_on(proxied, tries, first.pod, first.outcome):
@@ -148,7 +209,7 @@ class Proxy:
             full = tries.full
             try:
                 permit = await state.acquire(
-                    size=len(proxied.request.body),
+                    size=proxied.kept,
                     sequence=proxied.sequence,
                     arrived=proxied.arrived,
                     deadline=(proxied.deadline if full is not None else None) or proxied.client_deadline,
@@ -187,7 +248,7 @@ class Proxy:
                     await asyncio.sleep(SAME_POD_PAUSE_SECONDS)
                     continue
                 outcome = await self._try(proxied, pod, permit)
-                if isinstance(outcome, Response):
+                if not isinstance(outcome, Unexecuted):
                     answered = True
                     return outcome
                 queue_full = outcome.is_for_room
@@ -199,6 +260,8 @@ class Proxy:
     def _goes_on(self, proxied: ProxiedRequest, tries: _Tries, pod: Pod, outcome: Unexecuted) -> bool:
         """Take a try that was not executed; whether there is to be another."""
         tries.last = outcome
+        if not proxied.resendable:
+            return False
         if outcome.is_for_room:
             tries.full = outcome
             tries.asked.append(pod)
@@ -215,7 +278,7 @@ class Proxy:
         if outcome.answer is not None:
             tries.again = True
         elif outcome.is_connecting and proxied.state.may_hold(
-            proxied.arrived, None if tries.again else len(proxied.request.body)
+            proxied.arrived, None if tries.again else proxied.kept
         ):
             tries.count -= 1
             proxied.deadline = None  # its time begins with a connection
@@ -230,7 +293,9 @@ class Proxy:
         proxied.state.series(proxied.backend).retries += 1
         self._metrics.retried(unexecuted.reason)
 
-    async def _try(self, proxied: ProxiedRequest, pod: Pod, permit: Permit) -> Response | Unexecuted:
+    async def _try(
+        self, proxied: ProxiedRequest, pod: Pod, permit: Permit
+    ) -> Response | Switched | Unexecuted:
         request = proxied.upstream_request(self._clock())
         address = pod.address
 
@@ -246,14 +311,24 @@ class Proxy:
         over = done
         try:
             opened = await self._upstream.open(
-                address.host, address.port, request, timeout=proxied.left, connected=connected
+                address.host,
+                address.port,
+                request,
+                timeout=proxied.left,
+                idle=proxied.idle,
+                connected=connected,
             )
             over = _nothing  # from here on the answer's reader calls it
+            if opened.tunnel is not None:
+                self._pods.reached(pod)
+                return Switched(opened, opened.tunnel, done)
             fields = AnswerFields(opened.headers)
+            # NB: the time of a body that streams was the client's own.
+            begun = proxied.sent if proxied.body is None else self._clock()
             answer = await receive(
                 opened,
                 head_only=request.method == "HEAD",
-                seconds=max(0.0, proxied.sent + proxied.left - self._clock()),
+                seconds=max(0.0, begun + proxied.left - self._clock()),
                 over=pod.ends if fields.refuses else done,
             )
         except UpstreamError as error:

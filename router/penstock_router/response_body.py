@@ -8,7 +8,8 @@ client's connection is cut before the body's end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Self
 
 from penstock_wire.http import Response, UpstreamAnswer, UpstreamTimeout
 from penstock_wire.http.answer_stream import AnswerStream
@@ -45,6 +46,47 @@ async def receive(
     finally:
         over()
     return Response(answer.status, answer.headers, body, length=answer.length if head_only else None)
+
+
+class EndingStream:
+    """An answer's stream that is cut when the time of its request is over, whatever its client takes.
+
+    Args:
+        stream: what is passed on.
+        ends: when, in seconds of the loop's clock.
+    """
+
+    __slots__ = ("_over", "_sender", "_stream", "_timer")
+
+    def __init__(self, stream: AsyncIterator[bytes], ends: float) -> None:
+        self._stream = stream
+        self._sender: asyncio.Task[None] | None = None
+        self._over = False
+        self._timer = asyncio.get_running_loop().call_at(ends, self._end)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next piece."""
+        if self._over:
+            raise UpstreamTimeout("the time of the request was over")
+        if self._sender is None:
+            self._sender = asyncio.current_task()
+        return await self._stream.__anext__()
+
+    async def aclose(self) -> None:
+        """Nobody reads any more."""
+        self._timer.cancel()
+        aclose = getattr(self._stream, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+    def _end(self) -> None:
+        # NB: the server's task that sends it may wait for a client that takes nothing: it is ended, too.
+        self._over = True
+        if self._sender is not None:
+            self._sender.cancel()
 
 
 async def _rest(answer: UpstreamAnswer, seconds: float) -> bytes:

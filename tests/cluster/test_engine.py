@@ -134,10 +134,7 @@ print(json.dumps(asyncio.run(main())))
 
 
 def test_streams_and_websocket_pass_through_with_protocol_none(namespace: Namespace) -> None:
-    """Server-sent events come piece by piece, by the backend's own Service and by an endpoint.
-
-    A WebSocket echoes through the backend's Service.
-    """
+    """Events come piece by piece and a WebSocket echoes, by the backend's own Service and by an endpoint."""
     namespace.apply(
         container_backend("raw", script=script("raw"), model={"protocol": "none"}, maxOngoingRequests=4),
         endpoint("raw", "raw"),
@@ -148,7 +145,7 @@ def test_streams_and_websocket_pass_through_with_protocol_none(namespace: Namesp
     for url in (own, edge):
         seen = json.loads(namespace.run_python(EVENTS, input=url))
         assert seen == ["data: 1\n", 200, "\ndata: 2\n\n", "text/event-stream"]
-    assert json.loads(namespace.run_python(SOCKET, input=own)) == ["one", "two"]
+        assert json.loads(namespace.run_python(SOCKET, input=url)) == ["one", "two"]
     assert namespace.curl(edge + "/plain")[::2] == (200, "plain")
 
 

@@ -122,7 +122,14 @@ class Network:
         return None
 
     def begin_open(
-        self, host: str, port: int, request: Request, timeout: float, whole_bytes: int, opened: Opened
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        timeout: float,
+        idle: float,
+        whole_bytes: int,
+        opened: Opened,
     ) -> GiveUp | None:
         """See `Upstream.begin_open`."""
         if not self.keeps or self.ways.get(host, "up") != "up":

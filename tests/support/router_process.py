@@ -69,6 +69,11 @@ class RouterProcess:
         assert self._session is not None
         return self._session
 
+    def rss(self) -> int:
+        """Resident bytes of the process."""
+        assert self._process is not None
+        return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * 4096
+
     def settle(self, *endpoints: dict[str, Any], version: int | None = None) -> None:
         """Write the settings file as an editor does: whole, by rename."""
         document: dict[str, Any] = {"v": 1, "endpoints": list(endpoints)}

@@ -32,6 +32,8 @@ _ENDPOINT = some(
     route=st.sampled_from(["", "/", "/v1/x"]),
     methods=st.lists(st.sampled_from(["GET", "POST", "PUT"]), max_size=3, unique=True),
     timeout=st.sampled_from(["1ms", "1m", "60s"]),
+    timeouts=some(firstByte=st.just("1ms"), idle=st.sampled_from(["1m", "90s"]), total=st.just("2h")),
+    maxBodyBytes=st.sampled_from([1, 2**40]),
     retries=SMALL,
     coldStart=some(timeout=st.sampled_from(["0s", "5m"]), maxPending=SMALL),
     cors=st.sampled_from(

@@ -41,7 +41,6 @@ class Reason(enum.StrEnum):
     TOO_LARGE = "too_large", 413, "The request is too large"
     NO_ROUTE = "no_route", 404, "No endpoint serves this path", True
     METHOD_NOT_ALLOWED = "method_not_allowed", 405, "The endpoint does not allow this method", True
-    NOT_IMPLEMENTED = "not_implemented", 501, "The router does not do this yet"
     QUEUE_FULL = "queue_full", 503, "The queue is full"
     DEADLINE = "deadline", 504, "The deadline cannot be met"
     DRAINING = "draining", 503, "The pod is shutting down"

@@ -9,6 +9,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 REQUEST_ID = b"x-request-id"
 TIMEOUT_MS = b"x-penstock-timeout-ms"
+IDLE_MS = b"x-penstock-idle-ms"
+"""How long an answer may pause between two pieces, and a tunnel be without a byte; a router says it."""
 PRIORITY = b"x-penstock-priority"
 SHARD_KEY = b"x-penstock-shard-key"
 METHOD = b"x-penstock-method"
@@ -84,7 +86,17 @@ def timeout_ms(headers: Headers) -> int | None:
 
     Who sends what cannot be read means to be answered in some time: it is refused (`errors.bad_timeout`).
     """
-    value = get(headers, TIMEOUT_MS)
+    return milliseconds(headers, TIMEOUT_MS)
+
+
+def milliseconds(headers: Headers, name: bytes) -> int | None:
+    """The value of a field that says a time; None where it is not there, -1 where it cannot be read.
+
+    Args:
+        headers: the fields.
+        name: the field's name in lower case.
+    """
+    value = get(headers, name)
     if value is None:
         return None
     if not value.isdigit():

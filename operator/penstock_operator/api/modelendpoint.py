@@ -34,6 +34,35 @@ class ColdStart(Part):
     ] = 1000
 
 
+class Timeouts(Part):
+    """How long an answer may take, where `timeout` alone does not say it."""
+
+    first_byte: Annotated[
+        Duration | None,
+        Field(
+            json_schema_extra=rules(duration_rule("1ms", "24h")),
+            description="From when a request was sent until the head of its answer, or until the end of a "
+            "short one. At most timeout, which is the default.",
+        ),
+    ] = None
+    idle: Annotated[
+        Duration | None,
+        Field(
+            json_schema_extra=rules(duration_rule("1ms", "24h")),
+            description="Between two pieces of a longer answer, and without a byte either way after a switch "
+            "of protocols. Default: what the request had for its head; 10m after a switch.",
+        ),
+    ] = None
+    total: Annotated[
+        Duration | None,
+        Field(
+            json_schema_extra=rules(duration_rule("1ms", "168h")),
+            description="From a request's arrival to the end of its answer, or of its WebSocket, the time in "
+            "which it waits for a pod included. Default: no limit.",
+        ),
+    ] = None
+
+
 Origin = Annotated[
     str,
     Field(
@@ -137,6 +166,19 @@ class ModelEndpointSpec(Part):
             "for. Default 30s.",
         ),
     ] = "30s"
+    timeouts: Annotated[
+        Timeouts | None,
+        Field(description="Further limits of the time of an answer. Default: none beside timeout."),
+    ] = None
+    max_body_bytes: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=2**50,
+            description="Bytes of a request's body at most; a longer one is answered 413. Default: no limit "
+            "at the endpoint (a sidecar takes at most 64 MiB of what it batches).",
+        ),
+    ] = None
     retries: Annotated[
         int,
         Field(
@@ -210,6 +252,14 @@ class ModelEndpoint(Resource):
             "own",
             expression="'metadata.name: expected a name that does not end with -backend or -router, which "
             "are Penstock\\'s own, found ' + self.metadata.name",
+        ),
+        cel(
+            "!has(self.spec.timeouts) || !has(self.spec.timeouts.firstByte) || "
+            "duration(self.spec.timeouts.firstByte) <= duration(self.spec.timeout)",
+            "expected at most what timeout says",
+            expression="'expected at most what timeout says, ' + self.spec.timeout + ', found ' + "
+            "self.spec.timeouts.firstByte",
+            path=".spec.timeouts.firstByte",
         ),
     )
 

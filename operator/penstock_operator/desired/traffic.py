@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock_operator.api import ModelEndpoint, TrafficSplit
 from penstock_operator.api.defaults import route
-from penstock_operator.api.modelendpoint import Cors
+from penstock_operator.api.modelendpoint import Cors, Timeouts
 from penstock_wire import durations
 from penstock_wire.control import router_settings
 
@@ -207,6 +207,20 @@ def _cors(found: Cors | None) -> router_settings.Cors | None:
     return router_settings.Cors(origins=found.origins, headers=found.headers, credentials=found.credentials)
 
 
+def _timeouts(found: Timeouts | None) -> router_settings.Timeouts | None:
+    if found is None:
+        return None
+    return router_settings.Timeouts(
+        first_byte_ms=_milliseconds(found.first_byte),
+        idle_ms=_milliseconds(found.idle),
+        total_ms=_milliseconds(found.total),
+    )
+
+
+def _milliseconds(duration: str | None) -> int | None:
+    return None if duration is None else durations.parse_ms(duration)
+
+
 def router_endpoints(
     endpoints: Sequence[ModelEndpoint],
     found: TrafficPlan,
@@ -228,6 +242,8 @@ def router_endpoints(
             route=found.endpoints[endpoint.name].route,
             methods=endpoint.spec.methods,
             timeout_ms=durations.parse_ms(endpoint.spec.timeout),
+            timeouts=_timeouts(endpoint.spec.timeouts),
+            max_body_bytes=endpoint.spec.max_body_bytes,
             retries=endpoint.spec.retries,
             cold_start=router_settings.ColdStart(
                 timeout_ms=durations.parse_ms(endpoint.spec.cold_start.timeout),

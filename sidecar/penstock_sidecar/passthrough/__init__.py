@@ -1,5 +1,4 @@
 """Requests that are not batched pass through to the model one by one.
 
-Read in this order: `passthrough` (limits, sends and answers), `deadline_queue` (what waits) and `tunnel`
-(connections that switched protocols).
+Read in this order: `passthrough` (limits, sends and answers) and `deadline_queue` (what waits).
 """

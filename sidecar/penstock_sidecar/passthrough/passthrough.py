@@ -3,7 +3,8 @@
 At most `maxOngoingRequests` are with the model; further ones wait, the earliest deadline first, up to
 `maxQueuedItems` (8 · maxOngoingRequests unless set), and are refused beyond. A request is ongoing until its
 answer's body has ended, or both sides of its tunnel have. Its deadline counts until the head of the answer;
-after that a stream may go on as long as pieces come.
+after that a stream may go on as long as pieces come, each within the time that the router asks for
+(`x-penstock-idle-ms`), or within our own.
 
 Bodies stream both ways, and what one side does not take is not read from the other. A client that leaves is
 out of the queue in O(1); with the model, its connection there is closed, so that the model sees it.
@@ -23,12 +24,20 @@ from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Throughput
 from penstock_sidecar.interfaces import Counts, Open, RequestObserver, RequestPath
 from penstock_sidecar.model.answers import failure, from_model, model_reason
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
-from penstock_sidecar.passthrough.tunnel import TunnelIdle, join
 from penstock_sidecar.queue.batch_key import lone_fields
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
-from penstock_wire.headers import QUEUE, REQUEST_ID, SERVER_TIMING, Headers, get, timeout_ms
+from penstock_wire.headers import (
+    IDLE_MS,
+    QUEUE,
+    REQUEST_ID,
+    SERVER_TIMING,
+    Headers,
+    get,
+    milliseconds,
+    timeout_ms,
+)
 from penstock_wire.http import (
     ClientGone,
     Exchange,
@@ -37,8 +46,10 @@ from penstock_wire.http import (
     Tunnel,
     UpstreamAnswer,
     UpstreamError,
+    tunnel,
 )
 from penstock_wire.http.answer_stream import AnswerStream
+from penstock_wire.http.messages import CONTINUE
 from penstock_wire.process import log
 from penstock_wire.request_ids import RequestIds
 from penstock_wire.timers import TIMER_SLACK, EarliestTimer
@@ -50,9 +61,8 @@ QUEUE_FACTOR = 8
 STREAM_BYTES = 64 * 1024
 """Request bodies up to here are received whole: one write instead of a stream."""
 STREAM_IDLE_SECONDS = 60.0
-"""A stream whose model is silent for longer (or for defaultTimeout, if that is longer) is cut."""
-TUNNEL_IDLE_SECONDS = 600.0
-"""A tunnel in which nothing goes either way for longer is closed: it has one of `maxOngoingRequests`."""
+"""A stream whose model is silent for longer (or for defaultTimeout, if that is longer) is cut, unless its
+request says how long it may be."""
 MIN_SECONDS = 0.001
 
 
@@ -406,7 +416,9 @@ class Passthrough:
         try:
             exchange = call.exchange
             timeout = max(MIN_SECONDS, call.expires - call.begun)
-            between = max(STREAM_IDLE_SECONDS, self._batching.default_timeout_ms / 1000)
+            between = _idle(exchange.request)
+            if between is None:
+                between = max(STREAM_IDLE_SECONDS, self._batching.default_timeout_ms / 1000)
             answer = await self._open(self._outgoing(exchange, call.request_id, timeout), timeout, between)
         except PenstockError as error:
             self._finish(call, error)
@@ -436,7 +448,8 @@ class Passthrough:
     @staticmethod
     def _outgoing(exchange: Exchange, request_id: bytes, timeout: float) -> Request:
         def interim(status: int, headers: Headers) -> None:
-            exchange.interim(status, from_model(headers))
+            if status != CONTINUE:
+                exchange.interim(status, from_model(headers))
 
         request = exchange.request
         return Request(
@@ -498,8 +511,8 @@ class Passthrough:
         try:
             client = call.exchange.switch(self._fields(call, answer))
             call.over = True  # from here on nothing can be answered
-            await join(client, model, TUNNEL_IDLE_SECONDS)
-        except TunnelIdle as error:
+            await tunnel.join(client, model, _idle(call.exchange.request) or tunnel.IDLE_SECONDS)
+        except tunnel.TunnelIdle as error:
             reason = Reason.DEADLINE
             log("tunnel was idle", error=str(error), request_id=call.request_id.decode())
         except ClientGone:
@@ -551,3 +564,9 @@ class Passthrough:
         call.over = True
         self._observer.ended(error.status, error.reason, 1)
         call.exchange.answer(self._responder.own(error, call.request_id))
+
+
+def _idle(request: Request) -> float | None:
+    """Seconds that a request's answer may pause; None where it does not say it, or cannot be read."""
+    found = milliseconds(request.headers, IDLE_MS)
+    return found / 1000 if found is not None and found > 0 else None

@@ -37,6 +37,7 @@ def test_no_compiled_module_has_what_mypyc_compiles_wrongly(path: Path) -> None:
         "try:\n  x()\n except E as e:\n  y()\n except F as e:\n  z()",
         "if x():\n  f()",
         "try:\n  x()\n finally:\n  async for a in y(): pass",
+        "a = None\n try:\n  a = x()\n finally:\n  if a is None:\n   y()",
     ],
 )
 def test_each_such_place_is_found(block: str) -> None:

@@ -1,4 +1,4 @@
-"""What a real router makes of an answer's head (interim answers, HEAD, `Location`), and of WebSockets."""
+"""What a real router makes of an answer's head (interim answers, HEAD, `Location`), and of upgrades."""
 
 from __future__ import annotations
 
@@ -118,17 +118,18 @@ async def test_the_front_door_gives_a_location_its_route_back(upstream: Any, rou
     assert b"\r\nlocation: /v2/sh%20op/x\r\n" in own
 
 
-async def test_who_asks_for_a_websocket_is_told_that_there_is_none(upstream: Any, router: Any) -> None:
-    """501, on both ways in; another protocol may be ignored (RFC 9110 section 7.8)."""
+async def test_an_endpoint_that_takes_no_get_takes_no_websocket(upstream: Any, router: Any) -> None:
+    """On both ways in; a pod that ignores `Upgrade` answers as if it was not there (RFC 9110 section 7.8)."""
     server = await upstream()
     port = free_port()
     process = await router().start(endpoint("e", backend("b", server.target), port=port, methods=["POST"]))
     fields = {"connection": "Upgrade", "upgrade": "WebSocket", "sec-websocket-version": "13"}
     for path, base in (("/e/chat", ""), ("/chat", f"http://127.0.0.1:{port}")):
         refused = await process.ask(path, method="GET", headers=fields, base=base)
-        assert (refused.status, refused.document["reason"]) == (501, "not_implemented")
-        assert "WebSocket" in refused.document["detail"]
-        assert "endpoint e, " in refused.document["detail"]
+        assert (refused.status, refused.document["reason"]) == (405, "method_not_allowed")
     assert not server.seen
     h2c = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQAAP__"}
     assert (await process.ask(method="POST", headers=h2c)).status == 200
+    (seen,) = server.seen
+    assert (seen.header("upgrade"), seen.header("connection")) == ("h2c", "upgrade")
+    assert seen.header("http2-settings") is None

@@ -149,6 +149,42 @@ async def test_a_full_queue_is_told_with_its_status(upstream: Any, router: Any, 
         task.cancel()
 
 
+async def test_large_bodies_are_batched_like_others_up_to_what_a_sidecar_takes(
+    upstream: Any, router: Any, sidecar: Any
+) -> None:
+    """Of a pod that is full a request waits with its whole body, since the sidecar says so by its head."""
+    go = asyncio.Event()
+
+    async def gated(seen: Seen) -> Answer:
+        await go.wait()
+        return await predict(seen)
+
+    model = await upstream(gated)
+    _, target = await sidecar(model, maxBatchSize=1, maxQueuedItems=0)
+    process = await router().start(endpoint("e", backend("b", target)))
+
+    async def ask(size: int, *, known: bool = True) -> Any:
+        text = b'{"instances": ["' + b"x" * size + b'"]}'
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield text
+
+        length = {"content-length": str(len(text))} if known else {}
+        return await process.ask(data=pieces(), headers={"content-type": "application/json", **length})
+
+    first = asyncio.create_task(ask(1))
+    await until(lambda: any(seen.method == "POST" for seen in model.seen))
+    second = asyncio.create_task(ask(3_000_000))
+    while 'penstock_router_held_requests{backend="b"} 1.0' not in await process.metrics():
+        pass
+    go.set()
+    for reply in (await first, await second, await ask(3_000_000, known=False)):
+        assert (reply.status, set(reply.document["predictions"][0])) == (200, {"x"})
+    refused = await ask(65 << 20)
+    assert (refused.status, refused.document["reason"]) == (413, "too_large")
+    assert refused.headers["x-request-id"]
+
+
 async def test_real_sidecars_of_one_slot_and_no_queue_refuse_nobody(
     upstream: Any, router: Any, sidecar: Any
 ) -> None:

@@ -175,19 +175,22 @@ class TestQueue:
 
 
 class TestAnswers:
-    def test_what_is_sent_and_what_comes_back(self) -> None:
+    @pytest.mark.parametrize(("said", "expected"), [("", STREAM_IDLE_SECONDS), ("7000", 7), ("0", 60)])
+    def test_what_is_sent_and_what_comes_back(self, said: str, expected: float) -> None:
         """The remaining time is told; the model's own Penstock fields are not passed on."""
 
         async def main() -> None:
             bench = Bench()
             bench.ask("/first")
             await asyncio.sleep(2)
-            second = bench.ask("/second", x_request_id="mine", x_penstock_timeout_ms="9000", x_a="1")
+            more = {"x_penstock_idle_ms": said} if said else {}
+            more["x_penstock_timeout_ms"] = "9000"
+            second = bench.ask("/second", x_request_id="mine", x_a="1", **more)
             await asyncio.sleep(1)
             bench.model.answer(0)
             await settle()
             request, timeout, idle, _ = bench.model.calls[1]
-            assert (timeout, idle) == (pytest.approx(8), STREAM_IDLE_SECONDS)
+            assert (timeout, idle) == (pytest.approx(8), expected)
             assert request.headers == (
                 (b"x-a", b"1"),
                 (b"x-request-id", b"mine"),

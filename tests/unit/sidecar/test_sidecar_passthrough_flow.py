@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_sidecar.drain import refusal
-from penstock_sidecar.passthrough.passthrough import TUNNEL_IDLE_SECONDS
 from penstock_wire.errors import PenstockError
 from penstock_wire.http import (
     ClientGone,
     ConnectionLost,
 )
+from penstock_wire.http.tunnel import IDLE_SECONDS
 from tests.support import fake_loop
 from tests.support.fake_loop import settle
 from tests.support.passing_bench import Answer, Asked, Bench, Line
 
 
 class TestTunnels:
-    async def open(self, bench: Bench) -> tuple[Asked, Line]:
-        asked, model = bench.ask(), Line()
+    async def open(self, bench: Bench, **fields: str) -> tuple[Asked, Line]:
+        asked, model = bench.ask(**fields), Line()
         await settle()
         answer = Answer(101, body=None, headers=((b"connection", b"upgrade"), (b"upgrade", b"websocket")))
         answer.tunnel = model
@@ -74,17 +74,21 @@ class TestTunnels:
 
         fake_loop.run(main())
 
+    @pytest.mark.parametrize("said", ["", "bad", "2000000"])
     def test_one_that_is_idle_either_way_is_closed_and_gives_its_place_back(
-        self, capsys: pytest.CaptureFixture[str]
+        self, capsys: pytest.CaptureFixture[str], said: str
     ) -> None:
+        """After the time that the router says, else after our own."""
+        seconds = 2000.0 if said.isdigit() else IDLE_SECONDS
+
         async def main() -> None:
             bench = Bench()
-            asked, model = await self.open(bench)
+            asked, model = await self.open(bench, **({"x_penstock_idle_ms": said} if said else {}))
             for line in (asked.client, model):  # either side's bytes are a sign of life
-                await asyncio.sleep(TUNNEL_IDLE_SECONDS - 1)
+                await asyncio.sleep(seconds - 1)
                 line.inbox.put_nowait(b"x")
             asked.client.inbox.put_nowait(b"")  # one half has ended, the other is as idle
-            await asyncio.sleep(TUNNEL_IDLE_SECONDS - 1)
+            await asyncio.sleep(seconds - 1)
             assert bench.load == (0, 1)
             assert not model.aborted
             await asyncio.sleep(2)

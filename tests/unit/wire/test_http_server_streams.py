@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import pytest
 import pytest_asyncio
 
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.server import limits
-from penstock_wire.http.server.streams import Inbound
+from penstock_wire.http.server.streams import Carrier, Inbound
 from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving
 from tests.support.waiting import SECONDS, until
 
@@ -107,10 +108,43 @@ async def test_who_reads_slowly_slows_the_sender_down(server: Server) -> None:
     stream = server.exchanges[0].request.stream
     (connection,) = server.front.connections
     await until(lambda: bool(connection._holders))
-    assert stream._size <= limits.BUFFER_BYTES + 256 * 1024  # type: ignore[union-attr]
+    assert stream._size <= limits.UNREAD_BYTES + 256 * 1024  # type: ignore[union-attr]
     go.set()
     assert await body(reader) == data
     writer.close()
+
+
+@pytest.mark.parametrize(("begun", "most"), [(False, limits.UNREAD_BYTES), (True, limits.BUFFER_BYTES)])
+async def test_less_is_taken_of_a_body_that_nobody_has_begun_to_read(begun: bool, most: int) -> None:
+    """Its request waits, with many others, and each has so much of the memory."""
+
+    class Paused:
+        """A connection that notes whether it is to pause."""
+
+        holds = False
+
+        def hold(self, source: Inbound) -> None:
+            self.holds = True
+
+        def release(self, source: Inbound) -> None:
+            self.holds = False
+
+        def wanted(self) -> None:
+            pass
+
+    connection = Paused()
+    stream = Inbound(cast("Carrier", connection))
+    if begun:
+        stream.feed(b"x")
+        assert await stream.read() == b"x"
+    size = 0
+    while not connection.holds:
+        stream.feed(bytes(1024))
+        size += 1024
+    assert size == most + 1024
+    while connection.holds:
+        size -= len(await stream.read())
+    assert size <= limits.BUFFER_BYTES // 4
 
 
 async def test_a_body_that_ends_early_says_so(server: Server) -> None:
@@ -247,7 +281,7 @@ async def test_a_large_body_that_nobody_reads_does_not_stop_the_connection(serve
 
     server.work = unread
     reader, writer = await server.connect()
-    writer.write(post("/s", b"x" * (limits.BUFFER_BYTES + 1)))
+    writer.write(post("/s", b"x" * (limits.UNREAD_BYTES + 1)))
     assert await body(reader) == b"/s"
     writer.write(post("/whole", b"next"))
     assert await body(reader) == b"/whole"

@@ -53,7 +53,12 @@ def members(kind: type[msgspec.Struct], prefix: str = "") -> set[str]:
     return found
 
 
-NESTED = (router_settings.ColdStart, router_settings.Cors, router_settings.WeightedBackend)
+NESTED = (
+    router_settings.ColdStart,
+    router_settings.Cors,
+    router_settings.Timeouts,
+    router_settings.WeightedBackend,
+)
 
 
 def test_every_member_of_the_settings_is_in_its_table_and_none_besides():

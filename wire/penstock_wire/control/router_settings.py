@@ -33,6 +33,21 @@ class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_pending: Annotated[int, msgspec.Meta(ge=0)] = 1000
 
 
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How long an answer may take, where an endpoint's `timeout_ms` alone does not say it.
+
+    Args:
+        first_byte_ms: until the head of an answer, at most `timeout_ms`; None = `timeout_ms`.
+        idle_ms: between two pieces of a streamed answer, and without a byte either way in a tunnel; None =
+            the time that the request had for its head, and ten minutes in a tunnel.
+        total_ms: from a request's arrival to the end of its answer or tunnel; None = no limit.
+    """
+
+    first_byte_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    idle_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    total_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
 class Cors(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Which web pages may call an endpoint and read its answers.
 
@@ -70,6 +85,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         route: path prefix at the front door, on whole segments, stripped; None = `/<name>`; empty = none.
         methods: methods it takes; empty = any.
         timeout_ms: time for a request that brings none, and the most that one may ask for.
+        timeouts: further limits of time; None = none.
+        max_body_bytes: of a request's body; None = no limit.
         retries: tries on other pods after the first, only where nothing was executed.
         cold_start: holding.
         cors: which web pages may read the answers; None = what the model answers passes as it is.
@@ -82,6 +99,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     route: str | None = None
     methods: tuple[str, ...] = ()
     timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 30_000
+    timeouts: Timeouts | None = None
+    max_body_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
     retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 1
     cold_start: ColdStart = msgspec.field(default_factory=ColdStart)
     cors: Cors | None = None
@@ -127,6 +146,10 @@ def _slip(endpoint: Endpoint) -> str:
         if method not in known:
             near = f": did you mean {method.upper()}?" if method.upper() in known else ""
             return f"methods[{index}]: expected one of {', '.join(known)}, found {method!r}{near}"
+    first = endpoint.timeouts.first_byte_ms if endpoint.timeouts is not None else None
+    if first is not None and first > endpoint.timeout_ms:
+        most = f"expected at most the {endpoint.timeout_ms} ms of timeout, found {first} ms"
+        return f"timeouts.firstByte: {most}"
     if not any(backend.weight for backend in endpoint.backends):
         return "backends: expected at least one backend with a weight above 0, found none"
     return ""

@@ -20,7 +20,8 @@ Errors::
     ClientGone              the client ended its connection in the middle of its body or of a tunnel
 
 Read in this order: `messages` (requests and answers), `body` (what is read piece by piece), the Protocols
-below, `server` and `client` (which implement them), `answer_stream` (an answer that is passed on).
+below, `server` and `client` (which implement them), `answer_stream` (an answer that is passed on) and
+`tunnel` (connections that have switched protocols, passed on).
 """
 
 from __future__ import annotations
@@ -251,7 +252,14 @@ class Upstream(Protocol):
         ...
 
     def begin_open(
-        self, host: str, port: int, request: Request, timeout: float, whole_bytes: int, opened: Opened
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        timeout: float,
+        idle: float,
+        whole_bytes: int,
+        opened: Opened,
     ) -> GiveUp | None:
         """As `begin`, but a long answer is read as it comes.
 
@@ -259,8 +267,8 @@ class Upstream(Protocol):
             host: see `begin`, as the following two.
             port: see `begin`.
             request: see `begin`.
-            timeout: seconds for a short answer; for a long one until its head, and then for each piece of it
-                that is waited for.
+            timeout: seconds for a short answer; for a long one until its head.
+            idle: seconds within which each piece of a long one must follow once it is waited for.
             whole_bytes: an answer is long where its head says more bytes than these, or does not say how
                 many, unless all of it came with its head.
             opened: called once, never before this returns; a long answer is given when its head is there.

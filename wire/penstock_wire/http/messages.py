@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Interim = Callable[[int, Headers], None]
 
+CONTINUE = 100
+"""The status by which a server asks for the body behind `expect` (RFC 9110 section 10.1.1)."""
+
 NO_BODY_STATUS = frozenset({204, 304})
 """Final answers without a body, whatever their fields say (RFC 9110 sections 15.3.5 and 15.4.5)."""
 
@@ -31,8 +34,8 @@ class Request:
         stream: the body as it comes, where it is not whole.
         length: bytes of the stream, None where its sender did not say.
         upgrade: the protocol that the client asks to switch to, as sent (`websocket`); empty for none.
-        interim: gets the status and the fields of each interim answer (RFC 9110 section 15.2) but 100 and
-            101, which concern one connection; None drops them.
+        interim: gets the status and the fields of each interim answer (RFC 9110 section 15.2) but 101; None
+            drops them. 100 is for this connection alone, and comes where `own` has `expect`.
         fresh: send it on a new connection.
         own: further fields, of this request alone, of one that is sent.
 

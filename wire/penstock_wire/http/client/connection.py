@@ -131,11 +131,11 @@ class Connection(Carrier):
         self._begin(request, timeout, streamed=False)
         self._done = done
 
-    def begin_open(self, request: Request, timeout: float, whole_bytes: int, opened: Opened) -> None:
-        """As `begin`, but what is longer than `whole_bytes` is given when its head is there."""
-        self._begin(request, timeout, streamed=False)
-        self._idle_timeout = timeout
-        self._whole_bytes = whole_bytes
+    def begin_open(self, request: Request, head: float, idle: float, whole: int, opened: Opened) -> None:
+        """As `begin`, but what is longer than `whole` bytes is given when its head is there."""
+        self._begin(request, head, streamed=False)
+        self._idle_timeout = idle
+        self._whole_bytes = whole
         self._opened = opened
 
     def send(self, request: Request, timeout: float) -> asyncio.Future[Response]:
@@ -458,7 +458,7 @@ class Connection(Carrier):
         if status < 200:
             if status == 101 and not (parser.should_upgrade() and self._asked_for(self._framing)):
                 raise AnswerUnreadable(f"{self.where} switched protocols, which was not asked for")
-            if status > 101 and self._interim is not None:
+            if status != 101 and self._interim is not None:
                 self._interim(status, self._end_to_end())
             return
         old = False

@@ -137,14 +137,21 @@ class H1Upstream:
         return functools.partial(connection.give_up, done)
 
     def begin_open(
-        self, host: str, port: int, request: Request, timeout: float, whole_bytes: int, opened: Opened
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        timeout: float,
+        idle: float,
+        whole_bytes: int,
+        opened: Opened,
     ) -> GiveUp | None:
         """See `Upstream.begin_open`."""
         connection = None if request.fresh else self._take((host, port))
         if connection is None:
             return None
         try:
-            connection.begin_open(request, timeout, whole_bytes, opened)
+            connection.begin_open(request, timeout, idle, whole_bytes, opened)
         except UpstreamError:
             self.put(connection)
             raise

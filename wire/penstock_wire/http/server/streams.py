@@ -55,9 +55,10 @@ class Carrier(Sink, Protocol):
 class Inbound:
     """Bytes that were received and not yet read; a `BodyReader`."""
 
-    __slots__ = ("_carrier", "_error", "_pieces", "_size", "_waiter", "ended", "held")
+    __slots__ = ("_begun", "_carrier", "_error", "_pieces", "_size", "_waiter", "ended", "held")
 
     def __init__(self, carrier: Carrier) -> None:
+        self._begun = False
         self._carrier = carrier
         self._pieces: collections.deque[bytes] = collections.deque()
         self._size = 0
@@ -73,7 +74,8 @@ class Inbound:
         self._pieces.append(data)
         self._size += len(data)
         self._wake()
-        if self._size > limits.BUFFER_BYTES and not self.held:
+        most = limits.BUFFER_BYTES if self._begun else limits.UNREAD_BYTES
+        if self._size > most and not self.held:
             self.held = True
             self._carrier.hold(self)
 
@@ -99,6 +101,7 @@ class Inbound:
 
     async def read(self) -> bytes:
         """See `BodyReader.read`."""
+        self._begun = True
         while not self._pieces:
             if self._error:
                 raise ClientGone(self._error)

@@ -1,10 +1,13 @@
-"""Tunnels: what a request and its answer become when client and model switch protocols."""
+"""Carries bytes between two connections that have switched protocols, for a router or a sidecar between."""
 
 from __future__ import annotations
 
 import asyncio
 
 from penstock_wire.http import Tunnel
+
+IDLE_SECONDS = 600.0
+"""A tunnel in which nothing goes either way for longer is closed, where nobody says how long."""
 
 
 class TunnelIdle(Exception):
