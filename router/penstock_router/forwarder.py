@@ -172,7 +172,8 @@ class Forwarder:
             self._answer_error(proxied, PenstockError(Reason.BAD_REQUEST, str(unsendable)))
             return True
         if give_up is None:
-            proxied.deadline = None
+            if not proxied.backend:
+                proxied.deadline = None  # its time begins with a try
             return False
         proxied.backend = backend
         proxied.pod = pod
@@ -213,6 +214,8 @@ class Forwarder:
                     self._pods.freed(proxied.backend, pod)
                 self._answer(proxied, whole, fields)
                 return
+        if proxied.exchange is None:
+            return
         if refused.is_moved and self._send(proxied, proxied.backend):
             proxied.state.series(proxied.backend).retries += 1
             self._metrics.retried(refused.reason)

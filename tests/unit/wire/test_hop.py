@@ -242,7 +242,7 @@ async def test_a_long_answer_is_given_with_its_head_and_a_short_one_whole(pair: 
 
     pair.server.work = work
     got: list[Response | UpstreamAnswer | UpstreamError] = []
-    assert pair.upstream.begin_open(*pair.server.address, post(), 30.0, 250_000, got.append) is not None
+    assert pair.upstream.begin_open(*pair.server.address, post(), 30.0, 30.0, 250_000, got.append) is not None
     await until(lambda: bool(got))
     (answer,) = got
     if not long:

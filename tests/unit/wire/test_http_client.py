@@ -289,7 +289,7 @@ class TestWithoutATask:
 
     def begin(self, upstream: H1Upstream, peer: Peer, seconds: float, told: Any) -> Any:
         if self.opens:
-            return upstream.begin_open("127.0.0.1", peer.port, self.REQUEST, seconds, 1000, told)
+            return upstream.begin_open("127.0.0.1", peer.port, self.REQUEST, seconds, seconds, 1000, told)
         return upstream.begin("127.0.0.1", peer.port, self.REQUEST, seconds, told)
 
     async def test_only_where_a_connection_is_idle(self, upstream: H1Upstream, peer: Peer):
@@ -381,7 +381,7 @@ class TestLongAnswersWithoutATask:
 
     def begin(self, upstream: H1Upstream, peer: Peer, told: Any, method: str = "GET") -> Any:
         request = Request(method=method, target="/p", headers=(), body=b"")
-        return upstream.begin_open("127.0.0.1", peer.port, request, 30, 4, told)
+        return upstream.begin_open("127.0.0.1", peer.port, request, 30, 30, 4, told)
 
     @pytest.mark.parametrize(
         "answer",

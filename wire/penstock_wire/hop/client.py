@@ -132,9 +132,12 @@ class HopClient(Link):
         call.done = done
         return call
 
-    def begin_open(self, request: Request, timeout: float, whole_bytes: int, opened: Opened) -> Call:
+    def begin_open(
+        self, request: Request, timeout: float, idle: float, whole_bytes: int, opened: Opened
+    ) -> Call:
         """As `begin`, but what is longer than `whole_bytes` is given when its head is there."""
         call = self._begin(request, timeout)
+        call.idle_timeout = idle
         call.whole_bytes = whole_bytes
         call.opened = opened
         return call

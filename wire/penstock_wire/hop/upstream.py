@@ -84,13 +84,20 @@ class HopUpstream:
         return self._plain.begin(host, port, request, timeout, done)
 
     def begin_open(
-        self, host: str, port: int, request: Request, timeout: float, whole_bytes: int, opened: Opened
+        self,
+        host: str,
+        port: int,
+        request: Request,
+        timeout: float,
+        idle: float,
+        whole_bytes: int,
+        opened: Opened,
     ) -> GiveUp | None:
         """See `Upstream.begin_open`."""
         key = (host, port)
         hop = self._hops.get(key)
         if hop is not None and hop.takes(request):
-            return hop.begin_open(request, timeout, whole_bytes, opened).give_up
+            return hop.begin_open(request, timeout, idle, whole_bytes, opened).give_up
         if hop is None and self._may_ask(key):
 
             def learned(answer: Response | UpstreamAnswer | UpstreamError) -> None:
@@ -98,8 +105,8 @@ class HopUpstream:
                     self._learn(key, answer.headers)
                 opened(answer)
 
-            return self._plain.begin_open(host, port, request, timeout, whole_bytes, learned)
-        return self._plain.begin_open(host, port, request, timeout, whole_bytes, opened)
+            return self._plain.begin_open(host, port, request, timeout, idle, whole_bytes, learned)
+        return self._plain.begin_open(host, port, request, timeout, idle, whole_bytes, opened)
 
     async def send(
         self,
