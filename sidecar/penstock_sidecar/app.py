@@ -40,6 +40,7 @@ from penstock_wire.control import settings as wire_settings
 from penstock_wire.control.reporter import Reporter
 from penstock_wire.control.settings import Settings
 from penstock_wire.control.settings_source import SettingsSource
+from penstock_wire.exact_timer import ExactTimer
 from penstock_wire.headers import Headers
 from penstock_wire.http import Listener, Service, Streams
 from penstock_wire.http.client.pool import H1Upstream
@@ -172,6 +173,7 @@ class Sidecar:
         self._path = dispatcher = Dispatcher(
             send=self._model.send,
             begin=self._model.begin,
+            exact_timer=ExactTimer,
             protocol=protocol,
             batching=self._default.batching,
             observer=self._metrics,

@@ -27,7 +27,7 @@ POLICIES = st.builds(
     Batching,
     max_batch_size=st.sampled_from([4, 6, 6, 2, 1]),
     max_batch_bytes=st.sampled_from([10_000, 10_000, 10_000, 10_000, 50, 12]),
-    batch_wait_timeout_ms=st.sampled_from([0, 0, 300, 2000]),
+    batch_wait_timeout_ms=st.sampled_from([0, None, None, 300, 2000]),
     max_concurrent_batches=st.sampled_from([1, 1, 2, 3, "auto"]),
     max_queued_items=st.sampled_from([300, 300, None, 5, 5, 0]),
     latency_objective_ms=st.sampled_from([None, None, None, 900, 3000]),
