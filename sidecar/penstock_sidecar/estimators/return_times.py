@@ -26,7 +26,7 @@ KEPT = 6
 """The latest batches whose callers may still come back."""
 REFRESH = 8
 """Batches after which the distribution is drawn up anew; nothing is known before."""
-SURE = 0.9
+SURE = 0.65
 """The share of those answered who come back in time from which on they are waited for."""
 _LEAST = 2.0**-16
 _PER_OCTAVE = 4
