@@ -45,7 +45,7 @@ def hold(bench: Bench, round_number: int) -> None:
             with bench.counting(f"hold/on/{connections}"):
                 runs: dict[str, dict[str, float]] = {}
                 for way in ("on", "off") if round_number % 2 else ("off", "on"):
-                    sidecar.change({**batching, "batchWaitTimeoutMs": None if way == "on" else 0})
+                    sidecar.change(batching if way == "on" else {**batching, "batchWaitTimeoutMs": 0})
                     loads.warm(sidecar, connections, core=bench.load_core, items=1)
                     calls = sidecar.metric("batch_items_count")
                     before = processes.cpu_by_process(sidecar.pid)
@@ -59,7 +59,9 @@ def hold(bench: Bench, round_number: int) -> None:
                     ratio = runs["on"][name] / runs["off"][name]
                     bench.figures.add(f"hold/on/{connections}/{name}_against_off", ratio, "times")
                 shown = ", ".join(f"{name} x{runs['on'][name] / runs['off'][name]:.3f}" for name in UNITS)
-                bench.say(f"holding at {connections} connections: {runs['on']['per_s']:.0f} a second; {shown}")
+                bench.say(
+                    f"holding at {connections} connections: {runs['on']['per_s']:.0f} a second; {shown}"
+                )
 
 
 def wait(bench: Bench, _round: int) -> None:

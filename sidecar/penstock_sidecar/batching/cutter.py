@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from msgspec import UnsetType
+
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.batching.runner import Batch, BatchListener, BatchRunner
@@ -96,7 +98,7 @@ class Cutter:
     def apply(self, batching: Batching) -> None:
         """Obey another policy from the next cut on."""
         timeout = batching.batch_wait_timeout_ms
-        wait = None if timeout is None else timeout / 1000
+        wait = None if isinstance(timeout, UnsetType) else timeout / 1000
         if wait != self._wait or self._hold_policy is None:
             self._wait, self._closed = wait, 0.0
             self._hold_policy = None if wait == 0.0 else HoldPolicy()

@@ -21,7 +21,7 @@ is not worth its wait in the mean, each time a few of a hundred callers wait for
 
 A slot is never held
 
-- for callers of whom less than `SURE` come back within the bound: independent callers, those who think;
+- for callers of whom few come back within the bound (`return_times.SURE`): independent ones, who think;
 - where all who are out are back, which a lone caller is when it asks;
 - where those who are out would not find room: then batches are nearly full as it is;
 - beyond half of a batch's time in all (a third leaves stragglers, who split the cohort again).
@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from penstock_sidecar.estimators.return_times import SURE, ReturnTimes
+from penstock_sidecar.estimators.return_times import ReturnTimes
 from penstock_sidecar.queue.request import Key
 
 BOUND = 0.5
@@ -101,7 +101,7 @@ class HoldPolicy:
     def out(self, key: Key) -> int:
         """Callers who are about to come back: 0 where nobody is waited for."""
         returns = self._latest if key is self._latest_key else self._find(key)
-        return 0 if returns is None or returns.share < SURE else returns.out
+        return 0 if returns is None or not returns.sure else returns.out
 
     def closed(self, key: Key) -> bool:
         """Whether those who come are those who were answered, so that nobody else is left to wait for."""

@@ -28,6 +28,8 @@ REFRESH = 8
 """Batches after which the distribution is drawn up anew; nothing is known before."""
 SURE = 0.65
 """The share of those answered who come back in time from which on they are waited for."""
+UNSURE = 0.5
+"""The share below which they are no more."""
 _LEAST = 2.0**-16
 _PER_OCTAVE = 4
 BINS = 80
@@ -43,6 +45,7 @@ class ReturnTimes:
     Attributes:
         out: callers of the latest batches who have not come back.
         share: how many of those answered come back within `bound` seconds, as a share; 0 while unknown.
+        sure: so many come back in such a time that they are waited for.
         closed: hardly any come but those who were answered lately.
     """
 
@@ -62,6 +65,7 @@ class ReturnTimes:
         "closed",
         "out",
         "share",
+        "sure",
     )
 
     def __init__(self) -> None:
@@ -79,7 +83,7 @@ class ReturnTimes:
         self._cumulative: list[float] = []
         self.out = 0
         self.share = 0.0
-        self.closed = False
+        self.sure = self.closed = False
 
     def answered(self, now: float, requests: int, bound: float) -> None:
         """The callers of a batch were answered.
@@ -174,6 +178,7 @@ class ReturnTimes:
                 if edge <= self._bound:
                     self.share = most
             self._cumulative = cumulative
+            self.sure = self.share >= (UNSURE if self.sure else SURE)
             self.closed = self._others <= _OPEN * self._arrived
         if self._batches >= WINDOW:
             self._lags = [count / 2.0 for count in self._lags]

@@ -88,6 +88,18 @@ def test_what_callers_did_before_is_forgotten():
     assert returns.share < 0.5
 
 
+def test_callers_who_are_back_before_their_batch_is_over_are_not_waited_for():
+    """As those of streams of which one lasts longer than the others."""
+    returns, now = ReturnTimes(), 0.0
+    for _ in range(40):
+        for _ in range(3):
+            returns.arrived(now - 0.2e-3)
+        returns.answered(now, 4, BOUND)
+        returns.arrived(now + 0.1e-3)
+        now += 1.2e-3
+    assert returns.share < SURE
+
+
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["answered", "arrived", "arrived"]), st.floats(0.0, 2e-3), st.integers(1, 9)),
     max_size=120,
