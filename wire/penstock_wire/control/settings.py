@@ -47,8 +47,8 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         max_batch_size: items in one batch at most.
         max_batch_bytes: bytes of items in one batch at most.
         batch_wait_timeout_ms: how long a part-full batch may wait while a slot is free, from the arrival of
-            the key's oldest item; 0 = not at all; absent = half of a batch's time at most, and just for callers
-            who are about to ask again. Not null: sidecars of before know a number only.
+            the key's oldest item; 0 = not at all; absent = half of a batch's time at most, and only for
+            callers who are about to ask again. Never null: sidecars of before know a number only.
         max_concurrent_batches: slots: batches in the model at once; `auto` finds out what pays.
         latency_objective_ms: the deadline that admission, dropping and batch size go by; None = the client's.
         default_timeout_ms: deadline of a request that brings none.
