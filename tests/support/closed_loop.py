@@ -75,6 +75,7 @@ class Case:
         timeout: of each request, in seconds.
         levels: the priorities of the callers, by turns.
         keys: kinds of requests, by turns.
+        pods: behind a router that chooses the one with the least load.
         batching: fields of the policy.
     """
 
@@ -89,6 +90,7 @@ class Case:
     timeout: float = 30.0
     levels: tuple[int, ...] = (1,)
     keys: int = 1
+    pods: int = 1
     batching: dict[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 1
 
@@ -134,36 +136,71 @@ class _Call(QueuedRequest):
         raise AssertionError("nothing is too late here")
 
 
+class Pod:
+    """A pod's queue, slots and cutter; it is the cutter's runner and its listener."""
+
+    def __init__(self, simulation: Simulation, batching: Batching) -> None:
+        self._simulation = simulation
+        self.slots, self.pace, self.queue = Slots(), ModelPace(batching.max_batch_size), Queue()
+        objective = batching.latency_objective_ms
+        self.pace.apply(
+            limit=batching.max_batch_size, objective=None if objective is None else objective / 1000
+        )
+        if batching.max_concurrent_batches != "auto":
+            self.slots.count = batching.max_concurrent_batches
+        self.size = batching.max_batch_size
+        self.due: list[float] = []
+        self.ongoing = 0
+        self.cutter = Cutter(
+            queue=self.queue,
+            slots=self.slots,
+            pace=self.pace,
+            keys=Keys(key_fields=INSTANCES_PROTOCOL.key_fields, batching=batching),
+            runner=self,  # type: ignore[arg-type]  # starts batches, as it does
+            outcomes=self,  # type: ignore[arg-type]  # settles, as it does
+        )
+        self.cutter.apply(batching)
+
+    @property
+    def load(self) -> int:
+        """What a router goes by."""
+        return self.queue.items + self.ongoing
+
+    def start(self, parts: list[Slice], items: int, limit: int) -> Batch:
+        """See `runner.BatchRunner.start`."""
+        self.slots.busy += 1
+        self.ongoing += items
+        return self._simulation.start(self, parts, items, limit)
+
+    def settle(self, work: QueuedRequest, outcome: Outcome) -> None:
+        """See `runner.BatchListener`."""
+        raise AssertionError("nothing is too late here")
+
+    def ended(self, now: float, batch: Batch) -> None:
+        """The model has answered a batch."""
+        self.due.remove(min(self.due))
+        self.slots.busy -= 1
+        self.ongoing -= batch.items
+        assert batch.turn is not None
+        self.pace.wait_estimator.end(batch.turn, waiting=self.queue.items > 0)
+        self.cutter.released(now, batch)
+        key = batch.parts[0].work.key
+        self.pace.succeeded(now, key.cls, batch.items, now - batch.began)
+
+
 class Simulation:
-    """One run; it is the cutter's runner and its listener."""
+    """One run."""
 
     def __init__(self, case: Case, policy: str) -> None:
         self.case, self.policy, self.now = case, policy, 0.0
         fields = {"batch_wait_timeout_ms": 0} if policy != HOLD else {}
         batching = Batching(**(case.batching | fields))
         self._random = random.Random(case.seed)
-        self._slots, self._pace, self._queue = Slots(), ModelPace(batching.max_batch_size), Queue()
-        objective = batching.latency_objective_ms
-        self._pace.apply(
-            limit=batching.max_batch_size, objective=None if objective is None else objective / 1000
-        )
-        if batching.max_concurrent_batches != "auto":
-            self._slots.count = batching.max_concurrent_batches
-        self._size = batching.max_batch_size
-        self._cutter = Cutter(
-            queue=self._queue,
-            slots=self._slots,
-            pace=self._pace,
-            keys=Keys(key_fields=INSTANCES_PROTOCOL.key_fields, batching=batching),
-            runner=self,  # type: ignore[arg-type]  # starts batches, as it does
-            outcomes=self,  # type: ignore[arg-type]  # settles, as it does
-        )
-        self._cutter.apply(batching)
+        self.pods = [Pod(self, batching) for _ in range(case.pods)]
         self._keys = [Key("POST", f"/{number}", (), ()) for number in range(case.keys)]
         self._events: list[tuple[float, int, str, Any]] = []
         self._next: dict[int, float] = {}
         self._number = 0
-        self._due: list[float] = []
         self.result = Result(case.seconds * (1.0 - WARM))
         for caller in range(case.callers):
             # Two cohorts to begin with.
@@ -180,9 +217,13 @@ class Simulation:
                 if what == "arrival":
                     self._arrive(of)
                 elif what == "end":
-                    self._end(of)
-            self._look()
-        self.result.counts = self._cutter.counts
+                    self._end(*of)
+            for pod in self.pods:
+                self._look(pod)
+        counts = [pod.cutter.counts for pod in self.pods]
+        self.result.counts = Counts(
+            *[sum(values) for values in zip(*map(dataclasses.astuple, counts), strict=True)]
+        )
         return self.result
 
     def _at(self, when: float, what: str, of: Any = None) -> None:
@@ -197,31 +238,33 @@ class Simulation:
         work = _Call(key, REQUEST, b"", [b"1"], (), now, until, until, level)
         work.caller = caller
         self._next.pop(caller, None)
-        self._queue.add(work)
-        self._cutter.arrived(work)
+        # A router's choice: the pod that has least to do.
+        pod = min(self.pods, key=lambda pod: (pod.load, self._random.random()))
+        pod.queue.add(work)
+        pod.cutter.arrived(work)
 
-    def _look(self) -> None:
-        if self.policy == ORACLE and self._oracle_holds():
+    def _look(self, pod: Pod) -> None:
+        if self.policy == ORACLE and self._oracle_holds(pod):
             return
-        again = self._cutter.fill(self.now + TIMER_SLACK)
-        held = self._cutter.held_until
+        again = pod.cutter.fill(self.now + TIMER_SLACK)
+        held = pod.cutter.held_until
         if held:
             self._at(held, "look")
         if again is not None:
             self._at(again, "look")
-        if self._slots.free:
-            self._pace.wait_estimator.rest()
+        if pod.slots.free:
+            pod.pace.wait_estimator.rest()
 
-    def _oracle_holds(self) -> bool:
+    def _oracle_holds(self, pod: Pod) -> bool:
         """The hold policy's own choice, with each return known."""
-        waiting, free = self._queue.requests, self._slots.free
-        if free != 1 or not waiting or waiting >= self._size:
+        waiting, free = pod.queue.requests, pod.slots.free
+        if free != 1 or not waiting or waiting >= pod.size:
             return False
         service = self.case.base + self.case.item * waiting + self.case.beside
-        saved = min([service, *(due - self.now for due in self._due)])
+        saved = min([service, *(due - self.now for due in pod.due)])
         best, until = 0.0, self.now
         cost, came, before = 0.0, 0, self.now
-        for back in sorted(self._next.values())[: self._size - waiting]:
+        for back in sorted(self._next.values())[: pod.size - waiting]:
             if back - self.now > service:
                 break
             cost += (waiting + came) * (back - before)
@@ -232,36 +275,23 @@ class Simulation:
             self._at(until, "look")
         return until > self.now
 
-    # The cutter's runner and listener
-
-    def start(self, parts: list[Slice], items: int, limit: int) -> Batch:
-        """See `runner.BatchRunner.start`."""
+    def start(self, pod: Pod, parts: list[Slice], items: int, limit: int) -> Batch:
+        """A pod sends a batch to its model."""
         case = self.case
-        self._slots.busy += 1
         batch = Batch(parts, items, limit, self.now)
         seconds = case.base + case.item * items + case.beside
         if case.jitter:
             seconds *= self._random.lognormvariate(0.0, case.jitter)
-        self._due.append(self.now + seconds)
-        self._at(self.now + seconds, "end", batch)
+        pod.due.append(self.now + seconds)
+        self._at(self.now + seconds, "end", (pod, batch))
         if self.now > WARM * case.seconds:
             self.result.calls += 1
             self.result.items += items
         return batch
 
-    def settle(self, work: QueuedRequest, outcome: Outcome) -> None:
-        """See `runner.BatchListener`."""
-        raise AssertionError("nothing is too late here")
-
-    def _end(self, batch: Batch) -> None:
+    def _end(self, pod: Pod, batch: Batch) -> None:
         now, case = self.now, self.case
-        self._due.remove(min(self._due))
-        self._slots.busy -= 1
-        assert batch.turn is not None
-        self._pace.wait_estimator.end(batch.turn, waiting=self._queue.items > 0)
-        self._cutter.released(now, batch)
-        key = batch.parts[0].work.key
-        self._pace.succeeded(now, key.cls, batch.items, now - batch.began)
+        pod.ended(now, batch)
         for part in batch.parts:
             work = part.work
             assert isinstance(work, _Call)

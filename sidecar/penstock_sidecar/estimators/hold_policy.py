@@ -23,6 +23,7 @@ A slot is never held
 
 - for callers of whom few come back within the bound (`return_times.SURE`): independent ones, who think;
 - where all who are out are back, which a lone caller is when it asks;
+- where slots were mostly held in vain: callers come back, but to another pod;
 - where those who are out would not find room: then batches are nearly full as it is;
 - beyond half of a batch's time in all (a third leaves stragglers, who split the cohort again).
 
@@ -101,7 +102,7 @@ class HoldPolicy:
     def out(self, key: Key) -> int:
         """Callers who are about to come back: 0 where nobody is waited for."""
         returns = self._latest if key is self._latest_key else self._find(key)
-        return 0 if returns is None or not returns.sure else returns.out
+        return returns.out if returns is not None and returns.sure and returns.paying else 0
 
     def closed(self, key: Key) -> bool:
         """Whether those who come are those who were answered, so that nobody else is left to wait for."""
@@ -149,8 +150,14 @@ class HoldPolicy:
     def cut(self, now: float, key: Key, requests: int) -> float:
         """A batch was cut of so many requests; returns the seconds for which its slot was held."""
         held, self._key = self._key, None
-        self.merged = held is key and requests > self._requests and now > self._since
-        return now - self._since if held is key else 0.0
+        self.merged = False
+        if held is not key or now <= self._since:
+            return 0.0
+        self.merged = requests > self._requests
+        returns = self._find(key)
+        if returns is not None:
+            returns.held(came=self.merged)
+        return now - self._since
 
     def forget_hold(self) -> None:
         """Nothing waits any more: no slot is held."""

@@ -30,6 +30,11 @@ SURE = 0.65
 """The share of those answered who come back in time from which on they are waited for."""
 UNSURE = 0.5
 """The share below which they are no more."""
+_VAIN = 0.6
+"""The share of holds in which somebody came below which nobody is waited for: they come, but elsewhere."""
+_HELD_WEIGHT = 1 / 16
+_RECOVERY = 1 / 1024
+"""Of what is lost of that share by vain holds, what each batch gives back."""
 _LEAST = 2.0**-16
 _PER_OCTAVE = 4
 BINS = 80
@@ -46,6 +51,7 @@ class ReturnTimes:
         out: callers of the latest batches who have not come back.
         share: how many of those answered come back within `bound` seconds, as a share; 0 while unknown.
         sure: so many come back in such a time that they are waited for.
+        paying: and mostly somebody came when a slot was held for them.
         closed: hardly any come but those who were answered lately.
     """
 
@@ -55,6 +61,7 @@ class ReturnTimes:
         "_at",
         "_batches",
         "_bound",
+        "_came",
         "_cumulative",
         "_lags",
         "_late",
@@ -64,6 +71,7 @@ class ReturnTimes:
         "_until_refresh",
         "closed",
         "out",
+        "paying",
         "share",
         "sure",
     )
@@ -84,6 +92,8 @@ class ReturnTimes:
         self.out = 0
         self.share = 0.0
         self.sure = self.closed = False
+        self._came = 1.0
+        self.paying = True
 
     def answered(self, now: float, requests: int, bound: float) -> None:
         """The callers of a batch were answered.
@@ -102,6 +112,7 @@ class ReturnTimes:
                 del at[0]
                 self.out -= left.pop(0)
         self._bound = bound
+        self._note(_RECOVERY, 1.0)
         at.append(now)
         left.append(requests)
         self.out += requests
@@ -131,6 +142,14 @@ class ReturnTimes:
         if not self._lags:
             self._lags = [0.0] * BINS
         self._lags[_bin(now - at[index])] += 1.0
+
+    def held(self, *, came: bool) -> None:
+        """A slot was held, and somebody came or nobody."""
+        self._note(_HELD_WEIGHT, 1.0 if came else 0.0)
+
+    def _note(self, weight: float, came: float) -> None:
+        self._came += weight * (came - self._came)
+        self.paying = self._came >= _VAIN
 
     def expected(self, now: float, within: float) -> list[tuple[float, float]]:
         """Who comes back: steps of (seconds from now, callers in the mean who come by then, not before).

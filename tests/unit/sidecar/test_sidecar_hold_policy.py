@@ -77,6 +77,21 @@ def test_a_lone_caller_is_never_held_and_other_keys_are_not_its_own():
     assert learned().out(key("/other")) == 0
 
 
+def test_slots_are_not_held_in_vain_for_long():
+    """Callers who come back, but to another pod; now and then it is tried again."""
+    policy, held, now = learned(), 0, 1000.0
+    for _ in range(400):
+        now += 2e-3
+        policy.answered(now, KEY, 4, SERVICE)
+        for lag in (0.1e-3, 0.15e-3, 0.2e-3):
+            policy.arrived(now + lag, KEY)
+        if until(policy, now + 0.2e-3, requests=3) > now + 0.2e-3:
+            held += 1
+            assert policy.cut(now + 0.4e-3, KEY, 3) > 0.0
+            assert not policy.merged
+    assert 8 <= held <= 30
+
+
 def test_keys_are_forgotten():
     policy = learned()
     for number in range(KEYS):

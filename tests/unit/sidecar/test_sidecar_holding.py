@@ -120,6 +120,16 @@ def test_no_slot_is_held_while_another_key_waits(keys: int):
     no_worse(*versus(Case(callers=8 * keys, keys=keys, seconds=1.0)), share=0.02)
 
 
+@pytest.mark.parametrize("pods", [2, 3])
+@pytest.mark.parametrize("callers", [4, 8, 24])
+def test_pods_behind_a_router_are_no_worse(callers: int, pods: int):
+    """Callers come back to any of them: whoever is not waited for in vain is no loss."""
+    held, eager = versus(Case(callers=callers, pods=pods, seconds=1.0))
+    assert held.rate >= 0.99 * eager.rate
+    assert held.per_call >= 0.99 * eager.per_call
+    assert held.percentile(0.5) <= 1.01 * eager.percentile(0.5)
+
+
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.3])
 def test_others_who_come_in_between_cost_nothing(share: float):
     case = Case(callers=8, arrivals=poisson(share * FULL_RATE, 1.5), seconds=1.0)
@@ -139,15 +149,15 @@ def test_a_model_whose_batches_differ(callers: int, jitter: float):
 class Watched(Simulation):
     """Notes each hold with what bounds it."""
 
-    def start(self, parts, items, limit):  # type: ignore[no-untyped-def]
-        batch = super().start(parts, items, limit)
+    def start(self, pod, parts, items, limit):  # type: ignore[no-untyped-def]
+        batch = super().start(pod, parts, items, limit)
         oldest = max(self.freed, min(part.work.arrived for part in parts))
         deadline = min(part.work.deadline for part in parts)
         self.notes.append((self.now - oldest, self.now, deadline, items))
         return batch
 
-    def _end(self, batch):  # type: ignore[no-untyped-def]
-        super()._end(batch)
+    def _end(self, pod, batch):  # type: ignore[no-untyped-def]
+        super()._end(pod, batch)
         self.freed = self.now
 
     freed = 0.0
