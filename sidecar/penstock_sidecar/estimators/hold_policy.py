@@ -33,9 +33,9 @@ The time is an argument.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 
 from penstock_sidecar.estimators.return_times import ReturnTimes
-from penstock_sidecar.queue.request import Key
 
 BOUND = 0.5
 """The share of a batch's time that a slot is held at most."""
@@ -49,7 +49,7 @@ _ROUNDING = 1e-6
 
 
 class HoldPolicy:
-    """Learns who comes back, and decides.
+    """Learns who comes back, and decides. Keys are of the queue; they compare by identity.
 
     Attributes:
         merged: of the batch that was cut last, some came while its slot was held.
@@ -67,17 +67,17 @@ class HoldPolicy:
     )
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[Key, ReturnTimes] = OrderedDict()
+        self._keys: OrderedDict[Hashable, ReturnTimes] = OrderedDict()
         # Of the key that was asked for last.
-        self._latest_key: Key | None = None
+        self._latest_key: Hashable | None = None
         self._latest: ReturnTimes | None = None
         # For which key a slot is held, since and until when, and how many requests waited at first.
-        self._key: Key | None = None
+        self._key: Hashable | None = None
         self._since = self._until = 0.0
         self._requests = 0
         self.merged = False
 
-    def answered(self, now: float, key: Key, requests: int, seconds: float) -> None:
+    def answered(self, now: float, key: Hashable, requests: int, seconds: float) -> None:
         """The callers of a batch were answered; ~1 µs.
 
         Args:
@@ -93,24 +93,32 @@ class HoldPolicy:
             returns = self._keys[key] = self._latest = ReturnTimes()
         returns.answered(now, requests, BOUND * seconds)
 
-    def arrived(self, now: float, key: Key) -> None:
+    def arrived(self, now: float, key: Hashable) -> None:
         """A request came; ~0.2 µs."""
         returns = self._latest if key is self._latest_key else self._find(key)
         if returns is not None:
             returns.arrived(now)
 
-    def out(self, key: Key) -> int:
+    def out(self, key: Hashable) -> int:
         """Callers who are about to come back: 0 where nobody is waited for."""
         returns = self._latest if key is self._latest_key else self._find(key)
         return returns.out if returns is not None and returns.sure and returns.paying else 0
 
-    def closed(self, key: Key) -> bool:
+    def closed(self, key: Hashable) -> bool:
         """Whether those who come are those who were answered, so that nobody else is left to wait for."""
         returns = self._find(key)
         return returns is not None and returns.closed
 
     def until(
-        self, now: float, key: Key, *, requests: int, room: float, saved: float, bound: float, latest: float
+        self,
+        now: float,
+        key: Hashable,
+        *,
+        requests: int,
+        room: float,
+        saved: float,
+        bound: float,
+        latest: float,
     ) -> float:
         """Until when to hold a free slot; not after `now` where its batch shall go.
 
@@ -147,7 +155,7 @@ class HoldPolicy:
         self._until = until
         return until
 
-    def cut(self, now: float, key: Key, requests: int) -> float:
+    def cut(self, now: float, key: Hashable, requests: int) -> float:
         """A batch was cut of so many requests; returns the seconds for which its slot was held."""
         held, self._key = self._key, None
         self.merged = False
@@ -163,7 +171,7 @@ class HoldPolicy:
         """Nothing waits any more: no slot is held."""
         self._key = None
 
-    def _find(self, key: Key) -> ReturnTimes | None:
+    def _find(self, key: Hashable) -> ReturnTimes | None:
         if key is self._latest_key:
             return self._latest
         returns = self._keys.get(key)
