@@ -118,6 +118,9 @@ class Cutter:
         if policy is None or not parts:
             return
         key = parts[0].work.key
+        if batch.items >= batch.limit and self._queue.items:
+            policy.crowded(key)
+            return
         requests = len(parts) - 1 if parts[-1].work.queued else len(parts)
         seconds = self._pace.latency_model.middle(now, key.cls, batch.items)
         if seconds is not None and requests and not key.lone:

@@ -34,17 +34,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import Final
 
 from penstock_sidecar.estimators.return_times import ReturnTimes
 
-BOUND = 0.5
+BOUND: Final = 0.5
 """The share of a batch's time that a slot is held at most."""
-WEIGHT = 8.0
+WEIGHT: Final = 8.0
 """How much a caller's time counts that misses the batch, against that of one who waits for it."""
-KEYS = 16
+KEYS: Final = 16
 """Keys that are kept; beyond, the one that was answered least recently is forgotten."""
 
-_ROUNDING = 1e-6
+_ROUNDING: Final = 1e-6
 """Seconds that are no time to wait."""
 
 
@@ -92,6 +93,12 @@ class HoldPolicy:
                 self._keys.popitem(last=False)
             returns = self._keys[key] = self._latest = ReturnTimes()
         returns.answered(now, requests, BOUND * seconds)
+
+    def crowded(self, key: Hashable) -> None:
+        """A batch was full, and others wait: its callers do not fit into one."""
+        returns = self._find(key)
+        if returns is not None:
+            returns.crowded()
 
     def arrived(self, now: float, key: Hashable) -> None:
         """A request came; ~0.2 µs."""

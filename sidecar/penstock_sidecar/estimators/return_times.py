@@ -19,28 +19,30 @@ The time is an argument.
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Final
 
-WINDOW = 64
+WINDOW: Final = 64
 """Batches after which what was counted counts half."""
-KEPT = 6
+KEPT: Final = 6
 """The latest batches whose callers may still come back."""
-REFRESH = 8
+REFRESH: Final = 8
 """Batches after which the distribution is drawn up anew; nothing is known before."""
-SURE = 0.65
+SURE: Final = 0.65
 """The share of those answered who come back in time from which on they are waited for."""
-UNSURE = 0.5
+UNSURE: Final = 0.5
 """The share below which they are no more."""
-_VAIN = 0.6
+_VAIN: Final = 0.6
 """The share of holds in which somebody came below which nobody is waited for: they come, but elsewhere."""
-_HELD_WEIGHT = 1 / 16
-_RECOVERY = 1 / 1024
+_HELD_WEIGHT: Final = 1 / 16
+_RECOVERY: Final = 1 / 1024
 """Of what is lost of that share by vain holds, what each batch gives back."""
-_LEAST = 2.0**-16
-_PER_OCTAVE = 4
-BINS = 80
-EDGES = [_LEAST * 2.0 ** (number / _PER_OCTAVE) for number in range(BINS)]
+_LEAST: Final = 2.0**-16
+_PER_OCTAVE: Final = 4
+BINS: Final = 80
+EDGES: Final = [_LEAST * 2.0 ** (number / _PER_OCTAVE) for number in range(BINS)]
 """Upper edges of the bins in seconds: 15 µs to 13 s, each 19 % above the one before."""
-_OPEN = 0.05
+_INNER: Final = EDGES[:-1]  # what is beyond falls into the last bin
+_OPEN: Final = 0.05
 """The share of arrivals beyond the number of answers that shows other callers than those answered."""
 
 
@@ -121,6 +123,12 @@ class ReturnTimes:
         self._until_refresh -= 1
         if not self._until_refresh:
             self._refresh()
+
+    def crowded(self) -> None:
+        """More ask than a batch holds: nobody is waited for, and nothing is learned until that is over."""
+        self._at.clear()
+        self._left.clear()
+        self.out = 0
 
     def arrived(self, now: float) -> None:
         """A request came."""
@@ -210,4 +218,4 @@ class ReturnTimes:
 
 
 def _bin(seconds: float) -> int:
-    return min(BINS - 1, bisect_left(EDGES, seconds))
+    return bisect_left(_INNER, seconds)

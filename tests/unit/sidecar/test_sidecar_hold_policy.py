@@ -92,6 +92,15 @@ def test_slots_are_not_held_in_vain_for_long():
     assert 8 <= held <= 30
 
 
+def test_nobody_is_waited_for_where_more_ask_than_a_batch_holds():
+    policy = learned()
+    policy.crowded(KEY)
+    policy.arrived(1000.0001, KEY)
+    assert policy.out(KEY) == 0
+    policy.answered(1000.001, KEY, 4, SERVICE)
+    assert policy.out(KEY) == 4
+
+
 def test_keys_are_forgotten():
     policy = learned()
     for number in range(KEYS):
