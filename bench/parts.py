@@ -31,7 +31,7 @@ from bench.ledger import quantile
 from bench.open_loop import arrivals
 from bench.peer_parts import peer_goodput, peers
 from bench.processes import Server
-from bench.waits import wait
+from bench.waits import hold, wait
 
 
 def throughput(bench: Bench, _round: int) -> None:
@@ -204,6 +204,7 @@ PARTS: dict[str, Callable[[Bench, int], None]] = {
         goodput,
         peer_goodput,
         idle,
+        hold,
         wait,
         size,
         none,

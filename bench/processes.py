@@ -61,6 +61,17 @@ class Sidecar(Server):
     settings: Path
     admin: int
 
+    def metric(self, name: str) -> float:
+        """A metric without labels, by its name after `penstock_sidecar_`."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=5)
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        finally:
+            connection.close()
+        line = next(line for line in text.splitlines() if line.startswith(f"penstock_sidecar_{name} "))
+        return float(line.split()[1])
+
     def change(self, batching: Mapping[str, Any], *, seconds: float = 10) -> None:
         """Put other settings in effect and wait until they are.
 

@@ -9,6 +9,7 @@ from bench.figures import median
 from bench.frame import CONNECTIONS, WAITS_MS
 from bench.peers.catalogue import PEERS
 from bench.targets import targets
+from bench.waits import HELD, UNITS
 
 LABELS = {
     "sidecar": "Penstock's sidecar",
@@ -102,6 +103,21 @@ def wait_table(document: Mapping[str, Any]) -> Iterator[str]:
                 yield f"| {milliseconds} ms | {connections} | {spread} | {found['n']} |"
 
 
+def hold_table(document: Mapping[str, Any]) -> Iterator[str]:
+    """What holding a slot brings, against runs with holding off just before or after."""
+    yield (
+        "| connections | answers a second | the same, of that without | p50 | p99 | requests a call | "
+        "CPU a request |"
+    )
+    yield "| -- | -- | -- | -- | -- | -- | -- |"
+    for connections in HELD:
+        rate = median(document, f"hold/on/{connections}/per_s")
+        if rate is not None:
+            ratios = [median(document, f"hold/on/{connections}/{name}_against_off") for name in UNITS]
+            cells = " | ".join(number(ratio) for ratio in ratios)
+            yield f"| {connections} | {number(rate, 0)} | {cells} |"
+
+
 def target_table(document: Mapping[str, Any]) -> Iterator[str]:
     """Each target and whether it was reached."""
     yield "| target | bound | found | |"
@@ -154,6 +170,10 @@ def page(document: Mapping[str, Any]) -> str:
         "## Waiting for fuller batches",
         "",
         *wait_table(document),
+        "",
+        "## Holding a slot for callers who ask again",
+        "",
+        *hold_table(document),
         "",
         "## Targets",
         "",

@@ -12,6 +12,8 @@ from bench.peers.catalogue import PEERS
 
 # NB: two runs of the same settings differ by a few per cent; less is not slower.
 NOISE = 0.97
+HELD_RATES = {2: 1.5, 4: 1.5, 8: 1.3, 12: 1.08, 16: 1.08, 24: 1.08, 32: 1.08, 64: NOISE, 256: NOISE}
+"""Rates with a slot held, of those without, by connections."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,6 +109,13 @@ def targets(document: Mapping[str, Any]) -> Iterator[Target]:
     yield Target(
         "throughput with a free model, 256 connections", value("free/sidecar/256/rate"), 60_000, "items/s"
     )
+    for connections, least in HELD_RATES.items():
+        yield Target(
+            f"holding a slot against none, {connections} connections",
+            value(f"hold/on/{connections}/per_s_against_off"),
+            least,
+            "times",
+        )
     for milliseconds in WAITS_MS[1:]:
         for connections in (16, 64):
             yield Target(

@@ -1,4 +1,4 @@
-"""Part `wait`: whether waiting for fuller batches ever costs throughput.
+"""Parts `wait` and `hold`: whether waiting for fuller batches ever costs throughput, and what holding brings.
 
 One sidecar whose `batchWaitTimeout` is changed as it runs, with a run without a wait beside each run with
 one: two processes of the same settings differ by more than what is looked for.
@@ -11,8 +11,13 @@ from collections.abc import Iterator, Sequence
 from bench import loads, processes
 from bench.frame import MAX_BATCH, WAITS_MS, WIDE, Bench
 
+HELD = (1, 2, 4, 8, 12, 16, 24, 32, 64, 256)
+"""Connections at which holding is held against none."""
 PAIRS = {16: 6, 64: 2}
 """Pairs of runs of each wait in a round, by connections: at 16 one run differs most from the next."""
+
+UNITS = {"per_s": "items/s", "p50_ms": "ms", "p99_ms": "ms", "per_call": "items", "cpu": "µs/request"}
+"""What the part `hold` measures."""
 
 
 def pairs(waits: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
@@ -27,6 +32,36 @@ def pairs(waits: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
     for number in range(count):
         for place, milliseconds in enumerate(waits):
             yield (milliseconds, 0) if (number + place) % 2 else (0, milliseconds)
+
+
+def hold(bench: Bench, round_number: int) -> None:
+    """What it brings that a free slot is held for callers who ask again: beside runs with holding off."""
+    batching = {"maxBatchSize": MAX_BATCH, **WIDE}
+    with (
+        bench.quick_model() as model,
+        processes.sidecar(model, core=bench.server_core, batching=batching) as sidecar,
+    ):
+        for connections in HELD:
+            with bench.counting(f"hold/on/{connections}"):
+                runs: dict[str, dict[str, float]] = {}
+                for way in ("on", "off") if round_number % 2 else ("off", "on"):
+                    sidecar.change(batching if way == "on" else {**batching, "batchWaitTimeoutMs": 0})
+                    loads.warm(sidecar, connections, core=bench.load_core, items=1)
+                    calls = sidecar.metric("batch_items_count")
+                    before = processes.cpu_by_process(sidecar.pid)
+                    found = runs[way] = loads.wrk(sidecar, connections, bench.seconds, core=bench.load_core)
+                    used = processes.cpu_since(before, processes.cpu_by_process(sidecar.pid))
+                    found["per_call"] = found["good"] / max(1.0, sidecar.metric("batch_items_count") - calls)
+                    found["cpu"] = used / found["good"] * 1e6
+                for name, unit in UNITS.items():
+                    for way, found in runs.items():
+                        bench.figures.add(f"hold/{way}/{connections}/{name}", found[name], unit)
+                    ratio = runs["on"][name] / runs["off"][name]
+                    bench.figures.add(f"hold/on/{connections}/{name}_against_off", ratio, "times")
+                shown = ", ".join(f"{name} x{runs['on'][name] / runs['off'][name]:.3f}" for name in UNITS)
+                bench.say(
+                    f"holding at {connections} connections: {runs['on']['per_s']:.0f} a second; {shown}"
+                )
 
 
 def wait(bench: Bench, _round: int) -> None:

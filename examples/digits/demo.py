@@ -267,7 +267,7 @@ class Demo:
 
     def batches(self) -> None:
         """Batch sizes forming as load rises."""
-        head("6/8  Batches form as the load rises (nobody waits: batchWaitTimeout is 0)")
+        head("6/8  Batches form as the load rises (no batchWaitTimeout is set)")
         say(f"  {'connections':>11}{'requests/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'items a batch':>15}")
         for connections in (1, 4, 16, 64):
             answer = self.load(connections=connections, seconds=3)

@@ -41,6 +41,7 @@ from penstock_wire.control.processor_wait import ProcessorWait
 from penstock_wire.control.reporter import Reporter
 from penstock_wire.control.settings import Settings
 from penstock_wire.control.settings_source import SettingsSource
+from penstock_wire.exact_timer import ExactTimer
 from penstock_wire.headers import Headers
 from penstock_wire.hop.frames import PROTOCOL
 from penstock_wire.hop.successor import HopSuccessor
@@ -178,6 +179,7 @@ class Sidecar:
         self._path = dispatcher = Dispatcher(
             send=self._model.send,
             begin=self._model.begin,
+            exact_timer=ExactTimer,
             protocol=protocol,
             batching=self._default.batching,
             observer=self._metrics,

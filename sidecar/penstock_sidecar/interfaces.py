@@ -19,10 +19,19 @@ Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """Counts since the start; a request that is not batched is a batch of one."""
+    """Counts since the start; a request that is not batched is a batch of one.
+
+    Of batches whose slot was held for callers who were about to ask again: `held_batches`, `held_seconds`,
+    `merged_batches` (some came meanwhile), `saved_calls` (and nobody was left waiting, who would have needed
+    a call more).
+    """
 
     batches: int = 0
     batch_items: int = 0
+    held_seconds: float = 0.0
+    held_batches: int = 0
+    merged_batches: int = 0
+    saved_calls: int = 0
 
 
 class RequestPath(Protocol):
@@ -79,7 +88,7 @@ class RequestPath(Protocol):
 
     @property
     def batch_wait(self) -> float:
-        """Seconds that a part-full batch waits at most now: 0 while waiting costs throughput."""
+        """Seconds that a part-full batch waits at most now: a user's, or half of a batch's time."""
         ...
 
     def fits(self) -> Mapping[str, Fit]:

@@ -212,6 +212,27 @@ class Metrics:
         yield build
         for name, text, value in self._gauges():
             yield GaugeMetricFamily(_PREFIX + name, text, value=value)
+        for name, text, value in self._holds():
+            yield CounterMetricFamily(_PREFIX + name, text, value=value)
+
+    def _holds(self) -> Iterable[tuple[str, str, float]]:
+        if self._load is None:
+            return ()
+        counts = self._load.counts
+        return (
+            (
+                "held_seconds",
+                "Time for which a free slot was held for callers who ask again",
+                counts.held_seconds,
+            ),
+            ("held_batches", "Batches whose slot was held", counts.held_batches),
+            ("merged_batches", "Batches some of which came while their slot was held", counts.merged_batches),
+            (
+                "saved_calls",
+                "Calls of the model that were not needed, since batches were merged",
+                counts.saved_calls,
+            ),
+        )
 
     def _gauges(self) -> Iterable[tuple[str, str, float]]:
         load = self._load
@@ -231,7 +252,7 @@ class Metrics:
             ),
             (
                 "batch_wait_limit_seconds",
-                "How long a part-full batch waits at most, 0 where waiting costs throughput",
+                "How long a part-full batch waits at most",
                 load.batch_wait,
             ),
             ("open_streams", "Answers that are being streamed", streams),

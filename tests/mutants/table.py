@@ -230,6 +230,22 @@ MUTANTS = (
         tests=(f"{_ENDS}::TestDeadlines",),
     ),
     Mutant(
+        name="a part-full batch waits until its deadline",
+        breaks=EXPIRED,
+        package=SIDECAR,
+        old="return max(service, _DEADLINE_SHARE * (line.deadline - line.oldest))",
+        new="return service",
+        tests=(f"{_DISPATCH}::TestWaiting",),
+    ),
+    Mutant(
+        name="a slot is held beyond a deadline",
+        breaks=EXPIRED,
+        package=SIDECAR,
+        old="left = min(self._since + bound, latest) - now",
+        new="left = self._since + bound - now",
+        tests=(f"{_UNIT}/sidecar/test_sidecar_hold_policy.py",),
+    ),
+    Mutant(
         name="what comes too late is taken in",
         breaks=EXPIRED,
         package=SIDECAR,

@@ -1,8 +1,9 @@
 """The sidecar's decisions against a simulated model, in discrete events: minutes of load in a second.
 
 Queue, service curve and forecast are the real ones; the loop around them is the dispatcher's, without its
-transport. A batch takes what the model's formula says, times a jitter. What the sidecar, the network and a
-busy machine take is a time between the end of a batch and the next cut in its slot, and stalls now and then.
+transport, and no slot is held (`returning_callers` has that). A batch takes what the model's formula says,
+times a jitter. What the sidecar, the network and a busy machine take is a time between the end of a batch and
+the next cut in its slot, and stalls now and then.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import random
 from collections.abc import Callable
 from typing import Literal
 
-from penstock_sidecar.estimators import latency_model, linger_tuner, wait_estimator
+from penstock_sidecar.estimators import latency_model, wait_estimator
 from penstock_sidecar.queue import queue
 from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
 from penstock_wire.http import Request
@@ -55,7 +56,6 @@ class Case:
         slots: `maxConcurrentBatches`.
         objective: `latencyObjective` in seconds.
         timeout: the client's, in seconds; None = the objective.
-        wait: `batchWaitTimeout` in seconds.
         drop: `window` (ours), `none`, or `shrink`: batches so small that the oldest keeps its deadline.
         admit: whether arrivals are refused that cannot be served in time.
         expiring: the first guard: samples expire.
@@ -75,7 +75,6 @@ class Case:
     slots: int = 1
     objective: float | None = None
     timeout: float = 30.0
-    wait: float = 0.0
     drop: Literal["window", "none", "shrink"] = "window"
     admit: bool = True
     expiring: bool = True
@@ -124,9 +123,7 @@ class Simulation:
         self._latency_model = (
             latency_model.LatencyModel() if case.expiring else latency_model.LatencyModel(math.inf)
         )
-        self._limits = queue.Limits(size=case.size, bytes=1 << 30, wait=case.wait)
-        self._eager = dataclasses.replace(self._limits, wait=0.0)
-        self._linger_tuner = linger_tuner.LingerTuner()
+        self._limits = queue.Limits(size=case.size, bytes=1 << 30)
         self._wait_estimator = wait_estimator.WaitEstimator(self._latency_model)
         # Batches with the model, then those whose answers the sidecar deals out, their slots still taken.
         self._running: list[tuple[float, int, wait_estimator.SlotCycle, list[Asked]]] = []
@@ -173,8 +170,8 @@ class Simulation:
         if case.rate is not None:
             heapq.heappush(self._arrivals, (arrived + self._random.expovariate(case.rate), 0))
         self.result.arrived += 1
-        linger_tuner = case.timeout if case.objective is None else min(case.objective, case.timeout)
-        work = Asked(KEY, REQUEST, b"", [b"1"], (), now, now + linger_tuner, now + case.timeout)
+        useful = case.timeout if case.objective is None else min(case.objective, case.timeout)
+        work = Asked(KEY, REQUEST, b"", [b"1"], (), now, now + useful, now + case.timeout)
         work.client = client
         if self._queue.items >= 8 * case.size * case.slots + case.size * self._free():
             self.result.full += 1
@@ -220,11 +217,8 @@ class Simulation:
     def _turn(self) -> float | None:
         again: float | None = None
         while self._queue.items and self._free() > 0:
-            choice = self._queue.choose(self.now, self._limits if self._linger_tuner.waits else self._eager)
-            if choice.key is None:
-                self._linger_tuner.held(self.now)
-                again = choice.again
-                break
+            choice = self._queue.choose(self.now, self._limits)
+            assert choice.key is not None
             self._cut(choice.key)
         if self._free() > 0:
             self._wait_estimator.rest()
@@ -265,7 +259,6 @@ class Simulation:
             self._drop(work)
         if not works:
             return
-        self._linger_tuner.cut(self.now, len(works))
         seconds = case.model(self.now, len(works))
         if case.jitter:
             seconds *= self._random.lognormvariate(0.0, case.jitter)

@@ -93,14 +93,15 @@ class BatchPolicySpec(Part):
         ),
     ] = "32Mi"
     batch_wait_timeout: Annotated[
-        Duration,
+        Duration | None,
         Field(
             json_schema_extra=rules(duration_rule("0s", "60s")),
             description="How long a part-full batch may wait for more items while the model is free, counted "
-            "from the arrival of its oldest item. 0ms, the default: a free model takes what is there at "
-            "once; a busy one makes its own batches.",
+            "from the arrival of its oldest item. 0ms: not at all. Default, when absent: a batch waits half "
+            "of its time with the model at most, and only where callers who were just answered are about "
+            "to ask again.",
         ),
-    ] = "0ms"
+    ] = None
     max_concurrent_batches: Annotated[
         Annotated[int, Field(ge=1, le=64)] | Literal["auto"],
         Field(

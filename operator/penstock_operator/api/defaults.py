@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from penstock_operator.api.batchpolicy import BatchPolicy, BatchPolicySpec
 from penstock_operator.api.modelbackend import Drain, ModelBackend
 from penstock_operator.api.modelendpoint import ModelEndpoint
@@ -60,7 +62,9 @@ def batching(spec: BatchPolicySpec) -> settings.Batching:
     return settings.Batching(
         max_batch_size=spec.max_batch_size,
         max_batch_bytes=bytes_of(spec.max_batch_bytes),
-        batch_wait_timeout_ms=durations.parse_ms(spec.batch_wait_timeout),
+        batch_wait_timeout_ms=UNSET
+        if spec.batch_wait_timeout is None
+        else durations.parse_ms(spec.batch_wait_timeout),
         max_concurrent_batches=spec.max_concurrent_batches,
         latency_objective_ms=None
         if spec.latency_objective is None

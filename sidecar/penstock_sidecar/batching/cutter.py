@@ -1,24 +1,34 @@
-"""What the next batch holds: batches are cut from the queue while slots are free, without what expired."""
+"""What the next batch holds: batches are cut from the queue while slots are free, without what expired.
+
+And when it is cut: at once, unless the last free slot is held for callers who are about to ask again
+(`estimators.hold_policy`), or a user lets part-full batches wait (`batchWaitTimeout`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 
+from msgspec import UnsetType
+
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.slots import Slots
-from penstock_sidecar.batching.runner import BatchListener, BatchRunner
-from penstock_sidecar.estimators.linger_tuner import LingerTuner
+from penstock_sidecar.batching.runner import Batch, BatchListener, BatchRunner
+from penstock_sidecar.estimators.hold_policy import BOUND, HoldPolicy
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
 from penstock_sidecar.queue.batch_key import Keys
-from penstock_sidecar.queue.batch_limits import Limits
+from penstock_sidecar.queue.batch_limits import Limits, deadline_margin, fills
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import Key, QueuedRequest
 from penstock_wire.control.settings import Batching
 from penstock_wire.timers import TIMER_SLACK
 
 WAIT_MARGIN = 2.0
-"""A part-full batch waits no longer than this many mean batch times before its earliest deadline."""
+"""A part-full batch waits no longer than this many batch times before its earliest deadline."""
+
+_CLOSED = 0.5
+"""The share of batches of callers who just ask again from which on none waits as long as a user says."""
+_CLOSED_WEIGHT = 1 / 4
 
 
 class Cutter:
@@ -34,19 +44,23 @@ class Cutter:
 
     Attributes:
         counts: batches that were cut.
+        held_until: until when the last free slot is held; 0 where none is.
     """
 
     __slots__ = (
+        "_closed",
         "_eager",
+        "_hold_policy",
         "_keys",
         "_limits",
-        "_linger_tuner",
         "_outcomes",
         "_pace",
         "_queue",
         "_runner",
         "_slots",
+        "_wait",
         "counts",
+        "held_until",
     )
 
     def __init__(
@@ -66,31 +80,69 @@ class Cutter:
         self._runner = runner
         self._outcomes = outcomes
         self._limits = self._eager = Limits(size=1, bytes=1)
-        self._linger_tuner: LingerTuner | None = None
+        # What a user says of waiting; None = nothing.
+        self._wait: float | None = None
+        self._hold_policy: HoldPolicy | None = None
+        self._closed = 0.0
         self.counts = Counts()
+        self.held_until = 0.0
 
     @property
     def wait(self) -> float:
         """Seconds that a part-full batch waits at most now."""
-        return self._choosing().wait
+        hold = BOUND * self._pace.throughput.seconds
+        if self._wait is None:
+            return hold
+        return self._wait if self._choosing() is not self._eager else min(hold, self._wait)
 
     def apply(self, batching: Batching) -> None:
         """Obey another policy from the next cut on."""
-        wait = batching.batch_wait_timeout_ms / 1000
-        self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes, wait=wait)
+        timeout = batching.batch_wait_timeout_ms
+        wait = None if isinstance(timeout, UnsetType) else timeout / 1000
+        if wait != self._wait or self._hold_policy is None:
+            self._wait, self._closed = wait, 0.0
+            self._hold_policy = None if wait == 0.0 else HoldPolicy()
+        self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes, wait=wait or 0.0)
         self._eager = dataclasses.replace(self._limits, wait=0.0)
-        self._linger_tuner = LingerTuner() if wait > 0.0 else None
+
+    def arrived(self, work: QueuedRequest) -> None:
+        """A request was accepted."""
+        if self._hold_policy is not None:
+            self._hold_policy.arrived(work.arrived, work.key)
+
+    def released(self, now: float, batch: Batch) -> None:
+        """A batch has left the model: those whose requests it has completed are answered now."""
+        if batch.merged and not self._queue.items:
+            self.counts.saved_calls += 1
+        policy, parts = self._hold_policy, batch.parts
+        if policy is None or not parts:
+            return
+        key = parts[0].work.key
+        if batch.items >= batch.limit and self._queue.items:
+            policy.crowded(key)
+            return
+        requests = len(parts) - 1 if parts[-1].work.queued else len(parts)
+        seconds = self._pace.latency_model.middle(now, key.cls, batch.items)
+        if seconds is not None and requests and not key.lone:
+            policy.answered(now, key, requests, seconds)
 
     def fill(self, now: float) -> float | None:
-        """Cut batches while slots are free; returns when to ask again, where what waits may wait."""
+        """Cut batches while slots are free; returns when to ask again, where what waits may wait.
+
+        Where the last free slot is held, `held_until` is when to ask again.
+        """
         queue, slots = self._queue, self._slots
+        self.held_until = 0.0
         while queue.items and slots.free:
             choice = queue.choose(now, self._choosing())
-            if choice.key is None:
-                if self._linger_tuner is not None:
-                    self._linger_tuner.held(now)
+            key = choice.key
+            if key is None:
                 return choice.again
-            self._cut(now, choice.key)
+            if self._hold_policy is not None and self._holds(self._hold_policy, now - TIMER_SLACK, key):
+                return None
+            self._cut(now, key)
+        if self._hold_policy is not None and not queue.items:
+            self._hold_policy.forget_hold()
         return None
 
     def expire(self, now: float) -> float | None:
@@ -107,18 +159,58 @@ class Cutter:
         return None if work is None else work.deadline
 
     def _choosing(self) -> Limits:
-        if self._linger_tuner is None or not self._linger_tuner.waits:
+        """By a user's wait, but for callers who just ask again: those of whom waiting brings no more."""
+        if not self._wait or self._closed > _CLOSED:
             return self._eager
         return dataclasses.replace(self._limits, service=WAIT_MARGIN * self._pace.throughput.seconds)
+
+    def _holds(self, policy: HoldPolicy, now: float, key: Key) -> bool:
+        """Whether the last free slot is held for callers who are about to come back; notes until when."""
+        out = policy.out(key)
+        queue, slots = self._queue, self._slots
+        if not out or slots.free > 1 or len(queue.lines) > 1:
+            return False
+        limits, line = self._cut_limits(now, key), queue.lines[key]
+        if fills(line, limits):
+            return False
+        requests, items, oldest = line.requests, line.items, line.oldest
+        each = items / requests
+        model = self._pace.latency_model
+        then = min(limits.size, round(items + out * each))
+        alone, all_of_them = model.middle(now, key.cls, items), model.middle(now, key.cls, then)
+        if alone is None or all_of_them is None:
+            return False
+        estimator = self._pace.wait_estimator
+        latest = line.deadline - deadline_margin(line, WAIT_MARGIN * all_of_them)
+        if self._wait is not None:
+            latest = min(latest, oldest + self._wait)
+        until = policy.until(
+            now,
+            key,
+            requests=requests,
+            room=(limits.size - items) / each,
+            saved=min(alone + max(0.0, estimator.extra), estimator.next_release - now),
+            bound=BOUND * all_of_them,
+            latest=latest,
+        )
+        if until <= now:
+            return False
+        self.held_until = until
+        return True
+
+    def _cut_limits(self, now: float, key: Key) -> Limits:
+        """What the next batch of a key may hold."""
+        size = self._pace.size(now, key.cls)
+        if key.faults is not None and key.faults.limit < size:
+            size = key.faults.limit
+        return self._limits if size == self._limits.size else dataclasses.replace(self._limits, size=size)
 
     def _cut(self, now: float, key: Key) -> None:
         """Send the next batch of a key, without those at its head that would be late."""
         queue, pace, cls = self._queue, self._pace, key.cls
         latency_model = pace.latency_model
-        size = pace.size(now, cls)
-        if key.faults is not None and key.faults.limit < size:
-            size = key.faults.limit
-        limits = self._limits if size == self._limits.size else dataclasses.replace(self._limits, size=size)
+        limits = self._cut_limits(now, key)
+        size = limits.size
         if (head := queue.lines[key].first()) is not None and head.expires <= now:
             self._outcomes.settle(head, errors.expired(now - head.arrived))
             return
@@ -137,8 +229,20 @@ class Cutter:
         batch = self._runner.start(parts, items, self._limits.size)
         # NB: all that can be noted after the sending is: the model waits for it.
         batch.turn = pace.wait_estimator.begin(now - TIMER_SLACK, cls, items, possible=size, waited=waited)
-        if self._linger_tuner is not None:
-            self._linger_tuner.cut(now, items)
+        if self._hold_policy is not None:
+            self._note(self._hold_policy, now - TIMER_SLACK, key, batch)
         self.counts.batches += 1
         self.counts.batch_items += items
         self._keys.forget(queue.lines)
+
+    def _note(self, policy: HoldPolicy, now: float, key: Key, batch: Batch) -> None:
+        """A batch was cut: of what waiting for it was."""
+        counts, held = self.counts, policy.cut(now, key, len(batch.parts))
+        if held > 0.0:
+            counts.held_seconds += held
+            counts.held_batches += 1
+            if policy.merged:
+                batch.merged = True
+                counts.merged_batches += 1
+        if self._wait:
+            self._closed += _CLOSED_WEIGHT * (policy.closed(key) - self._closed)

@@ -16,12 +16,11 @@ from penstock_sidecar.admission.controller import AdmissionController
 from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.batching.cutter import Cutter
 from penstock_sidecar.batching.fault_tracker import FaultTracker
-from penstock_sidecar.batching.runner import BatchRunner, Begin, Observer, Trace
+from penstock_sidecar.batching.runner import Batch, BatchRunner, Begin, Observer, Trace
 from penstock_sidecar.batching.streaming import StreamedSends
-from penstock_sidecar.batching.turns import Turns
+from penstock_sidecar.batching.turns import MakeTimer, Turns
 from penstock_sidecar.estimators.concurrency_tuner import ConcurrencyTuner
 from penstock_sidecar.estimators.model_pace import ModelPace
-from penstock_sidecar.estimators.wait_estimator import SlotCycle
 from penstock_sidecar.interfaces import Counts, RequestPath, Send
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.queue.batch_key import Keys
@@ -50,6 +49,7 @@ class Dispatcher:
         trace: sends in a span of each batch, None where nothing is traced.
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
         begin: begins to send without a task, where that is possible; see `runner.BatchRunner`.
+        exact_timer: makes a timer for waits of less than the loop's own resolution.
 
     Attributes:
         admission: decides whether a request gets in.
@@ -73,6 +73,7 @@ class Dispatcher:
         trace: Trace | None = None,
         streamed: StreamedSends | None = None,
         begin: Begin | None = None,
+        exact_timer: MakeTimer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -106,7 +107,7 @@ class Dispatcher:
             runner=self._runner,
             outcomes=self,
         )
-        self._turns = Turns(self._look, clock)
+        self._turns = Turns(self._look, clock, exact_timer)
         self._auto: ConcurrencyTuner | None = None
         self._idle = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -302,6 +303,7 @@ class Dispatcher:
             # comes then.
             self._loop.call_soon(self._settle_all, evicted, self.admission.evicted())
         self.queue.add(work)
+        self._cutter.arrived(work)
         if not self._turns.scheduled:
             self._turns.schedule()
 
@@ -326,10 +328,11 @@ class Dispatcher:
         except Exception as error:
             log("answer failed", level="error", error=repr(error), request_id=work.request_id.decode())
 
-    def slot_released(self, turn: SlotCycle | None) -> None:
+    def slot_released(self, batch: Batch) -> None:
         """See `runner.BatchListener`."""
-        if turn is not None:
-            self.pace.wait_estimator.end(turn, waiting=self.queue.items > 0)
+        if batch.turn is not None:
+            self.pace.wait_estimator.end(batch.turn, waiting=self.queue.items > 0)
+        self._cutter.released(self._clock(), batch)
         if not self._slots.busy:
             self._quiet.set()
         items = self.queue.items
@@ -406,6 +409,7 @@ class Dispatcher:
         """Answer what expired, fill the free slots; returns when to look again, if ever."""
         now = self._clock() + TIMER_SLACK
         again = self._cutter.fill(now)
+        self._turns.ring_exactly(self._cutter.held_until)
         if self._slots.free:
             self.pace.wait_estimator.rest()
         again = earlier(again, self._cutter.expire(now))

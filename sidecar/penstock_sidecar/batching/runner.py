@@ -87,8 +87,8 @@ class BatchListener(Protocol):
         """Give a request its outcome, unless it has one."""
         ...
 
-    def slot_released(self, turn: SlotCycle | None) -> None:
-        """The slot fell free that a batch had in this turn."""
+    def slot_released(self, batch: Batch) -> None:
+        """The slot of a batch fell free: what it held is answered now."""
         ...
 
     def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float, *, again: bool) -> None:
@@ -121,7 +121,7 @@ class Batch:
 
     `sent` is when it went to the model first; `give_up` ends that exchange where no `task` waits for it. Of
     the requests that begin here, `waits` has the seconds that they have waited. `turn` is its slot's time
-    with it, which the dispatcher notes.
+    with it, which the dispatcher notes; `merged` says that some of it came while the slot was held for it.
     """
 
     __slots__ = (
@@ -132,6 +132,7 @@ class Batch:
         "in_model",
         "items",
         "limit",
+        "merged",
         "parts",
         "sent",
         "task",
@@ -146,7 +147,7 @@ class Batch:
         self.items = items
         self.limit = limit
         self.waits: list[float] = []
-        self.begun = False
+        self.begun = self.merged = False
         self.in_model = True
         self.due = _NEVER
         self.task: asyncio.Task[None] | None = None
@@ -319,7 +320,7 @@ class BatchRunner:
             batch.in_model = False
             self._slots.busy -= 1
             self.items -= batch.items
-            self._listener.slot_released(batch.turn)
+            self._listener.slot_released(batch)
 
     def _ended(self, batch: Batch) -> None:
         self._batches.discard(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from penstock_wire.process import log
 from penstock_wire.timers import EarliestTimer
@@ -12,25 +13,61 @@ RETRY_SECONDS = 1.0
 """After a look that failed, which is a fault of ours."""
 
 
+class Timer(Protocol):
+    """Calls back at a time."""
+
+    def ring_at(self, when: float) -> None:
+        """Ring at this time of the clock, and at no other that was asked for before."""
+        ...
+
+    def cancel(self) -> None:
+        """Do not ring."""
+        ...
+
+
+MakeTimer = Callable[[Callable[[], object]], Timer]
+"""Makes a timer that calls this."""
+
+
 class Turns:
     """Calls `look` soon after each `schedule`, once for all of them, and at the time that it returned last.
 
     Args:
         look: looks; returns when to look again, in the clock's time, None where only an event asks for it.
         clock: the monotonic time in seconds.
+        exact_timer: makes a timer for times that must be met to less than the loop's resolution.
 
     Attributes:
         alive: whether anything is looked at.
         scheduled: the next look is under way.
     """
 
-    __slots__ = ("_clock", "_look", "_loop", "_reads_on", "_timer", "alive", "scheduled")
+    __slots__ = (
+        "_clock",
+        "_exact",
+        "_look",
+        "_loop",
+        "_reads_on",
+        "_rings_at",
+        "_timer",
+        "alive",
+        "scheduled",
+    )
 
-    def __init__(self, look: Callable[[], float | None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        look: Callable[[], float | None],
+        clock: Callable[[], float],
+        exact_timer: MakeTimer | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._look = look
         self._clock = clock
         self._timer = EarliestTimer(self.schedule, clock)
+        self._exact: Timer = (
+            EarliestTimer(self.schedule, clock) if exact_timer is None else exact_timer(self.schedule)
+        )
+        self._rings_at = 0.0
         self._reads_on = False
         self.alive = False
         self.scheduled = False
@@ -45,6 +82,15 @@ class Turns:
         """Look when the loop has read what has come to its sockets."""
         self._reads_on = True
         self.schedule()
+
+    def ring_exactly(self, when: float) -> None:
+        """Look at this time as well; 0 = at no such time any more."""
+        if when == self._rings_at:
+            return
+        self._rings_at = when
+        self._exact.cancel()
+        if when:
+            self._exact.ring_at(when)
 
     def _turn(self) -> None:
         self.scheduled = self._reads_on

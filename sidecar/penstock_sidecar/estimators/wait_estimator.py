@@ -111,6 +111,11 @@ class WaitEstimator:
         if waiting:
             self._vacated.append(turn)
 
+    @property
+    def next_release(self) -> float:
+        """When the next slot is thought to fall free, in the clock's time; never, where no batch runs."""
+        return self._running[0].due if self._running else math.inf
+
     def rest(self) -> None:
         """Slots stay free for now: what waits shall wait, or nothing does."""
         self._vacated.clear()

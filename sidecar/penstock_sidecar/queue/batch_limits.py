@@ -7,6 +7,8 @@ import dataclasses
 from penstock_sidecar.queue.request import QueuedRequest
 from penstock_sidecar.queue.structures import KeyQueue
 
+_DEADLINE_SHARE = 0.25
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -48,3 +50,13 @@ def fills(line: KeyQueue, limits: Limits) -> bool:
     if faults is not None and faults.limit < size:
         size = faults.limit
     return line.lone or line.items >= size or line.bytes >= limits.bytes
+
+
+def deadline_margin(line: KeyQueue, service: float) -> float:
+    """Seconds before its earliest deadline at which a part-full batch goes in any case.
+
+    Args:
+        line: what waits; a quarter of the time that its requests were given is kept for their answers.
+        service: what is kept at least.
+    """
+    return max(service, _DEADLINE_SHARE * (line.deadline - line.oldest))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from penstock_sidecar.queue.batch_limits import Limits, fills, fit
+from penstock_sidecar.queue.batch_limits import Limits, deadline_margin, fills, fit
 from penstock_sidecar.queue.deadline_list import DeadlineList
 from penstock_sidecar.queue.eviction import BYTES, ITEMS, LEVELS, EvictionIndex
 from penstock_sidecar.queue.fair_queueing import Flow, Flows
@@ -528,7 +528,7 @@ class Queue:
     def _until(self, line: KeyQueue) -> float:
         limits = self._limits
         quiet = line.latest + QUIET * self._gap
-        return min(line.oldest + limits.wait, line.deadline - limits.service, quiet)
+        return min(line.oldest + limits.wait, line.deadline - deadline_margin(line, limits.service), quiet)
 
     def _notice(self, line: KeyQueue, arrived: float) -> None:
         """Something arrived while part-full batches may wait."""

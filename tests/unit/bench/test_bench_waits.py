@@ -40,3 +40,16 @@ def test_the_page_shows_what_a_peer_costs_and_dashes_for_what_was_not_measured()
     lines = report.page(results).splitlines()
     assert "| Mosec | 2.40 | - | - | 30.3 | - | - | 132 | - |" in lines
     assert not any(line.startswith("| Ray Serve | ") for line in lines)
+
+
+def test_holding_is_held_against_none_by_pairs() -> None:
+    results = json.loads(table.RESULTS.read_text())
+    figures = Figures()
+    for name, unit in waits.UNITS.items():
+        figures.add(f"hold/on/4/{name}", 2500, unit)
+        figures.add(f"hold/on/4/{name}_against_off", 1.6, "times")
+    results["figures"] = figures.document()
+    found = {one.name: (one.found, one.verdict) for one in targets(results)}
+    assert found["holding a slot against none, 4 connections"] == (1.6, "reached")
+    assert found["holding a slot against none, 8 connections"] == (None, "not measured")
+    assert "| 4 | 2 500 | 1.60 | 1.60 | 1.60 | 1.60 | 1.60 |" in report.page(results)

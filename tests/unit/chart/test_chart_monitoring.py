@@ -20,6 +20,7 @@ from penstock_operator.reports import Reports
 from penstock_operator.resource_metrics import CONDITIONS, ResourceMetrics
 from penstock_operator.store import Store
 from penstock_router.metrics import Metrics as RouterMetrics
+from penstock_sidecar.interfaces import Counts
 from penstock_sidecar.metrics import Metrics as SidecarMetrics
 from penstock_wire.errors import Reason
 from tests.support.monitoring import dashboard_queries, rule_groups
@@ -30,6 +31,7 @@ OPERATIONS = ROOT / "docs/operations.md"
 
 class _Load:
     queued, ongoing, oldest_age, drain_seconds, slots, batch_limit, batch_wait = 0, 0, 0.0, 0.0, 1, 32, 0.0
+    counts = Counts()
 
 
 def families() -> Iterator[Metric]:

@@ -238,6 +238,20 @@ class TestWaiting:
 
         fake_loop.run(main())
 
+    def test_a_wait_leaves_a_quarter_of_the_deadline_where_nothing_is_known(self):
+        """400 ms under a wait of 2 s: sent at the deadline it would be answered too late, or not at all."""
+
+        async def main():
+            s = Scripted(base=0.001, max_batch_size=4, batch_wait_timeout_ms=2000)
+            for _ in range(2):
+                begun = s.loop.time()
+                assert got(await s.ask(1, timeout=0.4)) == [1]
+                assert s.loop.time() - begun == pytest.approx(0.301, abs=0.001)
+                await asyncio.sleep(10)
+            await s.close()
+
+        fake_loop.run(main())
+
     def test_one_line_that_waits_does_not_hold_another_that_is_full(self):
         async def main():
             s = Scripted(max_batch_size=2, batch_wait_timeout_ms=500)

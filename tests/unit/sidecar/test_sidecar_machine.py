@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import UNSET
 
 from penstock_sidecar.queue.request import Outcome
 from penstock_wire.control.settings import Batching, Fairness, Priority
@@ -27,7 +28,7 @@ POLICIES = st.builds(
     Batching,
     max_batch_size=st.sampled_from([4, 6, 6, 2, 1]),
     max_batch_bytes=st.sampled_from([10_000, 10_000, 10_000, 10_000, 50, 12]),
-    batch_wait_timeout_ms=st.sampled_from([0, 0, 300, 2000]),
+    batch_wait_timeout_ms=st.sampled_from([0, UNSET, UNSET, 300, 2000]),
     max_concurrent_batches=st.sampled_from([1, 1, 2, 3, "auto"]),
     max_queued_items=st.sampled_from([300, 300, None, 5, 5, 0]),
     latency_objective_ms=st.sampled_from([None, None, None, 900, 3000]),
@@ -186,6 +187,36 @@ class Machine(RuleBasedStateMachine):
 
         self.run(send())
 
+    @rule(
+        count=st.sampled_from([2, 3, 4]),
+        times=st.sampled_from([8, 14]),
+        tenants=st.sampled_from(["1", "12"]),
+        level=st.sampled_from(["1", "3"]),
+    )
+    def ask_again(self, count: int, times: int, tenants: str, level: str) -> None:
+        """Callers in two cohorts who ask again as soon as they are answered: slots are held for them."""
+
+        async def caller(number: int) -> None:
+            await asyncio.sleep(0.2 * (number % 2))
+            tenant = tenants[number % len(tenants)]
+            for _ in range(times):
+                of, item = len(self.asked), self.numbers
+                self.numbers += 1
+                self.model.deadlines[of] = self.loop.time() + 30.0
+                self.model.like[of] = ("/a", tenant)
+                task = self.model.ask(
+                    {"of": of, "n": item}, target="/a", x_tenant=tenant, x_penstock_priority=level
+                )
+                self.asked.append((of, [item], task))
+                await asyncio.wait([task])
+                await asyncio.sleep(0.02 + 0.005 * number)
+
+        async def callers() -> None:
+            await asyncio.gather(*[caller(number) for number in range(count)])
+            await settle()
+
+        self.run(callers())
+
     @rule(seconds=st.sampled_from([0.01, 0.3, 0.8, 5.0]))
     def wait(self, seconds: float) -> None:
         self.run(asyncio.sleep(seconds))
@@ -245,6 +276,12 @@ class Machine(RuleBasedStateMachine):
         assert dispatcher.queue.bytes == sum(work.bytes_left for work in works)
         assert all(work.queued and not work.done for work in works)
         assert dispatcher.alive
+        # Without a wait of the user's, none holds more than the half of what a full batch takes.
+        held = dispatcher._cutter.held_until
+        if held and dispatcher._slots.free and works:
+            assert held <= self.loop.time() + 0.5 * (0.3 + 0.02 * 6) * 1.05
+            assert len(dispatcher.queue.lines) == 1
+            assert dispatcher._slots.free == 1
         assert Asked.twice == []
         assert self.model.broken == []
 

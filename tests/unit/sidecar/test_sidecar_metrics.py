@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_sidecar import metrics as subject
+from penstock_sidecar.interfaces import Counts
 from penstock_sidecar.metrics import MAX_CLASSES, Metrics, class_label
 from penstock_wire.control.report import Fit
 from penstock_wire.errors import Reason
@@ -17,6 +18,7 @@ class Busy:
     """A dispatcher with work."""
 
     queued, ongoing, oldest_age, drain_seconds, slots, batch_limit, batch_wait = 7, 3, 1.5, 0.25, 2, 32, 0.005
+    counts = Counts()
 
 
 def samples(metrics: Metrics) -> dict[str, float]:

@@ -5,8 +5,6 @@ The numbers of docs/explanation/batching.md, come from these cases.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import random
 
 import pytest
@@ -148,56 +146,3 @@ def test_one_slow_start_does_not_lock_a_healthy_model_out(
         run_head=run_head,
     )
     assert least <= run(case).served <= most
-
-
-QUICK = affine(0.001, 0.00001)
-# Callers and the seconds of their load: the fewer, the longer until it is clear that waiting costs something.
-CALLERS = {1: 6.0, 2: 6.0, 4: 6.0, 8: 3.0, 16: 3.0, 32: 2.0, 64: 0.5, 256: 0.4}
-
-
-@functools.cache
-def answered(clients: int, size: int, wait: float, ours: float) -> int:
-    """Answers to callers who ask again as soon as they are answered."""
-    case = Case(
-        model=QUICK, clients=clients, seconds=CALLERS[clients], size=size, wait=wait, ours=ours, admit=False
-    )
-    return run(dataclasses.replace(case, think=2 * ours or 1e-4)).good
-
-
-@pytest.mark.parametrize("ours", [0.0, 0.0002], ids=["quick", "slow"])
-@pytest.mark.parametrize("wait", [0.001, 0.002, 0.005, 0.010])
-@pytest.mark.parametrize("clients", CALLERS)
-def test_no_wait_makes_a_busy_model_slower(clients: int, wait: float, ours: float):
-    """Whatever is set: the 3 % include finding out that waiting costs something."""
-    assert answered(clients, 32, wait, ours) >= 0.97 * answered(clients, 32, 0.0, ours)
-
-
-@pytest.mark.parametrize("clients", [4, 16, 64])
-def test_nor_does_a_wait_of_twenty_batches(clients: int):
-    assert answered(clients, 32, 0.020, 0.0) >= 0.97 * answered(clients, 32, 0.0, 0.0)
-
-
-@pytest.mark.parametrize(("size", "clients"), [(8, 64), (256, 64), (256, 256)])
-def test_no_wait_makes_a_busy_model_slower_with_batches_of_any_size(size: int, clients: int):
-    assert answered(clients, size, 0.005, 0.0) >= 0.97 * answered(clients, size, 0.0, 0.0)
-
-
-@pytest.mark.parametrize("rate", [200.0, 1000.0, 3000.0])
-@pytest.mark.parametrize("wait", [0.002, 0.005, 0.010])
-def test_batches_of_callers_that_do_not_wait_for_each_other_are_fuller_with_a_wait(rate: float, wait: float):
-    """Poisson arrivals; some wait no longer, some of the time it is tried how it would be without."""
-    lone, waiting = (
-        run(Case(model=QUICK, rate=rate, seconds=6.0, wait=each, ours=0.0002)) for each in (0.0, wait)
-    )
-    mean = waiting.items / waiting.batches
-    assert mean >= 1.05 * lone.items / lone.batches
-    assert mean >= 0.35 * min(32.0, 1.0 + rate * wait)
-    assert waiting.served >= 0.999
-
-
-def test_a_wait_fills_the_batches_of_an_idle_model():
-    """What it is for: 200 requests a second, one by one without it, by four with 20 ms."""
-    lone, waiting = (run(Case(model=QUICK, rate=200.0, seconds=20.0, wait=wait)) for wait in (0.0, 0.020))
-    assert lone.items / lone.batches < 1.2
-    assert waiting.items / waiting.batches > 3.0
-    assert max(waiting.latencies) < 0.030

@@ -110,13 +110,13 @@ def _types(kind: Any) -> dict[str, Any]:
 
 
 def _options(kind: Any) -> list[Any]:
-    """The types that a value may have: the members of a union, without what annotates them."""
+    """The types that a value may have: the members of a union, without what annotates them or is absent."""
     origin = get_origin(kind)
     if origin is Annotated:
         return _options(get_args(kind)[0])
     if origin in (Union, types.UnionType):
         return [option for each in get_args(kind) for option in _options(each)]
-    return [kind]
+    return [] if kind is msgspec.UnsetType else [kind]
 
 
 def _allowed(value: str | int, options: list[Any]) -> str:

@@ -47,7 +47,8 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         max_batch_size: items in one batch at most.
         max_batch_bytes: bytes of items in one batch at most.
         batch_wait_timeout_ms: how long a part-full batch may wait while a slot is free, from the arrival of
-            the key's oldest item.
+            the key's oldest item; 0 = not at all; absent = half of a batch's time at most, and only for
+            callers who are about to ask again. Never null: sidecars of before know a number only.
         max_concurrent_batches: slots: batches in the model at once; `auto` finds out what pays.
         latency_objective_ms: the deadline that admission, dropping and batch size go by; None = the client's.
         default_timeout_ms: deadline of a request that brings none.
@@ -63,7 +64,7 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     max_batch_size: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
     max_batch_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * 1024 * 1024
-    batch_wait_timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0
+    batch_wait_timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] | msgspec.UnsetType = msgspec.UNSET
     max_concurrent_batches: Annotated[int, msgspec.Meta(ge=1, le=64)] | Literal["auto"] = 1
     latency_objective_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
     default_timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 30_000

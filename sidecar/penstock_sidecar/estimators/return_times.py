@@ -1,0 +1,221 @@
+"""How soon, and how surely, callers who were answered ask again: a distribution of return times.
+
+Answers and arrivals carry no names: a caller may come back on another connection, through a router, or to
+another pod. So an arrival is taken for the return of the latest answer that is not matched yet, and counts in
+a histogram of the lag between the two. An arrival that has nothing to do with an answer is counted likewise;
+but such come at any time, and returns soon after an answer. Therefore the rate of arrivals at lags beyond
+`bound`, the longest that anybody would wait for, is taken off:
+
+    G(x) = (arrivals at lags up to x - rate · x · batches) / requests that were answered
+
+G is defective: `share` = G(bound) is how many come back in such a time at all. Independent arrivals make it
+about 0, whatever their rate. Of callers who are still out `age` seconds after their answer, the share
+(G(age + x) - G(age)) / (1 - G(age)) comes back within x.
+
+The state is bounded, and what was counted counts half after each `WINDOW` batches. An arrival costs O(1).
+The time is an argument.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+WINDOW: Final = 64
+"""Batches after which what was counted counts half."""
+KEPT: Final = 6
+"""The latest batches whose callers may still come back."""
+REFRESH: Final = 8
+"""Batches after which the distribution is drawn up anew; nothing is known before."""
+SURE: Final = 0.65
+"""The share of those answered who come back in time from which on they are waited for."""
+UNSURE: Final = 0.5
+"""The share below which they are no more."""
+_VAIN: Final = 0.6
+"""The share of holds in which somebody came below which nobody is waited for: they come, but elsewhere."""
+_HELD_WEIGHT: Final = 1 / 16
+_RECOVERY: Final = 1 / 1024
+"""Of what is lost of that share by vain holds, what each batch gives back."""
+_LEAST: Final = 2.0**-16
+_PER_OCTAVE: Final = 4
+BINS: Final = 80
+EDGES: Final = [_LEAST * 2.0 ** (number / _PER_OCTAVE) for number in range(BINS)]
+"""Upper edges of the bins in seconds: 15 µs to 13 s, each 19 % above the one before."""
+_INNER: Final = EDGES[:-1]  # what is beyond falls into the last bin
+_OPEN: Final = 0.05
+"""The share of arrivals beyond the number of answers that shows other callers than those answered."""
+
+
+class ReturnTimes:
+    """What is known of the callers of one key.
+
+    Attributes:
+        out: callers of the latest batches who have not come back.
+        share: how many of those answered come back within `bound` seconds, as a share; 0 while unknown.
+        sure: so many come back in such a time that they are waited for.
+        paying: and mostly somebody came when a slot was held for them.
+        closed: hardly any come but those who were answered lately.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_arrived",
+        "_at",
+        "_batches",
+        "_bound",
+        "_came",
+        "_cumulative",
+        "_lags",
+        "_late",
+        "_late_seconds",
+        "_left",
+        "_others",
+        "_until_refresh",
+        "closed",
+        "out",
+        "paying",
+        "share",
+        "sure",
+    )
+
+    def __init__(self) -> None:
+        self._bound = 0.0
+        self._until_refresh = REFRESH
+        # Sums over the latest batches: arrivals by lag; requests answered; batches; arrivals; those without
+        # an answer to match; those at lags beyond the bound, and the seconds in which they came.
+        self._lags: list[float] = []
+        self._answered = self._batches = 0.0
+        self._arrived = self._others = 0.0
+        self._late = self._late_seconds = 0.0
+        # When the latest batches were answered, and how many of their callers are out.
+        self._at: list[float] = []
+        self._left: list[int] = []
+        self._cumulative: list[float] = []
+        self.out = 0
+        self.share = 0.0
+        self.sure = self.closed = False
+        self._came = 1.0
+        self.paying = True
+
+    def answered(self, now: float, requests: int, bound: float) -> None:
+        """The callers of a batch were answered.
+
+        Args:
+            now: the time.
+            requests: how many.
+            bound: seconds for which anybody would wait for them at most.
+        """
+        at, left = self._at, self._left
+        if at:
+            late = now - at[-1] - self._bound
+            if late > 0.0:
+                self._late_seconds += late
+            if len(at) == KEPT:
+                del at[0]
+                self.out -= left.pop(0)
+        self._bound = bound
+        self._note(_RECOVERY, 1.0)
+        at.append(now)
+        left.append(requests)
+        self.out += requests
+        self._answered += requests
+        self._batches += 1.0
+        self._until_refresh -= 1
+        if not self._until_refresh:
+            self._refresh()
+
+    def crowded(self) -> None:
+        """More ask than a batch holds: nobody is waited for, and nothing is learned until that is over."""
+        self._at.clear()
+        self._left.clear()
+        self.out = 0
+
+    def arrived(self, now: float) -> None:
+        """A request came."""
+        at = self._at
+        if not at:
+            return
+        self._arrived += 1.0
+        if now - at[-1] > self._bound:
+            self._late += 1.0
+        if not self.out:
+            self._others += 1.0
+            return
+        left = self._left
+        index = len(left) - 1
+        while not left[index]:
+            index -= 1
+        left[index] -= 1
+        self.out -= 1
+        if not self._lags:
+            self._lags = [0.0] * BINS
+        self._lags[_bin(now - at[index])] += 1.0
+
+    def held(self, *, came: bool) -> None:
+        """A slot was held, and somebody came or nobody."""
+        self._note(_HELD_WEIGHT, 1.0 if came else 0.0)
+
+    def _note(self, weight: float, came: float) -> None:
+        self._came += weight * (came - self._came)
+        self.paying = self._came >= _VAIN
+
+    def expected(self, now: float, within: float) -> list[tuple[float, float]]:
+        """Who comes back: steps of (seconds from now, callers in the mean who come by then, not before).
+
+        Args:
+            now: the time.
+            within: seconds that are looked ahead.
+        """
+        steps: list[tuple[float, float]] = []
+        cumulative = self._cumulative
+        if not cumulative:
+            return steps
+        for index in range(len(self._at)):
+            left = self._left[index]
+            if not left:
+                continue
+            age = now - self._at[index]
+            first = _bin(age)
+            low = cumulative[first - 1] if first else 0.0
+            stay = 1.0 - low
+            for number in range(first, BINS):
+                ahead = EDGES[number] - age
+                if ahead > within:
+                    break
+                more = cumulative[number] - low
+                if more > 0.0:
+                    steps.append((max(0.0, ahead), left * more / stay))
+                    low = cumulative[number]
+        steps.sort()
+        return steps
+
+    def _refresh(self) -> None:
+        """Draw the distribution up from what was counted."""
+        self._until_refresh = REFRESH
+        if self._lags:
+            rate = self._late / self._late_seconds if self._late_seconds > 0.0 else 0.0
+            expected = rate * self._batches
+            cumulative: list[float] = []
+            raw = most = self.share = 0.0
+            for number in range(BINS):
+                edge = EDGES[number]
+                raw += self._lags[number]
+                most = max(most, min(1.0, (raw - expected * edge) / self._answered))
+                cumulative.append(most)
+                if edge <= self._bound:
+                    self.share = most
+            self._cumulative = cumulative
+            self.sure = self.share >= (UNSURE if self.sure else SURE)
+            self.closed = self._others <= _OPEN * self._arrived
+        if self._batches >= WINDOW:
+            self._lags = [count / 2.0 for count in self._lags]
+            self._answered /= 2.0
+            self._batches /= 2.0
+            self._arrived /= 2.0
+            self._others /= 2.0
+            self._late /= 2.0
+            self._late_seconds /= 2.0
+
+
+def _bin(seconds: float) -> int:
+    return bisect_left(_INNER, seconds)
