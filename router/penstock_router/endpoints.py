@@ -18,6 +18,7 @@ from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.errors import PenstockError, Reason
 
 COLD_RETRY_AFTER_SECONDS = 5.0
+"""What a client is told to wait where nothing is known of how long it takes."""
 
 
 def no_such_endpoint(name: str) -> PenstockError:
@@ -50,7 +51,7 @@ class EndpointState:
         pods: all pods the router knows.
         clock: the event loop's time, seconds.
         random_source: for the choice of a backend.
-        on_held: is called when a request is held while none was.
+        on_held: is called when a request is held for a backend while none was.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class EndpointState:
         self._selector = WeightedSelector(random_source)
         self._windows: dict[str, ReleaseWindow] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._held_since: dict[str, float] = {}  # when a request was held for it while none was
+        self._started_in: dict[str, float] = {}  # seconds from then until its pods let the first one go
         self._removed = False
         self._holds_ended: PenstockError | None = None
         self.cors = self._policy()
@@ -103,6 +106,9 @@ class EndpointState:
         self._closed = ClosedPaths(settings.closed)
         names = {backend.name for backend in settings.backends}
         self.totals = {name: totals for name, totals in self.totals.items() if name in names}
+        for of_backend in (self._held_since, self._started_in):
+            for name in of_backend.keys() - names:
+                del of_backend[name]
         self.settle()
 
     def remove(self) -> None:
@@ -187,8 +193,17 @@ class EndpointState:
             ):
                 return Permit(backend=backend)
         future: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
-        waiter = Waiter(future=future, backend=backend, size=size, since=arrived, sequence=sequence)
-        return await self._hold(waiter, deadline=deadline, again=again, for_room=for_room)
+        patience = arrived + self.settings.cold_start.timeout_ms / 1000
+        waiter = Waiter(
+            future=future,
+            backend=backend,
+            size=size,
+            since=arrived,
+            until=patience if deadline is None else min(patience, deadline),
+            sequence=sequence,
+        )
+        by_client = deadline is not None and deadline < patience
+        return await self._hold(waiter, by_client=by_client, again=again, for_room=for_room)
 
     def connected(self, permit: Permit) -> None:
         """The request with a permit has a connection: a probe has found out what it was to."""
@@ -247,7 +262,7 @@ class EndpointState:
         fits = self.held.bytes + size <= MAX_HELD_BYTES
         return fits and self.held.count < self.settings.cold_start.max_pending
 
-    async def _hold(self, waiter: Waiter, *, deadline: float | None, again: bool, for_room: bool) -> Permit:
+    async def _hold(self, waiter: Waiter, *, by_client: bool, again: bool, for_room: bool) -> Permit:
         if self._holds_ended is not None:
             raise self._holds_ended
         cold = self.settings.cold_start
@@ -256,14 +271,12 @@ class EndpointState:
                 Reason.COLD_START_FULL,
                 f"{self.held.count} requests of endpoint {self.name} wait for a pod already, "
                 f"of at most {cold.max_pending} and {MAX_HELD_BYTES} bytes",
-                retry_after=COLD_RETRY_AFTER_SECONDS,
+                status=cold.overflow_status,
+                retry_after=self._retry_after(waiter.backend),
             )
-        patience = waiter.since + cold.timeout_ms / 1000
-        until = patience if deadline is None else min(patience, deadline)
-        by_client = deadline is not None and deadline < patience
-        if (again or for_room) and until <= self._clock():
+        if (again or for_room) and waiter.until <= self._clock():
             raise self._too_long(waiter, by_client=by_client)
-        first = not self.held.count
+        first = not self.held.length(waiter.backend)
         if for_room and waiter.backend is not None:
             window = self._windows.get(waiter.backend)
             if window is None:
@@ -271,12 +284,14 @@ class EndpointState:
                 window.see_warm_pods(self._pods.reachable(waiter.backend), self._clock())
             window.full = True
         self._join(waiter)
+        if first and waiter.backend is not None:
+            self._held_since[waiter.backend] = self._clock()
         if first and not for_room:
             self._on_held()
         self._let_go(waiter.backend)
         permit: Permit | None = None
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(waiter.until):
                 permit = await waiter.future
         except TimeoutError:
             raise self._too_long(waiter, by_client=by_client) from None
@@ -288,6 +303,12 @@ class EndpointState:
                 if waiter.backend is not None:
                     self._forget_idle_window(waiter.backend)
         return permit
+
+    def _retry_after(self, backend: str | None) -> float:
+        """Seconds until there should be room: what is left of a start that takes as long as the last."""
+        took, since = self._started_in.get(backend or ""), self._held_since.get(backend or "")
+        left = 0.0 if took is None or since is None else since + took - self._clock()
+        return left if left > 0 else COLD_RETRY_AFTER_SECONDS
 
     def _join(self, waiter: Waiter) -> None:
         self.held.join(waiter)
@@ -368,6 +389,8 @@ class EndpointState:
         while (waiter := self.held.head(backend)) is not None:
             self.held.leave(waiter)
             if not waiter.future.done():  # else its client leaves, or its time ends, in this turn of the loop
+                if not (window.opened or window.full) and backend in self._held_since:
+                    self._started_in[backend] = self._clock() - self._held_since[backend]
                 window.passed()
                 permit = Permit(backend=backend, window=window, epoch=window.epoch, pod=pod)
                 waiter.future.set_result(permit)
