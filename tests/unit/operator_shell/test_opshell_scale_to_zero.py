@@ -8,6 +8,9 @@ import pytest
 
 from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT
+from penstock_operator.reports import Reports
+from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport
+from tests.support.hand_clock import HandClock
 from tests.support.operator_harness import Harness, backend, endpoint, settings
 
 SCALING = {"minReplicas": 0, "maxReplicas": 5, "targetLoad": 10, "scaleToZero": {"after": "30s"}}
@@ -96,6 +99,9 @@ async def test_to_zero_and_awake_with_the_first_held_request() -> None:
     assert found.replicas == 1
     assert operator.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 1
     assert writes(operator) == ["scale"]
+    operator.pods_ready("m-backend", 0)
+    await operator.run()
+    assert operator.condition(BACKEND, "m", "Ready") == ("False", "RollingOut")  # it has none yet
     history = operator.cluster.find(BACKEND, "n", "m")["status"]["scaling"]
     assert [(entry["from"], entry["to"]) for entry in history[:2]] == [(0, 1), (1, 0)]
     assert history[0]["inputs"]["held"] == 1
@@ -229,3 +235,19 @@ async def test_a_zero_that_somebody_else_has_set_stays(least: int) -> None:
     found.held = 0
     await found.second(400)
     assert found.replicas == least
+
+
+def test_only_what_is_held_for_a_backend_that_exists_is_kept() -> None:
+    """A router may name any; each backend is news once, until nothing is held for it."""
+    reports = Reports(HandClock(), lambda _namespace, name: name == "m")
+
+    def report(seq: int, held: int) -> frozenset[str]:
+        backends = {name: BackendTotals(held=held) for name in ("m", "ghost")}
+        endpoints = {"e": EndpointReport(held=held, backends=backends)}
+        reports.router("n", RouterReport(pod="r", uid="u", seq=seq, state="ready", endpoints=endpoints))
+        return reports.take_newly_held("n")
+
+    news = [set(report(seq, held)) for seq, held in enumerate((0, 3, 4, 0, 1), start=1)]
+    assert news == [set(), {"m"}, set(), set(), {"m"}]
+    assert [one.held(0) for one in reports.window("n", "m").holds(0)] == [1]
+    assert reports.silent(-1) == []
