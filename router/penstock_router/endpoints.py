@@ -284,9 +284,9 @@ class EndpointState:
                 window.see_warm_pods(self._pods.reachable(waiter.backend), self._clock())
             window.full = True
         self._join(waiter)
-        if first and waiter.backend is not None:
-            self._held_since[waiter.backend] = self._clock()
         if first and not for_room:
+            if waiter.backend is not None:
+                self._held_since[waiter.backend] = self._clock()
             self._on_held()
         self._let_go(waiter.backend)
         permit: Permit | None = None
@@ -365,6 +365,9 @@ class EndpointState:
         # is asked again, ends by itself.
         again_at: float | None
         if reachable:
+            if not (window.opened or window.full) and backend in self._held_since:
+                self._started_in[backend] = now - self._held_since[backend]
+            window.opened = True
             while window.may_pass(now) and self._pass(backend, window):
                 pass
             again_at = window.paused_until
@@ -389,8 +392,6 @@ class EndpointState:
         while (waiter := self.held.head(backend)) is not None:
             self.held.leave(waiter)
             if not waiter.future.done():  # else its client leaves, or its time ends, in this turn of the loop
-                if not (window.opened or window.full) and backend in self._held_since:
-                    self._started_in[backend] = self._clock() - self._held_since[backend]
                 window.passed()
                 permit = Permit(backend=backend, window=window, epoch=window.epoch, pod=pod)
                 waiter.future.set_result(permit)

@@ -54,7 +54,7 @@ class ReleaseWindow:
         self.full = False
         """Whether pods have refused for a full queue since requests are held, so that these wait for room."""
         self.opened = False
-        """Whether it has let a request go."""
+        """Whether a pod could be reached since requests are held."""
         self.probe: Permit | None = None
         """The permit of the request that tries a backend of which no pod can be reached."""
         self._pods: list[Pod] = []
@@ -100,7 +100,6 @@ class ReleaseWindow:
     def passed(self) -> None:
         """One went."""
         self.out += 1
-        self.opened = True
 
     def answered(self, permit: Permit, now: float) -> None:
         """One came back with an answer."""

@@ -363,3 +363,24 @@ def test_the_first_request_held_for_each_backend_is_news() -> None:
         await asyncio.gather(*asking)
 
     fake_loop.run(main())
+
+
+def test_a_pod_that_cannot_be_reached_has_not_started() -> None:
+    """The tries that find that out do not count as the end of a start."""
+
+    async def main() -> None:
+        world = World("a", cold=ColdStart(max_pending=2))
+        world.all_are("refuses", "a")
+        asking = [world.ask(number) for number in numbers(2)]
+        await asyncio.sleep(20)
+        world.all_are("up", "a")
+        assert statuses(await asyncio.gather(*asking)) == {200: 2}
+        world.have()
+        asking = [world.ask(number) for number in numbers(2)]
+        await fake_loop.settle()
+        refused = await world.ask("refused")
+        assert 15 < int(dict(refused.headers)[b"retry-after"]) <= 21
+        world.have("a")
+        assert statuses(await asyncio.gather(*asking)) == {200: 2}
+
+    fake_loop.run(main())
