@@ -12,7 +12,8 @@ from concurrent.futures import Executor
 from typing import Any
 
 from penstock import request_ids
-from penstock.errors import AnswerError, ArgumentsError
+from penstock.answer_list import listed
+from penstock.errors import ArgumentsError
 from penstock.target import Served
 from penstock_wire.process import log
 
@@ -174,9 +175,4 @@ def _log(message: str, error: Exception) -> None:
 
 def _listed(result: Any, count: int, name: str) -> list[Any]:
     tolist = getattr(result, "tolist", None)
-    answers = tolist() if callable(tolist) else result
-    if not isinstance(answers, Sequence) or isinstance(answers, str | bytes | bytearray | memoryview):
-        raise AnswerError(f"{name}: expected a list of {count} answers, found {type(result).__name__}")
-    if len(answers) != count:
-        raise AnswerError(f"{name}: expected {count} answers, found {len(answers)}")
-    return list(answers)
+    return listed(tolist() if callable(tolist) else result, count, name)
