@@ -17,9 +17,10 @@
 
 Read in this order: `errors`, `end` (`END`), `decorators` (`@batched`), `response` (`Response`), `signature`
 (what a method takes), `target` (from `module:Class` to what is served), `encoding` (JSON in and out),
-`request_ids`, `answer_list` (what a method returned), `model` (runs the model on a request's items),
-`instances_response` and `item_answers` (answers as HTTP), `server` (the HTTP side), `serve` (the command).
-`in_process` (`@batch`) stands by itself.
+`request_ids`, `threads` and `steps` (blocking code), `answer_list` (what a method returned), `item_pieces`
+(what a generator yields), `model` (runs the model on a request's items), `instances_response`, `item_answers`
+and `streamed_response` (answers as HTTP), `server` (the HTTP side), `serve` (the command). `in_process`
+(`@batch`) stands by itself.
 """
 
 from penstock.decorators import batched

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import dataclasses
 import inspect
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 from penstock import request_ids
 from penstock.answer_list import listed
 from penstock.errors import ArgumentsError
+from penstock.item_pieces import Events, batch_pieces, collected, single_pieces
 from penstock.target import Served
 from penstock_wire.process import log
 
@@ -68,18 +70,68 @@ class Model:
 
     async def _answers(self, arguments: list[dict[str, Any]]) -> list[Any]:
         """The answers to items that fit the signature; arguments and errors as for `run`."""
+        if self._shape.generator:
+            async with contextlib.aclosing(self._pieces(arguments)) as pieces:
+                return await collected(pieces, len(arguments))
         if not self._shape.batched:
             return await self._one_by_one(arguments)
-        # A method that takes no columns has one parameter: the list of items.
-        names = [parameter.name for parameter in self._shape.parameters]
-        result = await self._call({name: [one[name] for one in arguments] for name in names})
+        result = await self._call(self._columns(arguments))
         if isinstance(result, Raised):
             raise result.error
         answers = _listed(result, len(arguments), self._shape.name)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                _log("the model returned an exception", answer)
+        _log_exceptions(answers)
         return answers
+
+    @property
+    def streams(self) -> bool:
+        """The method is a generator."""
+        return self._shape.generator
+
+    async def stream(self, items: Sequence[Any]) -> AsyncGenerator[Events, None]:
+        """Answer the items of one request by streams.
+
+        Args:
+            items: their values.
+
+        Returns:
+            What each stream gets, step by step; an item that does not fit the signature has an
+            ArgumentsError beside the first step of the others.
+
+        Raises:
+            AnswerError: a step is no list with an entry for each item that fits.
+            Exception: whatever a batched method raised.
+        """
+        arguments, misfits = self._bind(items)
+        fits = [index for index, misfit in enumerate(misfits) if misfit is None]
+        before: Events = [(index, misfit) for index, misfit in enumerate(misfits) if misfit is not None]
+        if fits:
+            async with contextlib.aclosing(self._pieces(arguments)) as pieces:
+                async for events in pieces:
+                    yield before + [(fits[index], piece) for index, piece in events]
+                    before = []
+        if before:
+            yield before
+
+    async def _pieces(self, arguments: list[dict[str, Any]]) -> AsyncGenerator[Events, None]:
+        """What each stream of items that fit the signature gets; arguments and errors as for `stream`."""
+        shape, executor = self._shape, self._executor
+        if shape.batched:
+            found = batch_pieces(shape, self._method, self._columns(arguments), len(arguments), executor)
+        else:
+            found = single_pieces(shape, self._method, arguments, executor)
+        try:
+            async with contextlib.aclosing(found) as steps:
+                async for events in steps:
+                    _log_exceptions([piece for _, piece in events])
+                    yield events
+        except Exception as error:
+            _log("the model raised an exception", error)
+            raise
+
+    def _columns(self, arguments: list[dict[str, Any]]) -> dict[str, list[Any]]:
+        # A method that takes no columns has one parameter: the list of items.
+        names = [parameter.name for parameter in self._shape.parameters]
+        return {name: [one[name] for one in arguments] for name in names}
 
     @property
     def takes_config(self) -> bool:
@@ -161,6 +213,12 @@ def _tried(call: Callable[[], Any]) -> Any:
 def _raised(error: Exception) -> Raised:
     _log("the model raised an exception", error)
     return Raised(error)
+
+
+def _log_exceptions(answers: Sequence[Any]) -> None:
+    for answer in answers:
+        if isinstance(answer, Exception):
+            _log("the model returned an exception", answer)
 
 
 def _log(message: str, error: Exception) -> None:

@@ -10,10 +10,21 @@ from penstock.encoding import decode
 from penstock.instances_response import described, failed, respond
 from penstock.item_answers import respond_by_item
 from penstock.model import Model
+from penstock.streamed_response import respond_streamed
 from penstock_wire import http, instances_form
 from penstock_wire.contract import RECONFIGURE_PATH
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import CONFIG, ITEM_ANSWERS, REASON, RECONFIGURE, REQUEST_ID, Headers, get
+from penstock_wire.headers import (
+    CONFIG,
+    ITEM_ANSWERS,
+    ITEM_STREAMS,
+    REASON,
+    RECONFIGURE,
+    REQUEST_ID,
+    Headers,
+    get,
+)
+from penstock_wire.item_streams import stream_type
 from penstock_wire.process import log
 
 _BAD_ANSWER = Reason.BAD_ANSWER.value.encode()
@@ -87,6 +98,13 @@ class ModelServer:
                 Reason.BAD_SHAPE,
                 f'$: expected no member beside "instances", found {names}',
                 extra={"path": "$", "expected": '"instances" alone', "found": names},
+            )
+        media = stream_type(request.headers) if self._model.streams else None
+        if media is not None:
+            together = get(request.headers, ITEM_STREAMS) == b"1"
+            values = decode(items)
+            return await respond_streamed(
+                self._model.stream(values), media, count=len(values), together=together, request_id=request_id
             )
         by_item = get(request.headers, ITEM_ANSWERS) == b"1"
         try:

@@ -22,7 +22,8 @@ class Shape:
         batched: it takes a list of items and returns as many answers.
         columns: it takes one list for each parameter (then `batched` too).
         whole: an item is the one argument itself; else it is an object whose members are the arguments.
-        asynchronous: it is a coroutine function.
+        asynchronous: it is a coroutine function, or an asynchronous generator.
+        generator: it yields pieces of its answers.
         parameters: the parameters that arguments are bound to.
         open: it takes `**kwargs`: members that no parameter names.
     """
@@ -32,6 +33,7 @@ class Shape:
     columns: bool
     whole: bool
     asynchronous: bool
+    generator: bool
     parameters: tuple[Parameter, ...]
     open: bool
 
@@ -94,8 +96,6 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
         LoadError: a shape that cannot be served.
     """
     mark = mark_of(function)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise LoadError(f"{name}: expected a method that returns its answers, found a generator")
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
@@ -123,13 +123,15 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
         )
     if not named and not open_:
         raise LoadError(f"{name}: expected at least one parameter, found none")
+    forms = (function, getattr(function, "__call__", None))  # noqa: B004 - an object with a method
     return Shape(
         name=name,
         batched=mark is not None,
         columns=columns,
         whole=not columns and len(named) == 1 and not open_,
-        asynchronous=inspect.iscoroutinefunction(function)
-        or inspect.iscoroutinefunction(getattr(function, "__call__", None)),  # noqa: B004 - asks if it is async
+        asynchronous=any(map(inspect.iscoroutinefunction, forms))
+        or any(map(inspect.isasyncgenfunction, forms)),
+        generator=any(map(inspect.isgeneratorfunction, forms)) or any(map(inspect.isasyncgenfunction, forms)),
         parameters=named,
         open=open_,
     )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
+import contextlib
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from penstock.answer_list import listed
 from penstock.in_process.settings import MAX_CONCURRENT
+from penstock.steps import steps_of
+from penstock.threads import in_thread
 
 Parameter = inspect.Parameter
 _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_OVER = object()
 _threads: ThreadPoolExecutor | None = None
 
 
@@ -109,71 +109,28 @@ class BatchedCode:
             Exception: whatever it raised.
         """
         if self.blocking:
-            result = await in_thread(lambda: self._call(owner, values))
+            result = await in_thread(_executor(), lambda: self._call(owner, values))
             if inspect.isawaitable(result):  # a partial or a lambda around a coroutine function
                 result = await result
         else:
             result = await self._call(owner, values)
         return listed(result, len(values), self.name)
 
-    def steps(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[list[Any], None]:
-        """Run the function, which is a generator, on one batch; each step has an entry for each call."""
-        return checked_steps(self._call(owner, values), len(values), self.name)
+    async def steps(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[list[Any], None]:
+        """Run the function, which is a generator, on one batch; each step has an entry for each call.
+
+        Raises:
+            AnswerError: a step is no list of that length.
+            Exception: whatever it raised.
+        """
+        async with contextlib.aclosing(steps_of(self._call(owner, values), _executor())) as steps:
+            async for step in steps:
+                yield listed(step, len(values), self.name, step=True)
 
 
-async def checked_steps(
-    generator: AsyncIterator[Any] | Iterator[Any], count: int, name: str
-) -> AsyncGenerator[list[Any], None]:
-    """The steps of a generator, each a list with an entry for each item; a blocking one runs in a thread.
-
-    Args:
-        generator: what the method returned.
-        count: items of the batch.
-        name: how messages call the method.
-
-    Raises:
-        AnswerError: a step is no list of that length.
-        Exception: whatever the generator raised.
-    """
-    if isinstance(generator, AsyncIterator):
-        try:
-            async for step in generator:
-                yield listed(step, count, name, step=True)
-        finally:
-            if isinstance(generator, AsyncGenerator):
-                await generator.aclose()
-        return
-    try:
-        while (step := await in_thread(lambda: next(generator, _OVER))) is not _OVER:
-            yield listed(step, count, name, step=True)
-    finally:
-        if inspect.isgenerator(generator):
-            await in_thread(generator.close)
-
-
-async def in_thread(work: Callable[[], Any]) -> Any:
-    """Run blocking code in a thread, in the caller's context.
-
-    A thread cannot be stopped: who is cancelled meanwhile waits for its end, so that a slot stays taken.
-
-    Raises:
-        Exception: whatever it raised; a StopIteration, which cannot leave a thread, as a RuntimeError.
-    """
+def _executor() -> ThreadPoolExecutor:
+    """The threads of blocking functions."""
     global _threads
     if _threads is None:
         _threads = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="penstock-batch")
-    context = contextvars.copy_context()
-    running = asyncio.get_running_loop().run_in_executor(_threads, context.run, _without_stop, work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait((running,))
-        running.exception()
-        raise
-
-
-def _without_stop(work: Callable[[], Any]) -> Any:
-    try:
-        return work()
-    except StopIteration as error:
-        raise RuntimeError("the batch raised StopIteration") from error
+    return _threads
