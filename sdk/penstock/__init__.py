@@ -17,12 +17,13 @@
 
 Read in this order: `errors`, `end` (`END`), `decorators` (`@batched`), `response` (`Response`), `signature`
 (what a method takes), `target` (from `module:Class` to what is served), `encoding` (JSON in and out),
-`request_ids`, `threads` and `steps` (blocking code), `answer_list` (what a method returned), `item_pieces`
-(what a generator yields), `model` (runs the model on a request's items), `instances_response`, `item_answers`
-and `streamed_response` (answers as HTTP), `server` (the HTTP side), `serve` (the command). `in_process`
-(`@batch`) stands by itself.
+`request_ids`, `call_context` (`context()`), `threads` and `steps` (blocking code), `answer_list` (what a
+method returned), `item_pieces` (what a generator yields), `model` (runs the model on a request's items),
+`instances_response`, `item_answers` and `streamed_response` (answers as HTTP), `server` (the HTTP side),
+`serve` (the command). `in_process` (`@batch`) stands by itself.
 """
 
+from penstock.call_context import Context, context
 from penstock.decorators import batched
 from penstock.end import END
 from penstock.errors import AnswerError, DeadlineExceeded, LoadError, SlowReader
@@ -32,10 +33,12 @@ from penstock.response import Response
 __all__ = [
     "END",
     "AnswerError",
+    "Context",
     "DeadlineExceeded",
     "LoadError",
     "Response",
     "SlowReader",
     "batch",
     "batched",
+    "context",
 ]

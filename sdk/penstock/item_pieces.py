@@ -24,7 +24,7 @@ def ends(piece: Any) -> bool:
 
 
 async def batch_pieces(
-    shape: Shape, method: Callable[..., Any], columns: Mapping[str, list[Any]], count: int, executor: Executor
+    shape: Shape, method: Callable[..., Any], columns: Mapping[str, Any], count: int, executor: Executor
 ) -> AsyncGenerator[Events, None]:
     """The pieces of a batched generator.
 

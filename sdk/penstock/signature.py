@@ -25,6 +25,8 @@ class Shape:
         asynchronous: it is a coroutine function, or an asynchronous generator.
         generator: it yields pieces of its answers.
         parameters: the parameters that arguments are bound to.
+        shared: those that get the members beside `instances`, once for all items: of a batched method the
+            keyword-only ones.
         open: it takes `**kwargs`: members that no parameter names.
     """
 
@@ -35,7 +37,38 @@ class Shape:
     asynchronous: bool
     generator: bool
     parameters: tuple[Parameter, ...]
+    shared: tuple[Parameter, ...]
     open: bool
+
+    def bind_shared(self, members: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments for all items by name; those that are left out have the method's defaults.
+
+        Args:
+            members: those beside `instances`.
+
+        Raises:
+            ArgumentsError: names are missing or unknown, or a value cannot be read.
+        """
+        names = [parameter.name for parameter in self.shared]
+        unknown = [name for name in members if name not in names]
+        if unknown:
+            but = f" but {_names(names)}" if names else ""
+            raise ArgumentsError(
+                f'$: expected no member beside "instances"{but}, found {_names(unknown)}', unknown=unknown
+            )
+        missing = [
+            parameter.name
+            for parameter in self.shared
+            if parameter.default is Parameter.empty and parameter.name not in members
+        ]
+        if missing:
+            raise ArgumentsError(
+                f'$: expected beside "instances" a member {_names(missing)}, found none', missing=missing
+            )
+        for name, value in members.items():
+            if isinstance(value, ArgumentsError):
+                raise ArgumentsError(f"$.{name}: {value}")
+        return dict(members)
 
     def bind(self, item: Any) -> dict[str, Any]:
         """The arguments of one item by name, defaults filled in.
@@ -110,6 +143,10 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
             )
         parameters = parameters[1:]
     named = tuple(p for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD))
+    shared: tuple[Parameter, ...] = ()
+    if mark is not None:
+        shared = tuple(parameter for parameter in named if parameter.kind is Parameter.KEYWORD_ONLY)
+        named = named[: len(named) - len(shared)]
     columns = mark is not None and mark.columns
     open_ = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
@@ -133,6 +170,7 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
         or any(map(inspect.isasyncgenfunction, forms)),
         generator=any(map(inspect.isgeneratorfunction, forms)) or any(map(inspect.isasyncgenfunction, forms)),
         parameters=named,
+        shared=shared,
         open=open_,
     )
 

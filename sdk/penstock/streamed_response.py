@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from penstock import call_context
 from penstock.encoding import encode
 from penstock.end import END
 from penstock.errors import AnswerError
@@ -66,12 +67,14 @@ class _Body:
         self._pieces = pieces
         self._first: Events | None = first
         self._writer = writer
+        self._context = call_context.current()
 
     def __aiter__(self) -> _Body:
         return self
 
     async def __anext__(self) -> bytes:
         events, self._first = self._first, None
+        call_context.resume(self._context)
         try:
             if events is None:
                 events = await anext(self._pieces)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
+from penstock.call_context import deadline as context_deadline
 from penstock.end import END
 from penstock.errors import AnswerError, DeadlineExceeded, SlowReader
 from penstock.in_process.call import NEVER, Call
@@ -112,11 +113,13 @@ class Batcher:
 
     def _enter(self, owner: object, value: Any, answer: asyncio.Future[Any] | Pieces) -> Call:
         now = time.monotonic()
-        timeout = self._settings.timeout
+        timeout, given = self._settings.timeout, context_deadline()
         deadline = NEVER if timeout is None else now + timeout
+        if given is not None and given < deadline:
+            deadline = given
         call = Call(self._key, owner, value, now, deadline, answer)
         self._queue.add(call)
-        if timeout is not None:
+        if deadline < NEVER:
             self._timed = True
             self._timer.ring_at(deadline)
         if not self._scheduled and self._busy < self._settings.max_concurrent_batches:

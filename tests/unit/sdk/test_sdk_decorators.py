@@ -10,7 +10,7 @@ from penstock.decorators import Batched, mark_of
 
 def test_the_public_names_are_these() -> None:
     """Whoever takes a name away or adds one does it on purpose."""
-    names = "AnswerError DeadlineExceeded END LoadError Response SlowReader batch batched"
+    names = "AnswerError Context DeadlineExceeded END LoadError Response SlowReader batch batched context"
     assert sorted(penstock.__all__) == names.split()
 
 
