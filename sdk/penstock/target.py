@@ -81,6 +81,20 @@ def find(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Target:
         if not hasattr(found, part):
             raise LoadError(f"expected {attribute} in module {module_name}, found no {part}")
         found = getattr(found, part)
+    return target_of(name, found, init_kwargs)
+
+
+def target_of(name: str, found: Any, init_kwargs: Mapping[str, Any] | None = None) -> Target:
+    """Check the shape of a target.
+
+    Args:
+        name: how messages call it.
+        found: a class or a function.
+        init_kwargs: keyword arguments of the class.
+
+    Raises:
+        LoadError: as for `find`.
+    """
     if isinstance(found, type):
         return _class(name, found, dict(init_kwargs or {}))
     if not inspect.isroutine(found):
@@ -89,7 +103,7 @@ def find(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Target:
         raise LoadError(f"{name}: expected no init kwargs for a function, found {', '.join(init_kwargs)}")
     shape = read(found, name)
     served = Served(shape=shape, method=found)
-    methods = {getattr(found, "__name__", attribute): served}
+    methods = {getattr(found, "__name__", name): served}
     return Target(name=name, shape=shape, build=lambda: dataclasses.replace(served, methods=methods))
 
 

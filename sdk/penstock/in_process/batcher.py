@@ -8,19 +8,20 @@ does, so that no caller gets an exception that another one has caused.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import dataclasses
 import time
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Protocol, cast
 
 from penstock.call_context import deadline as context_deadline
 from penstock.end import END
 from penstock.errors import AnswerError, DeadlineExceeded, SlowReader
 from penstock.in_process.call import NEVER, Call
-from penstock.in_process.function import BatchedCode
 from penstock.in_process.settings import BatchSettings
 from penstock.in_process.stream import Pieces, Stream
+from penstock.item_pieces import Events
 from penstock_sidecar.batching.bisection import Bisection
 from penstock_sidecar.batching.fault_tracker import FaultTracker
 from penstock_sidecar.estimators.latency_model import LatencyModel
@@ -52,6 +53,23 @@ class Batch:
             self.task.cancel()
 
 
+class Code(Protocol):
+    """What runs batches: `BatchedCode`, or a served method (`penstock.testing`)."""
+
+    @property
+    def streams(self) -> bool:
+        """It is a generator."""
+        ...
+
+    async def answers(self, owner: object, values: Sequence[Any]) -> list[Any]:
+        """See `BatchedCode.answers`."""
+        ...
+
+    def pieces(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[Events, None]:
+        """See `BatchedCode.pieces`."""
+        ...
+
+
 class Batcher:
     """Batches the calls of one function, or of one instance's method, that are made in one event loop.
 
@@ -60,7 +78,7 @@ class Batcher:
         settings: how calls are batched.
     """
 
-    def __init__(self, code: BatchedCode, settings: BatchSettings) -> None:
+    def __init__(self, code: Code, settings: BatchSettings) -> None:
         self.loop = asyncio.get_running_loop()
         self._code = code
         self._settings = settings
@@ -284,10 +302,10 @@ class Batcher:
         Raises:
             Exception: what it raised; those that are not `done` have not got it yet.
         """
-        steps = self._code.steps(owner, values)
-        try:
-            async for step in steps:
-                for call, piece in zip(calls, step, strict=True):
+        async with contextlib.aclosing(self._code.pieces(owner, values)) as steps:
+            async for events in steps:
+                for index, piece in events:
+                    call = calls[index]
                     if call.done:
                         continue
                     if piece is END or isinstance(piece, Exception):
@@ -296,8 +314,6 @@ class Batcher:
                         _put(call, piece)
                 if all(call.done for call in calls):
                     break
-        finally:
-            await steps.aclose()
         for call in calls:
             call.succeed(END)
 

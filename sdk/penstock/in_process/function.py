@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.answer_list import listed
 from penstock.in_process.settings import MAX_CONCURRENT
+from penstock.item_pieces import Events
 from penstock.steps import steps_of
 from penstock.threads import in_thread
 
@@ -26,25 +27,29 @@ class BatchedCode:
 
     Attributes:
         name: for messages.
-        streams: it is a generator.
         blocking: it is no `async def`: it runs in a thread.
 
     Raises:
         TypeError: it is no function, or has no parameter that could take a list.
     """
 
-    __slots__ = ("_count", "_method", "_signature", "blocking", "function", "name", "streams")
+    __slots__ = ("_count", "_method", "_signature", "_streams", "blocking", "function", "name")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if isinstance(function, type) or not callable(function):
             raise TypeError(f"penstock.batch: expected a function or a method, found {function!r}")
         self.function = function
         self.name = getattr(function, "__qualname__", repr(function))
-        self.streams = inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+        self._streams = inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
         self.blocking = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
         self._method = False
         self._signature = inspect.signature(function)
         self._read()
+
+    @property
+    def streams(self) -> bool:
+        """It is a generator."""
+        return self._streams
 
     @property
     def method(self) -> bool:
@@ -116,8 +121,11 @@ class BatchedCode:
             result = await self._call(owner, values)
         return listed(result, len(values), self.name)
 
-    async def steps(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[list[Any], None]:
-        """Run the function, which is a generator, on one batch; each step has an entry for each call.
+    async def pieces(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[Events, None]:
+        """Run the function, which is a generator, on one batch.
+
+        Returns:
+            For each step the pieces of all calls, by their index.
 
         Raises:
             AnswerError: a step is no list of that length.
@@ -125,7 +133,7 @@ class BatchedCode:
         """
         async with contextlib.aclosing(steps_of(self._call(owner, values), _executor())) as steps:
             async for step in steps:
-                yield listed(step, len(values), self.name, step=True)
+                yield list(enumerate(listed(step, len(values), self.name, step=True)))
 
 
 def _executor() -> ThreadPoolExecutor:
