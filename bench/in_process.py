@@ -3,16 +3,15 @@
 Callers in a closed loop (`in_process_load.py`), batches of up to 32. What a call costs: 64 callers of a model
 that returns at once, CPU time over that of callers who await a bare future. What is left of the model's
 limit: 64 and 256 callers of one that sleeps 1 ms + 0.01 ms an item in a thread. Each measurement is a process
-of its own on one core, ours as Python, in interleaved rounds; a ratio is taken within its round. Ray Serve's
-`@serve.batch` runs in a replica (`--peers ''` leaves it out). Writes `bench/results/in_process.json`. Exit
-code 1: a wrong answer, or a bound was missed.
+of its own, at real-time priority where that is allowed, ours as Python, in interleaved rounds; a ratio is
+taken within its round. Ray Serve's `@serve.batch` runs in a replica (`--peers ''` leaves it out). Writes
+`bench/results/in_process.json`. Exit code 1: a wrong answer, or a bound was missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ from bench import venvs
 from bench.figures import Figures
 from bench.frame import MAX_BATCH
 from bench.run import RESULTS, machine
-from bench.timer import precise
+from bench.timer import precise, urgent
 
 HERE = Path(__file__).parent
 CALLERS = (64, 256)
@@ -92,18 +91,6 @@ def measure(figures: Figures, pythons: dict[str, Path], *, rounds: int, seconds:
     return faults
 
 
-def _favoured() -> bool:
-    """Go before other work of this machine; returns whether that is allowed.
-
-    Not the real-time class: there a thread that gives way to another one of its process does not.
-    """
-    try:
-        os.nice(-20)
-    except OSError:
-        return False
-    return True
-
-
 def main() -> int:
     """Measure, write, print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.in_process", description=__doc__)
@@ -118,8 +105,8 @@ def main() -> int:
             pythons[name] = venvs.ensure(name)
         except venvs.NotInstalledError as error:
             print(f"[bench] without {name}: {error}", file=sys.stderr)
-    described = {**machine(), "favoured": _favoured()}
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    # NB: on all cores: of one process in this class, a thread does not give way to another on its core.
+    described = {**machine(), "real_time": urgent()}
     precise()
     figures = Figures()
     faults = measure(figures, pythons, rounds=options.rounds, seconds=options.seconds)

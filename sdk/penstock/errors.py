@@ -25,10 +25,19 @@ class ArgumentsError(Exception):
         message: what was expected and what was found.
         missing: arguments without a default that the item does not have.
         unknown: members of the item that the method does not know.
+        paths: where in the item a value is of another type than the annotations say.
     """
 
-    def __init__(self, message: str, *, missing: Sequence[str] = (), unknown: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        missing: Sequence[str] = (),
+        unknown: Sequence[str] = (),
+        paths: Sequence[str] = (),
+    ) -> None:
         super().__init__(message)
+        self.paths = tuple(paths)
         self.missing = tuple(missing)
         self.unknown = tuple(unknown)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.decorators import mark_of
 from penstock.errors import ArgumentsError, LoadError
+from penstock.validation import Validator, validators_of
 
 Parameter = inspect.Parameter
 
@@ -28,6 +29,7 @@ class Shape:
         shared: those that get the members beside `instances`, once for all items: of a batched method the
             keyword-only ones.
         open: it takes `**kwargs`: members that no parameter names.
+        validators: check and make the arguments of parameters that are annotated for that.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Shape:
     parameters: tuple[Parameter, ...]
     shared: tuple[Parameter, ...]
     open: bool
+    validators: Mapping[str, Validator] = dataclasses.field(default_factory=dict)
 
     def bind_shared(self, members: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments for all items by name; those that are left out have the method's defaults.
@@ -68,7 +71,7 @@ class Shape:
         for name, value in members.items():
             if isinstance(value, ArgumentsError):
                 raise ArgumentsError(f"$.{name}: {value}")
-        return dict(members)
+        return self._validated(dict(members), "$.{}")
 
     def bind(self, item: Any) -> dict[str, Any]:
         """The arguments of one item by name, defaults filled in.
@@ -77,10 +80,10 @@ class Shape:
             item: the item's value, an object unless `whole`.
 
         Raises:
-            ArgumentsError: it is no object, or names are missing or unknown.
+            ArgumentsError: it is no object, names are missing or unknown, or a value is of another type.
         """
         if self.whole:
-            return {self.parameters[0].name: item}
+            return self._validated({self.parameters[0].name: item}, "$")
         if not isinstance(item, dict):
             wanted = ", ".join(parameter.name for parameter in self.parameters)
             raise ArgumentsError(f"expected an object with the arguments {wanted}, found {_kind(item)}")
@@ -104,6 +107,15 @@ class Shape:
                 if names
             ]
             raise ArgumentsError("; ".join(words), missing=missing, unknown=unknown)
+        return self._validated(arguments, "$.{}", given=item)
+
+    def _validated(
+        self, arguments: dict[str, Any], path: str, given: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The arguments as their annotations have them; defaults, which are not among the given, stay."""
+        for name, validate in self.validators.items():
+            if name in arguments and (given is None or name in given):
+                arguments[name] = validate(arguments[name], path.format(name))
         return arguments
 
     def call(self, method: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -160,6 +172,8 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
         )
     if not named and not open_:
         raise LoadError(f"{name}: expected at least one parameter, found none")
+    names = [parameter.name for parameter in (*named, *shared)]
+    listed = [parameter.name for parameter in named] if mark is not None else []
     forms = (function, getattr(function, "__call__", None))  # noqa: B004 - an object with a method
     return Shape(
         name=name,
@@ -172,6 +186,7 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
         parameters=named,
         shared=shared,
         open=open_,
+        validators=validators_of(function, names, listed=listed),
     )
 
 

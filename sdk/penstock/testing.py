@@ -55,8 +55,8 @@ class Method:
         Raises:
             ArgumentsError: the parameters do not fit; of an item that does not, when its answer is awaited.
         """
-        shared = _through_json(self._model.shape.bind_shared(parameters))
-        key = encode(sorted(shared.items()))
+        key = encode(sorted(parameters.items()))
+        shared = self._model.shape.bind_shared(_through_json(parameters))
         batcher = self._batchers.get(key)
         if batcher is None:
             code = _Code(self._model, shared, self.batches)
