@@ -20,8 +20,8 @@ Read in this order: `errors`, `end` (`END`), `decorators` (`@batched`), `respons
 `encoding` (JSON in and out), `request_ids`, `call_context` (`context()`), `threads` and `steps` (blocking
 code), `answer_list` (what a method returned), `item_pieces` (what a generator yields), `model` (runs the
 model on a request's items), `instances_response`, `item_answers` and `streamed_response` (answers as HTTP),
-`server` (the HTTP side), `serve` (the command). `in_process` (`@batch`) stands by itself, `testing` serves a
-class in a test.
+`openapi` (what is served, as a document), `server` (the HTTP side), `serve` (the command). `in_process`
+(`@batch`) stands by itself, `testing` serves a class in a test.
 """
 
 from penstock.call_context import Context, context

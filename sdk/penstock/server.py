@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from penstock import call_context, request_ids
-from penstock.encoding import decode
+from penstock import call_context, openapi, request_ids
+from penstock.encoding import decode, encode
 from penstock.errors import ArgumentsError
 from penstock.instances_response import described, failed, respond
 from penstock.item_answers import respond_by_item
@@ -172,11 +172,22 @@ class ModelServer:
         log("reconfigured")
         return http.Response(status=204)
 
+    def _openapi(self, model: Model) -> http.Response:
+        """What is served, as a document."""
+        shapes = {name: each.shape for name, each in self._methods.items()} or {"predict": model.shape}
+        default = next((name for name, shape in shapes.items() if shape is model.shape), None)
+        title = call_context.context().backend or model.shape.name
+        body = encode(openapi.document(title, shapes, default if self._default else None))
+        return http.Response(status=200, headers=((b"content-type", b"application/json"),), body=body)
+
     def _health(self, request: http.Request) -> http.Response:
-        if request.path != self._ready_path:
+        if request.path == openapi.PATH != self._ready_path and self._model is not None:
+            return self._openapi(self._model)
+        if request.path not in (self._ready_path, openapi.PATH):
             raise PenstockError(
                 Reason.NO_ROUTE,
-                f"expected POST to any path or GET {self._ready_path}, found GET of another path",
+                f"expected POST to any path, GET {self._ready_path} or GET {openapi.PATH}, "
+                "found GET of another path",
             )
         if self._model is None:
             raise PenstockError(Reason.NOT_READY, "the model is loading")

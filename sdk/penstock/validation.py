@@ -8,15 +8,32 @@ from __future__ import annotations
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.errors import ArgumentsError
 
 SHOWN = 10
 """Faults of one argument that are said at most."""
 
-Validator = Callable[[Any, str], Any]
-"""The argument that a value of JSON makes, at a path; raises ArgumentsError."""
+
+class Validator(Protocol):
+    """Checks and makes one argument."""
+
+    def __call__(self, value: Any, path: str) -> Any:
+        """The argument that a value of JSON makes.
+
+        Args:
+            value: the value.
+            path: where it stands, for messages.
+
+        Raises:
+            ArgumentsError: it is of another type.
+        """
+        ...
+
+    def schema(self) -> dict[str, Any]:
+        """Its JSON Schema, with references into `#/components/schemas`, and these as `$defs`."""
+        ...
 
 
 def validators_of(
@@ -45,7 +62,7 @@ def validators_of(
             wanted[name] = hint
     if not any(map(_is_pydantic, wanted.values())):
         return {}
-    return {name: _validator(hint) for name, hint in wanted.items()}
+    return {name: _Pydantic(hint) for name, hint in wanted.items()}
 
 
 def _is_pydantic(hint: Any) -> bool:
@@ -59,22 +76,32 @@ def _is_pydantic(hint: Any) -> bool:
     return False
 
 
-def _validator(hint: Any) -> Validator:
-    import pydantic
+class _Pydantic:
+    """A `Validator` by pydantic.
 
-    adapter = pydantic.TypeAdapter(hint)
+    Args:
+        hint: the type.
+    """
 
-    def validate(value: Any, path: str) -> Any:
+    def __init__(self, hint: Any) -> None:
+        import pydantic
+
+        self._adapter = pydantic.TypeAdapter(hint)
+        self._error = pydantic.ValidationError
+
+    def __call__(self, value: Any, path: str) -> Any:
         try:
-            return adapter.validate_python(value)
-        except pydantic.ValidationError as error:
+            return self._adapter.validate_python(value)
+        except self._error as error:
             faults = error.errors(include_url=False, include_context=False, include_input=False)
         paths = [path + _path(fault["loc"]) for fault in faults[:SHOWN]]
         said = [f"{where}: {fault['msg']}" for where, fault in zip(paths, faults, strict=False)]
         more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
         raise ArgumentsError("; ".join(said) + more, paths=paths)
 
-    return validate
+    def schema(self) -> dict[str, Any]:
+        """See `Validator.schema`."""
+        return self._adapter.json_schema(ref_template="#/components/schemas/{model}")
 
 
 def _path(place: Sequence[int | str]) -> str:

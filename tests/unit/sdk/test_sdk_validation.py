@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import pydantic
@@ -10,8 +12,12 @@ import pytest
 
 import penstock
 from penstock.errors import ArgumentsError
+from penstock.model import Model as Served
+from penstock.server import ModelServer
 from penstock.signature import read
+from penstock.target import target_of
 from penstock.testing import serving
+from penstock_wire.http import Request
 
 
 class Size(pydantic.BaseModel):
@@ -96,3 +102,26 @@ def test_only_annotations_with_types_of_pydantics_are_looked_at() -> None:
         """For a type checker alone."""
 
     assert read(unresolved, "f").validators == {}
+
+
+async def test_what_is_served_is_shown_as_a_document() -> None:
+    """A path for each method, with the schemas of its annotations; only once the model is there."""
+    server = ModelServer()
+    asked = Request(method="GET", target="/openapi.json", headers=(), body=b"")
+    assert (await server.handle(asked)).status == 503
+    with ThreadPoolExecutor(1) as threads:
+        built = target_of("m:Model", Model).build()
+        methods = {name: Served(served, threads) for name, served in built.methods.items()}
+        server.serve(Served(built, threads), methods, default=built.default)
+        document = json.loads((await server.handle(asked)).body)
+    assert (document["openapi"], sorted(document["paths"])) == ("3.1.0", ["/", "/columns"])
+    schemas = document["components"]["schemas"]
+    assert sorted(schemas) == ["Problem", "Size"]
+    body = document["paths"]["/"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["required"] == ["instances"]
+    assert body["properties"]["scale"] == {"exclusiveMinimum": 0, "type": "integer"}
+    item = body["properties"]["instances"]["items"]
+    assert (item["title"], item["required"]) == ("Picture", ["name"])
+    assert item["properties"]["sizes"]["items"] == {"$ref": "#/components/schemas/Size"}
+    body = document["paths"]["/columns"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["instances"]["items"]["required"] == ["size"]
