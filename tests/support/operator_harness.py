@@ -229,15 +229,17 @@ class Harness:
         news = self.ctx.reports.sidecar(namespace, backend, report)
         self.manager.reported(namespace, backend, notable=news.notable)
 
-    def router_report(self, pod: str, endpoints: list[str], *, version: int, namespace: str = "n") -> None:
-        """A router's report arrives."""
+    def router_report(
+        self, pod: str, endpoints: list[str], *, version: int, namespace: str = "n", dedicated: str = ""
+    ) -> None:
+        """A router's report arrives, of an endpoint's own where one is named."""
         self._seq += 1
         report = RouterReport(
             pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
             settings_version=version,
             endpoints={name: EndpointReport(listening=True) for name in endpoints},
         )  # fmt: skip
-        news = self.ctx.reports.router(namespace, report)
+        news = self.ctx.reports.router(namespace, report, endpoint=dedicated)
         self.manager.reported(namespace, "", notable=news.notable)
 
 
