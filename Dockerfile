@@ -41,6 +41,7 @@ WORKDIR /source
 COPY compile_modules.py ./
 COPY wire wire
 COPY sidecar sidecar
+COPY router router
 RUN mkdir /compiled && case "${COMPILE}" in \
     no) ;; \
     yes) /opt/tools/bin/python compile_modules.py /compiled ;; \

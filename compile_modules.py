@@ -1,7 +1,7 @@
 """Compiles the modules that a request passes through with mypyc, which halves their part of a request's CPU.
 
     python compile_modules.py FOLDER     extension modules into FOLDER, laid out as the packages are
-    python compile_modules.py --cached   print a folder with both packages, compiled; made where it is missing
+    python compile_modules.py --cached   print a folder with the packages, compiled; made where it is missing
 
 An extension module that lies beside its .py is what Python imports; without it the .py is, and nothing else
 differs. So Python is the fallback wherever mypyc or a C compiler is missing, and what one develops with.
@@ -36,7 +36,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 CACHE = ROOT / ".mypyc_cache"
-PACKAGES = {name: ROOT / name.partition("_")[2] / name for name in ("penstock_wire", "penstock_sidecar")}
+PACKAGES = {
+    name: ROOT / name.partition("_")[2] / name
+    for name in ("penstock_wire", "penstock_sidecar", "penstock_router")
+}
 MODULES: dict[str, Sequence[str]] = {
     "penstock_wire": (
         "closed_paths",
@@ -51,6 +54,7 @@ MODULES: dict[str, Sequence[str]] = {
         "http.server.head_cache",
         "instances_form",
         "json_slices",
+        "request_ids",
         "timers",
     ),
     "penstock_sidecar": (
@@ -88,12 +92,21 @@ MODULES: dict[str, Sequence[str]] = {
         "queue.queue",
         "queue.request",
         "queue.structures",
-        "request_ids",
+    ),
+    "penstock_router": (
+        "attempts",
+        "endpoints",
+        "forwarder",
+        "header_policy",
+        "hold_queue",
+        "load_balancing",
+        "metrics",
+        "pods",
     ),
 }
 """What is compiled. Not: what runs once a connection or less often, whose coroutines use `async with`
-(`http.server.server`, `http.server.streams`, `http.client.pool`); `http` and `errors`, which are Protocols
-and exceptions; `queue.lazy_heap`, which is generic."""
+(`http.server.server`, `http.server.streams`, `http.client.pool`, the router's `proxy`);
+`http` and `errors`, which are Protocols and exceptions; `queue.lazy_heap`, which is generic."""
 UNABLE = 3
 """Exit code where nothing can be compiled here."""
 SHARED = "penstock_hot"
@@ -269,7 +282,7 @@ def _build() -> None:
 
 
 def cached() -> Path:
-    """A folder for PYTHONPATH with both packages and what is compiled of them; made where it is missing.
+    """A folder for PYTHONPATH with the packages and what is compiled of them; made where it is missing.
 
     Raises:
         SystemExit: it cannot be made.

@@ -30,6 +30,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.dry_run import preview, read_file
     from penstock_operator.errors import ConfigError, LeaseLost
     from penstock_operator.handlers import KopfLog, Watches
+    from penstock_operator.kinds import BACKEND
     from penstock_operator.kube.cluster import Cluster, Connection, KubernetesCluster, credentials
     from penstock_operator.kube.dry_cluster import FileCluster
     from penstock_operator.kube.events import Recorder
@@ -69,7 +70,7 @@ class Operator:
         clock = LoopClock()
         self._metrics = metrics = Metrics()
         self._store = store = Store()
-        self._reports = Reports(clock)
+        self._reports = Reports(clock, lambda where, name: store.get(BACKEND, where, name) is not None)
         self._other = self._refused = self._failing = ""
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -44,10 +45,14 @@ class Reports:
 
     Args:
         clock: time.
+        exists: whether there is a backend of this namespace and name: of no other is kept what routers hold.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, clock: Clock, exists: Callable[[str, str], bool] = lambda _namespace, _name: True
+    ) -> None:
         self._clock = clock
+        self._exists = exists
         self._windows: dict[tuple[str, str], LoadWindow] = {}
         self._sequences: dict[str, tuple[int, float]] = {}
         self._fresh_for: dict[str, float] = {}
@@ -90,6 +95,7 @@ class Reports:
         known = self._routers.setdefault((namespace, endpoint), {})
         before = known.get(report.pod)
         known[report.pod] = (self._clock.time(), report)
+        self._record_held(namespace, before[1] if before else None, report, every)
         notable = (
             before is None
             or _router_face(before[1]) != _router_face(report)
@@ -97,6 +103,15 @@ class Reports:
         )
         self._fresh_for[report.uid] = silent_after(every)
         return News(taken=True, notable=notable)
+
+    def _record_held(
+        self, namespace: str, before: RouterReport | None, report: RouterReport, every: float
+    ) -> None:
+        """Pass what a router holds on to the windows of those backends, also where it holds none any more."""
+        now, held = self._clock.time(), held_by_backend(report)
+        for name in held | (held_by_backend(before) if before is not None else Counter()):
+            if self._exists(namespace, name):
+                self.window(namespace, name).record_held(report, held[name], now, every=every)
 
     def window(self, namespace: str, backend: str) -> LoadWindow:
         """The load window of a backend, made when it is first asked for.
@@ -215,6 +230,20 @@ class Reports:
             for pod, (at, report) in latest.items()
             if now - at <= fresh_for.get(report.uid, FRESH)
         }
+
+
+def held_by_backend(report: RouterReport) -> Counter[str]:
+    """How many requests a router holds, by backend, of those with any.
+
+    Args:
+        report: the router's.
+    """
+    held: Counter[str] = Counter()
+    for endpoint in report.endpoints.values():
+        for name, totals in endpoint.backends.items():
+            if totals.held:
+                held[name] += totals.held
+    return held
 
 
 def _sidecar_face(report: SidecarReport) -> tuple[object, ...]:

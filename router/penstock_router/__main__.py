@@ -15,14 +15,13 @@ from typing import Any
 from penstock_wire.extras import needs
 
 with needs("penstock-router", "router"):
-    from prometheus_client import disable_created_metrics
-
     from penstock_router.admin import Admin
     from penstock_router.admin_thread import AdminThread
     from penstock_router.router import Router, decode_settings, without_targets
     from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
     from penstock_wire import contract
     from penstock_wire.access_log import AccessLog, share
+    from penstock_wire.control.processor_wait import ProcessorWait
     from penstock_wire.control.reporter import Reporter
     from penstock_wire.control.router_settings import RouterSettings
     from penstock_wire.control.settings_source import SettingsSource
@@ -87,6 +86,7 @@ class Process:
             slices_synced=lambda: self._watch is None or self._watch.synced,
             news=self._report_now,
             access=AccessLog(arguments.access_log),
+            processor_wait=ProcessorWait().share,
         )
         api = ApiServer.in_cluster(
             url=arguments.kube_api,
@@ -136,7 +136,7 @@ class Process:
         on_signal(signal.SIGHUP, self._source.reload_now)
         try:
             host, port = self._arguments.listen
-            data = await self._front.listen(host, port, self._router.front_door)
+            data = await self._front.serve(host, port, self._router.front_door)
             host, port = self._arguments.admin
             admin = await self._admin.listen(host, port)
         except OSError as error:
@@ -222,7 +222,6 @@ def main() -> int:
             "expected --settings FILE or --report-to URL: a router alone serves what its settings say"
         )
     set_log_level(arguments.log_level)
-    disable_created_metrics()  # type: ignore[no-untyped-call]
 
     async def serve() -> int:
         return await Process(arguments).serve()

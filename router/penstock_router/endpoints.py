@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
-from collections import Counter
 from collections.abc import Callable
 
 from penstock_router import cors
+from penstock_router.header_policy import allows, inward
 from penstock_router.hold_queue import MAX_HELD_BYTES, HoldQueue, Permit, ReleaseWindow, Waiter
 from penstock_router.load_balancing import WeightedSelector
+from penstock_router.metrics import Series
 from penstock_router.pods import Pod, Pods
+from penstock_wire import contract
+from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.control.report import BackendTotals
 from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import REQUEST_ID, get, timeout_ms
+from penstock_wire.http import Request
 
 COLD_RETRY_AFTER_SECONDS = 5.0
+MAX_HEADS = 256
+"""Heads of requests that an endpoint remembers."""
+_UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
+"""Methods that have a meaning for a proxy, or whose answer has no body."""
 
 
 def no_such_endpoint(name: str) -> PenstockError:
@@ -25,21 +33,48 @@ def no_such_endpoint(name: str) -> PenstockError:
     return PenstockError(Reason.NO_ROUTE, f"endpoint {name} does not exist any more")
 
 
+@mypyc_attr(native_class=False)
 class HoldOver(PenstockError):
     """A request cannot be held, since there is no room or no time, or its time in the hold is over."""
 
 
-@dataclasses.dataclass(slots=True)
-class Totals:
-    """Counts of one backend since the router started; see `wire.report.BackendTotals`."""
+class ArrivedHead:
+    """What is decided once for all requests of an endpoint that have the same head.
 
-    requests: int = 0
-    codes: Counter[str] = dataclasses.field(default_factory=Counter)
-    retries: int = 0
+    Args:
+        request: the first of them, its target without the route.
+        closed: whether it asks for what no client may reach.
+        allowed: whether the endpoint takes its method.
+    """
 
-    def report(self) -> BackendTotals:
-        """As the report has them."""
-        return BackendTotals(requests=self.requests, codes=dict(self.codes), retries=self.retries)
+    __slots__ = (
+        "allowed",
+        "client_ms",
+        "closed",
+        "headers",
+        "identity",
+        "method",
+        "plain",
+        "shared",
+        "target",
+    )
+
+    def __init__(self, request: Request, *, closed: bool, allowed: bool) -> None:
+        headers = request.headers
+        self.method = request.method
+        self.target = request.target
+        self.headers = headers
+        self.closed = closed
+        self.allowed = allowed
+        self.client_ms = timeout_ms(headers)
+        sent = get(headers, REQUEST_ID)
+        self.identity = sent if sent is not None and contract.REQUEST_ID.fullmatch(sent) else b""
+        """The client's own `x-request-id`; empty where it sent none that can be used."""
+        self.shared = inward(headers)
+        """The fields for a sidecar, but for those of one request alone."""
+        late = self.client_ms is not None and self.client_ms < 0
+        self.plain = allowed and not late and request.method not in _UNLIKE
+        """It can be sent to a pod as it is, and its answer passed on as it is."""
 
 
 class EndpointState:
@@ -51,6 +86,7 @@ class EndpointState:
         clock: the event loop's time, seconds.
         random_source: for the choice of a backend.
         on_held: is called when a request is held while none was.
+        series: where what becomes of its requests is counted, by endpoint and backend.
     """
 
     def __init__(
@@ -61,10 +97,14 @@ class EndpointState:
         clock: Callable[[], float],
         random_source: random.Random,
         on_held: Callable[[], None],
+        series: Callable[[str, str], Series] = Series,
     ) -> None:
         self.settings = settings
         self.held = HoldQueue()
-        self.totals: dict[str, Totals] = {}
+        self.name = settings.name
+        self._make_series = series
+        self._series: dict[str, Series] = {}
+        self._heads: dict[int, ArrivedHead] = {}
         self._pods = pods
         self._clock = clock
         self._on_held = on_held
@@ -77,32 +117,41 @@ class EndpointState:
         self._closed = ClosedPaths(settings.closed)
         self.settle()
 
-    @property
-    def name(self) -> str:
-        """The endpoint's name."""
-        return self.settings.name
-
-    def closes(self, path: str) -> bool:
-        """Whether a path is its models' own, which no client may reach.
+    def head(self, request: Request) -> ArrivedHead:
+        """What is decided for all requests with the head of this one.
 
         Args:
-            path: a request's path, without its query.
+            request: its target is without the route.
         """
-        return self._closed.include(path)
+        # NB: a server gives requests whose heads are alike the very same fields (`head_cache`).
+        place = id(request.headers)
+        found = self._heads.get(place)
+        if (
+            found is None
+            or found.headers is not request.headers
+            or found.target != request.target
+            or found.method != request.method
+        ):
+            closed = self._closed.include(request.path)
+            found = ArrivedHead(request, closed=closed, allowed=allows(self.settings, request.method))
+            if len(self._heads) >= MAX_HEADS:
+                self._heads.clear()
+            self._heads[place] = found
+        return found
 
-    def of_backend(self, backend: str) -> Totals:
-        """The totals of a backend; of a backend that is gone, some that are never read."""
-        if all(one.name != backend for one in self.settings.backends):
-            return Totals()
-        return self.totals.setdefault(backend, Totals())
+    def series(self, backend: str) -> Series:
+        """Where what becomes of requests to a backend is counted; empty for those that none was asked for."""
+        found = self._series.get(backend)
+        if found is None:
+            found = self._series[backend] = self._make_series(self.name, backend)
+        return found
 
     def update(self, settings: Endpoint) -> None:
         """Take new settings, whole."""
         self.settings = settings
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
-        names = {backend.name for backend in settings.backends}
-        self.totals = {name: totals for name, totals in self.totals.items() if name in names}
+        self._heads.clear()
         self.settle()
 
     def remove(self) -> None:
@@ -143,6 +192,18 @@ class EndpointState:
                 self._join(waiter)
         for backend in self.held.backends():
             self._let_go(backend)
+
+    def enter(self) -> tuple[str | None, bool]:
+        """Draw a backend, and say whether a request may be sent to one of its pods at once.
+
+        It may where no request of this endpoint waits for that backend and one of its pods can be reached.
+        """
+        if self._removed:
+            return None, False
+        backend = self._selector.next()
+        if backend is None or backend in self._windows or self.held.length(backend):
+            return backend, False
+        return backend, self._pods.reaches(backend)
 
     async def acquire(
         self,
@@ -229,6 +290,13 @@ class EndpointState:
         in_time = self._clock() < arrived + self.settings.cold_start.timeout_ms / 1000
         return in_time and (size is None or self._has_room(size))
 
+    def report(self) -> dict[str, BackendTotals]:
+        """What is reported of its backends: of those that got a request, or for which one is held."""
+        held = self.held_by_backend()
+        names = {backend.name for backend in self.settings.backends} & self._series.keys()
+        names |= {name for name in held if name}
+        return {name: self.series(name).totals(held.get(name, 0)) for name in sorted(names)}
+
     def held_by_backend(self) -> dict[str, int]:
         """How many requests are held, by backend; "" where the endpoint has none."""
         return {backend or "": self.held.length(backend) for backend in self.held.backends()}
@@ -269,19 +337,23 @@ class EndpointState:
             self._on_held()
         self._let_go(waiter.backend)
         permit: Permit | None = None
+        # NB: no `asyncio.timeout`: mypyc leaves what it raises behind as the exception being handled.
+        timer = asyncio.get_running_loop().call_at(until, self._time_is_over, waiter, by_client)
         try:
-            async with asyncio.timeout_at(until):
-                permit = await waiter.future
-        except TimeoutError:
-            raise self._too_long(waiter, by_client=by_client) from None
+            permit = await waiter.future
         finally:
-            # Time may be over, or the client gone, in the same turn of the loop that let it go.
+            timer.cancel()
+            # Its client may go in the same turn of the loop that let it go.
             if permit is None:
                 if not self.held.leave(waiter):
                     self._take_back(waiter.future)
                 if waiter.backend is not None:
                     self._forget_idle_window(waiter.backend)
         return permit
+
+    def _time_is_over(self, waiter: Waiter, by_client: bool) -> None:  # noqa: FBT001 - the loop calls it
+        if not waiter.future.done():
+            waiter.future.set_exception(self._too_long(waiter, by_client=by_client))
 
     def _join(self, waiter: Waiter) -> None:
         self.held.join(waiter)

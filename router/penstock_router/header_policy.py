@@ -7,13 +7,14 @@ backend that answered, go out.
 from __future__ import annotations
 
 import re
-import uuid
 
-from penstock_wire import contract
 from penstock_wire.control.router_settings import Endpoint
+from penstock_wire.errors import Reason
 from penstock_wire.headers import (
     FROM_CLIENT,
+    NOT_ADMITTED,
     PREFIX,
+    QUEUE,
     REASON,
     REQUEST_ID,
     TIMEOUT_MS,
@@ -21,7 +22,6 @@ from penstock_wire.headers import (
     get,
     without,
 )
-from penstock_wire.http import Response
 
 BACKEND = b"x-penstock-backend"
 """Tells a client which backend answered."""
@@ -34,24 +34,17 @@ _NAME_THIS_SERVER = (b"location", b"content-location")
 
 _URL = re.compile(rb"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _FORWARDED = FROM_CLIENT - {TIMEOUT_MS}
+_REASONS = {reason.value.encode(): reason.value for reason in Reason}
 
 
-def request_id(headers: Headers) -> str:
-    """The client's `x-request-id` where it is usable (1 to 128 visible ASCII characters), else a new one."""
-    found = get(headers, REQUEST_ID)
-    if found is not None and contract.REQUEST_ID.fullmatch(found):
-        return found.decode("ascii")
-    return uuid.uuid4().hex
-
-
-def inward(headers: Headers, *, identity: str) -> Headers:
-    """The fields for a sidecar, but for the time that is left (`with_time`)."""
+def inward(headers: Headers) -> Headers:
+    """The fields for a sidecar, but for those of one request alone: its id and the time that is left."""
     kept = [
         field
         for field in headers
         if (not field[0].startswith(PREFIX) or field[0] in _FORWARDED) and field[0] != REQUEST_ID
     ]
-    return (*kept, VIA, (REQUEST_ID, identity.encode("ascii")))
+    return (*kept, VIA)
 
 
 def one_hop_less(method: str, headers: Headers) -> Headers | None:
@@ -72,20 +65,39 @@ def one_hop_less(method: str, headers: Headers) -> Headers | None:
     return (*without(headers, (MAX_FORWARDS,)), (MAX_FORWARDS, b"%d" % (int(left) - 1)))
 
 
-def with_time(headers: Headers, seconds: float) -> Headers:
-    """The fields with the time that is left, in whole milliseconds, at least 1."""
-    return (*headers, (TIMEOUT_MS, str(max(1, int(seconds * 1000))).encode()))
+class AnswerFields:
+    """What the fields of an answer, interim or final, say, and which of them may reach the client.
 
+    Args:
+        headers: its fields.
+    """
 
-def outward_fields(headers: Headers) -> Headers:
-    """The fields of an answer, interim or final, that may reach the client."""
-    return tuple(
-        [
-            field
-            for field in headers
-            if (not field[0].startswith(PREFIX) or field[0] == REASON) and field[0] != REQUEST_ID
-        ]
-    )
+    __slots__ = ("headers", "outward", "queued", "reason", "refuses")
+
+    def __init__(self, headers: Headers) -> None:
+        self.headers = headers
+        self.queued = -1
+        """Items in the queue of the sidecar that answered; -1 where it does not say."""
+        self.reason = ""
+        """Why, where the answer is an error of Penstock's."""
+        self.refuses = False
+        """Whether it says that the request was not executed."""
+        outward: list[tuple[bytes, bytes]] = []
+        for field in headers:
+            name, value = field
+            if not name.startswith(PREFIX):
+                if name != REQUEST_ID:
+                    outward.append(field)
+            elif name == REASON:
+                outward.append(field)
+                if not self.reason:
+                    self.reason = _REASONS.get(value, "")
+            elif name == NOT_ADMITTED:
+                self.refuses = True
+            elif name == QUEUE and value.isdigit() and len(value) < 10:
+                self.queued = int(value)
+        self.outward: Headers = tuple(outward)
+        """The fields for the client."""
 
 
 def under_route(headers: Headers, *, route: bytes, host: bytes) -> Headers:
@@ -119,18 +131,16 @@ def _under_route(url: bytes, route: bytes, host: bytes) -> bytes:
     return b"%b://%b%b%b" % (found[1], found[2], route, rest)
 
 
-def outward(answer: Response, *, identity: str, backend: str) -> Response:
-    """The answer for the client."""
-    marks = [(REQUEST_ID, identity.encode("ascii"))]
-    if backend:
-        marks.append((BACKEND, backend.encode()))
-    return Response(
-        status=answer.status,
-        headers=(*outward_fields(answer.headers), *marks),
-        body=answer.body,
-        stream=answer.stream,
-        length=answer.length,
-    )
+def own_lines(identity: bytes, backend: bytes) -> bytes:
+    """The lines of the head of an answer that are its own: the request's id, and the backend that answered.
+
+    Args:
+        identity: the request's id.
+        backend: the backend; empty for none.
+    """
+    if not backend:
+        return b"x-request-id: %b\r\n" % identity
+    return b"x-request-id: %b\r\nx-penstock-backend: %b\r\n" % (identity, backend)
 
 
 def allows(endpoint: Endpoint, method: str) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.load_balancing import better_of_two
+from penstock_router.load_balancing import two_of
 from penstock_wire.process import log
 
 QUEUE_FRESH_SECONDS = 2.0
@@ -21,6 +22,12 @@ FULL_SECONDS = 0.1
 may have room again without an answer to this router."""
 PROBE_MOST_SECONDS = 1.0
 """Where no pod of a backend can be reached, each is tried again after so long at the latest."""
+SLOW_START_SECONDS = 10.0
+"""A new pod's share grows for so long from a tenth of what the others get to as much: its caches, compiled
+code and pools are cold, whatever its warm-up did."""
+SLOW_START_SHARE = 0.1
+MAX_SEEN = 10_000
+"""Addresses of pods kept; beyond, those that are away are forgotten."""
 SILENT_FAILURES = 5
 """A pod whose node seems lost is avoided as if so many connections had failed: 6.4 s at first."""
 
@@ -34,6 +41,7 @@ class Pod:
 
     Args:
         address: where its sidecar listens.
+        since: when it was first there, in seconds of the router's clock.
     """
 
     __slots__ = (
@@ -47,12 +55,14 @@ class Pod:
         "full_until",
         "in_flight",
         "refusing_until",
+        "since",
         "try_at",
         "unreachable",
     )
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, since: float = -math.inf) -> None:
         self.address = address
+        self.since = since
         self.in_flight = 0
         """Requests of this router that it has and did not answer."""
         self.borne = 0
@@ -119,14 +129,19 @@ class Pod:
         self._before = self.in_flight
 
     def load(self, now: float) -> tuple[int, float]:
-        """What to compare pods by: whether to avoid it, then own requests and the queue that it reported.
+        """What to compare pods by: whether to avoid it, then how much it has for the share that it is to get.
 
+        It has our own requests, the next one included, and the queue that it reported.
         One that failed is tried again by one request at a time: each may wait for a connection in vain.
         Once the first has its connection, the others follow.
         """
         fresh = max(0.0, 1 - (now - self._told_at) / QUEUE_FRESH_SECONDS)
         avoid = now < self._avoid_until or (self._failures and self.in_flight > self._before)
-        return (1 if avoid else 0, self.in_flight + self._told * fresh)
+        load = self.in_flight + self._told * fresh + 1
+        age = now - self.since
+        if age < SLOW_START_SECONDS:
+            load /= max(SLOW_START_SHARE, age / SLOW_START_SECONDS)
+        return (1 if avoid else 0, load)
 
 
 class Pods:
@@ -147,7 +162,10 @@ class Pods:
         self._from_slices: Mapping[str, tuple[Address, ...]] = {}
         self._from_targets: Mapping[str, tuple[Address, ...]] = {}
         self._pods: dict[str, dict[Address, Pod]] = {}
+        self._ready: dict[str, list[Pod]] = {}
+        self._seen: dict[Address, float] = {}  # since when; who comes back is not new
         self._some_full_until = 0.0  # the latest `full_until`
+        self._some_refusing_until = 0.0  # likewise
         self._waiting: dict[str, dict[TakeRoom, None]] = {}  # by backend, who is asked next first
 
     def set_slices(self, backends: Mapping[str, tuple[Address, ...]]) -> None:
@@ -164,13 +182,15 @@ class Pods:
         """Whether there is such a backend: a Service with slices, be they empty, or targets."""
         return backend in self._pods
 
-    def ready(self, backend: str) -> Iterable[Pod]:
+    def ready(self, backend: str) -> Sequence[Pod]:
         """The pods that are ready by their slices."""
-        return self._pods.get(backend, {}).values()
+        return self._ready.get(backend, ())
 
-    def available(self, backend: str) -> list[Pod]:
+    def available(self, backend: str) -> Sequence[Pod]:
         """The ready pods that did not just refuse because they drain."""
         now = self._clock()
+        if now >= self._some_refusing_until:
+            return self.ready(backend)
         return [pod for pod in self.ready(backend) if now >= pod.refusing_until]
 
     def reaches(self, backend: str) -> bool:
@@ -207,7 +227,10 @@ class Pods:
         now = self._clock()
         if now < self._some_full_until:
             pods = [pod for pod in pods if now >= pod.full_until and not pod.unreachable] or pods
-        return better_of_two(pods, lambda pod: pod.load(now), self._random)
+        if len(pods) == 1:
+            return pods[0]
+        one, other = two_of(len(pods), self._random)
+        return pods[one] if pods[one].load(now) <= pods[other].load(now) else pods[other]
 
     def has_room(self, backend: str, *, without: Iterable[Pod] = ()) -> bool:
         """Whether a pod that can be reached, none of `without`, did not refuse for want of room lately."""
@@ -258,14 +281,20 @@ class Pods:
 
     def refuses(self, pod: Pod) -> None:
         """The pod drains: leave it alone for a while."""
-        pod.refusing_until = self._clock() + REFUSING_SECONDS
+        self._some_refusing_until = pod.refusing_until = self._clock() + REFUSING_SECONDS
 
     def _settle(self) -> None:
         addresses = {**self._from_targets, **self._from_slices}
-        before = self._pods
+        before, now = self._pods, self._clock()
         self._pods = {
-            name: {address: before.get(name, {}).get(address) or Pod(address) for address in addresses[name]}
+            name: {
+                each: before.get(name, {}).get(each) or Pod(each, self._seen.setdefault(each, now))
+                for each in addresses[name]
+            }
             for name in addresses
         }
+        if len(self._seen) > MAX_SEEN:
+            self._seen = {address: self._seen[address] for name in addresses for address in addresses[name]}
+        self._ready = {name: list(pods.values()) for name, pods in self._pods.items()}
         self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
         self._changed()

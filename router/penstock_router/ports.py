@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from penstock_wire.control.router_settings import Endpoint
-from penstock_wire.http import Front, Handler, Listener
+from penstock_wire.http import Front, Listener, Service
 from penstock_wire.process import log
 
 RETRY_SECONDS = 1.0
@@ -36,7 +36,7 @@ class Ports:
     Args:
         front: binds them.
         host: the address on which to listen.
-        make_handler: makes the handler of a port.
+        make_service: makes what takes the requests of a port.
         settled: is called when every wanted port has been tried after a change, and when one that had failed
             is bound.
     """
@@ -46,12 +46,12 @@ class Ports:
         *,
         front: Front,
         host: str,
-        make_handler: Callable[[int], Handler],
+        make_service: Callable[[int], Service],
         settled: Callable[[], None],
     ) -> None:
         self._front = front
         self._host = host
-        self._make_handler = make_handler
+        self._make_service = make_service
         self._settled = settled
         self._wanted: frozenset[int] = frozenset()
         self._listeners: dict[int, Listener] = {}
@@ -108,7 +108,7 @@ class Ports:
     async def _bind(self, port: int) -> bool:
         """Try to bind; returns whether anything is new."""
         try:
-            listener = await self._front.listen(self._host, port, self._make_handler(port))
+            listener = await self._front.serve(self._host, port, self._make_service(port))
         except OSError as error:
             message = f"port {port} cannot be bound: {error.strerror or error}"
             known = self._errors.get(port) == message

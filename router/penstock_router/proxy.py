@@ -1,8 +1,9 @@
-"""One request, from the edge to a pod and back.
+"""One request from the edge to a pod and back, where it may have to wait or to be tried again.
 
-The steps: the method, a permit (`endpoints`), a pod (`pods`), one try, and another try on another pod only
-where nothing was executed: no connection could be made, the pod had ended the kept one before it read the
-request, or the sidecar marked its refusal as not admitted.
+`forwarder` hands over what it could not do at once. The steps: the method, a permit (`endpoints`), a pod
+(`pods`), one try, and another try on another pod only where nothing was executed: no connection could be
+made, the pod had ended the kept one before it read the request, or the sidecar marked its refusal as not
+admitted.
 A connection that could not be made is no try of the client's where the request may be held: it waits until
 one of the backend's pods can be reached. Nor is a refusal for want of room: every other pod that may have
 room is asked, then the request waits for room. Once a request went out on a connection and no answer came, it
@@ -13,119 +14,55 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 from collections.abc import Callable
 
+from penstock_router.attempts import ProxiedRequest, Unexecuted, answered, failed
 from penstock_router.cors import is_preflight
-from penstock_router.endpoints import EndpointState, HoldOver
-from penstock_router.header_policy import (
-    allows,
-    inward,
-    one_hop_less,
-    outward,
-    outward_fields,
-    request_id,
-    with_time,
-)
+from penstock_router.endpoints import HoldOver
+from penstock_router.header_policy import AnswerFields, allows, one_hop_less
 from penstock_router.hold_queue import Permit
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pod, Pods
 from penstock_router.response_body import receive
-from penstock_wire.access_log import AccessLog
-from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason, bad_timeout
-from penstock_wire.headers import NOT_ADMITTED, QUEUE, REASON, Headers, get, timeout_ms
-from penstock_wire.http import (
-    AnswerUnreadable,
-    ConnectFailed,
-    ConnectionLost,
-    ConnectTimeout,
-    PeerSilent,
-    Request,
-    RequestUnread,
-    Response,
-    Upstream,
-    UpstreamError,
-    UpstreamTimeout,
-)
+from penstock_wire.errors import PenstockError, Reason, bad_timeout
+from penstock_wire.http import ConnectFailed, Response, Upstream, UpstreamError
 from penstock_wire.http.server.head import METHODS
-from penstock_wire.process import log
 
 SAME_POD_PAUSE_SECONDS = 0.1
 """Before the only pod of a backend, which could not be reached, is tried again where there is no room in the
 hold."""
-TELLING_SECONDS = 0.2
-"""A connect attempt cut short in less by the request's own deadline is not held against the pod."""
-UNREAD_SECONDS = 1.0
-"""A pod that ends a kept connection just when a request is sent on it says so within less. A reset that comes
-later may be another's, who has the pod's address by now."""
-CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
-"""Why a further try was made, beside the sidecars' own words."""
-CLIENT_GONE = "499"
-"""The code under which a request whose client left is counted."""
-
-_REASONS = {reason.value.encode(): reason.value for reason in Reason}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unexecuted:
-    """A try that was surely not executed.
+class FirstTry:
+    """A try that was made before.
 
     Args:
-        reason: why, one word.
-        answer: the sidecar's refusal; None where no connection could be made.
-        detail: for people.
+        pod: who was asked, of `ProxiedRequest.backend`.
+        outcome: that it was surely not executed.
     """
 
-    reason: str
-    answer: Response | None = None
-    detail: str = ""
-
-    @property
-    def is_connecting(self) -> bool:
-        """No connection could be made."""
-        return self.reason == CONNECT_FAILED
-
-    @property
-    def is_load(self) -> bool:
-        """The pod is well and refused for its load: the same pod again would make no sense."""
-        return self.answer is not None and self.reason != Reason.DRAINING
-
-    @property
-    def is_for_room(self) -> bool:
-        """The pod's queue is full: it, or another, may have room in a moment."""
-        return self.answer is not None and self.reason == Reason.QUEUE_FULL
+    pod: Pod
+    outcome: Unexecuted
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
-class ProxiedRequest:
-    """One client's request on its way.
+class _Tries:
+    """What a request has come to so far."""
 
-    Args:
-        state: its endpoint.
-        request: as it came, its target without the route.
-        identity: its `x-request-id`.
-        sequence: its number by arrival among all requests.
-        arrived: when it came, in seconds of the router's clock.
-        headers: the fields for a sidecar.
-        client_deadline: the client's own deadline; None for none.
-        deadline: when its time is over; set when it leaves the hold.
-        backend: who got its last try; "" before any.
-    """
+    __slots__ = ("again", "asked", "count", "for_room", "full", "last", "tried")
 
-    state: EndpointState
-    request: Request
-    identity: str
-    sequence: int
-    arrived: float
-    headers: Headers
-    client_deadline: float | None
-    deadline: float | None = None
-    backend: str = ""
-
-    def interim(self, status: int, headers: Headers) -> None:
-        """Pass an interim answer of a pod on."""
-        if self.request.interim is not None:
-            self.request.interim(status, outward_fields(headers))
+    def __init__(self) -> None:
+        self.tried: list[Pod] = []
+        self.asked: list[Pod] = []
+        """For room, since it was held last; they are many where each takes its time."""
+        self.count = 0
+        self.last: Unexecuted | None = None
+        self.full: Unexecuted | None = None
+        """The last refusal for want of room."""
+        self.for_room = False
+        """It is to wait for room."""
+        self.again = False
+        """It has had room in the hold, or a pod that drains."""
 
 
 def _nothing() -> None:
@@ -143,117 +80,42 @@ def _last_hop(proxied: ProxiedRequest) -> Response:
 
 
 class Proxy:
-    """Sends requests to pods.
+    """Sends requests to pods, and waits and tries again where that is needed.
 
     Args:
         pods: who there is.
         upstream: sends them.
-        metrics: counts them.
+        metrics: counts further tries.
         clock: the event loop's time, seconds.
-        pod: name of this router's pod, for problem documents.
-        access: logs requests, None = none of them.
     """
 
     def __init__(
-        self,
-        *,
-        pods: Pods,
-        upstream: Upstream,
-        metrics: Metrics,
-        clock: Callable[[], float],
-        pod: str = "",
-        access: AccessLog | None = None,
+        self, *, pods: Pods, upstream: Upstream, metrics: Metrics, clock: Callable[[], float]
     ) -> None:
-        self._access = AccessLog(0.0) if access is None else access
         self._pods = pods
         self._upstream = upstream
         self._metrics = metrics
         self._clock = clock
-        self._pod = pod
-        self._sequences = itertools.count()
 
-    async def serve(self, state: EndpointState, request: Request) -> Response:
-        """Answer a request of an endpoint.
+    async def forward(self, proxied: ProxiedRequest, first: FirstTry | None = None) -> Response:
+        """Get a request answered.
 
         Args:
-            state: the endpoint.
-            request: its target is what the model sees.
+            proxied: the request.
+            first: the try that was made for it; None where none was.
+
+        Raises:
+            PenstockError: why it cannot be answered by a pod.
         """
-        arrived = self._clock()
-        identity = request_id(request.headers)
-        client_ms = timeout_ms(request.headers)
-        proxied = ProxiedRequest(
-            state=state,
-            request=request,
-            identity=identity,
-            sequence=next(self._sequences),
-            arrived=arrived,
-            headers=inward(request.headers, identity=identity),
-            client_deadline=None if client_ms is None else arrived + client_ms / 1000,
-        )
-        code, reason = CLIENT_GONE, Reason.CLIENT_GONE.value
-        answer: Response | None = None
-        try:
-            answer = await self._answer(proxied)
-            other = MODEL_ANSWER if answer.status >= 400 else ""
-            code, reason = str(answer.status), _REASONS.get(get(answer.headers, REASON) or b"", other)
-            answer = outward(answer, identity=identity, backend=proxied.backend)
-            if state.cors is not None:
-                answer.headers = state.cors.marked(answer.headers, request.headers)
-            return answer
-        finally:
-            if proxied.backend:
-                totals = state.of_backend(proxied.backend)
-                totals.requests += 1
-                totals.codes[code] += 1
-            self._metrics.answered(
-                endpoint=state.name,
-                backend=proxied.backend,
-                code=code,
-                reason=reason,
-                seconds=self._clock() - arrived,
-            )
-            self._access.write(
-                request,
-                answer,
-                request_id=identity,
-                status=int(code),
-                reason=reason,
-                seconds=self._clock() - arrived,
-                received=len(request.body),
-                endpoint=state.name,
-                backend=proxied.backend,
-            )
+        if first is None:
+            answer = self._answer_here(proxied)
+            if answer is not None:
+                return answer
+        return await self._send(proxied, first)
 
-    def problem(self, error: PenstockError, request: Request) -> Response:
-        """The answer to a request that no endpoint has."""
-        identity = request_id(request.headers)
-        answer = error.response(request_id=identity, pod=self._pod)
-        self._metrics.answered(
-            endpoint="", backend="", code=str(answer.status), reason=error.reason.value, seconds=0.0
-        )
-        self._access.write(
-            request,
-            answer,
-            request_id=identity,
-            status=answer.status,
-            reason=error.reason.value,
-            seconds=0.0,
-            received=len(request.body),
-        )
-        return outward(answer, identity=identity, backend="")
-
-    async def _answer(self, proxied: ProxiedRequest) -> Response:
-        try:
-            return await self._forward(proxied)
-        except PenstockError as error:
-            problem = error
-        except Exception as error:  # whatever it was, the client gets an answer
-            log("request failed", level="error", error=repr(error), request_id=proxied.identity)
-            problem = PenstockError(Reason.INTERNAL, "the router failed to handle the request")
-        return problem.response(request_id=proxied.identity, backend=proxied.backend, pod=self._pod)
-
-    async def _forward(self, proxied: ProxiedRequest) -> Response:
+    @staticmethod
+    def _answer_here(proxied: ProxiedRequest) -> Response | None:
+        """The answer to a request that no pod needs to see; None for one that a pod is to get."""
         state = proxied.state
         if proxied.request.upgrade.lower() == b"websocket":
             detail = f"expected an HTTP request for endpoint {state.name}, found one for a WebSocket; "
@@ -271,106 +133,102 @@ class Proxy:
         if proxied.client_deadline is not None and proxied.client_deadline < proxied.arrived:
             # NB: only what cannot be read is below zero (`timeout_ms`).
             raise bad_timeout(proxied.request.headers)
-        forwarded = one_hop_less(proxied.request.method, proxied.headers)
+        forwarded = one_hop_less(proxied.request.method, proxied.shared)
         if forwarded is None:
             return _last_hop(proxied)
-        proxied.headers = forwarded
-        tried: list[Pod] = []
-        asked: list[Pod] = []  # for room, since it was held last; they are many where each takes its time
-        unexecuted: Unexecuted | None = None
-        full: Unexecuted | None = None  # the last refusal for want of room
-        for_room = False
-        tries = 0
-        again = False  # it has had room in the hold, or a pod that drains
+        proxied.shared = forwarded
+        return None
+
+    async def _send(self, proxied: ProxiedRequest, first: FirstTry | None) -> Response:
+        state = proxied.state
+        tries = _Tries()
+        if first is not None and not self._goes_on(proxied, tries, first.pod, first.outcome):
+            return self._give_up(first.outcome)
         while True:
+            full = tries.full
             try:
                 permit = await state.acquire(
                     size=len(proxied.request.body),
                     sequence=proxied.sequence,
                     arrived=proxied.arrived,
                     deadline=(proxied.deadline if full is not None else None) or proxied.client_deadline,
-                    backend=proxied.backend or None,
-                    again=again,
-                    for_room=for_room,
+                    backend=proxied.drawn,
+                    again=tries.again,
+                    for_room=tries.for_room,
                 )
             except HoldOver:
                 if full is None:
                     raise
                 return self._give_up(full)
-            if for_room:
-                asked.clear()
+            proxied.drawn = permit.backend
+            if tries.for_room:
+                tries.asked.clear()
             if permit.window is not None:
-                again = True
+                tries.again = True
                 if full is None:
                     proxied.deadline = None  # its time begins when it leaves the hold
             answered = queue_full = False
             try:
                 proxied.backend = permit.backend
-                if permit.window is not None and unexecuted is not None and unexecuted.answer is None:
-                    tried.clear()  # much may have changed in the hold
+                last = tries.last
+                if permit.window is not None and last is not None and last.answer is None:
+                    tries.tried.clear()  # much may have changed in the hold
                 if permit.probes:
                     pod = self._pods.pick_probe(permit.backend)
                 else:
-                    pod = permit.pod or self._pods.pick(permit.backend, without=[*tried, *asked])
+                    without = [*tries.tried, *tries.asked]
+                    pod = permit.pod or self._pods.pick(permit.backend, without=without)
                 if pod is None:
-                    if unexecuted is not None and unexecuted.is_load:
-                        return self._give_up(unexecuted)
+                    if last is not None and last.is_load:
+                        return self._give_up(last)
                     # The pods went away since, or there is only the one that could not be reached.
-                    tried.clear()
-                    asked.clear()
+                    tries.tried.clear()
+                    tries.asked.clear()
                     await asyncio.sleep(SAME_POD_PAUSE_SECONDS)
                     continue
-                tries += 1
                 outcome = await self._try(proxied, pod, permit)
                 if isinstance(outcome, Response):
                     answered = True
                     return outcome
-                unexecuted = outcome
-                queue_full = unexecuted.is_for_room
+                queue_full = outcome.is_for_room
             finally:
                 state.give_back(permit, answered=answered, queue_full=queue_full)
-            if queue_full:
-                full = unexecuted
-                tries -= 1
-                asked.append(pod)
-                for_room = not self._pods.has_room(permit.backend, without=[*tried, *asked])
-                if not for_room:
-                    self._again(proxied, unexecuted)
-                continue
-            for_room = False
-            if unexecuted.answer is not None:
-                again = True
-            elif unexecuted.is_connecting and state.may_hold(
-                proxied.arrived, None if again else len(proxied.request.body)
-            ):
-                tries -= 1
-                proxied.deadline = None  # its time begins with a connection
-            if tries > state.settings.retries:
-                return self._give_up(unexecuted)
-            tried.append(pod)
-            self._again(proxied, unexecuted)
+            if not self._goes_on(proxied, tries, pod, outcome):
+                return self._give_up(outcome)
+
+    def _goes_on(self, proxied: ProxiedRequest, tries: _Tries, pod: Pod, outcome: Unexecuted) -> bool:
+        """Take a try that was not executed; whether there is to be another."""
+        tries.last = outcome
+        if outcome.is_for_room:
+            tries.full = outcome
+            tries.asked.append(pod)
+            without = [*tries.tried, *tries.asked]
+            tries.for_room = not self._pods.has_room(proxied.backend, without=without)
+            if not tries.for_room:
+                self._again(proxied, outcome)
+            return True
+        tries.for_room = False
+        tries.count += 1
+        if outcome.answer is not None:
+            tries.again = True
+        elif outcome.is_connecting and proxied.state.may_hold(
+            proxied.arrived, None if tries.again else len(proxied.request.body)
+        ):
+            tries.count -= 1
+            proxied.deadline = None  # its time begins with a connection
+        if tries.count > proxied.state.settings.retries:
+            return False
+        tries.tried.append(pod)
+        self._again(proxied, outcome)
+        return True
 
     def _again(self, proxied: ProxiedRequest, unexecuted: Unexecuted) -> None:
         """Count a further try."""
-        proxied.state.of_backend(proxied.backend).retries += 1
+        proxied.state.series(proxied.backend).retries += 1
         self._metrics.retried(unexecuted.reason)
 
     async def _try(self, proxied: ProxiedRequest, pod: Pod, permit: Permit) -> Response | Unexecuted:
-        now = self._clock()
-        if proxied.deadline is None:
-            proxied.deadline = now + proxied.state.settings.timeout_ms / 1000
-            if proxied.client_deadline is not None:
-                proxied.deadline = min(proxied.deadline, proxied.client_deadline)
-        left = proxied.deadline - now
-        if left <= 0:
-            raise PenstockError(Reason.DEADLINE, "the request's time was over before a pod could be asked")
-        request = Request(
-            method=proxied.request.method,
-            target=proxied.request.target,
-            headers=with_time(proxied.headers, left),
-            body=proxied.request.body,
-            interim=proxied.interim,
-        )
+        request = proxied.upstream_request(self._clock())
         address = pod.address
 
         def connected() -> None:
@@ -385,51 +243,24 @@ class Proxy:
         over = done
         try:
             opened = await self._upstream.open(
-                address.host, address.port, request, timeout=left, connected=connected
+                address.host, address.port, request, timeout=proxied.left, connected=connected
             )
             over = _nothing  # from here on the answer's reader calls it
-            seconds = proxied.deadline - self._clock()
-            refuses = get(opened.headers, NOT_ADMITTED) is not None
+            fields = AnswerFields(opened.headers)
             answer = await receive(
                 opened,
                 head_only=request.method == "HEAD",
-                seconds=max(0.0, seconds),
-                over=pod.ends if refuses else done,
+                seconds=max(0.0, proxied.sent + proxied.left - self._clock()),
+                over=pod.ends if fields.refuses else done,
             )
-        except ConnectFailed as error:
-            over = pod.ends
-            if isinstance(error, ConnectTimeout) and self._clock() - now < TELLING_SECONDS:
-                raise PenstockError(Reason.DEADLINE, str(error)) from error
-            self._pods.failed(pod, str(error))
-            return Unexecuted(CONNECT_FAILED, None, str(error))
-        except UpstreamTimeout as error:
-            raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
-        except ConnectionLost as error:
-            if isinstance(error, RequestUnread) and self._clock() - now < UNREAD_SECONDS:
-                return Unexecuted(CONNECTION_CLOSED, None, str(error))
-            if isinstance(error, PeerSilent):
-                pod.silent(self._clock())
-            unreadable = isinstance(error, AnswerUnreadable)
-            reason = Reason.BAD_ANSWER if unreadable else Reason.MODEL_UNREACHABLE
-            raise PenstockError(reason, str(error)) from error
         except UpstreamError as error:
-            raise PenstockError(Reason.BAD_REQUEST, str(error)) from error
+            if isinstance(error, ConnectFailed):
+                over = pod.ends
+            return failed(proxied, pod, error, self._pods, self._clock())
         finally:
             over()
-        self._pods.reached(pod)
-        queued = get(answer.headers, QUEUE)
-        if queued is not None and queued.isdigit() and len(queued) < 10:
-            pod.reports_queue(int(queued), self._clock())
-        if not refuses:
-            return answer
-        word = _REASONS.get(get(answer.headers, REASON) or b"", "other")
-        if word == Reason.DRAINING:
-            self._pods.refuses(pod)
-        elif word == Reason.QUEUE_FULL:
-            self._pods.full(pod)
-        if answer.stream is not None:  # no sidecar's: its refusals are short
-            answer = Response(answer.status, answer.headers)
-        return Unexecuted(word, answer)
+        refused = answered(pod, fields, answer, self._pods, self._clock())
+        return answer if refused is None else refused
 
     @staticmethod
     def _give_up(unexecuted: Unexecuted) -> Response:

@@ -12,11 +12,10 @@ import msgspec
 
 from penstock_router.endpoint_slices import parse_target
 from penstock_router.endpoints import EndpointState, no_such_endpoint
-from penstock_router.header_policy import under_route
+from penstock_router.forwarder import Forwarder
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pods
 from penstock_router.ports import Ports, owners
-from penstock_router.proxy import Proxy
 from penstock_router.routes import ROUTES_PATH, RouteTable
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
@@ -24,10 +23,11 @@ from penstock_wire.control import report, router_settings
 from penstock_wire.control.report import State
 from penstock_wire.control.router_settings import Endpoint, RouterSettings
 from penstock_wire.errors import DocumentError, PenstockError, Reason
-from penstock_wire.headers import get
-from penstock_wire.http import Front, Handler, Request, Response, Upstream
+from penstock_wire.http import Exchange, Front, Response, Service, Upstream
 from penstock_wire.process import log
 
+MAX_MATCHES = 4096
+"""Targets whose endpoint is remembered."""
 JSON = ((b"content-type", b"application/json"),)
 
 
@@ -103,6 +103,7 @@ class Router:
         slices_synced: whether the pods are known; always true for a router alone.
         news: is called on what the operator should know at once.
         access: logs requests, None = none of them.
+        processor_wait: see `report.SidecarReport`.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Router:
         slices_synced: Callable[[], bool] = lambda: True,
         news: Callable[[], None] = lambda: None,
         access: AccessLog | None = None,
+        processor_wait: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.settings: RouterSettings | None = None
         self.ready = asyncio.Event()
@@ -128,14 +130,16 @@ class Router:
         self._pod, self._uid = pod, uid
         self._slices_synced = slices_synced
         self._news = news
+        self._processor_wait = processor_wait
         self._endpoints: dict[str, EndpointState] = {}
         self._table = RouteTable.of(())
+        self._matches: dict[str, tuple[str, str, str]] = {}  # what the table says of targets that came
         self._owners: dict[int, str] = {}
         self._owner_errors: dict[str, str] = {}
         self.pods = Pods(clock=clock, random_source=random_source, changed=self._pods_changed)
         self.metrics = Metrics(self._held_by_backend)
-        self.ports = Ports(front=front, host=host, make_handler=self._port_handler, settled=self._settled)
-        self._proxy = Proxy(
+        self.ports = Ports(front=front, host=host, make_service=self._port_service, settled=self._settled)
+        self._forwarder = Forwarder(
             pods=self.pods, upstream=upstream, metrics=self.metrics, clock=clock, pod=pod, access=access
         )
 
@@ -157,32 +161,45 @@ class Router:
             else:
                 state.update(endpoint)
         self._table = RouteTable.of(settings.endpoints)
+        self._matches.clear()
         for name, conflict in self._table.conflicts.items():
             log("endpoint has no route", level="warning", endpoint=name, error=conflict)
         self._owners, self._owner_errors = owners(settings.endpoints)
         self.settings = settings
         self.ports.want(self._owners)
 
-    async def front_door(self, request: Request) -> Response:
-        """Answer a request that came to the common front door."""
-        if request.path == ROUTES_PATH:
-            if request.method not in ("GET", "HEAD"):
-                error = PenstockError(
-                    Reason.METHOD_NOT_ALLOWED,
-                    f"{ROUTES_PATH} takes GET, found {request.method}",
-                    headers=((b"allow", b"GET, HEAD"),),
-                )
-                return self._proxy.problem(error, request)
-            return Response(status=200, headers=JSON, body=msgspec.json.encode(self.routes()))
-        match = self._table.match(request.target)
+    def front_door(self, exchange: Exchange) -> None:
+        """Take a request that came to the common front door (a `Service`)."""
+        request = exchange.request
+        target = request.target
+        match = self._matches.get(target)
         if match is None:
-            error = PenstockError(Reason.NO_ROUTE, f"no endpoint serves this path; see {ROUTES_PATH}")
-            return self._proxy.problem(error, request)
+            if request.path == ROUTES_PATH:
+                self._answer_routes(exchange)
+                return
+            match = self._table.match(target)
+            if match is None:
+                error = PenstockError(Reason.NO_ROUTE, f"no endpoint serves this path; see {ROUTES_PATH}")
+                self._forwarder.refuse(exchange, error)
+                return
+            if len(self._matches) >= MAX_MATCHES:
+                self._matches.clear()
+            self._matches[target] = match
         name, route, request.target = match
-        answer = await self._serve(self._endpoints[name], request)
-        host = get(request.headers, b"host") or b""
-        answer.headers = under_route(answer.headers, route=route.encode("latin-1"), host=host)
-        return answer
+        self._forwarder.begin(self._endpoints[name], exchange, route.encode("latin-1"))
+
+    def _answer_routes(self, exchange: Exchange) -> None:
+        method = exchange.request.method
+        if method in ("GET", "HEAD"):
+            body = msgspec.json.encode(self.routes())
+            exchange.answer(Response(200, JSON, body))
+            return
+        error = PenstockError(
+            Reason.METHOD_NOT_ALLOWED,
+            f"{ROUTES_PATH} takes GET, found {method}",
+            headers=((b"allow", b"GET, HEAD"),),
+        )
+        self._forwarder.refuse(exchange, error)
 
     def routes(self) -> list[dict[str, Any]]:
         """What `/-/routes` lists."""
@@ -223,7 +240,7 @@ class Router:
                 error=error,
                 held=state.held.count,
                 oldest_held_ms=0 if oldest is None else max(0, int((now - oldest) * 1000)),
-                backends={backend: totals.report() for backend, totals in state.totals.items()},
+                backends=state.report(),
             )
         document = report.RouterReport(
             pod=self._pod,
@@ -232,6 +249,7 @@ class Router:
             state=self.state(),
             settings_version=settings_version,
             endpoints=endpoints,
+            processor_wait=self._processor_wait(),
         )
         return report.encode(document)
 
@@ -267,28 +285,22 @@ class Router:
             clock=self._clock,
             random_source=self._random,
             on_held=self._news,
+            series=self.metrics.series,
         )
 
     def _port_error(self, endpoint: Endpoint) -> str:
         error = self._owner_errors.get(endpoint.name, "")
         return error or (self.ports.errors.get(endpoint.port, "") if endpoint.port else "")
 
-    def _port_handler(self, port: int) -> Handler:
-        async def handle(request: Request) -> Response:
+    def _port_service(self, port: int) -> Service:
+        def take(exchange: Exchange) -> None:
             name = self._owners.get(port)
             if name is None:  # a connection that outlived its endpoint
-                return self._proxy.problem(no_such_endpoint(f"of port {port}"), request)
-            return await self._serve(self._endpoints[name], request)
+                self._forwarder.refuse(exchange, no_such_endpoint(f"of port {port}"))
+            else:
+                self._forwarder.begin(self._endpoints[name], exchange)
 
-        return handle
-
-    async def _serve(self, state: EndpointState, request: Request) -> Response:
-        if state.closes(request.path):
-            error = PenstockError(
-                Reason.FORBIDDEN, "expected another path, found one that is a model's and its sidecar's own"
-            )
-            return self._proxy.problem(error, request)
-        return await self._proxy.serve(state, request)
+        return take
 
     def _pods_changed(self) -> None:
         for state in self._endpoints.values():

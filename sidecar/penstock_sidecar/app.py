@@ -37,6 +37,7 @@ from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.contract import CANCEL_PATH
 from penstock_wire.control import report
 from penstock_wire.control import settings as wire_settings
+from penstock_wire.control.processor_wait import ProcessorWait
 from penstock_wire.control.reporter import Reporter
 from penstock_wire.control.settings import Settings
 from penstock_wire.control.settings_source import SettingsSource
@@ -125,6 +126,7 @@ class Sidecar:
             apply=self._apply,
             versioned_only=config.report_to is not None,
         )
+        self._processor_wait = ProcessorWait()
         self._reporter: Reporter | None = None
         if config.report_to is not None:
             self._reporter = Reporter(
@@ -384,6 +386,7 @@ class Sidecar:
             fit={path[:MAX_PATH]: fit for path, fit in most_telling(self._path.fits())},
             slots=self._path.slots,
             reconfigure=self._reconfigure.result,
+            processor_wait=self._processor_wait.share(),
         )
         return report.encode(document)
 

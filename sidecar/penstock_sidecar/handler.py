@@ -11,12 +11,12 @@ from penstock_sidecar.model.answers import model_reason
 from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passthrough
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
-from penstock_sidecar.request_ids import RequestIds
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
 from penstock_wire.headers import QUEUE, REQUEST_ID
 from penstock_wire.http import Exchange, Request, Response
 from penstock_wire.http.server.limits import MAX_BODY_BYTES
 from penstock_wire.process import log
+from penstock_wire.request_ids import RequestIds
 
 _LINES = REQUEST_ID + b": %b\r\n" + QUEUE + b": %d\r\n"
 

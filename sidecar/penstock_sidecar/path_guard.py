@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from penstock_sidecar.admission.error_responses import ErrorResponder
 from penstock_sidecar.interfaces import RequestObserver
-from penstock_sidecar.request_ids import RequestIds
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import REQUEST_ID, get
 from penstock_wire.http import Exchange, Service
+from penstock_wire.request_ids import RequestIds
 
 
 class Guard:

@@ -8,7 +8,17 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID, Headers, get
-from penstock_wire.http import ConnectFailed, ConnectTimeout, Done, GiveUp, Request, Response
+from penstock_wire.http import (
+    ConnectFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    Done,
+    GiveUp,
+    Opened,
+    Request,
+    Response,
+    UpstreamError,
+)
 
 CONNECT_SECONDS = 2.0
 Way = Literal["up", "refuses", "ignores"]
@@ -43,13 +53,15 @@ class WholeAnswer:
 
 
 class Network:
-    """All pods, by host. Every request makes a connection of its own.
+    """All pods, by host. Unless `keeps`, every request makes a connection of its own.
 
     Args:
         seconds: how long a pod takes for a request.
+        keeps: whether there is a kept connection to each pod that takes one.
     """
 
-    def __init__(self, *, seconds: float = 0.01) -> None:
+    def __init__(self, *, seconds: float = 0.01, keeps: bool = False) -> None:
+        self.keeps = keeps
         self.ways: dict[str, Way] = {}
         self.seconds = seconds
         self.room: int | None = None
@@ -84,7 +96,7 @@ class Network:
             self.connecting -= 1
         if connected is not None:
             connected()
-        identity = (get(request.headers, REQUEST_ID) or b"").decode()
+        identity = (get((*request.headers, *request.own), REQUEST_ID) or b"").decode()
         if self.room is not None and self.busy[host] >= self.room and identity not in self.first:
             self.refused += 1
             return WholeAnswer(503, FULL)
@@ -108,6 +120,30 @@ class Network:
     def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
         """See `Upstream.begin`."""
         return None
+
+    def begin_open(
+        self, host: str, port: int, request: Request, timeout: float, whole_bytes: int, opened: Opened
+    ) -> GiveUp | None:
+        """See `Upstream.begin_open`."""
+        if not self.keeps or self.ways.get(host, "up") != "up":
+            return None
+        ended = False
+
+        def end(answer: Response | UpstreamError) -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                opened(answer)
+
+        async def run() -> None:
+            try:
+                answer = await self.open(host, port, request, timeout=timeout)
+            except asyncio.CancelledError:
+                end(ConnectionLost("given up"))
+                raise
+            end(Response(answer.status, answer.headers, answer.whole()))
+
+        return asyncio.ensure_future(run()).cancel
 
     async def send(self, host: str, port: int, request: Request, **more: Any) -> Response:
         """See `Upstream.send`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from penstock_operator.apply import Applier
@@ -20,6 +21,7 @@ from penstock_operator.reports import Reports
 from penstock_operator.store import Key, Store
 from penstock_operator.workqueue import WorkQueue
 from penstock_wire.control.report import (
+    BackendTotals,
     EndpointReport,
     Items,
     Reconfigure,
@@ -72,7 +74,7 @@ class Harness:
             store=store,
             view=View(store),
             applier=Applier(written, store),
-            reports=Reports(self.clock),
+            reports=Reports(self.clock, lambda where, name: store.get(BACKEND, where, name) is not None),
             memory=memory,
             clock=self.clock,
             log=lambda message, **fields: self.log.append((message, fields)),
@@ -217,6 +219,7 @@ class Harness:
         version: int = 0,
         load: int = 0,
         reconfigure: Reconfigure | None = None,
+        processor_wait: float | None = None,
         namespace: str = "n",
     ) -> None:
         """A sidecar's report arrives."""
@@ -225,19 +228,39 @@ class Harness:
             pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
             settings_version=version,
             items=Items(queued=load), totals=Totals(), reconfigure=reconfigure,
+            processor_wait=processor_wait,
         )  # fmt: skip
         news = self.ctx.reports.sidecar(namespace, backend, report)
         self.manager.reported(namespace, backend, notable=news.notable)
 
     def router_report(
-        self, pod: str, endpoints: list[str], *, version: int, namespace: str = "n", dedicated: str = ""
+        self,
+        pod: str,
+        endpoints: list[str],
+        *,
+        version: int,
+        held: Mapping[str, int] = MappingProxyType({}),
+        processor_wait: float | None = None,
+        namespace: str = "n",
+        dedicated: str = "",
     ) -> None:
-        """A router's report arrives, of an endpoint's own where one is named."""
+        """A router's report arrives; each of its endpoints holds so many requests by backend.
+
+        It is of an endpoint's own router where one is named.
+        """
         self._seq += 1
         report = RouterReport(
             pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
             settings_version=version,
-            endpoints={name: EndpointReport(listening=True) for name in endpoints},
+            endpoints={
+                name: EndpointReport(
+                    listening=True,
+                    held=sum(held.values()),
+                    backends={backend: BackendTotals(held=count) for backend, count in held.items()},
+                )
+                for name in endpoints
+            },
+            processor_wait=processor_wait,
         )  # fmt: skip
         news = self.ctx.reports.router(namespace, report, endpoint=dedicated)
         self.manager.reported(namespace, "", notable=news.notable)

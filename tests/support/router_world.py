@@ -5,15 +5,45 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 
 from penstock_router.endpoint_slices import Address
 from penstock_router.endpoints import EndpointState
+from penstock_router.forwarder import Forwarder
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pods
-from penstock_router.proxy import Proxy
 from penstock_wire.control.router_settings import ColdStart, Endpoint, WeightedBackend
-from penstock_wire.http import Request, Response
+from penstock_wire.headers import Headers
+from penstock_wire.http import Request, Response, Tunnel
 from tests.support.fake_network import Network, Way
+
+
+class HeldExchange:
+    """An `Exchange` whose answer is kept.
+
+    Args:
+        request: its request.
+        answers: where each answer is put.
+    """
+
+    def __init__(self, request: Request, answers: list[Response]) -> None:
+        self._answers = answers
+        self.request = request
+        self.gone: Callable[[], object] | None = None
+        self.answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    def answer(self, response: Response) -> None:
+        """See `Exchange.answer`."""
+        self._answers.append(response)
+        if not self.answered.done():
+            self.answered.set_result(response)
+
+    def interim(self, status: int, headers: Headers) -> None:
+        """See `Exchange.interim`."""
+
+    def switch(self, headers: Headers) -> Tunnel:
+        """See `Exchange.switch`."""
+        raise NotImplementedError
 
 
 class World:
@@ -26,6 +56,7 @@ class World:
         retries: of the endpoint.
         seconds: how long a pod takes for a request.
         timeout_ms: of the endpoint.
+        keeps: there is a kept connection to each pod that takes one.
     """
 
     def __init__(
@@ -36,15 +67,18 @@ class World:
         retries: int = 1,
         seconds: float = 0.01,
         timeout_ms: int = 30_000,
+        keeps: bool = True,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         chance = random.Random(seed)
-        self.network = Network(seconds=seconds)
+        self.network = Network(seconds=seconds, keeps=keeps)
         self.pods = Pods(clock=self.loop.time, random_source=chance, changed=self._changed)
         self.states: list[EndpointState] = []
+        self.answers: list[Response] = []
+        """All that were given."""
         self.state = self.endpoint("e", cold=cold, retries=retries, chance=chance, timeout_ms=timeout_ms)
         self.metrics = Metrics(self.state.held_by_backend)
-        self.proxy = Proxy(
+        self.forwarder = Forwarder(
             pods=self.pods, upstream=self.network, metrics=self.metrics, clock=self.loop.time, pod="r"
         )
         self.have(*hosts)
@@ -93,7 +127,18 @@ class World:
         if timeout_ms is not None:
             fields.append((b"x-penstock-timeout-ms", str(timeout_ms).encode()))
         request = Request(method="POST", target="/", headers=tuple(fields), body=b"{}")
-        return asyncio.create_task(self.proxy.serve(state or self.state, request))
+        return asyncio.create_task(self._serve(state or self.state, request))
+
+    async def _serve(self, state: EndpointState, request: Request) -> Response:
+        exchange = HeldExchange(request, self.answers)
+        self.forwarder.begin(state, exchange)
+        try:
+            return await exchange.answered
+        except asyncio.CancelledError:
+            if exchange.gone is not None:
+                exchange.gone()
+                await asyncio.sleep(0)  # as a front does: whoever works for it ends in the next turn
+            raise
 
     def check_nothing_is_left(self) -> None:
         """Nobody waits, and no place is out."""

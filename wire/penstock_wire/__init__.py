@@ -4,6 +4,6 @@ Read in this order: `contract` (ports, names, paths and environment variables), 
 words), `http` (the two Protocols that every data plane stands on, with `http.server` and `http.client` behind
 them), `control` (settings down, reports up), `json_slices` (JSON cut into bytes) and `instances_form` (a
 request that sidecar and SDK both read). Then what every process shares: `process` (the command line),
-`addresses`, `durations`, `timers`, `access_log`, `closed_paths` (paths closed to requests from outside),
-`extras` (which extra a command needs), `build` and `_mypyc` (what is compiled).
+`addresses`, `durations`, `timers`, `request_ids`, `access_log`, `closed_paths` (paths closed to requests from
+outside), `extras` (which extra a command needs), `build` and `_mypyc` (what is compiled).
 """

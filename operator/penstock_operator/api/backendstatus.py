@@ -75,6 +75,13 @@ class ScalingInputs(Part):
     silent_pods: Annotated[
         int, Field(description="Pods that stopped reporting, counted with their last load.")
     ] = 0
+    processor_wait_percent: Annotated[
+        int | None,
+        Field(
+            description="Percent of the time for which a ready pod, or a router that holds requests, could "
+            "have run but had no processor: of the one that waited most. Absent where nobody says."
+        ),
+    ] = None
 
 
 class ScalingEntry(Part):

@@ -18,10 +18,13 @@ from typing import Literal
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import ScalingInputs
-from penstock_operator.autoscaling.window import PodLoad, silent_after
+from penstock_operator.autoscaling import slow_start
+from penstock_operator.autoscaling.window import PodLoad, RouterHolds, is_silent, silent_after
 from penstock_wire import durations
 
-Verdict = Literal["Scale", "Steady", "Limited", "Delayed", "FirstLook", "NoReports", "TooManyUnknown"]
+Verdict = Literal[
+    "Scale", "Steady", "Limited", "Delayed", "FirstLook", "ShortOfProcessors", "NoReports", "TooManyUnknown"
+]
 
 _PANIC_SHARE = 10
 """The panic window is the stable window divided by this,"""
@@ -98,13 +101,20 @@ class Recommendation:
 
 
 def recommend(
-    target: Target, *, current: int, pods: Sequence[PodLoad], state: ScalerState, now: float
+    target: Target,
+    *,
+    current: int,
+    pods: Sequence[PodLoad],
+    state: ScalerState,
+    now: float,
+    holds: Sequence[RouterHolds] = (),
 ) -> tuple[Recommendation, ScalerState]:
     """Recommend replicas.
 
-    Up at once; down only to the most that was wanted within `downscale_delay`. A pod that fell silent counts
-    as its last load, and after a stable window as targetLoad; while more than half are silent the number is
-    held. A new leader lowers nothing before it has watched for one stable window. The limits hold at once.
+    Up at once, but step by step while processors are short (`slow_start`); down only to the most that was
+    wanted within `downscale_delay`. A pod that fell silent counts as its last load, and after a stable window
+    as targetLoad; while more than half are silent the number is held. A new leader lowers nothing before it
+    has watched for one stable window. The limits hold at once.
 
     Args:
         target: the limits.
@@ -112,6 +122,7 @@ def recommend(
         pods: what is known of the pods (`LoadWindow.view`).
         state: what the last call returned.
         now: the time in seconds.
+        holds: routers that held its requests lately (`LoadWindow.holds`).
 
     Returns:
         The recommendation, and the state for the next call. Where `replicas` differs from `current`, write it
@@ -121,7 +132,7 @@ def recommend(
     if first is None:
         first, recent = now, ((now, target.clamp(current)),)
     serving = [pod for pod in pods if not pod.left and pod.was_ready]
-    silent = [pod for pod in serving if _silent(pod, now)]
+    silent = [pod for pod in serving if is_silent(pod.samples, now)]
     known = {"target_load": target.target_load, "silent_pods": len(silent)}
     known["ready_pods"] = len(serving) - len(silent)
 
@@ -170,6 +181,15 @@ def recommend(
         lowering=now - first >= target.stable_window,
         panic=panic,
     )
+    wait = slow_start.processor_wait(pods, holds, now)
+    if wait is not None:
+        known["processor_wait_percent"] = round(100 * wait)
+    ready = sum(pod.ready and not pod.left for pod in pods)
+    for_now = slow_start.step_up(replicas, current=current, ready=ready, least=target.min_replicas, wait=wait)
+    if for_now < replicas:
+        limit += f"; {for_now} for now, at most twice the {ready} that are ready: "
+        limit += f"they wait for processors {known['processor_wait_percent']}% of the time"
+        replicas, verdict = for_now, "ShortOfProcessors"
     items = math.ceil(load - 1e-9)
     message = f"load {items} / targetLoad {target.target_load} = {by_load}"
     if refused:
@@ -230,10 +250,6 @@ def _refused(pods: Sequence[PodLoad], *, since: float) -> int:
     """Items that pods refused for a full queue since then, and since the youngest of them came to help."""
     since = max([since, *(pod.samples[0].at for pod in pods if pod.samples)])
     return sum(sample.refused for pod in pods for sample in pod.samples if sample.at > since)
-
-
-def _silent(pod: PodLoad, now: float) -> bool:
-    return not pod.samples or now - pod.samples[-1].at > silent_after(pod.samples[-1].every)
 
 
 def _average_load(pods: Sequence[PodLoad], target: Target, *, window: float, now: float) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock_operator.api.backendstatus import LoadStatus
-from penstock_wire.control.report import SidecarReport
+from penstock_wire.control.report import RouterReport, SidecarReport
 from penstock_wire.errors import Reason
 
 SILENT_S = 10.0
@@ -33,12 +33,13 @@ class Sample:
 
     Args:
         at: when it came, in seconds.
-        load: items queued and ongoing.
+        load: items queued and ongoing; of a router, requests that it holds.
         arrived: items that arrived since the previous report.
         refused: items that were refused for a full queue since the previous report.
         batches: batches sent since the previous report.
         batch_items: items in those.
         every: seconds until the next report, as the operator asked.
+        processor_wait: share of the time for which it waited for a processor; None where it is unknown.
     """
 
     at: float
@@ -48,6 +49,17 @@ class Sample:
     refused: int = 0
     batches: int = 0
     batch_items: int = 0
+    processor_wait: float | None = None
+
+
+def is_silent(samples: Sequence[Sample], now: float) -> bool:
+    """Whether its sender has not reported for too long, or never.
+
+    Args:
+        samples: of one pod, oldest first.
+        now: the time in seconds.
+    """
+    return not samples or now - samples[-1].at > silent_after(samples[-1].every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +79,36 @@ class PodLoad:
     was_ready: bool
     left: bool = False
     samples: tuple[Sample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterHolds:
+    """How many requests of the backend one router held lately.
+
+    Args:
+        name: of its pod.
+        left: whether it is gone.
+        samples: its samples, oldest first.
+    """
+
+    name: str
+    left: bool = False
+    samples: tuple[Sample, ...] = ()
+
+    def held(self, now: float) -> int:
+        """Requests that it holds now, 0 where it is gone or silent.
+
+        Args:
+            now: the time in seconds.
+        """
+        return 0 if self.left or is_silent(self.samples, now) else self.samples[-1].load
+
+
+@dataclass(slots=True, kw_only=True)
+class _Router:
+    uid: str
+    gone: bool = False
+    samples: deque[Sample] = field(default_factory=deque)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +142,7 @@ class LoadWindow:
     def __init__(self, keep: float = _RATES_S) -> None:
         self._keep = max(keep, _RATES_S)
         self._pods: dict[str, _Pod] = {}
+        self._routers: dict[str, _Router] = {}
 
     @property
     def keep(self) -> float:
@@ -138,14 +181,50 @@ class LoadWindow:
                 refused=_no_room(report) - (_no_room(before) if before else 0),
                 batches=report.totals.batches - (before.totals.batches if before else 0),
                 batch_items=report.totals.batch_items - (before.totals.batch_items if before else 0),
+                processor_wait=report.processor_wait,
             )
         )
-        self._trim(pod, at, least=1)
+        self._trim(pod.samples, at, least=1)
         pod.report, pod.at = report, at
         pod.was_ready = pod.was_ready or report.state == "ready"
 
+    def record_held(self, report: RouterReport, held: int, at: float, *, every: float = 1.0) -> None:
+        """Take how many requests of the backend a router holds.
+
+        Args:
+            report: the router's.
+            held: requests that wait in it for this backend.
+            at: when the report came, in seconds.
+            every: seconds until the router's next report, as the operator asks.
+        """
+        router = self._routers.get(report.pod)
+        if router is None or router.uid != report.uid:
+            if not held:
+                self._routers.pop(report.pod, None)
+                return
+            router = self._routers[report.pod] = _Router(uid=report.uid)
+        router.samples.append(Sample(at=at, every=every, load=held, processor_wait=report.processor_wait))
+        self._trim(router.samples, at, least=1)
+        if len(router.samples) == 1 and not held:
+            del self._routers[report.pod]
+
+    def holds(self, now: float) -> tuple[RouterHolds, ...]:
+        """What routers held for the backend lately; forgets what is older than `keep`.
+
+        Args:
+            now: the time in seconds.
+        """
+        for name, router in list(self._routers.items()):
+            self._trim(router.samples, now, least=0)
+            if not router.samples:
+                del self._routers[name]
+        return tuple(
+            RouterHolds(name=name, left=router.gone, samples=tuple(router.samples))
+            for name, router in sorted(self._routers.items())
+        )
+
     def leave(self, pod: str, uid: str, now: float) -> None:
-        """A pod is gone; its load counts as long as its samples lie in the window.
+        """A pod, or a router, is gone; its load counts as long as its samples lie in the window.
 
         Args:
             pod: its name.
@@ -155,6 +234,9 @@ class LoadWindow:
         known = self._pods.get(pod)
         if known is not None and known.report.uid == uid:
             known.gone = True
+        router = self._routers.get(pod)
+        if router is not None and router.uid == uid:
+            router.gone = True
         self._drop_gone(now)
 
     def view(self, pods: Mapping[str, bool], now: float) -> tuple[PodLoad, ...]:
@@ -229,16 +311,16 @@ class LoadWindow:
     def _prune(self, pods: Mapping[str, bool], now: float) -> None:
         """Forget old samples; of a pod that is there the last one stays, as the load it fell silent with."""
         for name, pod in list(self._pods.items()):
-            self._trim(pod, now, least=1 if name in pods else 0)
+            self._trim(pod.samples, now, least=1 if name in pods else 0)
             if not pod.samples:
                 del self._pods[name]
 
-    def _trim(self, pod: _Pod, now: float, *, least: int) -> None:
-        while len(pod.samples) > least and now - pod.samples[0].at > self._keep:
+    def _trim(self, samples: deque[Sample], now: float, *, least: int) -> None:
+        while len(samples) > least and now - samples[0].at > self._keep:
             # The sample that was in force when the window began is needed too.
-            if len(pod.samples) > 1 and now - pod.samples[1].at < self._keep:
+            if len(samples) > 1 and now - samples[1].at < self._keep:
                 break
-            pod.samples.popleft()
+            samples.popleft()
 
     def _drop_gone(self, now: float) -> None:
         for name, pod in list(self._pods.items()):

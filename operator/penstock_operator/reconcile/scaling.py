@@ -96,6 +96,7 @@ class Scaler:
             pods=window.view(pods, now),
             state=self._states.get(key, ScalerState()),
             now=now,
+            holds=window.holds(now),
         )
         self._states[key] = state
         scaled = ctx.memory.scaled.setdefault(key, Scaled())

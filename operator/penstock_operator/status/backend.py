@@ -339,6 +339,9 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     elif recommended is not None and recommended.verdict == "Limited":
         text = f"the load asks for more than maxReplicas {spec.max_replicas}"
         active = condition("ScalingActive", "True", "Limited", text)
+    elif recommended is not None and recommended.verdict == "ShortOfProcessors":
+        text = "the load asks for more; as many start at a time as are ready, which wait for processors"
+        active = condition("ScalingActive", "True", "ShortOfProcessors", text)
     else:
         active = condition("ScalingActive", "True", "FollowingLoad")
     if recommended is None:

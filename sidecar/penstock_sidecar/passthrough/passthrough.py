@@ -25,7 +25,6 @@ from penstock_sidecar.model.answers import failure, from_model, model_reason
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
 from penstock_sidecar.passthrough.tunnel import TunnelIdle, join
 from penstock_sidecar.queue.batch_key import lone_fields
-from penstock_sidecar.request_ids import RequestIds
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
@@ -41,6 +40,7 @@ from penstock_wire.http import (
 )
 from penstock_wire.http.answer_stream import AnswerStream
 from penstock_wire.process import log
+from penstock_wire.request_ids import RequestIds
 from penstock_wire.timers import TIMER_SLACK, EarliestTimer
 
 NONE = "none"

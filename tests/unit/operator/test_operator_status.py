@@ -422,6 +422,12 @@ def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int
         ({}, {"recommendation": recommendation("Limited")}, ("True", "Limited"), ("True", "ReportsReceived")),
         (
             {},
+            {"recommendation": recommendation("ShortOfProcessors")},
+            ("True", "ShortOfProcessors"),
+            ("True", "ReportsReceived"),
+        ),
+        (
+            {},
             {"recommendation": recommendation("TooManyUnknown", available=False)},
             ("True", "FollowingLoad"),
             ("False", "TooManyUnknown"),

@@ -179,3 +179,30 @@ async def test_a_change_that_was_refused_is_not_told(monkeypatch: pytest.MonkeyP
         await second(harness, 40)
     assert replicas(harness) == 4
     assert told(harness) == []
+
+
+async def test_pods_start_step_by_step_while_processors_are_short() -> None:
+    """Five are wanted: two, four, five, each when the last one's pods are ready; the condition says so."""
+    harness = await reporting()
+    steps = [1]
+    for _ in range(40):
+        for number in range(steps[-1]):
+            load = 50 // steps[-1]
+            harness.report("m", f"m-backend-{number}", version=1, load=load, processor_wait=0.3)
+        await harness.turn(1)
+        if replicas(harness) != steps[-1]:
+            steps.append(replicas(harness))
+            assert (scaling_active(harness) == "ShortOfProcessors") == (steps[-1] < 5)
+            await harness.turn(5)
+            assert replicas(harness) == steps[-1]  # its pods still start
+            harness.pods_ready("m-backend", steps[-1])
+    assert steps == [1, 2, 4, 5]
+    assert scaling_active(harness) == "FollowingLoad"
+    reasons = [entry["reason"] for entry in harness.cluster.find(BACKEND, "n", "m")["status"]["scaling"]]
+    assert "4 for now, at most twice the 2 that are ready: they wait for processors 30%" in reasons[1]
+
+
+def scaling_active(harness: Harness) -> str:
+    """The reason of the condition."""
+    found = harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
+    return next(str(entry["reason"]) for entry in found if entry["type"] == "ScalingActive")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock_router.load_balancing import WeightedSelector, better_of_two
+from penstock_router.load_balancing import WeightedSelector, two_of
 
 WEIGHTS = st.lists(st.integers(0, 1_000_000), min_size=1, max_size=8).filter(any)
 
@@ -18,6 +19,12 @@ def draw(weights: dict[str, int], seed: int = 0) -> WeightedSelector:
     made = WeightedSelector(random.Random(seed))
     made.set_weights(weights)
     return made
+
+
+def better_of_two(names: list[str], load: Callable[[str], float], source: random.Random) -> str:
+    """As `Pods.pick` does among several."""
+    one, other = two_of(len(names), source)
+    return names[one] if load(names[one]) <= load(names[other]) else names[other]
 
 
 def named(weights: list[int]) -> dict[str, int]:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+
+import pytest
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.pods import AVOID_FIRST_SECONDS, AVOID_MOST_SECONDS, SILENT_FAILURES, Pod, Pods
+from penstock_router.pods import (
+    AVOID_FIRST_SECONDS,
+    AVOID_MOST_SECONDS,
+    SILENT_FAILURES,
+    SLOW_START_SECONDS,
+    Pod,
+    Pods,
+)
 
 
 class HandClock:
@@ -112,3 +122,46 @@ def test_the_only_pod_is_asked_however_it_failed() -> None:
     one.silent(clock())
     one.begins()
     assert picked(pods) == {one}
+
+
+def shares(pods: Pods, clock: HandClock, held: int = 1000) -> Counter[Pod]:
+    """How many of so many requests, all of which stay, each pod gets."""
+    taken: Counter[Pod] = Counter()
+    for _ in range(held):
+        pod = pods.pick("b")
+        assert pod is not None
+        pod.begins()
+        taken[pod] += 1
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("age", "share"),
+    [(0.0, 0.1), (0.5, 0.1), (5.0, 0.5), (SLOW_START_SECONDS, 1.0), (99.0, 1.0)],
+)
+def test_a_new_pods_share_grows_with_its_age(age: float, share: float) -> None:
+    """Beside one that has been there; each gets what its share is of both."""
+    clock = HandClock()
+    pods = Pods(clock=clock, random_source=random.Random(1), changed=lambda: None)
+    old, new = Address(host="10.0.0.1", port=8012), Address(host="10.0.0.2", port=8012)
+    pods.set_slices({"b": (old,)})
+    clock.advance(60)
+    pods.set_slices({"b": (old, new)})
+    clock.advance(age)
+    taken = shares(pods, clock)
+    _, added = pods.ready("b")
+    assert taken[added] / 1000 == pytest.approx(share / (1 + share), abs=0.01)
+
+
+def test_pods_that_are_equally_new_share_and_who_comes_back_is_not_new() -> None:
+    """A router's first pods are all new to it; one whose readiness flaps keeps its share."""
+    clock = HandClock()
+    pods, one, other = two(clock)
+    assert shares(pods, clock, 100) == {one: 50, other: 50}
+    clock.advance(60)
+    pods.set_slices({"b": (one.address,)})
+    pods.set_slices({"b": (one.address, other.address)})
+    back = next(pod for pod in pods.ready("b") if pod.address == other.address)
+    for _ in range(50):
+        one.ends()
+    assert shares(pods, clock, 100) == {one: 50, back: 50}

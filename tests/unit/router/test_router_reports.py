@@ -45,7 +45,7 @@ async def test_a_report_has_what_the_operator_needs(upstream: Any, router: Any, 
     await process.start(
         endpoint("e", backend("b", server.target), port=port),
         endpoint("bad", backend("b", server.target), port=taken),
-        endpoint("cold", backend("none")),
+        endpoint("cold", backend("away", f"127.0.0.1:{free_port()}")),
         version=7,
     )
     for _ in range(3):
@@ -58,6 +58,7 @@ async def test_a_report_has_what_the_operator_needs(upstream: Any, router: Any, 
         return (
             last.get("state") == "ready"
             and ends["cold"]["held"] == 1
+            and last["processorWait"] is not None
             and ends["e"]["backends"].get("b", {}).get("requests") == 3
         )
 
@@ -69,8 +70,10 @@ async def test_a_report_has_what_the_operator_needs(upstream: Any, router: Any, 
         "error": "",
         "held": 0,
         "oldestHeldMs": 0,
-        "backends": {"b": {"requests": 3, "codes": {"200": 3}, "retries": 0}},
+        "backends": {"b": {"requests": 3, "codes": {"200": 3}, "retries": 0, "held": 0}},
     }
+    assert last["endpoints"]["cold"]["backends"]["away"]["held"] == 1
+    assert 0 <= last["processorWait"] <= 1
     assert last["endpoints"]["bad"]["listening"] is False
     assert last["endpoints"]["bad"]["error"].startswith(f"port {taken} cannot be bound")
     assert last["endpoints"]["cold"]["listening"] is True

@@ -109,6 +109,8 @@ async def test_load_totals_and_drain_are_told(operator: Operator, pair: Pair):
     done = await operator.told(lambda each: each.totals.answered == 5 and bool(each.totals.refused))
     assert (done.totals.arrived, done.totals.batch_items, done.totals.refused) == (5, 5, {"bad_shape": 1})
     assert 3 <= done.totals.batches <= 5
+    waits = await operator.told(lambda each: each.processor_wait is not None)
+    assert 0 <= (waits.processor_wait or 0) <= 1
     assert (await pair.admin_get("/drain")).status == 200
     await operator.told(lambda each: each.state == "draining")
 

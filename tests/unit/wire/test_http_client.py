@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -20,6 +21,8 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.body import read_whole
+from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.still_time import StillTime
 from tests.support.stream_peer import Scripted, Wire, scripted
@@ -40,7 +43,12 @@ class Peer(Scripted):
         self.requests: list[bytes] = []
         self.hanging = asyncio.Event()
 
+    async def more(self, data: bytes) -> None:
+        """Send more on the connection that was made last."""
+        await self.wire.send(data)
+
     async def play(self, wire: Wire) -> None:
+        self.wire = wire
         while True:
             head = await wire.head()
             length = next(
@@ -269,21 +277,31 @@ class Told:
         return answer
 
 
+@pytest.mark.parametrize("opens", [False, True], ids=["begin", "begin_open"])
 class TestWithoutATask:
-    """`begin`: on a connection that is there, or not at all."""
+    """`begin` and, for short answers, `begin_open`: on a connection that is there, or not at all."""
 
     REQUEST = Request(method="POST", target="/p", headers=(), body=b"body")
 
+    @pytest.fixture(autouse=True)
+    def _opens(self, *, opens: bool) -> None:
+        self.opens = opens
+
+    def begin(self, upstream: H1Upstream, peer: Peer, seconds: float, told: Any) -> Any:
+        if self.opens:
+            return upstream.begin_open("127.0.0.1", peer.port, self.REQUEST, seconds, 1000, told)
+        return upstream.begin("127.0.0.1", peer.port, self.REQUEST, seconds, told)
+
     async def test_only_where_a_connection_is_idle(self, upstream: H1Upstream, peer: Peer):
         told = Told()
-        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, told) is None
+        assert self.begin(upstream, peer, 30, told) is None
         assert (peer.requests, told.answers) == ([], [])
 
     async def test_the_answer_is_called_back(self, upstream: H1Upstream, peer: Peer):
         peer.answers = [OK, OK]
         await send(upstream, peer)
         told = Told()
-        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, told) is not None
+        assert self.begin(upstream, peer, 30, told) is not None
         assert told.answers == []
         answer = await told.answer()
         assert isinstance(answer, Response)
@@ -299,9 +317,9 @@ class TestWithoutATask:
         begun: list[object] = []
 
         def again(answer: Response | UpstreamError) -> None:
-            begun.append(upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, last))
+            begun.append(self.begin(upstream, peer, 30, last))
 
-        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, again)
+        self.begin(upstream, peer, 30, again)
         assert isinstance(await last.answer(), Response)
         assert None not in begun
         assert (peer.connections, len(peer.requests)) == (1, 3)
@@ -322,20 +340,11 @@ class TestWithoutATask:
         await send(upstream, peer)
         told = Told()
         seconds = 0.05 if expected is UpstreamTimeout else 30
-        assert upstream.begin("127.0.0.1", peer.port, self.REQUEST, seconds, told) is not None
+        assert self.begin(upstream, peer, seconds, told) is not None
         assert type(await told.answer()) is expected
         assert (await send(upstream, peer)).body == b"ok"
         assert peer.connections == 2
         assert len(told.answers) == 1
-
-    async def test_a_body_that_ends_with_the_connection(self, upstream: H1Upstream, peer: Peer):
-        peer.answers = [OK, b"HTTP/1.1 200 OK\r\n\r\nall of it" + Peer.CLOSE]
-        await send(upstream, peer)
-        told = Told()
-        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, told)
-        answer = await told.answer()
-        assert isinstance(answer, Response)
-        assert answer.body == b"all of it"
 
     async def test_what_is_given_up_is_told_and_its_connection_not_used_again(
         self, upstream: H1Upstream, peer: Peer
@@ -343,7 +352,7 @@ class TestWithoutATask:
         peer.answers = [OK, None, OK]
         await send(upstream, peer)
         told = Told()
-        give_up = upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, told)
+        give_up = self.begin(upstream, peer, 30, told)
         assert give_up is not None
         await peer.hanging.wait()
         give_up()
@@ -359,20 +368,114 @@ class TestWithoutATask:
         peer.answers = [OK, OK, OK]
         await send(upstream, peer)
         first, second = Told(), Told()
-        give_up = upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, first)
+        give_up = self.begin(upstream, peer, 30, first)
         await first.answer()
-        upstream.begin("127.0.0.1", peer.port, self.REQUEST, 30, second)
+        self.begin(upstream, peer, 30, second)
         assert give_up is not None
         give_up()
         assert isinstance(await second.answer(), Response)
 
-    async def test_what_cannot_be_sent_costs_no_connection(self, upstream: H1Upstream, peer: Peer):
-        peer.answers = [OK, OK]
+
+class TestLongAnswersWithoutATask:
+    """`begin_open` of what is to be read as it comes."""
+
+    def begin(self, upstream: H1Upstream, peer: Peer, told: Any, method: str = "GET") -> Any:
+        request = Request(method=method, target="/p", headers=(), body=b"")
+        return upstream.begin_open("127.0.0.1", peer.port, request, 30, 4, told)
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            b"HTTP/1.1 200 OK\r\n\r\nall of it" + Peer.CLOSE,
+            b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nall of it",
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\nall of it\r\n0\r\n\r\n",
+        ],
+        ids=["to the end", "length", "chunked"],
+    )
+    async def test_what_came_whole_is_given_whole_else_its_beginning(
+        self, upstream: H1Upstream, peer: Peer, answer: bytes
+    ) -> None:
+        peer.answers = [OK, answer]
         await send(upstream, peer)
-        bad = Request(method="POST", target="/a b", headers=(), body=b"")
-        with pytest.raises(UpstreamError):
-            upstream.begin("127.0.0.1", peer.port, bad, 30, Told())
-        with pytest.raises(UpstreamError):
-            await upstream.send("127.0.0.1", peer.port, bad, timeout=30)
+        told = Told()
+        self.begin(upstream, peer, told)
+        found = await told.answer()
+        assert not isinstance(found, UpstreamError)
+        body = found.body if isinstance(found, Response) else await read_whole(found.stream, 100)
+        assert (found.status, body) == (200, b"all of it")
+
+    async def test_the_beginning_is_given_before_the_end_has_come_and_the_connection_is_used_again(
+        self, upstream: H1Upstream, peer: Peer
+    ) -> None:
+        """What the connection carries behind it is the next answer."""
+        peer.answers = [OK, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nall"]
         await send(upstream, peer)
-        assert peer.connections == 1
+        told = Told()
+        give_up = self.begin(upstream, peer, told)
+        found = await told.answer()
+        assert isinstance(found, Answer)
+        assert (found.length, found.whole(), await found.stream.read()) == (9, None, b"all")
+        give_up()  # its answer has begun: it is given up by `abort`
+        await peer.more(b" of it")
+        assert (await found.stream.read(), await found.stream.read()) == (b" of it", b"")
+        peer.answers = [OK]
+        assert (await send(upstream, peer)).body == b"ok"
+        assert (peer.connections, len(told.answers)) == (1, 1)
+
+    async def test_who_reads_no_further_ends_the_connection(self, upstream: H1Upstream, peer: Peer) -> None:
+        peer.answers = [OK, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nall", OK]
+        await send(upstream, peer)
+        told = Told()
+        self.begin(upstream, peer, told)
+        found = await told.answer()
+        assert isinstance(found, Answer)
+        found.abort()
+        assert (await send(upstream, peer)).body == b"ok"
+        assert peer.connections == 2
+
+
+async def test_begin_takes_a_body_that_ends_with_the_connection(upstream: H1Upstream, peer: Peer):
+    peer.answers = [OK, b"HTTP/1.1 200 OK\r\n\r\nall of it" + Peer.CLOSE]
+    await send(upstream, peer)
+    told = Told()
+    upstream.begin("127.0.0.1", peer.port, TestWithoutATask.REQUEST, 30, told)
+    answer = await told.answer()
+    assert isinstance(answer, Response)
+    assert answer.body == b"all of it"
+
+
+async def test_what_cannot_be_sent_costs_no_connection(upstream: H1Upstream, peer: Peer):
+    peer.answers = [OK, OK]
+    await send(upstream, peer)
+    bad = Request(method="POST", target="/a b", headers=(), body=b"")
+    with pytest.raises(UpstreamError):
+        upstream.begin("127.0.0.1", peer.port, bad, 30, Told())
+    with pytest.raises(UpstreamError):
+        await upstream.send("127.0.0.1", peer.port, bad, timeout=30)
+    await send(upstream, peer)
+    assert peer.connections == 1
+
+
+SHARED = ((b"x-a", b"1"), (b"host", b"h"))
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("target", ["/p", "/q"])
+@pytest.mark.parametrize("own", [b"1", b"2"])
+async def test_requests_that_share_fields_differ_in_all_else(
+    upstream: H1Upstream, peer: Peer, method: str, target: str, own: bytes
+) -> None:
+    """The very same `headers`, whatever was sent with them before."""
+    peer.answers = [OK]
+    request = Request(method, target, SHARED, b"", own=((b"x-id", own),))
+    await upstream.send("127.0.0.1", peer.port, request, timeout=30)
+    sent = b"%b %b HTTP/1.1\r\nx-a: 1\r\nhost: h\r\nx-id: %b\r\ncontent-length: 0\r\n\r\n"
+    assert peer.requests == [sent % (method.encode(), target.encode(), own)]
+
+
+@pytest.mark.parametrize("value", [b"1\r\nx-b: 2", b"1\n", b"1\r", b"\0"])
+async def test_an_own_field_is_one_line(upstream: H1Upstream, peer: Peer, value: bytes) -> None:
+    request = Request("GET", "/", SHARED, b"", own=((b"x-id", value), (b"x-more", b"1")))
+    with pytest.raises(UpstreamError, match="fields of one line each"):
+        await upstream.send("127.0.0.1", peer.port, request, timeout=30)
+    assert peer.requests == []

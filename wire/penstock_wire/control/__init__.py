@@ -2,6 +2,7 @@
 
 Read in this order: `documents` (what all documents share), `settings` (for a sidecar), `router_settings`
 (for a router), `handwritten` (settings files that a person wrote), `report` (what goes up),
-`settings_source` (where settings come from), `reporter` (sends reports) and `ca_trust` (which certificate
+`processor_wait` (what a report says of its node), `settings_source` (where settings come from), `reporter`
+(sends reports) and `ca_trust` (which certificate
 of the operator a reporter accepts).
 """

@@ -14,6 +14,7 @@ State = Literal["starting", "loading", "ready", "draining"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 """A number that every reader of JSON has, and that sums and divides without overflow."""
 
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Measure = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Name = Annotated[str, msgspec.Meta(max_length=253)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -94,6 +95,8 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         fit: service curves by key class (the path).
         slots: batches that may be with the model at once now.
         reconfigure: how the latest `userConfig` was taken, None where there was none.
+        processor_wait: share of the time since the last report in which the thread that serves waited for a
+            processor (`processor_wait`); None where it is unknown.
     """
 
     v: int = documents.VERSION
@@ -109,6 +112,7 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     fit: Annotated[dict[str, Fit], msgspec.Meta(max_length=MAX_CLASSES)] = {}
     slots: Count = 1
     reconfigure: Reconfigure | None = None
+    processor_wait: Share | None = None
 
 
 class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -118,11 +122,13 @@ class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         requests: requests whose last try went to this backend.
         codes: of those, by status of the answer.
         retries: tries on another pod.
+        held: of its requests, those that wait in the router now.
     """
 
     requests: Count = 0
     codes: Annotated[dict[Code, Count], msgspec.Meta(max_length=1000)] = {}
     retries: Count = 0
+    held: Count = 0
 
 
 class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -144,7 +150,11 @@ class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One report of a router; the first five members as in `SidecarReport`."""
+    """One report of a router; its other members as in `SidecarReport`.
+
+    Args:
+        endpoints: by name.
+    """
 
     v: int = documents.VERSION
     pod: Name
@@ -153,6 +163,7 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     state: State
     settings_version: Count = 0
     endpoints: Annotated[dict[Name, EndpointReport], msgspec.Meta(max_length=20_000)] = {}
+    processor_wait: Share | None = None
 
 
 class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):

@@ -222,6 +222,8 @@ class UpstreamAnswer(Protocol):
 
 Done = Callable[[Response | UpstreamError], None]
 """Gets the whole answer, or why there is none."""
+Opened = Callable[[Response | UpstreamAnswer | UpstreamError], None]
+"""Gets the whole answer, its beginning where it is to be read as it comes, or why there is none."""
 GiveUp = Callable[[], None]
 """Ends an exchange whose answer is not wanted any more; no-op where it has ended."""
 
@@ -245,6 +247,29 @@ class Upstream(Protocol):
 
         Raises:
             UpstreamError: the request cannot be sent as it is.
+        """
+        ...
+
+    def begin_open(
+        self, host: str, port: int, request: Request, timeout: float, whole_bytes: int, opened: Opened
+    ) -> GiveUp | None:
+        """As `begin`, but a long answer is read as it comes.
+
+        Args:
+            host: see `begin`, as the following two.
+            port: see `begin`.
+            request: see `begin`.
+            timeout: seconds for a short answer; for a long one until its head, and then for each piece of it
+                that is waited for.
+            whole_bytes: an answer is long where its head says more bytes than these, or does not say how
+                many, unless all of it came with its head.
+            opened: called once, never before this returns; a long answer is given when its head is there.
+
+        Returns:
+            See `begin`; a long answer is given up by its own `abort`.
+
+        Raises:
+            UpstreamError: see `begin`.
         """
         ...
 

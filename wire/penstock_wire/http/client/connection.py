@@ -29,6 +29,7 @@ from penstock_wire.http import (
     BodyReader,
     ConnectionLost,
     Done,
+    Opened,
     PeerSilent,
     Request,
     RequestUnread,
@@ -50,6 +51,9 @@ JOIN_BYTES = 64 * 1024
 """Smaller request bodies are sent in one write with their head."""
 
 _IDLE, _HEAD, _BODY, _TUNNEL = range(4)
+_COMMON = b"HTTP/1.1 2"
+_NAME_NO_FIELD = frozenset({b"close", b"keep-alive", b"Keep-Alive", b"upgrade", b"Upgrade"})
+"""Values of `Connection` that name none of an answer's end-to-end fields."""
 
 
 class Pool(Protocol):
@@ -90,7 +94,9 @@ class Connection(Carrier):
         self._parser: Any = None
         self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
         self._done: Done | None = None  # gets the answer, where no task waits for it
-        self._answer: Response | None = None  # what it will get
+        self._answer: Response | Answer | None = None  # what it will get
+        self._opened: Opened | None = None  # likewise, where a long one is read as it comes
+        self._whole_bytes = 0  # how many are not long
         self._streamed = False
         self._body: Body | None = None  # of a streamed answer, or of a tunnel
         self._upgrade = b""
@@ -103,7 +109,9 @@ class Connection(Carrier):
         self._pump: asyncio.Task[None] | None = None  # sends the request's stream
         self._asking = False  # somebody waits for the next piece of the answer
         self._fields: list[tuple[bytes, bytes]] = []
+        self._framing: list[tuple[bytes, bytes]] = []  # those that concern this connection
         self._in_head = True
+        self._is_common = False  # its first bytes say HTTP/1.1
         self._pieces: list[bytes] = []
         self._body_bytes = 0
         self._bytes_since_progress = 0  # received since the last final head or piece of a body
@@ -122,6 +130,13 @@ class Connection(Carrier):
         """Send a request; `done` is called once, with its whole answer or its failure, never from here."""
         self._begin(request, timeout, streamed=False)
         self._done = done
+
+    def begin_open(self, request: Request, timeout: float, whole_bytes: int, opened: Opened) -> None:
+        """As `begin`, but what is longer than `whole_bytes` is given when its head is there."""
+        self._begin(request, timeout, streamed=False)
+        self._idle_timeout = timeout
+        self._whole_bytes = whole_bytes
+        self._opened = opened
 
     def send(self, request: Request, timeout: float) -> asyncio.Future[Response]:
         """Send a request; the future gets its whole answer or its failure."""
@@ -215,12 +230,12 @@ class Connection(Carrier):
         if self._waiter is waiter:
             self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
 
-    def give_up(self, done: Done) -> None:
+    def give_up(self, done: Done | Opened) -> None:
         """The answer to `begin` is not wanted any more; its callback gets a failure.
 
         No-op where that is over.
         """
-        if self._done is done:
+        if self._done is done or self._opened is done:
             self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
 
     def drop_body(self, body: Body) -> None:
@@ -247,13 +262,14 @@ class Connection(Carrier):
         body, self._body = self._body, None
         if body is not None:
             body.fail(error)
-        done, self._done = self._done, None
+        done: Done | Opened | None = self._done or self._opened
+        self._done = self._opened = None
         if done is not None:
             # NB: not at once: a sender is not called back in the middle of its sending, nor is the parser.
             failure = error if isinstance(error, UpstreamError) else UpstreamError(f"{self.where}: {error}")
-            self._loop.call_soon(done, self._answer or failure)
+            self._loop.call_soon(done, self._answer if isinstance(self._answer, Response) else failure)
             self._answer = None
-        self._fields, self._pieces = [], []
+        self._fields, self._framing, self._pieces = [], [], []
         self.transport.abort()
 
     # -- time -----------------------------------------------------------------------------------------------
@@ -378,6 +394,8 @@ class Connection(Carrier):
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
+        if not self._bytes_since_progress and self._state == _HEAD:
+            self._is_common = data.startswith(_COMMON)
         self._bytes_since_progress += len(data)
         try:
             self._parser.feed_data(data)
@@ -398,11 +416,15 @@ class Connection(Carrier):
             if blank_lines_follow(data, self._length or 0):
                 self.reusable = False
             self._release()
-        elif self._bytes_since_progress > MAX_HEAD_BYTES:
+            return
+        if self._bytes_since_progress > MAX_HEAD_BYTES:
             self.fail(AnswerUnreadable(f"{self.where} sent a head of more than {MAX_HEAD_BYTES} bytes"))
-        elif self._state == _BODY and self._length is not None:
-            self._past_parser = self._length - self._body_bytes
-            self._parser = None  # it stands in the middle of this body
+        elif self._state == _BODY:
+            if self._length is not None:
+                self._past_parser = self._length - self._body_bytes
+                self._parser = None  # it stands in the middle of this body
+            if self._answer is not None:
+                self._hand_over()
 
     # -- the parser's callbacks -----------------------------------------------------------------------------
 
@@ -410,14 +432,19 @@ class Connection(Carrier):
         """See httptools."""
         if self._over:
             self.reusable = False  # more than was asked for
-        self._fields = []
+        self._fields, self._framing = [], []
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools."""
         if self._in_head:  # trailers are read and dropped
+            name = name.lower()
             # NB: the parser has skipped what is before a value, not what is behind it.
-            self._fields.append((name.lower(), value.strip(b" \t")))
+            field = (name, value.strip(b" \t"))
+            if name in PER_CONNECTION:
+                self._framing.append(field)
+            else:
+                self._fields.append(field)
 
     def on_headers_complete(self) -> None:
         """See httptools."""
@@ -429,14 +456,17 @@ class Connection(Carrier):
         if not 100 <= status <= 599:
             raise AnswerUnreadable(f"{self.where}: expected a status from 100 to 599, found {status}")
         if status < 200:
-            if status == 101 and not (parser.should_upgrade() and self._asked_for(self._fields)):
+            if status == 101 and not (parser.should_upgrade() and self._asked_for(self._framing)):
                 raise AnswerUnreadable(f"{self.where} switched protocols, which was not asked for")
             if status > 101 and self._interim is not None:
                 self._interim(status, self._end_to_end())
             return
-        version = parser.get_http_version()
-        if version not in ("1.1", "1.0"):
-            raise AnswerUnreadable(f"{self.where}: expected HTTP/1.1, found {version}")
+        old = False
+        if not self._is_common:
+            version = parser.get_http_version()
+            old = version == "1.0"
+            if not old and version != "1.1":
+                raise AnswerUnreadable(f"{self.where}: expected HTTP/1.1, found {version}")
         self._state = _BODY
         self._status = status
         self._bytes_since_progress = 0
@@ -445,12 +475,12 @@ class Connection(Carrier):
             self._stop_sending()
         length: int | None = None
         chunked = False
-        for name, value in self._fields:
+        for name, value in self._framing:
             if name == b"content-length":
                 length = int(value)
             elif name == b"transfer-encoding":
                 # NB: once, and not in HTTP/1.0, which has none: another reader would see another body.
-                if chunked or version == "1.0" or value.lower() != b"chunked":
+                if chunked or old or value.lower() != b"chunked":
                     raise AnswerUnreadable(f"{self.where}: expected transfer-encoding chunked, found another")
                 chunked = True
         if not parser.should_keep_alive():
@@ -464,7 +494,13 @@ class Connection(Carrier):
         bodiless = self._head_only or status in NO_BODY_STATUS
         self._length = None if bodiless else length
         self._to_the_end = not (bodiless or chunked or length is not None)
-        if self._streamed:
+        if self._opened is not None:
+            if length is None or length > self._whole_bytes:
+                self._streamed = True
+                self._deadline = math.inf
+                self._body = Body(self)
+                self._answer = Answer(status, self._end_to_end(), length, self._body)
+        elif self._streamed:
             self._deadline = math.inf
             self._body = Body(self)
             waiter, self._waiter = self._waiter, None
@@ -509,7 +545,9 @@ class Connection(Carrier):
         body, self._body = self._body, None
         if body is not None:
             body.finish()
-        elif self._done is not None:
+            if self._answer is not None:  # all of it came with its head
+                self._answer = Response(self._answer.status, self._answer.headers, body.whole() or b"")
+        elif self._done is not None or self._opened is not None:
             self._answer = self._whole()
         else:
             waiter, self._waiter = self._waiter, None
@@ -528,9 +566,14 @@ class Connection(Carrier):
 
     def _hand_over(self) -> None:
         """Call back with a complete answer. The connection is in the pool by then: the next may use it."""
-        done, self._done = self._done, None
         answer, self._answer = self._answer, None
-        if done is not None and answer is not None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            if answer is not None:
+                opened(answer)
+            return
+        done, self._done = self._done, None
+        if done is not None and isinstance(answer, Response):
             done(answer)
 
     def _release(self) -> None:
@@ -539,13 +582,13 @@ class Connection(Carrier):
         self._kept = True
         self._interim = None
         self._state = _IDLE
-        self._fields, self._pieces = [], []  # an idle connection keeps no answer
+        self._fields, self._framing, self._pieces = [], [], []  # an idle connection keeps no answer
         if self.reusable:
             self.resume_reading()
             self._pool.put(self)
         else:
             self.transport.abort()
-        if self._done is not None:
+        if self._answer is not None:
             self._hand_over()
 
     def _switch(self, rest: bytes) -> None:
@@ -557,7 +600,7 @@ class Connection(Carrier):
         body = self._body = Body(self)
         if rest:
             body.feed(rest)
-        upgrade = next((value for name, value in self._fields if name == b"upgrade"), self._upgrade)
+        upgrade = next((value for name, value in self._framing if name == b"upgrade"), self._upgrade)
         headers = (*self._end_to_end(), (b"connection", b"upgrade"), (b"upgrade", upgrade))
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
@@ -566,7 +609,7 @@ class Connection(Carrier):
             waiter.set_result(answer)
 
     def _end_to_end(self) -> Headers:
-        fields = tuple(self._fields)
-        if any(name == b"connection" for name, _ in fields):
-            return end_to_end(fields)
-        return tuple([field for field in fields if field[0] not in PER_CONNECTION])
+        for name, value in self._framing:
+            if name == b"connection" and value not in _NAME_NO_FIELD:
+                return end_to_end((*self._framing, *self._fields))
+        return tuple(self._fields)

@@ -10,6 +10,32 @@ _END_OF_FIELDS = b"\r\n\r\n"
 _MAY_LACK_BODY = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 
 
+_MAX_KNOWN = 1024
+
+
+class _Beginning:
+    """The lines of a request that others have in common with it.
+
+    Args:
+        request: the first of them.
+        where: the host and port that it names where it has no `host`.
+        lines: them, without the empty line at the end.
+    """
+
+    __slots__ = ("headers", "lines", "method", "target", "where")
+
+    def __init__(self, request: Request, where: str, lines: bytes) -> None:
+        self.method = request.method
+        self.target = request.target
+        self.headers = request.headers
+        self.where = where
+        self.lines = lines
+
+
+_known: dict[int, _Beginning] = {}
+"""By the address of the fields that requests share (which are kept, so that it stays theirs)."""
+
+
 def encode_head(request: Request, where: str) -> bytes:
     """The request line and the fields, with the framing of the body and a host.
 
@@ -20,6 +46,43 @@ def encode_head(request: Request, where: str) -> bytes:
     Raises:
         UpstreamError: a field would be two, or the request line would be none.
     """
+    if not request.own:
+        lines = [_beginning(request, where)]
+    else:
+        known = _known.get(id(request.headers))
+        if (
+            known is None
+            or known.headers is not request.headers
+            or known.target != request.target
+            or known.where != where
+            or known.method != request.method
+        ):
+            known = _Beginning(request, where, _beginning(request, where))
+            if len(_known) >= _MAX_KNOWN:
+                _known.clear()
+            _known[id(request.headers)] = known
+        own = b"".join([b"%b: %b\r\n" % field for field in request.own])
+        if not own.count(b"\r") == own.count(b"\n") == len(request.own) or b"\0" in own:
+            raise _unlike_a_line(where)
+        lines = [known.lines, own]
+    if request.stream is not None:
+        if request.length is None:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        else:
+            lines.append(b"content-length: %d\r\n" % request.length)
+    elif request.body or (request.method not in _MAY_LACK_BODY and not request.upgrade):
+        lines.append(b"content-length: %d\r\n" % len(request.body))
+    if request.upgrade:
+        line = b"connection: upgrade\r\nupgrade: %b\r\n" % request.upgrade
+        if line.count(b"\r") != 2 or line.count(b"\n") != 2 or b"\0" in line:
+            raise _unlike_a_line(where)
+        lines.append(line)
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def _beginning(request: Request, where: str) -> bytes:
+    """The request line and the fields, a host among them."""
     lines = [f"{request.method} {request.target} HTTP/1.1\r\n".encode("latin-1", "replace")]
     if lines[0].count(b" ") != 2:
         raise UpstreamError(f"the request for {where} cannot be sent: a space in its method or target")
@@ -31,20 +94,14 @@ def encode_head(request: Request, where: str) -> bytes:
                 hosted = True
     if not hosted:
         lines.append(f"host: {where}\r\n".encode("latin-1"))
-    if request.stream is not None:
-        if request.length is None:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        else:
-            lines.append(b"content-length: %d\r\n" % request.length)
-    elif request.body or (request.method not in _MAY_LACK_BODY and not request.upgrade):
-        lines.append(b"content-length: %d\r\n" % len(request.body))
-    if request.upgrade:
-        lines.append(b"connection: upgrade\r\nupgrade: %b\r\n" % request.upgrade)
     head = b"".join(lines)
-    wanted = len(lines) + (1 if request.upgrade else 0)
-    if not head.count(b"\r") == head.count(b"\n") == wanted or b"\0" in head:
-        raise UpstreamError(f"the request for {where} cannot be sent: expected fields of one line each")
-    return head + b"\r\n"
+    if not head.count(b"\r") == head.count(b"\n") == len(lines) or b"\0" in head:
+        raise _unlike_a_line(where)
+    return head
+
+
+def _unlike_a_line(where: str) -> UpstreamError:
+    return UpstreamError(f"the request for {where} cannot be sent: expected fields of one line each")
 
 
 def blank_lines_follow(data: bytes, length: int) -> bool:

@@ -24,6 +24,7 @@ from penstock_wire.http import (
     ConnectTimeout,
     Done,
     GiveUp,
+    Opened,
     PeerSilent,
     Request,
     Response,
@@ -110,6 +111,20 @@ class H1Upstream:
             self.put(connection)
             raise
         return functools.partial(connection.give_up, done)
+
+    def begin_open(
+        self, host: str, port: int, request: Request, timeout: float, whole_bytes: int, opened: Opened
+    ) -> GiveUp | None:
+        """See `Upstream.begin_open`."""
+        connection = None if request.fresh else self._take((host, port))
+        if connection is None:
+            return None
+        try:
+            connection.begin_open(request, timeout, whole_bytes, opened)
+        except UpstreamError:
+            self.put(connection)
+            raise
+        return functools.partial(connection.give_up, opened)
 
     async def open(
         self,

@@ -1,0 +1,232 @@
+"""A request on its way, and what a try to get it answered has come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock_router.header_policy import AnswerFields
+from penstock_router.pods import Pod, Pods
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import REQUEST_ID, TIMEOUT_MS, Headers
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ConnectFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    Exchange,
+    PeerSilent,
+    Request,
+    RequestUnread,
+    Response,
+    UpstreamError,
+    UpstreamTimeout,
+)
+
+if TYPE_CHECKING:
+    from penstock_router.endpoints import EndpointState
+
+TELLING_SECONDS = 0.2
+"""A connect attempt cut short in less by the request's own deadline is not held against the pod."""
+UNREAD_SECONDS = 1.0
+"""A pod that ends a kept connection just when a request is sent on it says so within less. A reset that comes
+later may be another's, who has the pod's address by now."""
+CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
+"""Why a further try was made, beside the sidecars' own words."""
+
+
+class Unexecuted:
+    """A try that was surely not executed.
+
+    Args:
+        reason: why, one word.
+        answer: the sidecar's refusal; None where no connection could be made.
+        detail: for people.
+    """
+
+    __slots__ = ("answer", "detail", "reason")
+
+    def __init__(self, reason: str, answer: Response | None = None, detail: str = "") -> None:
+        self.reason = reason
+        self.answer = answer
+        self.detail = detail
+
+    @property
+    def is_connecting(self) -> bool:
+        """No connection could be made."""
+        return self.reason == CONNECT_FAILED
+
+    @property
+    def is_load(self) -> bool:
+        """The pod is well and refused for its load: the same pod again would make no sense."""
+        return self.answer is not None and self.reason != Reason.DRAINING.value
+
+    @property
+    def is_for_room(self) -> bool:
+        """The pod's queue is full: it, or another, may have room in a moment."""
+        return self.answer is not None and self.reason == Reason.QUEUE_FULL.value
+
+
+class ProxiedRequest:
+    """One client's request on its way.
+
+    Args:
+        exchange: where its answer goes.
+        state: its endpoint.
+        request: as it came, its target without the route.
+        shared: the fields for a sidecar that other requests may have as well.
+        identity: its `x-request-id`.
+        sequence: its number by arrival among all requests.
+        arrived: when it came, in seconds of the router's clock.
+        client_ms: the client's own time for it, in milliseconds; -1 for one that cannot be read, None for
+            none.
+        route: what was taken from its target, as the client wrote it; empty for nothing.
+    """
+
+    __slots__ = (
+        "arrived",
+        "backend",
+        "client_deadline",
+        "deadline",
+        "drawn",
+        "exchange",
+        "give_up",
+        "identity",
+        "left",
+        "pod",
+        "request",
+        "route",
+        "sent",
+        "sequence",
+        "shared",
+        "state",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        state: EndpointState,
+        request: Request,
+        shared: Headers,
+        identity: bytes,
+        sequence: int,
+        arrived: float,
+        client_ms: int | None,
+        route: bytes,
+    ) -> None:
+        self.exchange: Exchange | None = exchange  # None once it is answered, or its client gone
+        self.state = state
+        self.request = request
+        self.shared = shared
+        self.identity = identity
+        self.sequence = sequence
+        self.arrived = arrived
+        self.client_deadline = None if client_ms is None else arrived + client_ms / 1000
+        self.route = route
+        self.deadline: float | None = None
+        """When its time is over; set when it leaves the hold."""
+        self.drawn: str | None = None
+        """The backend that was drawn for it; None before."""
+        self.backend = ""
+        """Who got its last try; empty before any."""
+        self.pod: Pod | None = None
+        self.sent = 0.0
+        """When its last try began, in seconds of the router's clock."""
+        self.left = 0.0
+        """Seconds that it had then."""
+        self.give_up: Callable[[], object] | None = None
+        """Ends what is under way for it."""
+
+    def upstream_request(self, now: float) -> Request:
+        """The request for a pod; its time begins with the first one.
+
+        Args:
+            now: seconds of the router's clock.
+
+        Raises:
+            PenstockError: `deadline`: its time is over.
+        """
+        deadline = self.deadline
+        if deadline is None:
+            deadline = now + self.state.settings.timeout_ms / 1000
+            if self.client_deadline is not None and self.client_deadline < deadline:
+                deadline = self.client_deadline
+            self.deadline = deadline
+        self.sent = now
+        self.left = left = deadline - now
+        if left <= 0:
+            raise PenstockError(Reason.DEADLINE, "the request's time was over before a pod could be asked")
+        request = self.request
+        return Request(
+            request.method,
+            request.target,
+            self.shared,
+            request.body,
+            interim=self.interim,
+            own=((REQUEST_ID, self.identity), (TIMEOUT_MS, b"%d" % max(1, int(left * 1000)))),
+        )
+
+    def interim(self, status: int, headers: Headers) -> None:
+        """Pass an interim answer of a pod on."""
+        if self.exchange is not None:
+            self.exchange.interim(status, AnswerFields(headers).outward)
+
+
+def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, now: float) -> Unexecuted:
+    """What a try without an answer comes to.
+
+    Args:
+        proxied: the request.
+        pod: who was asked.
+        error: why there is no answer.
+        pods: where it is noted.
+        now: seconds of the router's clock.
+
+    Returns:
+        That it was surely not executed.
+
+    Raises:
+        PenstockError: it may have been executed, or can be sent to no pod.
+    """
+    left = proxied.left
+    if isinstance(error, ConnectFailed):
+        if isinstance(error, ConnectTimeout) and now - proxied.sent < TELLING_SECONDS:
+            raise PenstockError(Reason.DEADLINE, str(error)) from error
+        pods.failed(pod, str(error))
+        return Unexecuted(CONNECT_FAILED, None, str(error))
+    if isinstance(error, UpstreamTimeout):
+        raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
+    if isinstance(error, ConnectionLost):
+        if isinstance(error, RequestUnread) and now - proxied.sent < UNREAD_SECONDS:
+            return Unexecuted(CONNECTION_CLOSED, None, str(error))
+        if isinstance(error, PeerSilent):
+            pod.silent(now)
+        unreadable = isinstance(error, AnswerUnreadable)
+        reason = Reason.BAD_ANSWER if unreadable else Reason.MODEL_UNREACHABLE
+        raise PenstockError(reason, str(error)) from error
+    raise PenstockError(Reason.BAD_REQUEST, str(error)) from error
+
+
+def answered(pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: float) -> Unexecuted | None:
+    """What a try with an answer comes to: None where that is the client's.
+
+    Args:
+        pod: who has answered.
+        fields: the answer's.
+        answer: the answer.
+        pods: where it is noted.
+        now: seconds of the router's clock.
+    """
+    pods.reached(pod)
+    if fields.queued >= 0:
+        pod.reports_queue(fields.queued, now)
+    if not fields.refuses:
+        return None
+    word = fields.reason or "other"
+    if word == Reason.DRAINING.value:
+        pods.refuses(pod)
+    elif word == Reason.QUEUE_FULL.value:
+        pods.full(pod)
+    if answer.stream is not None:  # no sidecar's: its refusals are short
+        answer = Response(answer.status, answer.headers)
+    return Unexecuted(word, answer)

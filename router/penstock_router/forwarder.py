@@ -1,0 +1,324 @@
+"""Requests in, answers out. Where a pod can be asked at once, without a task.
+
+The way of a request, each step in the turn of the loop in which its cause came:
+
+- **place**: its endpoint and what is decided once for all requests with its head (`endpoints.ArrivedHead`);
+- **pick**: a backend by weight, a pod by load;
+- **send**: on a connection that is there;
+- **answer**: what the pod said, with our own fields, and counted.
+
+What cannot go on at once has a task of its own from there on (`proxy`): a request that must be held, whose
+pod has no connection yet, whose try was surely not executed, or whose method is none that is passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock_router.attempts import ProxiedRequest, Unexecuted, answered, failed
+from penstock_router.header_policy import AnswerFields, own_lines, under_route
+from penstock_router.metrics import Metrics
+from penstock_router.pods import Pod, Pods
+from penstock_router.proxy import FirstTry, Proxy
+from penstock_router.response_body import WHOLE_BYTES
+from penstock_wire.access_log import AccessLog
+from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
+from penstock_wire.headers import Headers, get
+from penstock_wire.http import (
+    ConnectFailed,
+    Exchange,
+    Response,
+    Upstream,
+    UpstreamAnswer,
+    UpstreamError,
+)
+from penstock_wire.http.answer_stream import AnswerStream
+from penstock_wire.http.server.streams import close_in_background
+from penstock_wire.process import log
+from penstock_wire.request_ids import RequestIds
+
+if TYPE_CHECKING:
+    from penstock_router.endpoints import EndpointState
+
+MAX_KNOWN = 256
+CLIENT_GONE = 499
+"""The status under which a request whose client left is counted."""
+_CLOSED = "expected another path, found one that is a model's and its sidecar's own"
+
+
+class Forwarder:
+    """Answers the requests of endpoints.
+
+    Args:
+        pods: who there is.
+        upstream: sends to them.
+        metrics: counts.
+        clock: the event loop's time, seconds.
+        pod: name of this router's pod, for problem documents.
+        access: logs requests.
+    """
+
+    def __init__(
+        self,
+        *,
+        pods: Pods,
+        upstream: Upstream,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        pod: str = "",
+        access: AccessLog | None = None,
+    ) -> None:
+        self._access = AccessLog(0.0) if access is None else access
+        self._pods = pods
+        self._upstream = upstream
+        self._proxy = Proxy(pods=pods, upstream=upstream, metrics=metrics, clock=clock)
+        self._metrics = metrics
+        self._clock = clock
+        self._pod = pod
+        self._ids = RequestIds()
+        self._sequence = 0
+        self._fields = AnswerFields(())  # of the last answer
+        self._outwards: dict[Headers, Headers] = {}  # fields of answers: a front sends those it knows cheaper
+
+    def begin(self, state: EndpointState, exchange: Exchange, route: bytes = b"") -> None:
+        """Take a request of an endpoint.
+
+        Args:
+            state: the endpoint.
+            exchange: its request's target is what the model sees.
+            route: what was taken from the target, as the client wrote it.
+        """
+        request = exchange.request
+        head = state.head(request)
+        if head.closed:
+            self.refuse(exchange, PenstockError(Reason.FORBIDDEN, _CLOSED))
+            return
+        self._sequence += 1
+        proxied = ProxiedRequest(
+            exchange,
+            state,
+            request,
+            head.shared,
+            head.identity or self._ids.of(None),
+            self._sequence,
+            self._clock(),
+            head.client_ms,
+            route,
+        )
+        exchange.gone = functools.partial(self._leave, proxied)
+        if head.plain and not request.upgrade:
+            backend, at_once = state.enter()
+            proxied.drawn = backend
+            if at_once and backend is not None and self._send(proxied, backend):
+                return
+        self._in_task(proxied, None)
+
+    def refuse(self, exchange: Exchange, error: PenstockError) -> None:
+        """Answer a request that no endpoint has.
+
+        Args:
+            exchange: the request.
+            error: why.
+        """
+        request = exchange.request
+        head = get(request.headers, b"x-request-id")
+        identity = self._ids.of(head)
+        answer = error.response(request_id=identity.decode(), pod=self._pod)
+        self._metrics.series("", "").answered(answer.status, error.reason.value, 0.0)
+        if self._access.on:
+            self._access.write(
+                request,
+                answer,
+                request_id=identity.decode(),
+                status=answer.status,
+                reason=error.reason.value,
+                seconds=0.0,
+                received=len(request.body),
+            )
+        exchange.answer(self._outward(answer, identity, ""))
+
+    # -- at once --------------------------------------------------------------------------------------------
+
+    def _send(self, proxied: ProxiedRequest, backend: str) -> bool:
+        """Send a request to a pod that a connection is there to; False where there is none."""
+        pod = self._pods.pick(backend)
+        if pod is None:
+            return False
+        address = pod.address
+        try:
+            give_up = self._upstream.begin_open(
+                address.host,
+                address.port,
+                proxied.upstream_request(self._clock()),
+                proxied.left,
+                WHOLE_BYTES,
+                functools.partial(self._opened, proxied),
+            )
+        except PenstockError as error:
+            self._answer_error(proxied, error)
+            return True
+        except UpstreamError as unsendable:
+            self._answer_error(proxied, PenstockError(Reason.BAD_REQUEST, str(unsendable)))
+            return True
+        if give_up is None:
+            proxied.deadline = None
+            return False
+        proxied.backend = backend
+        proxied.pod = pod
+        proxied.give_up = give_up
+        pod.begins()
+        return True
+
+    def _opened(self, proxied: ProxiedRequest, answer: Response | UpstreamAnswer | UpstreamError) -> None:
+        """A pod has answered, or will not."""
+        pod = proxied.pod
+        assert pod is not None  # noqa: S101 - `begin_open` calls back later
+        try:
+            self._judge(proxied, pod, answer)
+        except PenstockError as error:
+            self._answer_error(proxied, error)
+        except Exception as unforeseen:  # whatever it was, the client gets an answer
+            self._broken(proxied, unforeseen)
+
+    def _judge(
+        self, proxied: ProxiedRequest, pod: Pod, answer: Response | UpstreamAnswer | UpstreamError
+    ) -> None:
+        refused: Unexecuted | None
+        if isinstance(answer, UpstreamError):
+            pod.ends()
+            if not isinstance(answer, ConnectFailed):
+                self._pods.freed(proxied.backend, pod)
+            if proxied.exchange is None:
+                return
+            refused = failed(proxied, pod, answer, self._pods, self._clock())
+        else:
+            fields = self._fields
+            if fields.headers is not answer.headers:
+                fields = self._fields = AnswerFields(answer.headers)
+                fields.outward = self._known(fields.outward)
+            whole = answer if isinstance(answer, Response) else self._stream(proxied, pod, answer, fields)
+            if isinstance(answer, Response):
+                pod.ends()
+            refused = answered(pod, fields, whole, self._pods, self._clock())
+            if refused is None:
+                if isinstance(answer, Response):
+                    self._pods.freed(proxied.backend, pod)
+                self._answer(proxied, whole, fields)
+                return
+        self._in_task(proxied, FirstTry(pod, refused))
+
+    def _known(self, headers: Headers) -> Headers:
+        """The same fields, the very same object for each answer that has them."""
+        known = self._outwards.get(headers)
+        if known is None:
+            if len(self._outwards) >= MAX_KNOWN:
+                self._outwards.clear()
+            known = self._outwards[headers] = headers
+        return known
+
+    def _stream(
+        self, proxied: ProxiedRequest, pod: Pod, answer: UpstreamAnswer, fields: AnswerFields
+    ) -> Response:
+        """A long answer."""
+        over = functools.partial(self._stream_over, "" if fields.refuses else proxied.backend, pod)
+        return Response(
+            answer.status, answer.headers, stream=AnswerStream(answer, over), length=answer.length
+        )
+
+    def _stream_over(self, backend: str, pod: Pod, error: Exception | None) -> None:
+        """The end of a long answer, of a backend's whose room it gives back; empty for a refusal."""
+        pod.ends()
+        if backend:
+            self._pods.freed(backend, pod)
+
+    # -- in a task ------------------------------------------------------------------------------------------
+
+    def _in_task(self, proxied: ProxiedRequest, first: FirstTry | None) -> None:
+        """Go on in a task."""
+        if proxied.exchange is None:
+            return
+        proxied.give_up = asyncio.ensure_future(self._run(proxied, first)).cancel
+
+    async def _run(self, proxied: ProxiedRequest, first: FirstTry | None) -> None:
+        try:
+            answer = await self._proxy.forward(proxied, first)
+        except PenstockError as error:
+            self._answer_error(proxied, error)
+        except asyncio.CancelledError as cancelled:
+            if proxied.exchange is None:
+                raise  # its client left
+            self._broken(proxied, cancelled)
+        except Exception as unforeseen:  # whatever it was, the client gets an answer
+            self._broken(proxied, unforeseen)
+        else:
+            self._answer(proxied, answer, AnswerFields(answer.headers))
+
+    # -- answers --------------------------------------------------------------------------------------------
+
+    def _answer_error(self, proxied: ProxiedRequest, error: PenstockError) -> None:
+        answer = error.response(request_id=proxied.identity.decode(), backend=proxied.backend, pod=self._pod)
+        self._answer(proxied, answer, AnswerFields(answer.headers))
+
+    def _broken(self, proxied: ProxiedRequest, error: BaseException) -> None:
+        log("request failed", level="error", error=repr(error), request_id=proxied.identity.decode())
+        self._answer_error(proxied, PenstockError(Reason.INTERNAL, "the router failed to handle the request"))
+
+    def _answer(self, proxied: ProxiedRequest, answer: Response, fields: AnswerFields) -> None:
+        """Send an answer, and count it."""
+        exchange = proxied.exchange
+        if exchange is None:  # its client left meanwhile
+            if answer.stream is not None:
+                close_in_background(answer.stream)
+            return
+        proxied.exchange = proxied.give_up = None
+        exchange.gone = None
+        reason = fields.reason or (MODEL_ANSWER if answer.status >= 400 else "")
+        out = self._outward(answer, proxied.identity, proxied.backend, fields)
+        state = proxied.state
+        if state.cors is not None:
+            out.headers = state.cors.marked(out.headers, proxied.request.headers)
+        if proxied.route:
+            host = get(proxied.request.headers, b"host") or b""
+            out.headers = under_route(out.headers, route=proxied.route, host=host)
+        self._count(proxied, out, answer.status, reason)
+        exchange.answer(out)
+
+    def _leave(self, proxied: ProxiedRequest) -> None:
+        """The client of a request has left."""
+        if proxied.exchange is None:
+            return
+        proxied.exchange = None
+        give_up, proxied.give_up = proxied.give_up, None
+        if give_up is not None:
+            give_up()
+        self._count(proxied, None, CLIENT_GONE, Reason.CLIENT_GONE.value)
+
+    def _count(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
+        state = proxied.state
+        seconds = self._clock() - proxied.arrived
+        state.series(proxied.backend).answered(status, reason, seconds)
+        if self._access.on:
+            self._access.write(
+                proxied.request,
+                answer,
+                request_id=proxied.identity.decode(),
+                status=status,
+                reason=reason,
+                seconds=seconds,
+                received=len(proxied.request.body),
+                endpoint=state.name,
+                backend=proxied.backend,
+            )
+
+    @staticmethod
+    def _outward(
+        answer: Response, identity: bytes, backend: str, fields: AnswerFields | None = None
+    ) -> Response:
+        """The answer for the client."""
+        headers = (fields or AnswerFields(answer.headers)).outward
+        out = Response(answer.status, headers, answer.body, answer.stream, answer.length)
+        out.lines = own_lines(identity, backend.encode())
+        return out
