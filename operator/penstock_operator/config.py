@@ -245,11 +245,12 @@ class Config(BaseModel):
         str,
         Field(
             pattern=r"^(https?://[^\s]+)?$",
-            description="Where sidecars send spans by OTLP over HTTP, http[s]://HOST:PORT; empty: nowhere.",
+            description="Where sidecars and routers send spans by OTLP over HTTP, http[s]://HOST:PORT; "
+            "empty: nowhere.",
         ),
     ] = ""
     tracing_environment: Annotated[
-        Variables, Field(description="Further variables of OpenTelemetry for sidecars, a JSON object.")
+        Variables, Field(description="Further variables of OpenTelemetry for both, a JSON object.")
     ] = "{}"
     access_log: Annotated[
         float, Field(ge=0, le=1, description="Share of the requests that routers and sidecars log.")

@@ -205,7 +205,7 @@ def test_alert_and_panels_of_endpoints_name_the_model_endpoint(
     """What a router shows of an endpoint that fails, once scraped: in the critical alert and each panel."""
     metrics = RouterMetrics(dict)
     for _ in range(6):
-        metrics.answered(endpoint="digits", backend="forest", code="503", reason="deadline", seconds=0.01)
+        metrics.series("digits", "forest").answered(503, "deadline", 0.01)
     (target,) = targets["penstock-router"]
     honor = monitors["penstock-router"]["spec"]["podMetricsEndpoints"][0]["honorLabels"]
     series = [

@@ -5,5 +5,6 @@ words), `http` (the two Protocols that every data plane stands on, with `http.se
 them), `control` (settings down, reports up), `json_slices` (JSON cut into bytes) and `instances_form` (a
 request that sidecar and SDK both read). Then what every process shares: `process` (the command line),
 `addresses`, `durations`, `timers`, `request_ids`, `access_log`, `closed_paths` (paths closed to requests from
-outside), `extras` (which extra a command needs), `build` and `_mypyc` (what is compiled).
+outside), `extras` (which extra a command needs), `tracing` (OpenTelemetry), `build` and `_mypyc` (what is
+compiled).
 """

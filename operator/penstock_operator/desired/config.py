@@ -48,7 +48,7 @@ class RenderConfig:
         egress: NetworkPolicyEgressRules of routers beside what Penstock itself needs, of which one leads to
             the API server; none: what they open is not limited.
         operator_namespace: where the operator's pods are; empty where it reports to something else.
-        tracing: environment of each sidecar for OpenTelemetry, by name; none: it traces nothing.
+        tracing: environment of each sidecar and router for OpenTelemetry, by name; none: they trace nothing.
         access_log: share of the requests that routers and sidecars log.
         image_pull_secrets: names of the Secrets, in the namespace of each pod, that images are pulled with.
         token_audience: audience of the projected tokens.

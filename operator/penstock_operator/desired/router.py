@@ -280,7 +280,7 @@ def _container(routers: _RouterSet, config: RenderConfig) -> Object:
         "name": names.ROUTER_CONTAINER,
         **pods.pulled(config.router_image, config.image_pull_policy),
         "args": [word for pair in words.items() for word in pair],
-        "env": pods.identity_env(),
+        "env": [*pods.identity_env(), *pods.tracing_env(config)],
         "ports": [
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
