@@ -213,7 +213,7 @@ async def test_what_is_begun_and_given_up_is_called_back_once(pair: Pair, how: s
     """With a failure, later; what is given up after its answer changes nothing."""
     held = Held(pair)
     got: list[Any] = []
-    more: list[Any] = [0] if how == "begin_open" else []
+    more: list[Any] = [30.0, 0] if how == "begin_open" else []
     begin = getattr(pair.upstream, how)
     give_up = begin(*pair.server.address, post(body=b"a"), 30.0, *more, got.append)
     await held.come(1)
