@@ -57,6 +57,7 @@ class Reports:
         self._sequences: dict[str, tuple[int, float]] = {}
         self._fresh_for: dict[str, float] = {}
         self._routers: dict[str, dict[str, tuple[float, RouterReport]]] = {}
+        self._newly_held: dict[str, set[str]] = {}
 
     def sidecar(self, namespace: str, backend: str, report: SidecarReport, *, every: float = 1.0) -> News:
         """Take a sidecar's report.
@@ -93,7 +94,7 @@ class Reports:
         known = self._routers.setdefault(namespace, {})
         before = known.get(report.pod)
         known[report.pod] = (self._clock.time(), report)
-        self._record_held(namespace, before[1] if before else None, report, every)
+        self._record_held(namespace, before, report, every)
         notable = (
             before is None
             or _router_face(before[1]) != _router_face(report)
@@ -102,14 +103,26 @@ class Reports:
         self._fresh_for[report.uid] = silent_after(every)
         return News(taken=True, notable=notable)
 
+    def take_newly_held(self, namespace: str) -> frozenset[str]:
+        """Backends for which a router has begun to hold requests since this was last asked.
+
+        Args:
+            namespace: where.
+        """
+        return frozenset(self._newly_held.pop(namespace, ()))
+
     def _record_held(
-        self, namespace: str, before: RouterReport | None, report: RouterReport, every: float
+        self, namespace: str, before: tuple[float, RouterReport] | None, report: RouterReport, every: float
     ) -> None:
         """Pass what a router holds on to the windows of those backends, also where it holds none any more."""
         now, held = self._clock.time(), held_by_backend(report)
-        for name in held | (held_by_backend(before) if before is not None else Counter()):
-            if self._exists(namespace, name):
-                self.window(namespace, name).record_held(report, held[name], now, every=every)
+        last = held_by_backend(before[1]) if before is not None else Counter[str]()
+        for name in held | last:
+            if not self._exists(namespace, name):
+                continue
+            self.window(namespace, name).record_held(report, held[name], now, every=every)
+            if held[name] and not last[name]:
+                self._newly_held.setdefault(namespace, set()).add(name)
 
     def window(self, namespace: str, backend: str) -> LoadWindow:
         """The load window of a backend, made when it is first asked for.

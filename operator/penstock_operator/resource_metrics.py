@@ -153,6 +153,7 @@ def _terms(scaled: Scaled | None) -> tuple[tuple[str, int], ...]:
         ("target_load", done.inputs.target_load),
         ("ready_pods", done.inputs.ready_pods),
         ("silent_pods", done.inputs.silent_pods),
+        ("held", done.inputs.held),
         *(
             (("processor_wait_percent", wait),)
             if (wait := done.inputs.processor_wait_percent) is not None

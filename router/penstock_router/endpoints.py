@@ -22,6 +22,7 @@ from penstock_wire.headers import IDLE_MS, REQUEST_ID, get, timeout_ms
 from penstock_wire.http import Request
 
 COLD_RETRY_AFTER_SECONDS = 5.0
+"""What a client is told to wait where nothing is known of how long it takes."""
 MAX_HEADS = 256
 """Heads of requests that an endpoint remembers."""
 _UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
@@ -88,7 +89,7 @@ class EndpointState:
         pods: all pods the router knows.
         clock: the event loop's time, seconds.
         random_source: for the choice of a backend.
-        on_held: is called when a request is held while none was.
+        on_held: is called when a request is held for a backend while none was.
         series: where what becomes of its requests is counted, by endpoint and backend.
     """
 
@@ -114,6 +115,8 @@ class EndpointState:
         self._selector = WeightedSelector(random_source)
         self._windows: dict[str, ReleaseWindow] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._held_since: dict[str, float] = {}  # when a request was held for it while none was
+        self._started_in: dict[str, float] = {}  # seconds from then until its pods let the first one go
         self._removed = False
         self._holds_ended: PenstockError | None = None
         self._take_times()
@@ -158,6 +161,10 @@ class EndpointState:
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
         self._heads.clear()
+        names = {backend.name for backend in settings.backends}
+        for of_backend in (self._held_since, self._started_in):
+            for name in of_backend.keys() - names:
+                del of_backend[name]
         self.settle()
 
     def remove(self) -> None:
@@ -254,8 +261,17 @@ class EndpointState:
             ):
                 return Permit(backend=backend)
         future: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
-        waiter = Waiter(future=future, backend=backend, size=size, since=arrived, sequence=sequence)
-        return await self._hold(waiter, deadline=deadline, again=again, for_room=for_room)
+        patience = arrived + self.settings.cold_start.timeout_ms / 1000
+        waiter = Waiter(
+            future=future,
+            backend=backend,
+            size=size,
+            since=arrived,
+            until=patience if deadline is None else min(patience, deadline),
+            sequence=sequence,
+        )
+        by_client = deadline is not None and deadline < patience
+        return await self._hold(waiter, by_client=by_client, again=again, for_room=for_room)
 
     def connected(self, permit: Permit) -> None:
         """The request with a permit has a connection: a probe has found out what it was to."""
@@ -327,7 +343,7 @@ class EndpointState:
         fits = self.held.bytes + size <= MAX_HELD_BYTES
         return fits and self.held.count < self.settings.cold_start.max_pending
 
-    async def _hold(self, waiter: Waiter, *, deadline: float | None, again: bool, for_room: bool) -> Permit:
+    async def _hold(self, waiter: Waiter, *, by_client: bool, again: bool, for_room: bool) -> Permit:
         if self._holds_ended is not None:
             raise self._holds_ended
         cold = self.settings.cold_start
@@ -336,14 +352,12 @@ class EndpointState:
                 Reason.COLD_START_FULL,
                 f"{self.held.count} requests of endpoint {self.name} wait for a pod already, "
                 f"of at most {cold.max_pending} and {MAX_HELD_BYTES} bytes",
-                retry_after=COLD_RETRY_AFTER_SECONDS,
+                status=cold.overflow_status,
+                retry_after=self._retry_after(waiter.backend),
             )
-        patience = waiter.since + cold.timeout_ms / 1000
-        until = patience if deadline is None else min(patience, deadline)
-        by_client = deadline is not None and deadline < patience
-        if (again or for_room) and until <= self._clock():
+        if (again or for_room) and waiter.until <= self._clock():
             raise self._too_long(waiter, by_client=by_client)
-        first = not self.held.count
+        first = not self.held.length(waiter.backend)
         if for_room and waiter.backend is not None:
             window = self._windows.get(waiter.backend)
             if window is None:
@@ -352,10 +366,12 @@ class EndpointState:
             window.full = True
         self._join(waiter)
         if first and not for_room:
+            if waiter.backend is not None:
+                self._held_since[waiter.backend] = self._clock()
             self._on_held()
         self._let_go(waiter.backend)
         # NB: no `asyncio.timeout`: mypyc leaves what it raises behind as the exception being handled.
-        timer = asyncio.get_running_loop().call_at(until, self._time_is_over, waiter, by_client)
+        timer = asyncio.get_running_loop().call_at(waiter.until, self._time_is_over, waiter, by_client)
         try:
             permit = await waiter.future
         except BaseException:  # a cancellation too
@@ -372,6 +388,12 @@ class EndpointState:
     def _time_is_over(self, waiter: Waiter, by_client: bool) -> None:  # noqa: FBT001 - the loop calls it
         if not waiter.future.done():
             waiter.future.set_exception(self._too_long(waiter, by_client=by_client))
+
+    def _retry_after(self, backend: str | None) -> float:
+        """Seconds until there should be room: what is left of a start that takes as long as the last."""
+        took, since = self._started_in.get(backend or ""), self._held_since.get(backend or "")
+        left = 0.0 if took is None or since is None else since + took - self._clock()
+        return left if left > 0 else COLD_RETRY_AFTER_SECONDS
 
     def _join(self, waiter: Waiter) -> None:
         self.held.join(waiter)
@@ -428,6 +450,9 @@ class EndpointState:
         # is asked again, ends by itself.
         again_at: float | None
         if reachable:
+            if not (window.opened or window.full) and backend in self._held_since:
+                self._started_in[backend] = now - self._held_since[backend]
+            window.opened = True
             while window.may_pass(now) and self._pass(backend, window):
                 pass
             again_at = window.paused_until

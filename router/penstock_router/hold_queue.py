@@ -1,6 +1,7 @@
 """Requests that wait for a pod: how many, for how long, and in what measure they are let go.
 
-Held requests of a backend leave in the order of their arrival, and newcomers queue up behind them. How many
+Held requests of a backend leave by their deadlines, the first one first, which is the order of their arrival
+where clients set none; newcomers queue up among them. How many
 of them may be out at once begins small for each pod that can be reached and grows by one with each answer (so
 it doubles with each round), as a TCP sender finds out what a path bears: the first pod of a backend is not
 buried under all that piled up. A pod that goes and comes again widens the window once; where new ones take
@@ -42,7 +43,7 @@ MAX_SEEN = 10_000
 class ReleaseWindow:
     """How many requests that were held may be with a backend's pods at once."""
 
-    __slots__ = ("_pods", "_seen", "epoch", "full", "limit", "out", "paused_until", "probe")
+    __slots__ = ("_pods", "_seen", "epoch", "full", "limit", "opened", "out", "paused_until", "probe")
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -52,6 +53,8 @@ class ReleaseWindow:
         self.paused_until = 0.0
         self.full = False
         """Whether pods have refused for a full queue since requests are held, so that these wait for room."""
+        self.opened = False
+        """Whether a pod could be reached since requests are held."""
         self.probe: Permit | None = None
         """The permit of the request that tries a backend of which no pod can be reached."""
         self._pods: list[Pod] = []
@@ -150,6 +153,7 @@ class Waiter:
         backend: whose pods it waits for; None while the endpoint has no backend at all.
         size: bytes of its body that are kept meanwhile.
         since: when it came, in seconds of the router's clock.
+        until: when its time in the hold is over, likewise.
         sequence: its number by arrival among all requests. NB: `since` does not show it, the clock of uvloop
             has whole milliseconds.
     """
@@ -158,22 +162,28 @@ class Waiter:
     backend: str | None
     size: int
     since: float
+    until: float
     sequence: int
+
+    @property
+    def turn(self) -> tuple[float, int]:
+        """By this they leave: the first deadline first, and by arrival."""
+        return self.until, self.sequence
 
 
 class _BackendQueue:
-    """Those that wait for one backend, by arrival; who leaves is passed over when it would be the head."""
+    """Those that wait for one backend, by turn; who leaves is passed over when it would be the head."""
 
     __slots__ = ("_entries", "_heap", "waiting")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Waiter]] = []
+        self._heap: list[tuple[tuple[float, int], int, Waiter]] = []
         self._entries = itertools.count()  # a request that comes back may find its former entry
         self.waiting: set[Waiter] = set()
 
     def add(self, waiter: Waiter) -> None:
         self.waiting.add(waiter)
-        heapq.heappush(self._heap, (waiter.sequence, next(self._entries), waiter))
+        heapq.heappush(self._heap, (waiter.turn, next(self._entries), waiter))
 
     def remove(self, waiter: Waiter) -> None:
         self.waiting.remove(waiter)
@@ -188,7 +198,7 @@ class _BackendQueue:
 
 
 class HoldQueue:
-    """The held requests of one endpoint, in the order of their arrival for each backend."""
+    """The held requests of one endpoint, for each backend by their turns."""
 
     def __init__(self) -> None:
         self._queues: dict[str | None, _BackendQueue] = {}
@@ -196,7 +206,7 @@ class HoldQueue:
         self.bytes = 0
 
     def join(self, waiter: Waiter) -> None:
-        """Put a request into its backend's queue, before all that came later."""
+        """Put a request into its backend's queue."""
         self._queues.setdefault(waiter.backend, _BackendQueue()).add(waiter)
         self.count += 1
         self.bytes += waiter.size
@@ -214,7 +224,7 @@ class HoldQueue:
         return True
 
     def head(self, backend: str | None) -> Waiter | None:
-        """Who has waited longest for a backend."""
+        """Whose turn is next of those that wait for a backend."""
         queue = self._queues.get(backend)
         return queue.head() if queue is not None else None
 
@@ -225,7 +235,7 @@ class HoldQueue:
     def waiters(self, backend: str | None) -> list[Waiter]:
         """Who waits for a backend, the first first."""
         queue = self._queues.get(backend)
-        return sorted(queue.waiting, key=lambda waiter: waiter.sequence) if queue is not None else []
+        return sorted(queue.waiting, key=lambda waiter: waiter.turn) if queue is not None else []
 
     def length(self, backend: str | None) -> int:
         """How many wait for a backend."""
@@ -234,4 +244,5 @@ class HoldQueue:
 
     def oldest(self) -> float | None:
         """When the one that has waited longest came."""
-        return min((queue.head().since for queue in self._queues.values()), default=None)
+        everybody = (waiter for queue in self._queues.values() for waiter in queue.waiting)
+        return min((waiter.since for waiter in everybody), default=None)

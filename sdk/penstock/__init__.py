@@ -15,14 +15,31 @@
 
 `python -m penstock.serve model:Digits --init-kwargs '{"path": "svc.joblib"}'` serves it.
 
-Read in this order: `errors`, `decorators` (`@batched`), `response` (`Response`), `signature` (what a method
-takes), `target` (from `module:Class` to what is served), `encoding` (JSON in and out), `request_ids`, `model`
-(runs the model on a request's items), `instances_response` and `item_answers` (answers as HTTP), `server`
-(the HTTP side), `serve` (the command).
+Read in this order: `errors`, `end` (`END`), `decorators` (`@batched`), `response` (`Response`), `validation`
+(by pydantic) and `signature` (what a method takes), `target` (from `module:Class` to what is served),
+`encoding` (JSON in and out), `request_ids`, `call_context` (`context()`), `threads` and `steps` (blocking
+code), `answer_list` (what a method returned), `item_pieces` (what a generator yields), `model` (runs the
+model on a request's items), `instances_response`, `item_answers` and `streamed_response` (answers as HTTP),
+`openapi` (what is served, as a document), `server` (the HTTP side), `serve` (the command). `in_process`
+(`@batch`) stands by itself, `testing` serves a class in a test.
 """
 
+from penstock.call_context import Context, context
 from penstock.decorators import batched
-from penstock.errors import LoadError
+from penstock.end import END
+from penstock.errors import AnswerError, DeadlineExceeded, LoadError, SlowReader
+from penstock.in_process.decorator import batch
 from penstock.response import Response
 
-__all__ = ["LoadError", "Response", "batched"]
+__all__ = [
+    "END",
+    "AnswerError",
+    "Context",
+    "DeadlineExceeded",
+    "LoadError",
+    "Response",
+    "SlowReader",
+    "batch",
+    "batched",
+    "context",
+]

@@ -132,9 +132,10 @@ def _words(answer: Any, *, several: bool) -> str:
 def _entry(index: int, answer: Any) -> dict[str, Any]:
     entry: dict[str, Any] = {"index": index}
     if isinstance(answer, ArgumentsError):
-        for name, names in (("missing", answer.missing), ("unknown", answer.unknown)):
+        fields = {"missing": answer.missing, "unknown": answer.unknown, "paths": answer.paths}
+        for name, names in fields.items():
             if names:
-                entry[name] = [one[:64] for one in names[:SHOWN]]
+                entry[name] = [one[: 256 if name == "paths" else 64] for one in names[:SHOWN]]
     elif isinstance(answer, Response):
         entry["status"] = answer.status
     return entry

@@ -60,17 +60,8 @@ def _one_by_one(values: Sequence[Any], own: dict[int, bytes]) -> bytes:
 
 def _own(index: int, answer: Any) -> bytes:
     """The answer to one item as JSON: what its request would get if it had a call of its own."""
-    is_json = True
-    try:
-        if isinstance(answer, Response):
-            answered = to_http(answer)
-            # NB: what the author has encoded need not be JSON, whatever its content type.
-            is_json = not isinstance(answer.body, bytes | bytearray | memoryview | str)
-        else:
-            answered = _problem(answer)
-    except AnswerError as error:
-        answered = _problem(error)
-    head = {"index": index, "status": answered.status, "headers": _fields(answered.headers)}
+    answered, is_json = _answered(answer)
+    head = {"index": index, "status": answered.status, "headers": fields_of(answered.headers)}
     text = msgspec.json.encode(head)
     if not answered.body:
         return text
@@ -80,13 +71,32 @@ def _own(index: int, answer: Any) -> bytes:
 
 
 def _problem(error: BaseException) -> http.Response:
+    if isinstance(error, PenstockError):
+        return error.response()
     if isinstance(error, AnswerError):
         log("the answer to an item cannot be used", level="error", error=str(error))
         return PenstockError(Reason.BAD_ANSWER, str(error)).response()
     return problem_of([(0, error)], several=False).response()
 
 
-def _fields(headers: Headers) -> dict[str, str | list[str]]:
+def answer_of(answer: Any) -> http.Response:
+    """The answer to one item that is an exception or a `Response`: what it would get in a call of its own."""
+    return _answered(answer)[0]
+
+
+def _answered(answer: Any) -> tuple[http.Response, bool]:
+    """That answer, and whether its body is known to be JSON."""
+    if not isinstance(answer, Response):
+        return _problem(answer), True
+    try:
+        # NB: what the author has encoded need not be JSON, whatever its content type.
+        return to_http(answer), not isinstance(answer.body, bytes | bytearray | memoryview | str)
+    except AnswerError as error:
+        return _problem(error), True
+
+
+def fields_of(headers: Headers) -> dict[str, str | list[str]]:
+    """Header fields as JSON has them: of several of one name a list."""
     fields: dict[str, list[str]] = {}
     for name, value in headers:
         fields.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))

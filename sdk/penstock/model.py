@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import dataclasses
 import inspect
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from types import MappingProxyType
 from typing import Any
 
 from penstock import request_ids
-from penstock.errors import AnswerError, ArgumentsError
+from penstock.answer_list import listed
+from penstock.errors import ArgumentsError
+from penstock.item_pieces import Events, batch_pieces, collected, single_pieces
+from penstock.signature import Shape
 from penstock.target import Served
 from penstock_wire.process import log
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,11 +45,19 @@ class Model:
         self._reconfigure = served.reconfigure
         self._executor = executor
 
-    async def run(self, items: Sequence[Any], *, by_item: bool = False) -> list[Any]:
+    @property
+    def shape(self) -> Shape:
+        """How the method takes items."""
+        return self._shape
+
+    async def run(
+        self, items: Sequence[Any], shared: Mapping[str, Any] = _NONE, *, by_item: bool = False
+    ) -> list[Any]:
         """Answer the items of one request.
 
         Args:
             items: their values.
+            shared: arguments for all of them (`Shape.bind_shared`).
             by_item: the items are answered one by one: the model runs those that fit its signature beside
                 some that do not.
 
@@ -59,26 +74,78 @@ class Model:
             return []
         arguments, misfits = self._bind(items)
         if not any(misfits):
-            return await self._answers(arguments)
+            return await self._answers(arguments, shared)
         if not by_item or not arguments:
             return list(misfits)
-        answers = iter(await self._answers(arguments))
+        answers = iter(await self._answers(arguments, shared))
         return [next(answers) if misfit is None else misfit for misfit in misfits]
 
-    async def _answers(self, arguments: list[dict[str, Any]]) -> list[Any]:
+    async def _answers(self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]) -> list[Any]:
         """The answers to items that fit the signature; arguments and errors as for `run`."""
+        if self._shape.generator:
+            async with contextlib.aclosing(self._pieces(arguments, shared)) as pieces:
+                return await collected(pieces, len(arguments))
         if not self._shape.batched:
             return await self._one_by_one(arguments)
-        # A method that takes no columns has one parameter: the list of items.
-        names = [parameter.name for parameter in self._shape.parameters]
-        result = await self._call({name: [one[name] for one in arguments] for name in names})
+        result = await self._call(self._columns(arguments, shared))
         if isinstance(result, Raised):
             raise result.error
         answers = _listed(result, len(arguments), self._shape.name)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                _log("the model returned an exception", answer)
+        _log_exceptions(answers)
         return answers
+
+    async def stream(
+        self, items: Sequence[Any], shared: Mapping[str, Any] = _NONE
+    ) -> AsyncGenerator[Events, None]:
+        """Answer the items of one request by streams; the method is a generator.
+
+        Args:
+            items: their values.
+            shared: as for `run`.
+
+        Returns:
+            What each stream gets, step by step; an item that does not fit the signature has an
+            ArgumentsError beside the first step of the others.
+
+        Raises:
+            AnswerError: a step is no list with an entry for each item that fits.
+            Exception: whatever a batched method raised.
+        """
+        arguments, misfits = self._bind(items)
+        fits = [index for index, misfit in enumerate(misfits) if misfit is None]
+        before: Events = [(index, misfit) for index, misfit in enumerate(misfits) if misfit is not None]
+        if fits:
+            async with contextlib.aclosing(self._pieces(arguments, shared)) as pieces:
+                async for events in pieces:
+                    yield before + [(fits[index], piece) for index, piece in events]
+                    before = []
+        if before:
+            yield before
+
+    async def _pieces(
+        self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]
+    ) -> AsyncGenerator[Events, None]:
+        """What each stream of items that fit the signature gets; arguments and errors as for `stream`."""
+        shape, executor = self._shape, self._executor
+        if shape.batched:
+            found = batch_pieces(
+                shape, self._method, self._columns(arguments, shared), len(arguments), executor
+            )
+        else:
+            found = single_pieces(shape, self._method, arguments, executor)
+        try:
+            async with contextlib.aclosing(found) as steps:
+                async for events in steps:
+                    _log_exceptions([piece for _, piece in events])
+                    yield events
+        except Exception as error:
+            _log("the model raised an exception", error)
+            raise
+
+    def _columns(self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
+        # A method that takes no columns has one parameter: the list of items.
+        names = [parameter.name for parameter in self._shape.parameters]
+        return {**{name: [one[name] for one in arguments] for name in names}, **shared}
 
     @property
     def takes_config(self) -> bool:
@@ -162,6 +229,12 @@ def _raised(error: Exception) -> Raised:
     return Raised(error)
 
 
+def _log_exceptions(answers: Sequence[Any]) -> None:
+    for answer in answers:
+        if isinstance(answer, Exception):
+            _log("the model returned an exception", answer)
+
+
 def _log(message: str, error: Exception) -> None:
     log(
         message,
@@ -174,9 +247,4 @@ def _log(message: str, error: Exception) -> None:
 
 def _listed(result: Any, count: int, name: str) -> list[Any]:
     tolist = getattr(result, "tolist", None)
-    answers = tolist() if callable(tolist) else result
-    if not isinstance(answers, Sequence) or isinstance(answers, str | bytes | bytearray | memoryview):
-        raise AnswerError(f"{name}: expected a list of {count} answers, found {type(result).__name__}")
-    if len(answers) != count:
-        raise AnswerError(f"{name}: expected {count} answers, found {len(answers)}")
-    return list(answers)
+    return listed(tolist() if callable(tolist) else result, count, name)

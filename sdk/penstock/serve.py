@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ with needs("penstock.serve", "sdk"):
     from penstock.model import Model
     from penstock.server import ModelServer
     from penstock.target import Served, Target, find
+    from penstock.threads import in_thread
     from penstock_wire import contract
     from penstock_wire.addresses import join
     from penstock_wire.errors import set_origin
@@ -38,6 +40,9 @@ THREADS = 64
 
 MAX_BODY_BYTES = (1024 + 64) * 1024 * 1024
 """The largest maxBatchBytes of a BatchPolicy, and room for what is around the items."""
+
+CLOSE_SECONDS = 3.0
+"""How long the hook `close` may take; behind `STOP_SECONDS` it is within a pod's usual 30 s."""
 
 STOP_SECONDS = 25.0
 """How long calls under way may go on after SIGTERM."""
@@ -92,7 +97,6 @@ def _object(text: str) -> dict[str, Any]:
 
 
 async def _serve(target: Target, options: argparse.Namespace, secret: str) -> int:
-    loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     patience = STOP_SECONDS
 
@@ -116,11 +120,12 @@ async def _serve(target: Target, options: argparse.Namespace, secret: str) -> in
         )
     executor = ThreadPoolExecutor(THREADS, thread_name_prefix="model")
     stop = asyncio.ensure_future(stopping.wait())
-    build = loop.run_in_executor(executor, _build, target)
+    build = asyncio.ensure_future(_load(target, executor))
     await asyncio.wait((build, stop), return_when=asyncio.FIRST_COMPLETED)
     code = 0
     if build.done() and isinstance(built := build.result(), Served):
-        server.serve(Model(built, executor))
+        methods = {name: Model(served, executor) for name, served in built.methods.items()}
+        server.serve(Model(built, executor), methods, default=built.default)
         print(f"ready data={join(*listener.address)}", flush=True)
         await stop
     elif build.done():
@@ -129,8 +134,44 @@ async def _serve(target: Target, options: argparse.Namespace, secret: str) -> in
         log("stopped while the model was loading")
     stop.cancel()
     await front.close(patience)
+    if build.done() and isinstance(built := build.result(), Served):
+        await _close(built, executor)
     await _end_threads(executor, code)
     return code
+
+
+async def _load(target: Target, executor: ThreadPoolExecutor) -> Served | Exception:
+    """Construct the target and call its hooks `load` and `warmup`."""
+    built = await asyncio.get_running_loop().run_in_executor(executor, _build, target)
+    if isinstance(built, Served):
+        for hook in ("load", "warmup"):
+            error = await _call_hook(built, hook, executor)
+            if error is not None:
+                return error
+    return built
+
+
+async def _call_hook(built: Served, hook: str, executor: ThreadPoolExecutor) -> Exception | None:
+    """Call a hook where there is one, in a thread where it blocks; returns what it raised."""
+    method = built.hooks.get(hook)
+    if method is None:
+        return None
+    try:
+        result = await in_thread(executor, method)
+        if inspect.isawaitable(result):
+            await result
+    except Exception as error:
+        return error
+    return None
+
+
+async def _close(built: Served, executor: ThreadPoolExecutor) -> None:
+    """Call the hook `close`, which has a bounded time."""
+    called = asyncio.ensure_future(_call_hook(built, "close", executor))
+    done, _ = await asyncio.wait((called,), timeout=CLOSE_SECONDS)
+    error = called.result() if done else f"it did not end within {CLOSE_SECONDS:g} s"
+    if error is not None:
+        log("close failed", level="error", error=str(error) if isinstance(error, str) else repr(error))
 
 
 def _build(target: Target) -> Served | Exception:

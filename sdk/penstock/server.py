@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import hmac
 import json
+from collections.abc import Mapping
+from typing import Any
 
-from penstock import request_ids
-from penstock.encoding import decode
+from penstock import call_context, openapi, request_ids
+from penstock.encoding import decode, encode
+from penstock.errors import ArgumentsError
 from penstock.instances_response import described, failed, respond
 from penstock.item_answers import respond_by_item
 from penstock.model import Model
+from penstock.streamed_response import respond_streamed
 from penstock_wire import http, instances_form
 from penstock_wire.contract import RECONFIGURE_PATH
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import CONFIG, ITEM_ANSWERS, REASON, RECONFIGURE, REQUEST_ID, Headers, get
+from penstock_wire.headers import (
+    CONFIG,
+    ITEM_ANSWERS,
+    ITEM_STREAMS,
+    METHOD,
+    REASON,
+    RECONFIGURE,
+    REQUEST_ID,
+    Headers,
+    get,
+)
+from penstock_wire.item_streams import stream_type
 from penstock_wire.process import log
 
 _BAD_ANSWER = Reason.BAD_ANSWER.value.encode()
@@ -34,15 +49,28 @@ class ModelServer:
         self._secret = reconfigure_secret.encode()
         self._config = b""
         self._model: Model | None = None
+        self._methods: dict[str, Model] = {}
+        self._default = True
 
-    def serve(self, model: Model) -> None:
-        """From now on the server is ready and this model answers."""
+    def serve(
+        self, model: Model, methods: Mapping[str, Model] | None = None, *, default: bool = True
+    ) -> None:
+        """From now on the server is ready and this model answers.
+
+        Args:
+            model: answers requests that name no method; it takes the userConfig.
+            methods: answer those that name one, by name; where there are none, names are not looked at.
+            default: False where each request has to name one.
+        """
+        self._methods = dict(methods or {})
+        self._default = default
         self._model = model
 
     async def handle(self, request: http.Request) -> http.Response:
         """Answer one request (a `penstock_wire.http.Handler`)."""
         field = get(request.headers, REQUEST_ID)
         ids = request_ids.begin(field)
+        call_context.begin(request.headers)
         # NB: a problem of a batch goes to several clients, and names none of the others' requests.
         request_id = ids[0] if len(ids) == 1 else ""
         try:
@@ -80,20 +108,45 @@ class ModelServer:
             )
         if request.path == RECONFIGURE_PATH:
             return await self._reconfigure(self._model, request)
+        model = self._method(self._model, request)
         items, parameters = instances_form.read_request(request.body)
-        if parameters:
-            names = ", ".join(name[:64] for name, _ in parameters[:10])
-            raise PenstockError(
-                Reason.BAD_SHAPE,
-                f'$: expected no member beside "instances", found {names}',
-                extra={"path": "$", "expected": '"instances" alone', "found": names},
+        shared = _shared(model, parameters)
+        media = stream_type(request.headers) if model.shape.generator else None
+        if media is not None:
+            together = get(request.headers, ITEM_STREAMS) == b"1"
+            pieces = model.stream(decode(items), shared)
+            return await respond_streamed(
+                pieces, media, count=len(items), together=together, request_id=request_id
             )
         by_item = get(request.headers, ITEM_ANSWERS) == b"1"
         try:
-            answers = await self._model.run(decode(items), by_item=by_item)
+            answers = await model.run(decode(items), shared, by_item=by_item)
         except Exception as error:
             return failed(error, count=len(items), request_id=request_id)
         return respond_by_item(answers) if by_item else respond(answers, request_id=request_id)
+
+    def _method(self, model: Model, request: http.Request) -> Model:
+        """The method that a request names, by its header or the end of its path; else the one for all."""
+        methods = self._methods
+        if not methods:
+            return model
+        field = get(request.headers, METHOD)
+        if field is None:
+            name = request.path.rpartition("/")[2].rpartition(":")[2]
+            found = methods.get(name)
+            if found is None and self._default:
+                return model
+        else:
+            name = field.decode("latin-1")
+            found = methods.get(name)
+        if found is None:
+            where = "x-penstock-method" if field is not None else "the end of the path"
+            raise PenstockError(
+                Reason.NO_ROUTE,
+                f"expected {where} to name a method ({', '.join(sorted(methods))}), found {name[:64]!r}",
+                extra={"methods": sorted(methods)},
+            )
+        return found
 
     async def _reconfigure(self, model: Model, request: http.Request) -> http.Response:
         if self._secret and not hmac.compare_digest(get(request.headers, RECONFIGURE) or b"", self._secret):
@@ -119,11 +172,22 @@ class ModelServer:
         log("reconfigured")
         return http.Response(status=204)
 
+    def _openapi(self, model: Model) -> http.Response:
+        """What is served, as a document."""
+        shapes = {name: each.shape for name, each in self._methods.items()} or {"predict": model.shape}
+        default = next((name for name, shape in shapes.items() if shape is model.shape), None)
+        title = call_context.context().backend or model.shape.name
+        body = encode(openapi.document(title, shapes, default if self._default else None))
+        return http.Response(status=200, headers=((b"content-type", b"application/json"),), body=body)
+
     def _health(self, request: http.Request) -> http.Response:
-        if request.path != self._ready_path:
+        if request.path == openapi.PATH != self._ready_path and self._model is not None:
+            return self._openapi(self._model)
+        if request.path not in (self._ready_path, openapi.PATH):
             raise PenstockError(
                 Reason.NO_ROUTE,
-                f"expected POST to any path or GET {self._ready_path}, found GET of another path",
+                f"expected POST to any path, GET {self._ready_path} or GET {openapi.PATH}, "
+                "found GET of another path",
             )
         if self._model is None:
             raise PenstockError(Reason.NOT_READY, "the model is loading")
@@ -131,3 +195,19 @@ class ModelServer:
         if self._model.takes_config:
             headers = (*headers, (CONFIG, self._config))
         return http.Response(status=200, headers=headers, body=b'{"state":"ready"}')
+
+
+def _shared(model: Model, parameters: instances_form.Parameters) -> dict[str, Any]:
+    """The arguments for all items of a request, from its members beside `instances`."""
+    values = decode([raw for _, raw in parameters])
+    try:
+        return model.shape.bind_shared(
+            {name: value for (name, _), value in zip(parameters, values, strict=True)}
+        )
+    except ArgumentsError as error:
+        names = list(error.missing or error.unknown)
+        raise PenstockError(
+            Reason.BAD_SHAPE,
+            str(error),
+            extra={"path": "$", "expected": "members that are parameters", "found": ", ".join(names)[:1000]},
+        ) from error

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.decorators import mark_of
 from penstock.errors import ArgumentsError, LoadError
+from penstock.validation import Validator, validators_of
 
 Parameter = inspect.Parameter
 
@@ -22,9 +23,13 @@ class Shape:
         batched: it takes a list of items and returns as many answers.
         columns: it takes one list for each parameter (then `batched` too).
         whole: an item is the one argument itself; else it is an object whose members are the arguments.
-        asynchronous: it is a coroutine function.
+        asynchronous: it is a coroutine function, or an asynchronous generator.
+        generator: it yields pieces of its answers.
         parameters: the parameters that arguments are bound to.
+        shared: those that get the members beside `instances`, once for all items: of a batched method the
+            keyword-only ones.
         open: it takes `**kwargs`: members that no parameter names.
+        validators: check and make the arguments of parameters that are annotated for that.
     """
 
     name: str
@@ -32,8 +37,41 @@ class Shape:
     columns: bool
     whole: bool
     asynchronous: bool
+    generator: bool
     parameters: tuple[Parameter, ...]
+    shared: tuple[Parameter, ...]
     open: bool
+    validators: Mapping[str, Validator] = dataclasses.field(default_factory=dict)
+
+    def bind_shared(self, members: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments for all items by name; those that are left out have the method's defaults.
+
+        Args:
+            members: those beside `instances`.
+
+        Raises:
+            ArgumentsError: names are missing or unknown, or a value cannot be read.
+        """
+        names = [parameter.name for parameter in self.shared]
+        unknown = [name for name in members if name not in names]
+        if unknown:
+            but = f" but {_names(names)}" if names else ""
+            raise ArgumentsError(
+                f'$: expected no member beside "instances"{but}, found {_names(unknown)}', unknown=unknown
+            )
+        missing = [
+            parameter.name
+            for parameter in self.shared
+            if parameter.default is Parameter.empty and parameter.name not in members
+        ]
+        if missing:
+            raise ArgumentsError(
+                f'$: expected beside "instances" a member {_names(missing)}, found none', missing=missing
+            )
+        for name, value in members.items():
+            if isinstance(value, ArgumentsError):
+                raise ArgumentsError(f"$.{name}: {value}")
+        return self._validated(dict(members), "$.{}")
 
     def bind(self, item: Any) -> dict[str, Any]:
         """The arguments of one item by name, defaults filled in.
@@ -42,10 +80,10 @@ class Shape:
             item: the item's value, an object unless `whole`.
 
         Raises:
-            ArgumentsError: it is no object, or names are missing or unknown.
+            ArgumentsError: it is no object, names are missing or unknown, or a value is of another type.
         """
         if self.whole:
-            return {self.parameters[0].name: item}
+            return self._validated({self.parameters[0].name: item}, "$")
         if not isinstance(item, dict):
             wanted = ", ".join(parameter.name for parameter in self.parameters)
             raise ArgumentsError(f"expected an object with the arguments {wanted}, found {_kind(item)}")
@@ -69,6 +107,15 @@ class Shape:
                 if names
             ]
             raise ArgumentsError("; ".join(words), missing=missing, unknown=unknown)
+        return self._validated(arguments, "$.{}", given=item)
+
+    def _validated(
+        self, arguments: dict[str, Any], path: str, given: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The arguments as their annotations have them; defaults, which are not among the given, stay."""
+        for name, validate in self.validators.items():
+            if name in arguments and (given is None or name in given):
+                arguments[name] = validate(arguments[name], path.format(name))
         return arguments
 
     def call(self, method: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -94,8 +141,6 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
         LoadError: a shape that cannot be served.
     """
     mark = mark_of(function)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise LoadError(f"{name}: expected a method that returns its answers, found a generator")
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
@@ -110,6 +155,10 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
             )
         parameters = parameters[1:]
     named = tuple(p for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD))
+    shared: tuple[Parameter, ...] = ()
+    if mark is not None:
+        shared = tuple(parameter for parameter in named if parameter.kind is Parameter.KEYWORD_ONLY)
+        named = named[: len(named) - len(shared)]
     columns = mark is not None and mark.columns
     open_ = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
@@ -123,15 +172,21 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
         )
     if not named and not open_:
         raise LoadError(f"{name}: expected at least one parameter, found none")
+    names = [parameter.name for parameter in (*named, *shared)]
+    listed = [parameter.name for parameter in named] if mark is not None else []
+    forms = (function, getattr(function, "__call__", None))  # noqa: B004 - an object with a method
     return Shape(
         name=name,
         batched=mark is not None,
         columns=columns,
         whole=not columns and len(named) == 1 and not open_,
-        asynchronous=inspect.iscoroutinefunction(function)
-        or inspect.iscoroutinefunction(getattr(function, "__call__", None)),  # noqa: B004 - asks if it is async
+        asynchronous=any(map(inspect.iscoroutinefunction, forms))
+        or any(map(inspect.isasyncgenfunction, forms)),
+        generator=any(map(inspect.isgeneratorfunction, forms)) or any(map(inspect.isasyncgenfunction, forms)),
         parameters=named,
+        shared=shared,
         open=open_,
+        validators=validators_of(function, names, listed=listed),
     )
 
 

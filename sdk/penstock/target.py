@@ -15,6 +15,8 @@ from penstock.signature import Shape, read
 DEFAULTS = ("__call__", "predict")
 RECONFIGURE = "reconfigure"
 """The method that takes a userConfig."""
+HOOKS = ("load", "warmup", "close")
+"""Methods without arguments: called in this order when the object is made (the first two) and at the end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +27,17 @@ class Served:
         shape: how it takes its items.
         method: the bound method or the function.
         reconfigure: takes a userConfig, None where the target has no such method.
+        methods: all that a request may name, this one among them.
+        default: it answers the requests that name none.
+        hooks: those of `HOOKS` that the target has, by name.
     """
 
     shape: Shape
     method: Callable[..., Any]
     reconfigure: Callable[[Any], Any] | None = None
+    methods: Mapping[str, Served] = dataclasses.field(default_factory=dict)
+    default: bool = True
+    hooks: Mapping[str, Callable[[], Any]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +46,7 @@ class Target:
 
     Args:
         name: as it was named.
-        shape: how its method takes items.
+        shape: how its method takes items; where there is no default, the first one.
         build: constructs it and returns what to call; may take as long as loading a model does.
     """
 
@@ -73,6 +81,20 @@ def find(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Target:
         if not hasattr(found, part):
             raise LoadError(f"expected {attribute} in module {module_name}, found no {part}")
         found = getattr(found, part)
+    return target_of(name, found, init_kwargs)
+
+
+def target_of(name: str, found: Any, init_kwargs: Mapping[str, Any] | None = None) -> Target:
+    """Check the shape of a target.
+
+    Args:
+        name: how messages call it.
+        found: a class or a function.
+        init_kwargs: keyword arguments of the class.
+
+    Raises:
+        LoadError: as for `find`.
+    """
     if isinstance(found, type):
         return _class(name, found, dict(init_kwargs or {}))
     if not inspect.isroutine(found):
@@ -80,15 +102,14 @@ def find(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Target:
     if init_kwargs:
         raise LoadError(f"{name}: expected no init kwargs for a function, found {', '.join(init_kwargs)}")
     shape = read(found, name)
-    return Target(name=name, shape=shape, build=lambda: Served(shape=shape, method=found))
+    served = Served(shape=shape, method=found)
+    methods = {getattr(found, "__name__", name): served}
+    return Target(name=name, shape=shape, build=lambda: dataclasses.replace(served, methods=methods))
 
 
 def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
-    method_name = _choose(name, kind)
-    static = inspect.getattr_static(kind, method_name)
-    function = getattr(kind, method_name)
-    bound = isinstance(static, staticmethod | classmethod) or not inspect.isfunction(static)
-    shape = read(function, f"{name}.{method_name}", skip_self=not bound)
+    default, names = _choose(name, kind)
+    shapes = {each: _shape(name, kind, each) for each in names}
     try:
         inspect.signature(kind).bind(**init_kwargs)
     except TypeError as error:
@@ -99,55 +120,75 @@ def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
     except ValueError:
         pass  # a class without a readable signature: its constructor will say
 
-    takes_config = _takes_config(name, kind)
+    takes_config = _has(name, kind, RECONFIGURE, "the config alone", None)
+    hooks = [hook for hook in HOOKS if hook not in names and _has(name, kind, hook, "no arguments")]
+    first = default or names[0]
 
     def build() -> Served:
         made = kind(**init_kwargs)
-        reconfigure = getattr(made, RECONFIGURE) if takes_config else None
-        return Served(shape=shape, method=getattr(made, method_name), reconfigure=reconfigure)
+        methods = {each: Served(shape=shape, method=getattr(made, each)) for each, shape in shapes.items()}
+        return Served(
+            shape=shapes[first],
+            method=methods[first].method,
+            reconfigure=getattr(made, RECONFIGURE) if takes_config else None,
+            methods=methods,
+            default=default is not None,
+            hooks={hook: getattr(made, hook) for hook in hooks},
+        )
 
-    return Target(name=name, shape=shape, build=build)
+    return Target(name=name, shape=shapes[first], build=build)
 
 
-def _takes_config(name: str, kind: type[Any]) -> bool:
-    """Whether the class has a method `reconfigure(config)`; raises LoadError where it has another form."""
-    method = inspect.getattr_static(kind, RECONFIGURE, None)
+def _shape(name: str, kind: type[Any], method: str) -> Shape:
+    static = inspect.getattr_static(kind, method)
+    bound = isinstance(static, staticmethod | classmethod) or not inspect.isfunction(static)
+    return read(getattr(kind, method), f"{name}.{method}", skip_self=not bound)
+
+
+def _has(name: str, kind: type[Any], attribute: str, takes: str, *arguments: object) -> bool:
+    """Whether the class has a method that takes these arguments; LoadError where it has another form."""
+    method = inspect.getattr_static(kind, attribute, None)
     if method is None:
         return False
     bound = isinstance(method, staticmethod | classmethod)
-    function = getattr(kind, RECONFIGURE)
+    function = getattr(kind, attribute)
     if not callable(function):
-        raise LoadError(f"{name}.{RECONFIGURE}: expected a method, found {type(function).__name__}")
+        raise LoadError(f"{name}.{attribute}: expected a method, found {type(function).__name__}")
     try:
-        inspect.signature(function).bind(*(() if bound else (None,)), None)
+        inspect.signature(function).bind(*(() if bound else (None,)), *arguments)
     except TypeError as error:
         raise LoadError(
-            f"{name}.{RECONFIGURE}: expected a method that takes the config alone, "
-            f"found {inspect.signature(function)}"
+            f"{name}.{attribute}: expected a method that takes {takes}, found {inspect.signature(function)}"
         ) from error
     except ValueError:
         pass  # no readable signature: the call will say
     return True
 
 
-def _choose(name: str, kind: type[Any]) -> str:
-    """The method to serve: `__call__`, else `predict`, else the only one marked, else the only public one."""
-    for candidate in DEFAULTS:
-        # NB: every class object has a __call__, its metaclass's; only one that the class defines counts.
-        if any(candidate in base.__dict__ for base in kind.__mro__):
-            return candidate
+def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str]]:
+    """The method for requests that name none, and all that a request may name: it, and those marked.
+
+    The first is `__call__`, else `predict`, else the only one marked, else the only public one; where several
+    are marked there is none.
+    """
     public = [
         attribute
         for attribute in dir(kind)
         if not attribute.startswith("_")
-        and attribute != RECONFIGURE
+        and attribute not in (RECONFIGURE, *HOOKS)
         and inspect.isroutine(getattr(kind, attribute))
     ]
     marked = [attribute for attribute in public if mark_of(getattr(kind, attribute)) is not None]
+    for candidate in DEFAULTS:
+        # NB: every class object has a __call__, its metaclass's; only one that the class defines counts.
+        if any(candidate in base.__dict__ for base in kind.__mro__):
+            return candidate, [candidate, *(each for each in marked if each != candidate)]
+    if len(marked) > 1:
+        return None, marked
     for found in (marked, public):
         if len(found) == 1:
-            return found[0]
+            return found[0], found
     raise LoadError(
         f"{name}: expected a method __call__ or predict, or one method marked @penstock.batched, "
-        f"found {', '.join(marked or public) or 'no method'}"
+        f"found {', '.join(public) or 'no method'}"
     )

@@ -192,8 +192,9 @@ class Sidecar:
                 send=self._model.send,
                 cut=self._metrics.cut,
                 clock=time.monotonic,
+                items=protocol.item_streams,
             )
-            if protocol is ENVELOPE_PROTOCOL
+            if protocol is ENVELOPE_PROTOCOL or protocol.item_streams
             else None,
         )
         dispatcher.model_changed(loaded=False, gone=False)

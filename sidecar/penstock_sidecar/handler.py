@@ -143,6 +143,9 @@ class SidecarHandler:
             items = parsed.items
             if items and not parsed.lone:
                 key = keys.key(request.method, request.target, fields.fields, parsed.parameters, fields.share)
+                if key.streamed and len(items) > 1 and self._protocol.item_streams:
+                    # A stream is of one item; what one of several would be is for the model to say.
+                    key = Key(request.method, request.target, fields.fields, parsed.parameters, lone=True)
             else:
                 # A request without items has nothing to be joined by: the model alone knows what it means.
                 key = Key(request.method, request.target, fields.fields, parsed.parameters, lone=True)

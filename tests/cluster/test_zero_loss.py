@@ -255,6 +255,43 @@ def test_replicas_follow_the_load_up_and_down_and_nothing_is_lost(namespace: Nam
     assert all(one["reason"] and one["inputs"] for one in scaling)
 
 
+def test_from_zero_and_back_loses_nothing(namespace: Namespace, load: Load) -> None:
+    """0 → a burst of 50 → as many pods as it asks for → 0: each request is held until a pod is ready."""
+    url = serve(
+        namespace,
+        load,
+        waits=WAITS,
+        init_kwargs={"delay_ms": 20.0},
+        batching={"maxBatchSize": 4, "maxQueuedItems": 10_000},
+        autoscaling={
+            "minReplicas": 0,
+            "maxReplicas": 2,
+            "targetLoad": 16,
+            "stableWindow": "2s",
+            "downscaleDelay": "5s",
+            "scaleToZero": {"after": "10s"},
+        },
+    )
+
+    def sleeps() -> bool:
+        pods = namespace.list("pods", "penstock.dev/backend=b")
+        return not pods and namespace.get("modelbackend", "b")["spec"]["replicas"] == 0
+
+    wait_for("no pod", sleeps, seconds=240)
+    namespace.wait_condition("modelendpoint", "b", "BackendsReady", "True", reason="ScaledToZero")
+    load.start(url, rate=1000, count=50)
+    summary = load.finish(seconds=120)
+    assert_nothing_lost(summary)
+    assert summary["ok"] == 50
+    wait_for("no pod again", sleeps, seconds=240)
+    scaling = namespace.get("modelbackend", "b")["status"]["scaling"]
+    changes = [(one["from"], one["to"]) for one in reversed(scaling)]
+    assert changes[:2] == [(1, 0), (0, 1)] or changes[:2] == [(1, 0), (0, 2)], scaling
+    assert max(to for _, to in changes) == 2, scaling
+    assert changes[-1] == (1, 0), scaling
+    assert sum(one["inputs"]["held"] for one in scaling if one["from"] == 0) >= 1
+
+
 def test_the_only_pod_deleted_loses_nothing(namespace: Namespace, load: Load) -> None:
     """With one replica, requests are held until its successor is ready."""
     room = {"maxQueuedItems": 10_000}

@@ -61,7 +61,13 @@ class ReconfigureStatus(Part):
 class ScalingInputs(Part):
     """What a decision of the autoscaler was made from."""
 
-    load: Annotated[int, Field(description="Items, waiting and in the model, averaged, rounded up.")] = 0
+    load: Annotated[
+        int,
+        Field(description="Items, waiting and in the model, and held requests; averaged, rounded up."),
+    ] = 0
+    held: Annotated[
+        int, Field(description="Requests that routers held for it just then: each counts as an item.")
+    ] = 0
     target_load: Annotated[int, Field(description="autoscaling.targetLoad.")] = 0
     refused: Annotated[int, Field(description="Items refused for a full queue just before.")] = 0
     wanted: Annotated[

@@ -24,8 +24,21 @@ from penstock_operator.api.podtemplate import PodTemplate
 from penstock_operator.api.warmup import Warmup
 
 
+class ScaleToZero(Part):
+    """When the last pod goes."""
+
+    after: Annotated[
+        Duration,
+        Field(
+            json_schema_extra=rules(duration_rule("10s", "24h")),
+            description="How long there must have been no request: none that arrived, waited, was with the "
+            "model or was held by a router.",
+        ),
+    ]
+
+
 class Autoscaling(Part):
-    """Replicas that follow the load. The load is items waiting and items in the model."""
+    """Replicas that follow the load: items waiting and in the model, and requests that routers hold."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -34,11 +47,30 @@ class Autoscaling(Part):
                 "expected minReplicas of at most maxReplicas",
                 expression="'expected minReplicas of at most maxReplicas (%d), found %d'"
                 ".format([self.maxReplicas, self.minReplicas])",
-            )
+            ),
+            cel(
+                "self.minReplicas > 0 || has(self.scaleToZero)",
+                "expected scaleToZero.after with minReplicas 0: how long a backend without requests keeps "
+                "its last pod",
+            ),
+            cel(
+                "self.minReplicas == 0 || !has(self.scaleToZero)",
+                "expected scaleToZero only with minReplicas 0",
+                expression="'expected scaleToZero only with minReplicas 0, found minReplicas %d'"
+                ".format([self.minReplicas])",
+            ),
         )
     )
 
-    min_replicas: Annotated[int, Field(ge=1, le=1000, description="Replicas at least. Default 1.")] = 1
+    min_replicas: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1000,
+            description="Replicas at least. 0 needs scaleToZero.after, and an endpoint that sends the "
+            "backend requests. Default 1.",
+        ),
+    ] = 1
     max_replicas: Annotated[int, Field(ge=1, le=1000, description="Replicas at most. Default 10.")] = 10
     target_load: Annotated[
         int,
@@ -49,6 +81,13 @@ class Autoscaling(Part):
             "load divided by this, rounded up.",
         ),
     ]
+    scale_to_zero: Annotated[
+        ScaleToZero | None,
+        Field(
+            description="When the last pod goes, with minReplicas 0. Routers then hold requests, and the "
+            "first one starts a pod. Default: never."
+        ),
+    ] = None
     stable_window: Annotated[
         Duration,
         Field(

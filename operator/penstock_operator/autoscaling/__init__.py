@@ -1,13 +1,23 @@
 """Reports in, a recommendation out. Pure: the time is an argument, in seconds of any steady clock.
 
 Read `window` (what pods and routers reported lately), then `recommend` (how many replicas that asks for) and
-`slow_start` (how many at once where processors are short).
+`slow_start` (how many at once where processors are short) and `scale_to_zero` (from one to none, and back).
 """
 
-from penstock_operator.autoscaling.recommend import Recommendation, ScalerState, Target, recommend, target_of
+from penstock_operator.autoscaling.recommend import (
+    NO_HOLDER,
+    Recommendation,
+    ScalerState,
+    Target,
+    recommend,
+    target_of,
+)
+from penstock_operator.autoscaling.scale_to_zero import Holders
 from penstock_operator.autoscaling.window import LoadWindow, PodLoad, RouterHolds, Sample
 
 __all__ = [
+    "NO_HOLDER",
+    "Holders",
     "LoadWindow",
     "PodLoad",
     "Recommendation",

@@ -1,8 +1,9 @@
 """How many replicas the load asks for.
 
-N = ceil(load / targetLoad), the load being items queued and ongoing in all pods, averaged over the stable
-window (as Knative's pod autoscaler averages concurrency); a tenth of that window decides alone while it asks
-for at least twice what is ready (Knative's panic mode).
+N = ceil(load / targetLoad), the load being items queued and ongoing in all pods and requests that routers
+hold for the backend, averaged over the stable window (as Knative's pod autoscaler averages concurrency); a
+tenth of that window decides alone while it asks for at least twice what is ready (Knative's panic mode).
+Where no pod is ready, what is held now decides: it waits, and nobody else answers it.
 
 What a full queue refuses is in no load: however much is refused, the load stays what queue and slots hold. So
 while anything was refused within that tenth, one more pod is wanted than are ready: the next one is asked for
@@ -13,18 +14,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import ScalingInputs
 from penstock_operator.autoscaling import slow_start
+from penstock_operator.autoscaling.scale_to_zero import Holders, active_at
 from penstock_operator.autoscaling.window import PodLoad, RouterHolds, is_silent, silent_after
 from penstock_wire import durations
 
 Verdict = Literal[
-    "Scale", "Steady", "Limited", "Delayed", "FirstLook", "ShortOfProcessors", "NoReports", "TooManyUnknown"
+    "Scale",
+    "Steady",
+    "Limited",
+    "Delayed",
+    "FirstLook",
+    "ShortOfProcessors",
+    "NoHolder",
+    "NoReports",
+    "TooManyUnknown",
 ]
+
+NOBODY = Holders()
+NO_HOLDER = "no endpoint sends it requests, so no router would hold one to wake it from 0"
 
 _PANIC_SHARE = 10
 """The panic window is the stable window divided by this,"""
@@ -36,13 +49,17 @@ _PANIC_FACTOR = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """`spec.autoscaling` in numbers: replicas, items a pod, seconds."""
+    """`spec.autoscaling` in numbers: replicas, items a pod, seconds.
+
+    `zero_after` is None where there is to be a pod at all times.
+    """
 
     min_replicas: int
     max_replicas: int
     target_load: int
     stable_window: float
     downscale_delay: float
+    zero_after: float | None = None
 
     def clamp(self, replicas: int) -> int:
         """The nearest number within the limits."""
@@ -60,6 +77,9 @@ def target_of(backend: ModelBackend) -> Target | None:
         target_load=spec.target_load,
         stable_window=durations.parse_ms(spec.stable_window) / 1000,
         downscale_delay=durations.parse_ms(spec.downscale_delay) / 1000,
+        zero_after=durations.parse_ms(spec.scale_to_zero.after) / 1000
+        if spec.min_replicas == 0 and spec.scale_to_zero is not None
+        else None,
     )
 
 
@@ -72,11 +92,13 @@ class ScalerState:
         wanted: (time, replicas) wanted lately, oldest first, each less than the one before it: an earlier
             want that a later one reached says nothing more.
         panic_until: no decrease before this time, in seconds.
+        active_at: when there was a request last (`scale_to_zero.active_at`), in seconds.
     """
 
     first_look: float | None = None
     wanted: tuple[tuple[float, int], ...] = ()
     panic_until: float = -math.inf
+    active_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +130,15 @@ def recommend(
     state: ScalerState,
     now: float,
     holds: Sequence[RouterHolds] = (),
+    holders: Holders = NOBODY,
 ) -> tuple[Recommendation, ScalerState]:
     """Recommend replicas.
 
     Up at once, but step by step while processors are short (`slow_start`); down only to the most that was
-    wanted within `downscale_delay`. A pod that fell silent counts as its last load, and after a stable window
-    as targetLoad; while more than half are silent the number is held. A new leader lowers nothing before it
-    has watched for one stable window. The limits hold at once.
+    wanted within `downscale_delay`, and from one to none by `scale_to_zero` alone. A pod that fell silent
+    counts as its last load, and after a stable window as targetLoad; while more than half are silent the
+    number is held. A new leader lowers nothing before it has watched for one stable window. The limits hold
+    at once.
 
     Args:
         target: the limits.
@@ -123,50 +147,97 @@ def recommend(
         state: what the last call returned.
         now: the time in seconds.
         holds: routers that held its requests lately (`LoadWindow.holds`).
+        holders: who would hold them while there is no pod; of backends that may have none.
 
     Returns:
         The recommendation, and the state for the next call. Where `replicas` differs from `current`, write it
         through `/scale`.
     """
+    active = active_at(state.active_at, current=current, pods=pods, holds=holds, now=now)
+    state = replace(state, active_at=active)
+    if target.zero_after is None:
+        return _follow(target, current=current, pods=pods, state=state, now=now, holds=holds)
+    held = sum(router.held(now) for router in holds)
+    if current == 0 and not held and not holders.awaited:
+        first = now if state.first_look is None else state.first_look
+        return _asleep(target, holders), replace(state, first_look=first)
+    least = replace(target, min_replicas=max(1, target.min_replicas))
+    found, state = _follow(least, current=current, pods=pods, state=state, now=now, holds=holds)
+    if current == 0 and not held:
+        return replace(found, message="an endpoint sends it no request before it has a ready pod"), state
+    settled = found.verdict in ("Steady", "NoReports") and found.replicas == current == 1
+    if not settled or held or holders.awaited or found.inputs.silent_pods:
+        return found, state
+    if not holders.named:
+        return replace(found, verdict="NoHolder", message=f"{found.message}; {NO_HOLDER}"), state
+    if now - active < target.zero_after:
+        return found, state
+    if holders.missing:
+        why = f"{found.message}; not lowered to 0, where routers hold what comes: {holders.missing}"
+        return replace(found, verdict="Delayed", message=why), state
+    because = f"no request for {target.zero_after:g}s"
+    return replace(found, replicas=0, verdict="Scale", message=because, metrics_available=True), state
+
+
+def _asleep(target: Target, holders: Holders) -> Recommendation:
+    """What is said of a backend at 0 for which no request is held."""
+    return Recommendation(
+        replicas=0,
+        current=0,
+        verdict="Steady" if holders.named else "NoHolder",
+        message="0 until a request is held for it" if holders.named else NO_HOLDER,
+        inputs=ScalingInputs(target_load=target.target_load),
+        metrics_available=True,
+    )
+
+
+def _follow(
+    target: Target,
+    *,
+    current: int,
+    pods: Sequence[PodLoad],
+    state: ScalerState,
+    now: float,
+    holds: Sequence[RouterHolds],
+) -> tuple[Recommendation, ScalerState]:
+    """As `recommend`, of one pod and more."""
     first, recent = state.first_look, state.wanted
     if first is None:
         first, recent = now, ((now, target.clamp(current)),)
+    held = sum(router.held(now) for router in holds)
     serving = [pod for pod in pods if not pod.left and pod.was_ready]
     silent = [pod for pod in serving if is_silent(pod.samples, now)]
-    known = {"target_load": target.target_load, "silent_pods": len(silent)}
+    known = {"target_load": target.target_load, "silent_pods": len(silent), "held": held}
     known["ready_pods"] = len(serving) - len(silent)
 
-    if not serving or len(silent) * 2 > len(serving):
+    if not (serving or held) or len(silent) * 2 > len(serving):
         verdict: Verdict = "TooManyUnknown" if serving else "NoReports"
         because = (
             f"{len(silent)} of {len(serving)} pods are silent" if serving else "no pod has been ready yet"
         )
-        held = target.clamp(current)
-        inputs = ScalingInputs(wanted=held, **known)
+        kept = target.clamp(current)
         return (
             Recommendation(
-                replicas=held,
+                replicas=kept,
                 current=current,
                 verdict=verdict,
-                message=f"held at {held}: {because}",
-                inputs=inputs,
+                message=f"held at {kept}: {because}",
+                inputs=ScalingInputs(wanted=kept, **known),
                 metrics_available=False,
             ),
-            ScalerState(
-                first_look=first,
-                wanted=_remember(recent, now, held, target.downscale_delay),
-                panic_until=state.panic_until,
-            ),
+            replace(state, first_look=first, wanted=_remember(recent, now, kept, target.downscale_delay)),
         )
 
     panic_window = max(target.stable_window / _PANIC_SHARE, _PANIC_LEAST_S)
-    load = _average_load(pods, target, window=target.stable_window, now=now)
-    burst = _average_load(pods, target, window=panic_window, now=now)
+    load = _average_load(pods, holds, target, window=target.stable_window, now=now)
+    burst = _average_load(pods, holds, target, window=panic_window, now=now)
     panic_until = state.panic_until
     if _replicas(burst, target) >= _PANIC_FACTOR * max(len(serving) - len(silent), 1):
         panic_until = now + target.stable_window
     panic = now < panic_until
     load = max(load, burst) if panic else load
+    if not serving:
+        load = max(load, held)
     wanted = by_load = _replicas(load, target)
     refused = _refused(serving, since=now - panic_window)
     if refused:
@@ -176,7 +247,7 @@ def recommend(
     replicas, verdict, limit = _decide(
         target,
         current=current,
-        wanted=wanted,
+        wanted=wanted if serving else max(wanted, current),
         recent=history[0][1],
         lowering=now - first >= target.stable_window,
         panic=panic,
@@ -192,6 +263,8 @@ def recommend(
         replicas, verdict = for_now, "ShortOfProcessors"
     items = math.ceil(load - 1e-9)
     message = f"load {items} / targetLoad {target.target_load} = {by_load}"
+    if held:
+        message += f", {held} of it held by routers"
     if refused:
         message += f", and a full queue refused {refused} items within {panic_window:g}s: {wanted}"
     message += limit
@@ -204,7 +277,7 @@ def recommend(
             inputs=ScalingInputs(load=items, refused=refused, wanted=wanted, **known),
             metrics_available=True,
         ),
-        ScalerState(first_look=first, wanted=history, panic_until=panic_until),
+        replace(state, first_look=first, wanted=history, panic_until=panic_until),
     )
 
 
@@ -215,7 +288,7 @@ def _decide(
     within = target.clamp(wanted)
     if wanted > target.max_replicas:
         edge = f", limited to maxReplicas {target.max_replicas}"
-    elif wanted < target.min_replicas:
+    elif wanted < target.min_replicas and target.zero_after is None:
         edge = f", limited to minReplicas {target.min_replicas}"
     else:
         edge = ""
@@ -252,14 +325,18 @@ def _refused(pods: Sequence[PodLoad], *, since: float) -> int:
     return sum(sample.refused for pod in pods for sample in pod.samples if sample.at > since)
 
 
-def _average_load(pods: Sequence[PodLoad], target: Target, *, window: float, now: float) -> float:
-    """The load of all pods, averaged over the part of the window from which there are samples.
+def _average_load(
+    pods: Sequence[PodLoad], holds: Sequence[RouterHolds], target: Target, *, window: float, now: float
+) -> float:
+    """The load of all pods and what routers hold, averaged over the part of the window that has samples.
 
     Each sample holds until the next; the last one of a pod that is there holds until now, or until a stable
-    window has passed: from then on the pod counts as targetLoad, as does one that has never reported.
+    window has passed: from then on the pod counts as targetLoad, as does one that has never reported. A
+    router's counts as long as it is in the window.
     """
-    start = max(now - window, min((pod.samples[0].at for pod in pods if pod.samples), default=now))
-    span = now - start
+    senders: list[PodLoad | RouterHolds] = [*pods, *holds]
+    first = [sender.samples[0].at for sender in senders if sender.samples]
+    start = max(now - window, min(first, default=now))
     total = 0.0
     for pod in pods:
         if not pod.samples:
@@ -268,13 +345,18 @@ def _average_load(pods: Sequence[PodLoad], target: Target, *, window: float, now
         last = pod.samples[-1]
         if not pod.left and now - last.at > max(target.stable_window, silent_after(last.every)):
             total += target.target_load
-        elif span <= 0:
-            total += last.load if not pod.left else 0
         else:
-            ends = [sample.at for sample in pod.samples[1:]] + [last.at if pod.left else now]
-            area = sum(
-                sample.load * max(end - max(sample.at, start), 0.0)
-                for sample, end in zip(pod.samples, ends, strict=True)
-            )
-            total += area / span
-    return total
+            total += _average(pod, start=start, now=now)
+    return total + sum(_average(router, start=start, now=now) for router in holds if router.samples)
+
+
+def _average(sender: PodLoad | RouterHolds, *, start: float, now: float) -> float:
+    """The load of one sender with samples."""
+    samples = sender.samples
+    if now <= start:
+        return 0.0 if sender.left else samples[-1].load
+    ends = [sample.at for sample in samples[1:]] + [samples[-1].at if sender.left else now]
+    area = sum(
+        sample.load * max(end - max(sample.at, start), 0.0) for sample, end in zip(samples, ends, strict=True)
+    )
+    return area / (now - start)

@@ -58,6 +58,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         router=routers,
         backends=backends.ready,
         without_service=backends.without_service,
+        asleep=backends.asleep,
         port=port,
         taken=bool(problems.taken),
         refused=problems.refused,

@@ -138,6 +138,8 @@ class Manager:
             notable: whether it said anything that a status shows at once.
         """
         if not backend_name:
+            for name in self.ctx.reports.take_newly_held(namespace):
+                self.scale_queue.add(Key(BACKEND.kind, namespace, name))
             if notable:
                 self.queue.add(router.router_key(namespace))
                 router.tell(self.ctx, namespace)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock_operator.api.backendstatus import ScalingEntry
-from penstock_operator.autoscaling import Recommendation, ScalerState, recommend, target_of
+from penstock_operator.autoscaling import Holders, Recommendation, ScalerState, recommend, target_of
 from penstock_operator.errors import ClusterError, Rejected
 from penstock_operator.kinds import BACKEND
-from penstock_operator.kube.cluster import SCALE_MANAGER, Obj
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile import router
 from penstock_operator.reconcile.context import Context, Scaled
+from penstock_operator.reconcile.scale_owners import foreign_scaler, owns_replicas
 from penstock_operator.reports import KEEP
 from penstock_operator.status import HISTORY, refusal
+from penstock_operator.status.endpoint import router_ready
 from penstock_operator.status.pods import is_ready, living
-from penstock_operator.store import Key, owners_of_replicas
+from penstock_operator.store import Key
 
 INTERVAL = 2.0
 """Seconds between two looks at a backend."""
@@ -97,6 +100,7 @@ class Scaler:
             state=self._states.get(key, ScalerState()),
             now=now,
             holds=window.holds(now),
+            holders=self._holders(key) if target.zero_after is not None else Holders(),
         )
         self._states[key] = state
         scaled = ctx.memory.scaled.setdefault(key, Scaled())
@@ -132,6 +136,26 @@ class Scaler:
             ctx.enqueue(key, 0.0)
         return INTERVAL
 
+    def _holders(self, key: Key) -> Holders:
+        """Who would hold the backend's requests while it has no pod."""
+        ctx, namespace = self._ctx, key.namespace
+        plans = ctx.view.plan(namespace).endpoints
+        senders = [
+            name
+            for name, plan in sorted(plans.items())
+            if any(share.name == key.name and share.weight > 0 for share in plan.backends)
+        ]
+        routers = router.observed(ctx, namespace)
+        found = (router_ready(name, routers) for name in senders)
+        return Holders(
+            named=bool(senders),
+            missing=next((one.message for one in found if one.status != "True"), ""),
+            awaited=any(
+                key.name == plan.waits_for or (key.name in plan.untried and name not in senders)
+                for name, plan in plans.items()
+            ),
+        )
+
     def _ask(self, key: Key, recommendation: Recommendation, current: int) -> _Asked | None:
         """Note the change that is asked for now, if it is one."""
         if recommendation.replicas == current:
@@ -165,7 +189,7 @@ class Scaler:
         self._ctx.enqueue(key, 0.0)
 
     def _yields_to(self, key: Key, stored: Obj, current: int) -> str | None:
-        """Who else wrote ``/scale`` so lately that his number stands."""
+        """Who else wrote ``/scale``, so lately that his number stands; a 0 stands until he writes another."""
         manager = foreign_scaler(stored)
         if manager is None:
             self._foreign.pop(key, None)
@@ -175,7 +199,7 @@ class Scaler:
         known = self._foreign.get(key)
         if known is None or known[0] != mark:
             known = self._foreign[key] = (mark, now)
-        return manager if now - known[1] < YIELD else None
+        return manager if current == 0 or now - known[1] < YIELD else None
 
 
 def _face(seen: tuple[object, object]) -> tuple[object, ...]:
@@ -186,26 +210,3 @@ def _face(seen: tuple[object, object]) -> tuple[object, ...]:
         getattr(recommendation, "metrics_available", None),
         foreign,
     )
-
-
-def owns_replicas(stored: Obj) -> bool:
-    """Whether the autoscaler is an owner of ``spec.replicas`` already.
-
-    Args:
-        stored: the backend.
-    """
-    return any(entry.get("manager") == SCALE_MANAGER for entry in owners_of_replicas(stored))
-
-
-def foreign_scaler(stored: Obj) -> str | None:
-    """The manager that owns ``spec.replicas`` through ``/scale`` where the autoscaler does not.
-
-    Args:
-        stored: the backend.
-    """
-    if owns_replicas(stored):
-        return None
-    for entry in owners_of_replicas(stored):
-        if entry.get("subresource") == "scale":
-            return str(entry.get("manager") or "unknown")
-    return None

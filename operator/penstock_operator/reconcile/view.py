@@ -28,6 +28,7 @@ from penstock_operator.kinds import (
     Kind,
 )
 from penstock_operator.kube.cluster import Obj
+from penstock_operator.reconcile.scale_owners import foreign_scaler
 from penstock_operator.store import UNREADABLE, Key, Store, key_of, owner_uids
 
 R = TypeVar("R", bound=Resource)
@@ -50,12 +51,14 @@ class Backends:
         without_service: those whose ready pods no router finds: the Service of their name is not theirs, or
             is not there (yet).
         closed_paths: those of their models where no client may ask, of those that have some.
+        asleep: those that the autoscaler has scaled to 0, which the first held request wakes.
     """
 
     ready: Mapping[str, bool]
     untried: frozenset[str]
     without_service: frozenset[str]
     closed_paths: Mapping[str, Sequence[str]]
+    asleep: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,17 @@ class View:
                 for backend in self.backends(namespace)
                 if (paths := closed_paths(backend))
             }
-            seen = Backends(ready=ready, untried=untried, without_service=without, closed_paths=closed)
+            asleep = frozenset(
+                backend.name
+                for backend in self.backends(namespace)
+                if backend.spec.replicas == 0
+                and backend.spec.autoscaling is not None
+                and backend.spec.autoscaling.min_replicas == 0
+                and not foreign_scaler(self.store.get(BACKEND, namespace, backend.name) or {})
+            )
+            seen = Backends(
+                ready=ready, untried=untried, without_service=without, closed_paths=closed, asleep=asleep
+            )
             # NB: an equal picture keeps its identity, by which the plan is cached.
             known = (epochs, known[1] if known is not None and known[1] == seen else seen)
             self._backends[namespace] = known

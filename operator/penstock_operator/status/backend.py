@@ -16,7 +16,7 @@ from penstock_operator.api.backendstatus import (
     SidecarStatus,
 )
 from penstock_operator.api.defaults import reconfigure_path
-from penstock_operator.autoscaling import Recommendation
+from penstock_operator.autoscaling import NO_HOLDER, Recommendation
 from penstock_operator.desired import labels, names
 from penstock_operator.desired.objects import Object
 from penstock_operator.status import conditions, pods
@@ -154,7 +154,8 @@ def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
 def _needed(backend: ModelBackend) -> int:
     """Ready pods that make a backend well: while it scales up by itself, its least number is enough."""
     scaling = backend.spec.autoscaling
-    return min(backend.spec.replicas, scaling.min_replicas) if scaling else backend.spec.replicas
+    # NB: with minReplicas 0 a backend that has replicas has been woken: it is well with one.
+    return min(backend.spec.replicas, max(1, scaling.min_replicas)) if scaling else backend.spec.replicas
 
 
 def _rolling(backend: ModelBackend, deployment: Object | None) -> str | None:
@@ -329,7 +330,10 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
         return []
     if backend.spec.suspend:
         return [condition("ScalingActive", "False", "Suspended", "spec.suspend is true")]
-    if seen.foreign_scaler is not None:
+    if seen.foreign_scaler is not None and backend.spec.replicas == 0:
+        text = f"{seen.foreign_scaler} has scaled it to 0: that stays until somebody writes another number"
+        active = condition("ScalingActive", "False", "ScalingDisabled", text)
+    elif seen.foreign_scaler is not None:
         text = f"{seen.foreign_scaler} writes the scale subresource too; keep one of the two"
         active = condition("ScalingActive", "False", "ForeignScaler", text)
     elif seen.scale_refused is not None:
@@ -339,6 +343,8 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     elif recommended is not None and recommended.verdict == "Limited":
         text = f"the load asks for more than maxReplicas {spec.max_replicas}"
         active = condition("ScalingActive", "True", "Limited", text)
+    elif recommended is not None and recommended.verdict == "NoHolder":
+        active = condition("ScalingActive", "True", "NoHolder", NO_HOLDER)
     elif recommended is not None and recommended.verdict == "ShortOfProcessors":
         text = "the load asks for more; as many start at a time as are ready, which wait for processors"
         active = condition("ScalingActive", "True", "ShortOfProcessors", text)

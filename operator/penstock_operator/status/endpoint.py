@@ -53,6 +53,7 @@ class EndpointObserved:
         taken: whether a stranger holds the Service of its name.
         refused: why the apiserver did not take its Service, if so.
         without_service: backends whose ready pods no router finds, since no Service of theirs leads there.
+        asleep: backends that the autoscaler has scaled to 0, which the first held request wakes.
     """
 
     plan: EndpointPlan
@@ -62,6 +63,7 @@ class EndpointObserved:
     taken: bool = False
     refused: Refusal | None = None
     without_service: Collection[str] = ()
+    asleep: Collection[str] = ()
 
 
 def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _backends_ready(seen: EndpointObserved) -> Condition:
         )
         return condition(kind, "False", "NoService", text)
     left_out = asked.difference(share.name for share in seen.plan.backends)
-    waiting = [name for name in asked - left_out if not seen.backends[name]]
+    waiting = [name for name in asked - left_out if not seen.backends[name] and name not in seen.asleep]
     texts = [f"no pod is ready of: {conditions.some(waiting)}"] if waiting else []
     if left_out:
         texts.append(f"never ready, so the others have its part: {conditions.some(left_out)}")
@@ -150,6 +152,9 @@ def _backends_ready(seen: EndpointObserved) -> Condition:
         serving = conditions.some(share.name for share in seen.plan.backends if share.weight > 0)
         text = f"no pod is ready of: {seen.plan.waits_for}; until then requests stay with {serving}"
         return condition(kind, "False", "BackendNotReady", text)
+    if asleep := (asked - left_out).intersection(seen.asleep):
+        text = f"scaled to 0; the first request starts a pod of: {conditions.some(asleep)}"
+        return condition(kind, "True", "ScaledToZero", text)
     return condition(kind, "True", "PodsReady")
 
 

@@ -17,7 +17,7 @@ from penstock_sidecar.protocols.base import BatchProtocol, OwnAnswers
 from penstock_sidecar.protocols.item_answers import is_form
 from penstock_sidecar.queue.batch_key import attempt_field, batch_fields, lone_fields, time_left
 from penstock_sidecar.queue.request import Outcome, Slice
-from penstock_wire.headers import Headers
+from penstock_wire.headers import ITEM_STREAMS, Headers
 from penstock_wire.http import Request, Response
 
 _JSON: Headers = ((b"content-type", b"application/json"),)
@@ -60,6 +60,8 @@ def _joined(parts: Sequence[Slice], protocol: BatchProtocol) -> tuple[Headers, b
     key = parts[0].work.key
     message = protocol.join([part.items for part in parts], key.parameters)
     described = message.headers
+    if key.streamed and protocol.item_streams:
+        described = (*described, (ITEM_STREAMS, b"1"))
     if not any(name == b"content-type" for name, _ in (*described, *key.fields)):
         described = (*described, *_JSON)
     return batch_fields([part.work for part in parts], described), message.body

@@ -167,8 +167,8 @@ class BatchRunner:
         faults: notes which requests are bad.
         trace: sends in a span, None where nothing is traced.
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
-        begin: begins to send without a task, where that is possible; not used where runs are traced or
-            streamed.
+        begin: begins to send without a task, where that is possible; not used where runs are traced or may
+            be streamed.
     """
 
     def __init__(
@@ -195,7 +195,9 @@ class BatchRunner:
         self._faults = faults
         self._trace = trace
         self._streamed = streamed
-        self._begin = begin if trace is None and streamed is None else None
+        # Of protocols whose clients ask for streams, the others are sent as if there were none.
+        self._asked_alone = protocol.item_streams
+        self._begin = begin if trace is None and (streamed is None or self._asked_alone) else None
         self._batches: set[Batch] = set()
         self.items = 0
 
@@ -212,7 +214,7 @@ class BatchRunner:
         self._batches.add(batch)
         self._slots.busy += 1
         self.items += items
-        sent = self._begin is not None and self._send_now(batch, self._begin)
+        sent = self._begin is not None and not self._may_stream(parts) and self._send_now(batch, self._begin)
         # NB: only now: the model has waited for this batch since it answered the last one.
         due, waits = _NEVER, batch.waits
         for part in parts:
@@ -227,6 +229,10 @@ class BatchRunner:
         if not sent:
             self._start_task(batch, self._run(batch))
         return batch
+
+    def _may_stream(self, parts: Sequence[Slice]) -> bool:
+        """Whether the clients of a batch have asked for streams, which they may get."""
+        return self._asked_alone and parts[0].work.key.streamed
 
     def _start_task(self, batch: Batch, work: Coroutine[Any, Any, None]) -> None:
         batch.task = self._loop.create_task(work)
@@ -436,7 +442,7 @@ class BatchRunner:
         request = compose(parts, self._protocol, timeout, attempt)
         sent = self._clock()
         send = self._send
-        if self._streamed is not None:
+        if self._streamed is not None and (not self._asked_alone or self._may_stream(parts)):
             send = functools.partial(self._streamed.send, parts, self._listener.settle)
         try:
             if self._trace is None:

@@ -18,6 +18,8 @@ from typing import Protocol
 
 import msgspec
 
+from penstock_sidecar.batching.client_stream import ClientStream, too_slow
+from penstock_sidecar.batching.lone_stream import LoneStream
 from penstock_sidecar.interfaces import Open, Send
 from penstock_sidecar.model.answers import from_model
 from penstock_sidecar.protocols.envelope import read_string
@@ -36,13 +38,10 @@ from penstock_wire.http import (
 )
 from penstock_wire.http.body import BodyTooLong, read_whole
 from penstock_wire.http.client.pool import MAX_ANSWER_BYTES
+from penstock_wire.item_streams import EVENTS, ITEM_STREAMS_TYPE, NDJSON
 from penstock_wire.json_slices import NotJSON, members
 from penstock_wire.process import log
 
-MAX_BUFFER = 2**20
-"""Bytes that a client may leave unread."""
-NDJSON = b"application/x-ndjson"
-EVENTS = b"text/event-stream"
 TEXT = b"text/plain; charset=utf-8"
 CANCEL_HEADER = PREFIX + b"cancel"
 """A model that takes `POST /-/cancel` says so in the head of its streamed answer."""
@@ -71,60 +70,9 @@ class Watcher(Protocol):
         ...
 
 
-def is_streamed(headers: Headers) -> bool:
-    """Whether an answer's fields say that it is a stream for several clients."""
-    media = (get(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
-    return media == NDJSON
-
-
-class ClientStream:
-    """What one client reads (an `AsyncIterator[bytes]`)."""
-
-    def __init__(self, left: Callable[[], None]) -> None:
-        self._left = left
-        self._unread = bytearray()
-        self._ended = False
-        self._failure: PenstockError | None = None
-        self._news = asyncio.Event()
-
-    def put(self, data: bytes) -> bool:
-        """Take what the model said; False when that is more than a client may leave unread."""
-        if self._unread and len(self._unread) + len(data) > MAX_BUFFER:
-            return False
-        self._unread += data
-        self._news.set()
-        return True
-
-    def end(self) -> None:
-        """It is complete."""
-        self._ended = True
-        self._news.set()
-
-    def cut(self, failure: PenstockError) -> None:
-        """End it so that no client takes it for complete; nothing more of a slow reader's buffer is sent."""
-        if failure.reason is Reason.SLOW_READER:
-            self._unread.clear()
-        self._failure = failure
-        self._news.set()
-
-    def __aiter__(self) -> ClientStream:
-        return self
-
-    async def __anext__(self) -> bytes:
-        while not self._unread:
-            if self._failure is not None:
-                raise self._failure
-            if self._ended:
-                raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
-        data = bytes(self._unread)
-        self._unread.clear()
-        return data
-
-    async def aclose(self) -> None:
-        """The client went away, or has all."""
-        self._left()
+def media_type(headers: Headers) -> bytes:
+    """The media type that an answer's fields say."""
+    return (get(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
 
 
 class BatchStreams:
@@ -134,17 +82,20 @@ class BatchStreams:
         answer: the model's, with status 2xx.
         ids: the items' ids, in order.
         watcher: takes what comes of it.
+        items: they are items of protocol `instances`, and the model may not ask which clients have left.
     """
 
-    def __init__(self, answer: UpstreamAnswer, ids: Sequence[str], watcher: Watcher) -> None:
+    def __init__(
+        self, answer: UpstreamAnswer, ids: Sequence[str], watcher: Watcher, *, items: bool = False
+    ) -> None:
         self._answer = answer
         self._ids = ids
         self._watcher = watcher
-        self._splitter = Splitter(len(ids))
+        self._splitter = Splitter(len(ids), ours=items)
         self._clients: dict[int, tuple[ClientStream, bytes]] = {}
-        self._cancels = get(answer.headers, CANCEL_HEADER) == b"1"
+        self._cancels = not items and get(answer.headers, CANCEL_HEADER) == b"1"
         self._reading: asyncio.Task[object] | None = None
-        self._all_left = False
+        self._some_left = self._all_left = False
 
     async def run(self) -> None:
         """Read the model's stream to its end; every item has its end when this returns or raises."""
@@ -153,6 +104,8 @@ class BatchStreams:
         try:
             while data := await self._answer.stream.read():
                 self._take(self._splitter.feed(data))
+                if self._some_left and not self._splitter.open:
+                    break  # the model may go on for ever for those who have left
             why = ""
         except UpstreamError as error:
             why = f"the model's stream: {error}"
@@ -241,7 +194,7 @@ class BatchStreams:
             self._over(index, None)
 
     def _cut_slow(self, index: int, stream: ClientStream) -> None:
-        stream.cut(PenstockError(Reason.SLOW_READER, f"the client left more than {MAX_BUFFER} bytes unread"))
+        stream.cut(too_slow())
         was_open = index in self._splitter.open
         self._splitter.drop(index)
         self._over(index, Reason.SLOW_READER)
@@ -254,6 +207,7 @@ class BatchStreams:
             self._watcher.cancelled([self._ids[index]])
 
     def _stop_if_all_left(self) -> None:
+        self._some_left = True
         # NB: closing the connection is the surest way to report that no client waits.
         if not self._splitter.open and not self._all_left and self._reading is not None:
             self._all_left = True
@@ -276,11 +230,19 @@ class StreamedSends:
         send: sends to the model.
         cut: called for each stream that is cut after its head, unless its client left.
         clock: the monotonic time in seconds.
+        items: batches are of protocol `instances`: of requests of one item each, or of one that passes alone.
     """
 
     def __init__(
-        self, *, open: Open, send: Send, cut: Callable[[Reason], None], clock: Callable[[], float]
+        self,
+        *,
+        open: Open,
+        send: Send,
+        cut: Callable[[Reason], None],
+        clock: Callable[[], float],
+        items: bool = False,
     ) -> None:
+        self._items = items
         self._clock = clock
         self._open = open
         self._send = send
@@ -314,15 +276,22 @@ class StreamedSends:
         deadline = loop.time() + timeout
         sent = self._clock()
         answer = await self._open(request, timeout, max(timeout, IDLE_SECONDS))
-        if 200 <= answer.status < 300 and is_streamed(answer.headers):
-            ids = [part.items[0].id for part in parts]
-            watcher = _Parts(parts, settle, self._tell, self._cut, seconds=lambda: self._clock() - sent)
-            streams = BatchStreams(answer, ids, watcher)
+        media = media_type(answer.headers) if 200 <= answer.status < 300 else b""
+        watcher = _Parts(parts, settle, self._tell, self._cut, seconds=lambda: self._clock() - sent)
+        if media == (ITEM_STREAMS_TYPE if self._items else NDJSON):
+            ids = [f"{index}" if self._items else part.items[0].id for index, part in enumerate(parts)]
+            streams = BatchStreams(answer, ids, watcher, items=self._items)
             expiry = loop.call_at(deadline, streams.expire)
             try:
                 await streams.run()
             finally:
                 expiry.cancel()
+            return StreamCompleted(answer.status, answer.headers)
+        if self._items and len(parts) == 1 and media in (EVENTS, NDJSON):
+            stream = LoneStream(answer)
+            if watcher.begun(0, Response(answer.status, answer.headers, stream=stream.client)):
+                watcher.over(0, await stream.run())
+            answer.abort()
             return StreamCompleted(answer.status, answer.headers)
         return await _whole(answer, deadline, timeout)
 

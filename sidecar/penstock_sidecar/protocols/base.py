@@ -96,6 +96,8 @@ class BatchProtocol(Protocol):
     key_fields: bool
     """Whether header fields that a model may act upon are part of the key; not where each item carries its
     own."""
+    item_streams: bool
+    """Whether the model is asked for a stream for each item of a batch whose clients accept one."""
 
     def passes(self, request: Request) -> bool:
         """Whether a request is none of the protocol's, and passes through as it is, its body a stream.

@@ -50,6 +50,7 @@ class _Envelope:
     name = "envelope"
     isolates = False
     key_fields = False
+    item_streams = False
 
     def passes(self, request: Request) -> bool:
         return request.method != "POST"

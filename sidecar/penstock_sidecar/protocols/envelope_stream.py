@@ -47,9 +47,11 @@ class Splitter:
 
     Args:
         count: items of the batch.
+        ours: keep fields that only Penstock may set, for a caller that looks at them.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, ours: bool = False) -> None:
+        self._ours = ours
         self._open = set(range(count))
         self._count = count
         self._pieces: list[bytes] = []
@@ -129,7 +131,7 @@ class Splitter:
         try:
             if error is None and not end and "data" not in found and "status" not in found:
                 raise NotJSON("expected data, end or error, found " + (", ".join(sorted(found)) or "none"))
-            status, headers = read_head(found)
+            status, headers = read_head(found, ours=self._ours)
         except NotJSON as problem:
             self._open.discard(index)
             return [Event(index, bad=f"the model's stream: {problem}")]

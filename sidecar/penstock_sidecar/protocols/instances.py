@@ -128,6 +128,7 @@ class _Instances:
     name = "instances"
     isolates = True
     key_fields = True
+    item_streams = True
 
     def passes(self, request: Request) -> bool:
         return request.method != "POST" or not _BODY.may_be_json(request.headers)

@@ -42,6 +42,7 @@ class _OpenAI:
     name = "openai"
     isolates = True
     key_fields = True
+    item_streams = False
 
     def passes(self, request: Request) -> bool:
         return (

@@ -107,6 +107,7 @@ class _V2:
     name = "v2"
     isolates = True
     key_fields = True
+    item_streams = False
 
     def passes(self, request: Request) -> bool:
         return (

@@ -14,10 +14,14 @@ only where a policy has levels or fairness.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock_sidecar.queue.lazy_heap import LazyHeap
 from penstock_sidecar.queue.request import QueuedRequest
 from penstock_sidecar.queue.structures import PriorityClass
-from penstock_wire.control.settings import Batching
+
+if TYPE_CHECKING:  # the queue alone, which the SDK stands on, needs no package to read settings
+    from penstock_wire.control.settings import Batching
 
 LEVELS = 8
 ITEMS, BYTES = 0, 1

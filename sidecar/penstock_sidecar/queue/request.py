@@ -9,6 +9,7 @@ from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.errors import PenstockError
 from penstock_wire.headers import METHOD, Headers, get
 from penstock_wire.http import Request, Response
+from penstock_wire.item_streams import stream_type
 
 if TYPE_CHECKING:
     from penstock_sidecar.queue.group_size import Faults
@@ -27,10 +28,11 @@ class Key:
         lone: the request shares its batch with no other; such a key belongs to one request.
 
     `cls` is the class whose service curve counts: the path, and the method that is called there. `faults` are
-    the bad requests of this key, where there were any lately.
+    the bad requests of this key, where there were any lately. `streamed` says that its clients accept a
+    stream.
     """
 
-    __slots__ = ("cls", "faults", "fields", "lone", "method", "parameters", "target")
+    __slots__ = ("cls", "faults", "fields", "lone", "method", "parameters", "streamed", "target")
 
     def __init__(
         self, method: str, target: str, fields: Headers, parameters: Hashable, *, lone: bool = False
@@ -42,6 +44,7 @@ class Key:
         self.fields = fields
         self.parameters = parameters
         self.lone = lone
+        self.streamed = stream_type(fields) is not None
 
     def __repr__(self) -> str:
         return repr((self.method, self.target, self.fields, self.parameters, self.lone))

@@ -433,6 +433,18 @@ def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int
             ("False", "TooManyUnknown"),
         ),
         ({}, {"foreign_scaler": "hpa"}, ("False", "ForeignScaler"), ("True", "ReportsReceived")),
+        (
+            {"replicas": 0},
+            {"foreign_scaler": "me"},
+            ("False", "ScalingDisabled"),
+            ("True", "ReportsReceived"),
+        ),
+        (
+            {},
+            {"recommendation": recommendation("NoHolder")},
+            ("True", "NoHolder"),
+            ("True", "ReportsReceived"),
+        ),
         ({}, {"target_note": "too much"}, ("True", "TargetUnreachable"), ("True", "ReportsReceived")),
         ({"suspend": True}, {}, ("False", "Suspended"), None),
     ],
@@ -468,6 +480,7 @@ def test_scaling_history() -> None:
         "reason": "load 35 / targetLoad 10 = 4",
         "inputs": {
             "load": 35,
+            "held": 0,
             "targetLoad": 10,
             "refused": 0,
             "wanted": 4,

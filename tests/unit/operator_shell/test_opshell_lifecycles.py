@@ -9,7 +9,7 @@ OF_OTHERS = {
     *("PodsReady", "Loaded", "Loading", "NoPod", "NoReadyPod", "Accepted", "Listening"),
     "NoReconfigurePath",
     *("FollowingLoad", "ForeignScaler", "Limited", "NotLookedYet", "ReportsReceived", "TooManyUnknown"),
-    *("TargetUnreachable", "ShortOfProcessors"),
+    *("TargetUnreachable", "ShortOfProcessors", "NoHolder", "ScalingDisabled"),
 }
 """Reasons of Available, ModelLoaded, Accepted, RouterReady, SettingsApplied and scaling, never of Ready."""
 

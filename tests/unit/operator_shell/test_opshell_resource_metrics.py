@@ -94,7 +94,7 @@ async def test_every_term_of_the_recommendation_is_told_of_backends_that_scale()
     await harness.run()
     for _ in range(20):
         for pod in harness.pods_ready("m-backend", 1):
-            harness.report("m", pod, load=75)
+            harness.report("m", pod, load=75, processor_wait=0.04)
         await harness.turn(1)
     found = {key[-1]: value for key, value in scrape(harness).items() if key[0] == "backend_recommendation"}
     assert found == {
@@ -105,6 +105,8 @@ async def test_every_term_of_the_recommendation_is_told_of_backends_that_scale()
         "target_load": 10,
         "ready_pods": 1,
         "silent_pods": 0,
+        "held": 0,
+        "processor_wait_percent": 4,
     }
     harness.cluster.remove(BACKEND, "n", "m")
     await harness.run()

@@ -274,7 +274,11 @@ async def test_garbage_settings_change_nothing_and_are_told(upstream: Any, route
     )
     await process.until_routes(lambda routes: [route["endpoint"] for route in routes] == ["y"])
     settings = json.loads((await process.ask("/settings", method="GET", base=process.admin)).body)
-    assert settings["endpoints"][0]["coldStart"] == {"timeoutMs": 120_000, "maxPending": 1000}
+    assert settings["endpoints"][0]["coldStart"] == {
+        "timeoutMs": 120_000,
+        "maxPending": 1000,
+        "overflowStatus": 503,
+    }
 
 
 async def test_a_file_by_hand_that_cannot_be_used_ends_the_start(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from penstock_router.endpoint_slices import Address
+from penstock_router.endpoints import EndpointState
 from penstock_router.hold_queue import FIRST_WINDOW, Permit, ReleaseWindow
 from penstock_router.pods import Pod
+from penstock_wire.control.router_settings import ColdStart, Endpoint, WeightedBackend
 from tests.support import fake_loop
 from tests.support.fake_network import Way
 from tests.support.router_world import World, statuses
@@ -289,3 +291,95 @@ def test_pods_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
     limit = window.limit
     window.see_pods([stays])
     assert window.limit == limit
+
+
+def test_the_first_deadline_goes_first() -> None:
+    """Those that set none leave in the order of their arrival, as they have the hold's time."""
+
+    async def main() -> None:
+        deadlines = dict.fromkeys(["none-1", "30s", "none-2", "70s", "20s", "none-3", *numbers(8)])
+        deadlines |= {"30s": 30_000, "70s": 70_000, "20s": 20_000}
+        world = World(cold=ColdStart(timeout_ms=60_000))
+        asking = [world.ask(name, timeout_ms=by) for name, by in deadlines.items()]
+        await fake_loop.settle()
+        world.have("a")
+        assert statuses(await asyncio.gather(*asking)) == {200: len(asking)}
+        assert world.network.executed == ["20s", "30s", "none-1", "none-2", "70s", "none-3", *numbers(8)]
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize(
+    ("started_in", "waited", "retry_after"),
+    [(None, 0, 5), (20, 0, 20), (20, 12, 8), (20, 25, 5), (0.2, 0, 1)],
+)
+def test_what_is_refused_is_told_when_there_should_be_room(
+    started_in: float | None, waited: float, retry_after: int
+) -> None:
+    """What is left of a start that takes as long as the last one; 5 s where nothing is known, or no more."""
+
+    async def main() -> None:
+        world = World(cold=ColdStart(max_pending=1, overflow_status=429))
+        if started_in is not None:
+            first = world.ask("first")
+            await asyncio.sleep(started_in)
+            world.have("a")
+            assert (await first).status == 200
+            world.have()
+        asking = world.ask("held")
+        await asyncio.sleep(waited)
+        refused = await world.ask("refused")
+        assert refused.status == 429
+        assert dict(refused.headers)[b"retry-after"] == str(retry_after).encode()
+        world.have("a")
+        assert (await asking).status == 200
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def test_the_first_request_held_for_each_backend_is_news() -> None:
+    """The operator is to start that one at once, whatever is held for the others."""
+
+    async def main() -> None:
+        world, news = World(), list[int]()
+        state = EndpointState(
+            Endpoint(name="two", backends=(WeightedBackend(name="b"), WeightedBackend(name="c"))),
+            pods=world.pods,
+            clock=world.loop.time,
+            random_source=random.Random(1),
+            on_held=lambda: news.append(1),
+        )
+        world.states.append(state)
+        world.pods.set_slices({"b": (), "c": ()})
+        asking = [world.ask(number, state=state) for number in numbers(10)]
+        await fake_loop.settle()
+        assert set(state.held_by_backend()) == {"b", "c"}
+        assert {name: found.held for name, found in state.report().items()} == state.held_by_backend()
+        assert len(news) == 2
+        state.remove()
+        await asyncio.gather(*asking)
+
+    fake_loop.run(main())
+
+
+def test_a_pod_that_cannot_be_reached_has_not_started() -> None:
+    """The tries that find that out do not count as the end of a start."""
+
+    async def main() -> None:
+        world = World("a", cold=ColdStart(max_pending=2))
+        world.all_are("refuses", "a")
+        asking = [world.ask(number) for number in numbers(2)]
+        await asyncio.sleep(20)
+        world.all_are("up", "a")
+        assert statuses(await asyncio.gather(*asking)) == {200: 2}
+        world.have()
+        asking = [world.ask(number) for number in numbers(2)]
+        await fake_loop.settle()
+        refused = await world.ask("refused")
+        assert 15 < int(dict(refused.headers)[b"retry-after"]) <= 21
+        world.have("a")
+        assert statuses(await asyncio.gather(*asking)) == {200: 2}
+
+    fake_loop.run(main())

@@ -51,6 +51,29 @@ class Slow:
         return items
 
 
+class Hooked:
+    def __init__(self, fails=""):
+        self.fails = fails
+
+    async def load(self):
+        self.called("load")
+
+    def warmup(self):
+        self.called("warmup")
+
+    def close(self):
+        self.called("close")
+
+    def called(self, hook):
+        print(hook, flush=True)
+        if hook == self.fails:
+            raise RuntimeError(f"no {hook}")
+
+    @penstock.batched
+    def predict(self, items):
+        return items
+
+
 class Wrong:
     @penstock.batched
     def predict(self, a, b): ...
@@ -222,9 +245,24 @@ async def test_sigterm_lets_a_call_under_way_finish(start: Start, tmp_path: Path
     assert (await served.end())[0] == 0
 
 
+@pytest.mark.parametrize("fails", ["", "close"])
+async def test_hooks_are_called_before_it_is_ready_and_at_the_end(start: Start, fails: str) -> None:
+    """Blocking or not; one that fails at the end is logged."""
+    served = await start("models:Hooked", "--init-kwargs", json.dumps({"fails": fails}))
+    assert [await served.line(), await served.line()] == ["load", "warmup"]
+    await served.ready()
+    assert json.loads((await served.post([1])).body) == {"predictions": [1]}
+    served.process.send_signal(signal.SIGTERM)
+    assert await served.line() == "close"
+    code, errors = await served.end()
+    assert (code, "RuntimeError('no close')" in errors) == (0, fails == "close")
+
+
 @pytest.mark.parametrize(
     ("arguments", "last"),
     [
+        (["models:Hooked", "--init-kwargs", '{"fails": "load"}'], "RuntimeError: no load"),
+        (["models:Hooked", "--init-kwargs", '{"fails": "warmup"}'], "RuntimeError: no warmup"),
         (["models:Wrong"], "models:Wrong.predict: expected one parameter, the list of items, found (a, b);"),
         (["models:Missing"], "expected Missing in module models, found no Missing"),
         (["nothing:C"], "expected a module nothing on the Python path, found none"),

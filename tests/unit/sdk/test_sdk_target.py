@@ -60,6 +60,13 @@ class TunedValue:
         return item
 
 
+class LoadWrong:
+    def run(self, item):
+        return item
+    def load(self, path):
+        pass
+
+
 class Marked:
     def helper(self, a, b):
         pass
@@ -169,7 +176,7 @@ def test_the_only_marked_method_is_served_beside_unmarked_ones(module: str) -> N
     [
         ("Nothing", {}, "expected a method __call__ or predict, .* found no method"),
         ("Two", {}, "found a, b"),
-        ("TwoMarked", {}, "found a, b"),
+        ("LoadWrong", {}, r"LoadWrong.load: expected a method that takes no arguments, found \(self, path\)"),
         ("Wrong", {}, r"models_for_target:Wrong.predict: expected one parameter, .* found \(a, b\)"),
         (
             "TunedWrong",
@@ -198,6 +205,18 @@ def test_reconfigure_is_found_beside_the_method_that_is_served_and_never_served_
     assert served.method.__self__.config == {"a": 1}
     assert find(f"{module}:TunedStatic").build().reconfigure is not None
     assert find(f"{module}:Called").build().reconfigure is None
+
+
+@pytest.mark.parametrize(
+    ("attribute", "names", "default"),
+    [("Marked", ["embed"], True), ("Predicts", ["predict"], True), ("TwoMarked", ["a", "b"], False)],
+)
+def test_a_request_may_name_the_default_and_each_marked_method(
+    module: str, attribute: str, names: list[str], default: bool
+) -> None:
+    """Where several are marked, and none is the usual one, a request has to."""
+    served = find(f"{module}:{attribute}").build()
+    assert (sorted(served.methods), served.default) == (names, default)
 
 
 @pytest.mark.parametrize("name", ["module", "module:", ":Class", ""])

@@ -319,11 +319,34 @@ async def test_the_model_gets_what_the_page_says(start: Callable[..., Any]):
     assert len({item["id"] for item in found}) == 2
 
 
+ITEM_STREAMS = "told instances-streams application/vnd.penstock.item-streams+json"
+
+
+async def test_clients_that_accept_streams_read_their_own_of_a_batch(start: Callable[..., Any]):
+    """The page's lines; a client that accepts none is in a batch of its own."""
+    pair = await start("instances")
+    script = {"type": ITEM_STREAMS.rpartition(" ")[2], "body": EXAMPLES[ITEM_STREAMS]}
+    assert (await pair.ask("/-/script", base=pair.model_url, json=script)).status == 200
+    accept = {"accept": "text/event-stream"}
+    replies = await pair.batched(
+        3,
+        pair.predict([1]),
+        pair.predict([7], headers=accept),
+        pair.predict([8], headers=accept),
+        pair.predict([9]),
+        runs=[2, 1],
+    )
+    for index, reply in enumerate(replies[:2]):
+        check_client(f"client instances-streams {index}", reply)
+    assert replies[2].document == {"predictions": [9], "model_version": "3"}
+
+
 def test_each_protocol_has_an_example_and_each_block_of_the_page_is_run():
     ran = {f"{side} {kind}" for side in ("request", "answer") for kind in (*MATES, "v2-binary", "none")}
     clients = {f"client {name.split(' ')[1]} {index}" for name in SCRIPTED for index in (0, 1)}
     items = {f"client instances-items {index}" for index in range(3)} | {ITEM_ANSWERS}
     items |= {f"{kind}-items" for kind in ("sent envelope", "sent instances", "python instances")}
+    items |= {f"client instances-streams {index}" for index in (0, 1)} | {ITEM_STREAMS}
     assert set(EXAMPLES) == ran | set(SCRIPTED) | clients | items
     assert PAGE.count("\n```") == 2 * len(EXAMPLES)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock_sidecar.batching import streaming
+from penstock_sidecar.batching import client_stream, streaming
+from penstock_sidecar.batching.lone_stream import LoneStream
 from penstock_sidecar.batching.streaming import BatchStreams, StreamedSends
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
@@ -137,7 +138,7 @@ async def test_a_stream_that_ends_early_is_no_complete_answer(lost: bool):
 
 
 async def test_a_slow_reader_is_cut_and_its_mates_go_on(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(streaming, "MAX_BUFFER", 100)
+    monkeypatch.setattr(client_stream, "MAX_BUFFER", 100)
     clients = Clients(2, CANCEL)
     for _ in range(10):
         clients.answer.say({"i": 0, "data": "x" * 30}, {"i": 1, "data": 1})
@@ -223,6 +224,70 @@ async def test_a_stream_that_says_nothing_of_anybody_ends_at_the_deadline():
     await asyncio.wait_for(clients.task, SECONDS)
     assert clients.answer.aborted
     assert clients.outcomes == {}
+
+
+async def test_a_stream_is_over_with_the_last_client_that_stayed():
+    """The model may go on for ever for one who has left."""
+    clients = Clients(2)
+    clients.answer.say({"i": 0, "data": 1}, {"i": 1, "data": 1})
+    await clients.settle()
+    clients.streams.leave(0)
+    clients.answer.say({"i": 0, "data": 2}, {"i": 1, "end": True}, {"i": 0, "data": 3})
+    await asyncio.wait_for(clients.task, SECONDS)
+    assert clients.answer.aborted
+    assert clients.ends == {0: Reason.CLIENT_GONE, 1: None}
+
+
+async def read(stream: LoneStream) -> list[bytes | PenstockError]:
+    """What the client of a lone stream gets."""
+    pieces: list[bytes | PenstockError] = []
+    try:
+        async for piece in stream.client:
+            pieces.append(piece)
+    except PenstockError as error:
+        pieces.append(error)
+    return pieces
+
+
+async def test_a_lone_stream_passes_as_it_comes():
+    answer = ModelStream(NDJSON)
+    stream = LoneStream(answer)
+    task = asyncio.create_task(stream.run())
+    answer.pieces.put_nowait(b"any \xff")
+    assert await anext(stream.client) == b"any \xff"
+    answer.end()
+    assert (await read(stream), await task, answer.aborted) == ([], None, True)
+
+
+@pytest.mark.parametrize("why", [Reason.SLOW_READER, Reason.BAD_ANSWER])
+async def test_a_lone_stream_that_is_cut_is_no_complete_answer(why: Reason, monkeypatch: pytest.MonkeyPatch):
+    """Where its client leaves too much unread, and where the model's own breaks off."""
+    monkeypatch.setattr(client_stream, "MAX_BUFFER", 100)
+    answer = ModelStream(NDJSON)
+    stream = LoneStream(answer)
+    for _ in range(2):
+        answer.pieces.put_nowait(b"x" * 60 if why is Reason.SLOW_READER else ConnectionLost("lost"))
+    assert await asyncio.wait_for(stream.run(), SECONDS) is why
+    (error,) = await read(stream)
+    assert isinstance(error, PenstockError)
+    assert (error.reason, answer.aborted) == (why, True)
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_a_lone_stream_ends_with_its_client_and_with_the_process(left: bool):
+    answer = ModelStream(NDJSON)
+    stream = LoneStream(answer)
+    task = asyncio.create_task(stream.run())
+    await asyncio.sleep(0)
+    if left:
+        await stream.client.aclose()
+        assert await task is Reason.CLIENT_GONE
+    else:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert isinstance((await read(stream))[0], PenstockError)
+    assert answer.aborted
 
 
 class Dripping:

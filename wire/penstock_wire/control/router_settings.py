@@ -27,10 +27,12 @@ class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Args:
         timeout_ms: how long a request is held at most.
         max_pending: requests held at most for one endpoint in one router.
+        overflow_status: HTTP status of a request beyond them.
     """
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 120_000
     max_pending: Annotated[int, msgspec.Meta(ge=0)] = 1000
+    overflow_status: Literal[503, 429] = 503
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -1,0 +1,88 @@
+"""What a method may know of the call that it is in: where it runs, and whom it answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextvars import ContextVar
+
+from penstock import request_ids
+from penstock_wire.contract import BACKEND_ENV, NAMESPACE_ENV, POD_ENV
+from penstock_wire.headers import REQUEST_ID, Headers, get, timeout_ms
+
+
+class Context:
+    """Where the code runs, and the request or batch that it answers.
+
+    Args:
+        fields: the header fields of the request; of a batch those that all its requests share.
+
+    Attributes:
+        fields: as given, in the order received.
+        namespace: the pod's namespace; empty outside of a cluster, as the next two.
+        backend: the ModelBackend.
+        pod: the pod.
+        deadline: until when an answer is of use (of a batch: to the last of its requests), by
+            `time.monotonic`; None where nobody said.
+    """
+
+    __slots__ = ("backend", "deadline", "fields", "namespace", "pod")
+
+    def __init__(self, fields: Headers = ()) -> None:
+        self.fields = fields
+        self.namespace, self.backend, self.pod = _PLACE
+        left = timeout_ms(fields)
+        self.deadline = None if left is None or left < 0 else time.monotonic() + left / 1000
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """The ids of the requests, in the order of their items (of a large batch, of the first 4 KiB)."""
+        field = get(self.fields, REQUEST_ID)
+        return tuple(field.decode("latin-1").split(",")) if field else ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header fields by name in lower case; values of one name are joined by commas."""
+        found: dict[str, str] = {}
+        for name, value in self.fields:
+            key, text = name.decode("latin-1"), value.decode("latin-1")
+            found[key] = f"{found[key]}, {text}" if key in found else text
+        return found
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the deadline, 0 where it has passed; None where there is none."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+
+_PLACE = tuple(os.environ.get(name, "") for name in (NAMESPACE_ENV, BACKEND_ENV, POD_ENV))
+_current: ContextVar[Context] = ContextVar("context")
+
+
+def context() -> Context:
+    """The context of the call that this code is in; without a request where it is in none."""
+    found = _current.get(None)
+    return Context() if found is None else found
+
+
+def begin(fields: Headers) -> None:
+    """Note the request that is answered from here on."""
+    _current.set(Context(fields))
+
+
+def current() -> Context | None:
+    """What `resume` takes, for code that goes on elsewhere."""
+    return _current.get(None)
+
+
+def resume(found: Context | None) -> None:
+    """Go on with what a call began: the steps of a stream, which another task may ask for."""
+    if found is not None:
+        _current.set(found)
+        request_ids.begin(get(found.fields, REQUEST_ID))
+
+
+def deadline() -> float | None:
+    """The deadline of the call that this code is in; None where it has none, or is in none."""
+    found = _current.get(None)
+    return None if found is None else found.deadline

@@ -1,0 +1,389 @@
+"""One queue of calls, and the batches of them that are under way: the sidecar's rules in one event loop.
+
+A batch is cut when a slot falls free, never by a timer alone (late binding). A call whose deadline passes is
+answered at that moment. A batch that raises is searched for the call that makes it raise, as the sidecar
+does, so that no caller gets an exception that another one has caused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import dataclasses
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Protocol, cast
+
+from penstock.call_context import deadline as context_deadline
+from penstock.end import END
+from penstock.errors import AnswerError, DeadlineExceeded, SlowReader
+from penstock.in_process.call import NEVER, Call
+from penstock.in_process.settings import BatchSettings
+from penstock.in_process.stream import Pieces, Stream
+from penstock.item_pieces import Events
+from penstock_sidecar.batching.bisection import Bisection
+from penstock_sidecar.batching.fault_tracker import FaultTracker
+from penstock_sidecar.estimators.latency_model import LatencyModel
+from penstock_sidecar.queue.batch_limits import Limits
+from penstock_sidecar.queue.deadline_list import earlier
+from penstock_sidecar.queue.queue import Queue
+from penstock_sidecar.queue.request import Key, Slice
+from penstock_wire.timers import TIMER_SLACK, EarliestTimer
+
+_BYTES = 1
+"""Bytes that a batch may hold: calls have none."""
+
+
+class Batch:
+    """What holds one slot: its `parts` of the queue, of which each is one call."""
+
+    __slots__ = ("began", "due", "in_slot", "parts", "task")
+
+    def __init__(self, parts: list[Slice], began: float) -> None:
+        self.parts = parts
+        self.began = began
+        self.in_slot = True
+        self.due = NEVER
+        self.task: asyncio.Task[None] | None = None
+
+    def left(self) -> None:
+        """A caller has left: where none is left, the batch is cancelled."""
+        if self.task is not None and all(part.work.done for part in self.parts):
+            self.task.cancel()
+
+
+class Code(Protocol):
+    """What runs batches: `BatchedCode`, or a served method (`penstock.testing`)."""
+
+    @property
+    def streams(self) -> bool:
+        """It is a generator."""
+        ...
+
+    async def answers(self, owner: object, values: Sequence[Any]) -> list[Any]:
+        """See `BatchedCode.answers`."""
+        ...
+
+    def pieces(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[Events, None]:
+        """See `BatchedCode.pieces`."""
+        ...
+
+
+class Batcher:
+    """Batches the calls of one function, or of one instance's method, that are made in one event loop.
+
+    Args:
+        code: runs batches.
+        settings: how calls are batched.
+    """
+
+    def __init__(self, code: Code, settings: BatchSettings) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._code = code
+        self._settings = settings
+        self._limits = _limits(settings)
+        self._key = Key("POST", "/", (), ())
+        self._queue = Queue()
+        self._latency_model = LatencyModel()
+        self._faults = FaultTracker(
+            self._queue, self._latency_model, time.monotonic, lambda _, __: self._settings.max_batch_size
+        )
+        self._timer = EarliestTimer(self._schedule, time.monotonic)
+        self._batches: set[Batch] = set()
+        self._busy = 0
+        self._scheduled = False
+        self._timed = False
+
+    # Calls
+
+    async def answer(self, owner: object, value: Any) -> Any:
+        """Make one call and wait for its answer.
+
+        Args:
+            owner: the instance, where it is a method.
+            value: what `BatchedCode.bind` returned.
+
+        Raises:
+            DeadlineExceeded: it has none in time.
+            Exception: what the function raised for it, or returned in its place.
+        """
+        future: asyncio.Future[Any] = self.loop.create_future()
+        call = self._enter(owner, value, future)
+        try:
+            return await future
+        except BaseException:
+            self._leave(call)
+            raise
+
+    def stream(self, owner: object, value: Any) -> Stream[Any]:
+        """Make one call of a generator; arguments as for `answer`."""
+        pieces = Pieces()
+        call = self._enter(owner, value, pieces)
+        return Stream(pieces, lambda: self._leave(call))
+
+    def apply(self, settings: BatchSettings) -> None:
+        """Go by other settings from the next batch on; may be called in any thread."""
+        self._settings = settings
+        self._limits = _limits(settings)
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._schedule)
+
+    def _enter(self, owner: object, value: Any, answer: asyncio.Future[Any] | Pieces) -> Call:
+        now = time.monotonic()
+        timeout, given = self._settings.timeout, context_deadline()
+        deadline = NEVER if timeout is None else now + timeout
+        if given is not None and given < deadline:
+            deadline = given
+        call = Call(self._key, owner, value, now, deadline, answer)
+        self._queue.add(call)
+        if deadline < NEVER:
+            self._timed = True
+            self._timer.ring_at(deadline)
+        if not self._scheduled and self._busy < self._settings.max_concurrent_batches:
+            self._schedule()
+        return call
+
+    def _leave(self, call: Call) -> None:
+        """Its caller waits no longer; no-op where it has its answer."""
+        if call.done:
+            return
+        call.done = True
+        if call.queued:
+            self._queue.leave(call)
+        elif call.batch is not None:
+            call.batch.left()
+
+    # When to look
+
+    def _schedule(self) -> None:
+        """Look when all that is ready to run has run: callers that were just answered call again first."""
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._scheduled = False
+        now = time.monotonic() + TIMER_SLACK
+        again = self._expire(now) if self._timed else None
+        again = earlier(again, self._fill(now))
+        if again is not None:
+            self._timer.ring_at(again)
+
+    def _expire(self, now: float) -> float | None:
+        """Answer the calls whose time is over; returns when to look again."""
+        queue = self._queue
+        while (call := cast("Call | None", queue.first())) is not None and call.deadline <= now:
+            queue.leave(call)
+            call.expire(now)
+        due = NEVER if call is None else call.deadline
+        for batch in self._batches:
+            if batch.due <= now:
+                for each in _calls(batch.parts):
+                    if each.deadline <= now:
+                        each.expire(now)
+                batch.due = min([each.deadline for each in _calls(batch.parts)], default=NEVER)
+                batch.left()
+            due = min(due, batch.due)
+        return None if due == NEVER else due
+
+    def _fill(self, now: float) -> float | None:
+        """Cut batches while slots are free; returns when to ask again, where what waits may wait."""
+        queue = self._queue
+        while queue.items and self._busy < self._settings.max_concurrent_batches:
+            choice = queue.choose(now, self._limits)
+            if choice.key is None:
+                return choice.again
+            self._cut(now)
+        return None
+
+    def _cut(self, now: float) -> None:
+        limits, faults = self._limits, self._key.faults
+        if faults is not None and faults.limit < limits.size:
+            limits = dataclasses.replace(limits, size=faults.limit)
+        dropped: list[Any] = []
+
+        def finish(items: int) -> float:
+            return now + (self._latency_model.predict(now, self._key.cls, items) or 0.0)
+
+        parts = self._queue.cut(self._key, limits, finish if self._timed else None, dropped)
+        for call in dropped:
+            seconds = finish(len(parts) or 1) - now
+            detail = f"dropped after {now - call.arrived:.3f} s in the queue: its batch takes {seconds:.3f} s"
+            call.fail(DeadlineExceeded(f"{detail} and would be late"))
+        if not parts:
+            return
+        batch = Batch(parts, now)
+        for call in _calls(parts):
+            call.executed = True
+            call.batch = batch
+            batch.due = min(batch.due, call.deadline)
+        self._busy += 1
+        self._batches.add(batch)
+        # NB: in a context of its own. It is not one caller's: what one has set there is not the others'.
+        batch.task = self.loop.create_task(self._run(batch), context=contextvars.Context())
+        batch.task.add_done_callback(lambda _: self._ended(batch))
+
+    def _release(self, batch: Batch) -> None:
+        """Give the batch's slot back, once; a whole batch that waits goes before the answers of this one."""
+        if batch.in_slot:
+            batch.in_slot = False
+            self._busy -= 1
+            if self._queue.items >= self._limits.size:
+                self._fill(time.monotonic() + TIMER_SLACK)
+
+    # One batch
+
+    async def _run(self, batch: Batch) -> None:
+        try:
+            error = await self._attempt(batch, batch.parts, again=False)
+            if error is not None:
+                await self._isolate(batch, error)
+        except asyncio.CancelledError:
+            for call in _calls(batch.parts):
+                _cancel(call)
+            raise
+        except BaseException as error:
+            for call in _calls(batch.parts):
+                call.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            raise
+
+    def _ended(self, batch: Batch) -> None:
+        # NB: not in a `finally`: a task that is cancelled before its first step never reaches that.
+        batch.task = None
+        self._batches.discard(batch)
+        self._release(batch)
+        if self._queue.items:
+            self._schedule()
+
+    async def _attempt(self, batch: Batch, parts: Sequence[Slice], *, again: bool) -> Exception | None:
+        """Run once, without the calls whose callers have left.
+
+        Returns:
+            What it raised, where one of several calls may be the cause, or the one call has been given it;
+            else None, and all have their outcomes.
+        """
+        calls = _calls(parts)
+        owner, values = calls[0].owner, [call.value for call in calls]
+        began = time.monotonic()
+        try:
+            if self._code.streams:
+                await self._stream(calls, owner, values)
+                answers = None
+            else:
+                answers = await self._code.answers(owner, values)
+        except AnswerError as error:
+            # Of all calls: what is wrong is the function, and not what it was called with.
+            _fail(calls, error)
+            return None
+        except Exception as error:
+            if len(calls) > 1 and self._settings.isolate and not _begun(calls):
+                return error
+            _fail(calls, error)
+            if not again and self._key.faults is not None:
+                self._faults.resolved(parts, parts[:1], time.monotonic() - began, 0.0)
+            return error if again and len(calls) == 1 else None
+        now = time.monotonic()
+        self._latency_model.observe(now, self._key.cls, len(calls), now - began)
+        if not again:
+            if self._key.faults is not None:
+                self._faults.resolved(parts, (), now - began, 0.0)
+            self._release(batch)
+        if answers is not None:
+            if self._busy and not again:
+                await _let_threads_run()
+            for call, answer in zip(calls, answers, strict=True):
+                call.succeed(answer)
+        return None
+
+    async def _stream(self, calls: list[Call], owner: object, values: list[Any]) -> None:
+        """Run a generator; who has left, has `END` or an exception gets nothing more of it.
+
+        Raises:
+            Exception: what it raised; those that are not `done` have not got it yet.
+        """
+        async with contextlib.aclosing(self._code.pieces(owner, values)) as steps:
+            async for events in steps:
+                for index, piece in events:
+                    call = calls[index]
+                    if call.done:
+                        continue
+                    if piece is END or isinstance(piece, Exception):
+                        call.succeed(piece)
+                    else:
+                        _put(call, piece)
+                if all(call.done for call in calls):
+                    break
+        for call in calls:
+            call.succeed(END)
+
+    async def _isolate(self, batch: Batch, error: Exception) -> None:
+        """Run parts of a batch that raised until each call has an outcome of its own."""
+        parts = batch.parts
+        search = Bisection(len(parts))
+        bad: list[Slice] = []
+        began = time.monotonic()
+        while True:
+            span = search.next(self._faults.group(parts[0].work, len(bad), search.resolved))
+            if span is None:
+                break
+            some = parts[slice(*span)]
+            calls = _calls(some)
+            if not calls:
+                search.passed(whole=False)
+                continue
+            raised = await self._attempt(batch, some, again=True)
+            if raised is None:
+                search.passed(whole=len(calls) == len(some))
+                continue
+            alone = len(calls) == 1
+            if alone:
+                bad += [part for part in some if part.work is calls[0]]
+            search.failed(alone=alone)
+        now = time.monotonic()
+        self._faults.resolved(parts, bad, now - batch.began, now - began)
+
+
+async def _let_threads_run() -> None:
+    """Let the batch that was just begun go to its device before the answers of the last one go out.
+
+    Models work in threads, and one cannot begin while this one holds the interpreter: with a model of 1 ms
+    this is 8 % of all answers (bench/in_process.py).
+    """
+    await asyncio.sleep(0)
+    time.sleep(0)  # noqa: ASYNC251 - not to wait: to release the interpreter, in about a microsecond
+
+
+def _limits(settings: BatchSettings) -> Limits:
+    return Limits(size=settings.max_batch_size, bytes=_BYTES, wait=settings.batch_wait_timeout)
+
+
+def _calls(parts: Sequence[Slice]) -> list[Call]:
+    """The calls of these parts that wait for an answer."""
+    return [cast("Call", part.work) for part in parts if not part.work.done]
+
+
+def _begun(calls: Sequence[Call]) -> bool:
+    """Whether one of these calls has had a piece of its stream, or all of it."""
+    return any(call.done or (isinstance(call.answer, Pieces) and call.answer.begun) for call in calls)
+
+
+def _put(call: Call, piece: Any) -> None:
+    try:
+        cast("Pieces", call.answer).put(piece)
+    except SlowReader as error:
+        call.fail(error)
+    call.deadline = NEVER  # a stream that has begun has no deadline any more
+
+
+def _fail(calls: Sequence[Call], error: Exception) -> None:
+    for call in calls:
+        call.fail(error)
+
+
+def _cancel(call: Call) -> None:
+    call.done = True
+    if isinstance(call.answer, Pieces):
+        call.answer.end(RuntimeError("the batch was cancelled"))
+    else:
+        call.answer.cancel()

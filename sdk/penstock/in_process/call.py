@@ -1,0 +1,84 @@
+"""One caller's item in the sidecar's queue.
+
+The queue knows requests of bytes. A call is one of a single item without bytes, all of one key; its value is
+kept beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+from penstock.errors import DeadlineExceeded
+from penstock.in_process.stream import Pieces
+from penstock_sidecar.queue.request import Key, QueuedRequest
+from penstock_wire.http import Request
+
+NEVER = math.inf
+_REQUEST = Request("POST", "/", (), b"")
+_ITEMS = (b"",)
+
+
+class Call(QueuedRequest):
+    """One call.
+
+    Args:
+        key: the queue's one key.
+        owner: the instance whose method was called; None for a function.
+        value: the item, or a tuple of the arguments where there are several.
+        arrived: when it was made, in the clock's time.
+        deadline: when it raises `DeadlineExceeded`; `NEVER` for never.
+        answer: what gets the answer.
+
+    `batch` is the batch that it is in.
+    """
+
+    __slots__ = ("answer", "batch", "owner", "value")
+
+    def __init__(
+        self,
+        key: Key,
+        owner: object,
+        value: Any,
+        arrived: float,
+        deadline: float,
+        answer: asyncio.Future[Any] | Pieces,
+    ) -> None:
+        super().__init__(key, _REQUEST, b"", _ITEMS, (), arrived, deadline, deadline)
+        self.owner = owner
+        self.value = value
+        self.answer = answer
+        self.batch: Any = None
+
+    def succeed(self, value: Any) -> None:
+        """Give the caller its answer, unless it has one or has left; an exception object is raised there."""
+        if isinstance(value, Exception):
+            self.fail(value)
+        elif not self.done:
+            self.done = True
+            answer = self.answer
+            if isinstance(answer, Pieces):
+                answer.end()
+            elif not answer.done():
+                answer.set_result(value)
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error at the caller, unless it has its answer or has left."""
+        if self.done:
+            return
+        self.done = True
+        if isinstance(error, StopIteration | StopAsyncIteration):
+            # Neither can be raised by what awaits: it would end the caller's own iteration.
+            error, cause = RuntimeError(f"the batch raised {type(error).__name__}"), error
+            error.__cause__ = cause
+        answer = self.answer
+        if isinstance(answer, Pieces):
+            answer.end(error)
+        elif not answer.done():
+            answer.set_exception(error)
+
+    def expire(self, now: float) -> None:
+        """Its deadline has passed."""
+        where = "with its batch" if self.executed else "in the queue"
+        self.fail(DeadlineExceeded(f"the deadline passed after {now - self.arrived:.3f} s {where}"))

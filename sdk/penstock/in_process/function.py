@@ -1,0 +1,144 @@
+"""How the decorated function is run: its arguments as lists; blocking code in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from penstock.answer_list import listed
+from penstock.in_process.settings import MAX_CONCURRENT
+from penstock.item_pieces import Events
+from penstock.steps import steps_of
+from penstock.threads import in_thread
+
+Parameter = inspect.Parameter
+_NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_threads: ThreadPoolExecutor | None = None
+
+
+class BatchedCode:
+    """A function that takes a list for each of its parameters.
+
+    Args:
+        function: as it was written.
+
+    Attributes:
+        name: for messages.
+        blocking: it is no `async def`: it runs in a thread.
+
+    Raises:
+        TypeError: it is no function, or has no parameter that could take a list.
+    """
+
+    __slots__ = ("_count", "_method", "_signature", "_streams", "blocking", "function", "name")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"penstock.batch: expected a function or a method, found {function!r}")
+        self.function = function
+        self.name = getattr(function, "__qualname__", repr(function))
+        self._streams = inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+        self.blocking = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
+        self._method = False
+        self._signature = inspect.signature(function)
+        self._read()
+
+    @property
+    def streams(self) -> bool:
+        """It is a generator."""
+        return self._streams
+
+    @property
+    def method(self) -> bool:
+        """Its first parameter is the instance."""
+        return self._method
+
+    def become_method(self) -> None:
+        """It stands in a class: its first parameter is the instance."""
+        self._method = True
+        self._signature = inspect.signature(self.function)
+        self._read()
+
+    def _read(self) -> None:
+        parameters = list(self._signature.parameters.values())
+        if self._method and parameters:
+            self._signature = self._signature.replace(parameters=parameters[1:])
+            parameters = parameters[1:]
+        odd = [each for each in parameters if each.kind not in (*_NAMED, Parameter.KEYWORD_ONLY)]
+        if odd or not parameters:
+            raise TypeError(
+                "penstock.batch: expected a function with a parameter for each list and no *args, "
+                f"found {self.name}{self._signature}"
+            )
+        self._count = len(parameters)
+
+    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """One caller's item: its argument, or a tuple of them where there are several.
+
+        Raises:
+            TypeError: they do not fit the signature.
+        """
+        if self._count == 1 and not named and len(args) == 1:
+            return args[0]
+        try:
+            bound = self._signature.bind(*args, **named)
+        except TypeError as error:
+            raise TypeError(f"{self.name}{self._signature}: {error}") from None
+        bound.apply_defaults()
+        values = tuple(bound.arguments.values())
+        return values[0] if self._count == 1 else values
+
+    def _call(self, owner: object, values: Sequence[Any]) -> Any:
+        """Call the function with a list for each parameter."""
+        columns = [list(values)] if self._count == 1 else [list(each) for each in zip(*values, strict=True)]
+        first = (owner,) if self._method else ()
+        named = {
+            name: column
+            for (name, parameter), column in zip(self._signature.parameters.items(), columns, strict=True)
+            if parameter.kind is Parameter.KEYWORD_ONLY
+        }
+        return self.function(*first, *columns[: len(columns) - len(named)], **named)
+
+    async def answers(self, owner: object, values: Sequence[Any]) -> list[Any]:
+        """Run the function, which is no generator, on one batch.
+
+        Args:
+            owner: the instance, where it is a method.
+            values: what `bind` returned for each call.
+
+        Raises:
+            AnswerError: it returned something else than as many answers.
+            Exception: whatever it raised.
+        """
+        if self.blocking:
+            result = await in_thread(_executor(), lambda: self._call(owner, values))
+            if inspect.isawaitable(result):  # a partial or a lambda around a coroutine function
+                result = await result
+        else:
+            result = await self._call(owner, values)
+        return listed(result, len(values), self.name)
+
+    async def pieces(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[Events, None]:
+        """Run the function, which is a generator, on one batch.
+
+        Returns:
+            For each step the pieces of all calls, by their index.
+
+        Raises:
+            AnswerError: a step is no list of that length.
+            Exception: whatever it raised.
+        """
+        async with contextlib.aclosing(steps_of(self._call(owner, values), _executor())) as steps:
+            async for step in steps:
+                yield list(enumerate(listed(step, len(values), self.name, step=True)))
+
+
+def _executor() -> ThreadPoolExecutor:
+    """The threads of blocking functions."""
+    global _threads
+    if _threads is None:
+        _threads = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="penstock-batch")
+    return _threads

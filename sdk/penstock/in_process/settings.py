@@ -1,0 +1,59 @@
+"""How calls are batched; checked when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+MAX_CONCURRENT = 64
+"""Batches at once at most: the largest maxConcurrentBatches of a BatchPolicy, and the threads there are."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """How calls are batched.
+
+    Args:
+        max_batch_size: items of a batch at most.
+        batch_wait_timeout: seconds that a part-full batch may wait for more while a slot is free.
+        max_concurrent_batches: batches under way at once.
+        timeout: seconds after which a call that has no answer raises `DeadlineExceeded`; None = never.
+        isolate: run parts of a batch that raised again, until each call has an outcome of its own.
+
+    Raises:
+        TypeError: a value of another type.
+        ValueError: a value out of its range.
+    """
+
+    max_batch_size: int = 32
+    batch_wait_timeout: float = 0.0
+    max_concurrent_batches: int = 1
+    timeout: float | None = None
+    isolate: bool = True
+
+    def __post_init__(self) -> None:
+        _count("max_batch_size", self.max_batch_size, None)
+        _count("max_concurrent_batches", self.max_concurrent_batches, MAX_CONCURRENT)
+        _seconds("batch_wait_timeout", self.batch_wait_timeout, positive=False)
+        if self.timeout is not None:
+            _seconds("timeout", self.timeout, positive=True)
+        if not isinstance(self.isolate, bool):
+            raise TypeError(f"penstock.batch: expected isolate to be True or False, found {self.isolate!r}")
+
+
+def _count(name: str, value: object, most: int | None) -> None:
+    limits = "of at least 1" if most is None else f"from 1 to {most}"
+    text = f"penstock.batch: expected {name} to be an integer {limits}, found {value!r}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(text)
+    if value < 1 or (most is not None and value > most):
+        raise ValueError(text)
+
+
+def _seconds(name: str, value: object, *, positive: bool) -> None:
+    limits = "more than 0" if positive else "0 or more"
+    text = f"penstock.batch: expected {name} to be {limits} seconds, found {value!r}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(text)
+    if not (math.isfinite(value) and (value > 0 or (value == 0 and not positive))):
+        raise ValueError(text)

@@ -1,0 +1,111 @@
+"""What a caller of a batched generator reads: its own pieces, whatever its batch mates do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from penstock.errors import SlowReader
+
+MAX_UNREAD = 65_536
+"""Pieces that a caller may leave unread; then its stream ends, and the others go on."""
+
+R = TypeVar("R")
+
+
+class Pieces:
+    """The pieces of one stream between the batch and its reader.
+
+    `begun` says that the first one has come, `ended` that no more will; `error` is why, where it failed.
+    """
+
+    __slots__ = ("_waiter", "begun", "ended", "error", "unread")
+
+    def __init__(self) -> None:
+        self.unread: deque[Any] = deque()
+        self.begun = self.ended = False
+        self.error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, piece: Any) -> None:
+        """Take a piece.
+
+        Raises:
+            SlowReader: too many are unread.
+        """
+        if len(self.unread) >= MAX_UNREAD:
+            raise SlowReader(f"expected at most {MAX_UNREAD} pieces unread, found one more")
+        self.begun = True
+        self.unread.append(piece)
+        self._wake()
+
+    def end(self, error: Exception | None = None) -> None:
+        """No more pieces come; those that came are read first, and then the error is raised."""
+        if isinstance(error, SlowReader):
+            self.unread.clear()
+        self.ended, self.error = True, error
+        self._wake()
+
+    async def next(self) -> Any:
+        """The next piece.
+
+        Raises:
+            StopAsyncIteration: there is none.
+            Exception: why the stream has ended.
+        """
+        while not self.unread:
+            if self.ended:
+                error, self.error = self.error, None
+                raise StopAsyncIteration if error is None else error
+            if self._waiter is not None:
+                raise RuntimeError("penstock.batch: expected one reader of a stream at a time, found two")
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self.unread.popleft()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Stream(Generic[R]):
+    """An asynchronous iterator of one caller's pieces.
+
+    Its call leaves when its reader is cancelled, closes it or lets go of it; the batch ends when all left.
+
+    Args:
+        pieces: what comes.
+        leave: takes the call out of its queue or batch.
+    """
+
+    def __init__(self, pieces: Pieces, leave: Callable[[], None]) -> None:
+        self._pieces = pieces
+        self._leave = leave
+
+    def __aiter__(self) -> Stream[R]:
+        return self
+
+    async def __anext__(self) -> R:
+        try:
+            piece: R = await self._pieces.next()
+        except asyncio.CancelledError:
+            self._close()
+            raise
+        return piece
+
+    async def aclose(self) -> None:
+        """Read no more of it."""
+        self._close()
+
+    def _close(self) -> None:
+        self._leave()
+        self._pieces.unread.clear()
+        self._pieces.end()
+
+    def __del__(self) -> None:
+        self._leave()

@@ -1,0 +1,72 @@
+"""What is served as an OpenAPI 3.1 document: a path for each method, with the types of its annotations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.signature import Shape
+
+PATH = "/openapi.json"
+
+
+def document(title: str, shapes: Mapping[str, Shape], default: str | None) -> dict[str, Any]:
+    """The document.
+
+    Args:
+        title: names what is served.
+        shapes: of the methods, by name.
+        default: the one of them that answers requests that name none; it is shown as `/`.
+    """
+    schemas: dict[str, Any] = {}
+    paths = {
+        "/" if name == default else f"/{name}": {"post": _operation(name, shape, schemas)}
+        for name, shape in shapes.items()
+    }
+    problem = {"type": "object", "properties": {"detail": {"type": "string"}, "reason": {"type": "string"}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": "1"},
+        "paths": paths,
+        "components": {"schemas": {**schemas, "Problem": problem}},
+    }
+
+
+def _operation(name: str, shape: Shape, schemas: dict[str, Any]) -> dict[str, Any]:
+    members: dict[str, Any] = {"instances": {"type": "array", "items": _item(shape, schemas)}}
+    members |= {parameter.name: _argument(shape, parameter, schemas) for parameter in shape.shared}
+    required = [each.name for each in shape.shared if each.default is inspect.Parameter.empty]
+    answers = {"application/json": {"schema": _predictions()}}
+    if shape.generator:
+        answers |= {"text/event-stream": {}, "application/x-ndjson": {}}
+    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    body = {"type": "object", "properties": members, "required": ["instances", *required]}
+    return {
+        "operationId": name,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": {
+            "200": {"description": "an answer for each item", "content": answers},
+            "default": {"description": "a problem", "content": problem},
+        },
+    }
+
+
+def _predictions() -> dict[str, Any]:
+    return {"type": "object", "properties": {"predictions": {"type": "array"}}, "required": ["predictions"]}
+
+
+def _item(shape: Shape, schemas: dict[str, Any]) -> dict[str, Any]:
+    if shape.whole:
+        return _argument(shape, shape.parameters[0], schemas)
+    properties = {each.name: _argument(shape, each, schemas) for each in shape.parameters}
+    required = [each.name for each in shape.parameters if each.default is inspect.Parameter.empty]
+    item: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": shape.open}
+    return item | ({"required": required} if required else {})
+
+
+def _argument(shape: Shape, parameter: inspect.Parameter, schemas: dict[str, Any]) -> dict[str, Any]:
+    validator = shape.validators.get(parameter.name)
+    found = {} if validator is None else dict(validator.schema())
+    schemas.update(found.pop("$defs", {}))
+    return found

@@ -1,0 +1,194 @@
+"""The answer of a generator method as HTTP: one stream, or those of a whole batch in one (docs/protocols.md).
+
+A piece is one event of `text/event-stream` with its JSON as data, or a line of NDJSON; bytes are sent as they
+are. What goes wrong before a stream's first piece has a status of its own; later it is in-band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+
+from penstock import call_context
+from penstock.encoding import encode
+from penstock.end import END
+from penstock.errors import AnswerError
+from penstock.instances_response import described, failed, respond
+from penstock.item_answers import answer_of, fields_of
+from penstock.item_pieces import Events, ends
+from penstock.response import Response
+from penstock_wire import http
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.item_streams import EVENTS, ITEM_STREAMS_TYPE
+
+
+async def respond_streamed(
+    pieces: AsyncGenerator[Events, None], media: bytes, *, count: int, together: bool, request_id: str = ""
+) -> http.Response:
+    """The HTTP answer, once the first step has come.
+
+    Args:
+        pieces: of a generator method.
+        media: what clients accept: `EVENTS` or `NDJSON`.
+        count: items of the request; one, unless `together`.
+        together: the streams of all items in one answer, for a sidecar that splits them.
+        request_id: the request's id, for problems.
+
+    Raises:
+        PenstockError: `bad_shape` (422): several items, and nobody who splits their streams.
+    """
+    if count != 1 and not together:
+        raise PenstockError(
+            Reason.BAD_SHAPE,
+            f"$.instances: expected one item in a request whose answer is a stream, found {count}",
+            extra={"path": "$.instances", "expected": "one item", "found": str(count)},
+        )
+    try:
+        first = await anext(pieces)
+    except Exception as error:  # of the whole batch, which a sidecar may run again in parts
+        return failed(error, count=count, request_id=request_id)
+    if together:
+        headers = ((b"content-type", ITEM_STREAMS_TYPE),)
+        return http.Response(200, headers, stream=_Body(pieces, first, _Together(media, count)))
+    if ends(first[0][1]) and first[0][1] is not END:
+        await pieces.aclose()
+        return respond([first[0][1]], request_id=request_id)
+    return http.Response(200, ((b"content-type", media),), stream=_Body(pieces, first, _Lone(media)))
+
+
+class _Body:
+    """The bytes of an answer (an `AsyncIterator[bytes]`); nothing is read ahead."""
+
+    def __init__(
+        self, pieces: AsyncGenerator[Events, None], first: Events, writer: _Lone | _Together
+    ) -> None:
+        self._pieces = pieces
+        self._first: Events | None = first
+        self._writer = writer
+        self._context = call_context.current()
+
+    def __aiter__(self) -> _Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        events, self._first = self._first, None
+        call_context.resume(self._context)
+        try:
+            if events is None:
+                events = await anext(self._pieces)
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            return self._writer.failed(error)
+        return self._writer.write(events)
+
+    async def aclose(self) -> None:
+        await self._pieces.aclose()
+
+
+class _Lone:
+    """Writes one stream."""
+
+    def __init__(self, media: bytes) -> None:
+        self._media = media
+
+    def write(self, events: Events) -> bytes:
+        """The bytes of a step."""
+        return b"".join([self._text(piece) for _, piece in events])
+
+    def failed(self, error: Exception) -> bytes:
+        """The last bytes, where the method raised."""
+        return self._text(error)
+
+    def _text(self, piece: Any) -> bytes:
+        if piece is END:
+            return b""
+        try:
+            if not ends(piece):
+                return rendered(piece, self._media)
+        except AnswerError as error:
+            piece = error
+        said = msgspec.json.encode(in_band(piece))
+        return b"event: error\ndata: %b\n\n" % said if self._media == EVENTS else b'{"error":%b}\n' % said
+
+
+class _Together:
+    """Writes the streams of all items of a batch: a line of JSON for each piece, with its item's index."""
+
+    def __init__(self, media: bytes, count: int) -> None:
+        self._media = media
+        self._open = set(range(count))
+        self._begun: set[int] = set()
+        self._head = {"status": 200, "headers": {"content-type": media.decode()}}
+
+    def write(self, events: Events) -> bytes:
+        """The lines of a step."""
+        lines = [self._line(index, piece) for index, piece in events if index in self._open]
+        return b"".join([msgspec.json.encode(line) + b"\n" for line in lines])
+
+    def failed(self, error: Exception) -> bytes:
+        """The last lines, where the method raised: to each stream that has not ended."""
+        # NB: what is said of one item is not sent to the clients of the others.
+        if not isinstance(error, AnswerError) and len(self._open) > 1:
+            error = PenstockError(Reason.MODEL_FAILED, f"the model raised {type(error).__name__}")
+        return self.write([(index, error) for index in sorted(self._open)])
+
+    def _line(self, index: int, piece: Any) -> dict[str, Any]:
+        line: dict[str, Any] = {"i": index}
+        try:
+            if not ends(piece):
+                data = rendered(piece, self._media)
+                if index not in self._begun:
+                    self._begun.add(index)
+                    line |= self._head
+                return line | {"data": _as_text(data)}
+        except AnswerError as error:
+            piece = error
+        self._open.discard(index)
+        if piece is END:
+            return line | ({} if index in self._begun else self._head) | {"end": True}
+        if index in self._begun:
+            return line | {"error": in_band(piece)}
+        answer = answer_of(piece)
+        whole = {"status": answer.status, "headers": fields_of(answer.headers)}
+        try:
+            return line | whole | {"data": _as_text(answer.body), "end": True}
+        except AnswerError as error:
+            return line | {"error": in_band(error)}
+
+
+def rendered(piece: Any, media: bytes) -> bytes:
+    """A piece as a client gets it.
+
+    Args:
+        piece: bytes as they are, anything else as JSON.
+        media: `EVENTS` or `NDJSON`.
+
+    Raises:
+        AnswerError: it has no JSON.
+    """
+    if isinstance(piece, bytes | bytearray | memoryview):
+        return bytes(piece)
+    return b"data: %b\n\n" % encode(piece) if media == EVENTS else encode(piece) + b"\n"
+
+
+def in_band(error: Any) -> dict[str, Any]:
+    """What a stream's last line says of an error, or of a `Response` that came too late to be one."""
+    if isinstance(error, Response):
+        error = AnswerError("expected a Response before the first piece of a stream, found one behind it")
+    if isinstance(error, PenstockError):
+        reason, detail = error.reason, error.detail
+    elif isinstance(error, AnswerError):
+        reason, detail = Reason.BAD_ANSWER, str(error)
+    else:
+        reason, detail = Reason.MODEL_FAILED, f"the model failed with {described(error)}"
+    return {"status": reason.status, "reason": reason.value, "detail": detail}
+
+
+def _as_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise AnswerError(f"expected text in a stream, found bytes that are no UTF-8: {error}") from error

@@ -1,0 +1,38 @@
+"""Blocking code in a thread, for those who wait for it on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+
+async def in_thread(executor: Executor, work: Callable[[], Any]) -> Any:
+    """Run blocking code in a thread, in the caller's context.
+
+    A thread cannot be stopped: who is cancelled meanwhile waits for its end, so that what it uses stays its.
+
+    Args:
+        executor: its threads.
+        work: the code.
+
+    Raises:
+        Exception: whatever it raised; a StopIteration, which cannot leave a thread, as a RuntimeError.
+    """
+    context = contextvars.copy_context()
+    running = asyncio.get_running_loop().run_in_executor(executor, context.run, _without_stop, work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        running.exception()
+        raise
+
+
+def _without_stop(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except StopIteration as error:
+        raise RuntimeError("blocking code raised StopIteration") from error

@@ -1,0 +1,152 @@
+"""The examples of batching in a process and of streams: each does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.testing import serving
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.fixture
+def module() -> Callable[[str], Any]:
+    """Imports an example anew."""
+
+    def load(name: str) -> Any:
+        spec = importlib.util.spec_from_file_location(name.rpartition("/")[2], EXAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+        return made
+
+    return load
+
+
+async def get(app: Any, path: str, text: str, *, leave_after: int = 1 << 30) -> tuple[int, list[bytes]]:
+    """One request to an ASGI application: status and body, piece by piece.
+
+    The client goes away after so many pieces.
+    """
+    status = 0
+    pieces: list[bytes] = []
+    gone = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if not began.is_set():
+            began.set()
+            return {"type": "http.request", "body": b""}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        if message.get("body"):
+            pieces.append(message["body"])
+            if len(pieces) >= leave_after:
+                gone.set()
+                await asyncio.sleep(0)
+
+    began = asyncio.Event()
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "path": path,
+        "raw_path": path.encode(), "query_string": f"text={text}".encode(), "headers": [], "scheme": "http",
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "root_path": "",
+    }  # fmt: skip
+    await app(scope, receive, send)
+    return status, pieces
+
+
+async def test_requests_to_a_fastapi_application_share_batches(module: Callable[[str], Any]) -> None:
+    """Each request has its own answer or error, and the model ran in few batches."""
+    example = module("batching/fastapi_app")
+    texts = ["a", "bb", "+", "dddd"] * 4
+    found = await asyncio.gather(*(get(example.app, "/score", text) for text in texts))
+    for text, (status, pieces) in zip(texts, found, strict=True):
+        document = json.loads(b"".join(pieces))
+        if text == "+":  # a space
+            assert (status, document) == (422, {"detail": "expected a text, found an empty one"})
+        else:
+            assert (status, document) == (200, {"text": text, "score": len(text)})
+    assert len(example.model.batches) <= 3
+    assert sum(example.model.batches) == len(texts)
+
+
+async def test_each_client_of_a_fastapi_application_reads_its_own_stream(
+    module: Callable[[str], Any],
+) -> None:
+    """Also where one of them goes away in the middle."""
+    app = module("batching/fastapi_app").app
+    short, long, gone = await asyncio.gather(
+        get(app, "/spell", "ab"), get(app, "/spell", "penstock"), get(app, "/spell", "x" * 500, leave_after=2)
+    )
+    assert short == (200, [b"a", b"b"])
+    assert long == (200, [b"p", b"e", b"n", b"s", b"t", b"o", b"c", b"k"])
+    assert len(gone[1]) < 500
+
+
+def test_calls_from_threads_share_batches_of_any_model(module: Callable[[str], Any]) -> None:
+    """By position and by name, with the model's own defaults; who calls it wrongly learns so alone."""
+    began, go = threading.Event(), threading.Event()
+    batches: list[tuple[list[str], list[str]]] = []
+
+    class Model:
+        def run_batch(self, text: list[str], mark: Any = "!") -> list[str]:
+            batches.append((text, mark))
+            began.set()
+            go.wait()
+            return [each + end for each, end in zip(text, mark, strict=True)]
+
+    batcher = module("batching/any_model").Batcher(Model(), batch_size=2)
+    with ThreadPoolExecutor(8) as threads:
+        first = threads.submit(batcher.run, "a")
+        began.wait()
+        rest = [threads.submit(batcher.run, text="b", mark="?"), threads.submit(batcher.run, "c")]
+        with pytest.raises(TypeError, match="missing a required argument: 'text'"):
+            batcher.run(mark="?")
+        go.set()
+        assert [each.result() for each in (first, *rest)] == ["a!", "b?", "c!"]
+    assert batches[0] == (["a"], ["!"])
+    batcher.stop()
+
+
+async def test_a_served_class_works_for_each_request_around_a_batch(module: Callable[[str], Any]) -> None:
+    """Also after its userConfig has changed how it is batched."""
+    kind = module("batching/greeter").Greeter
+    async with serving(kind, max_concurrent_batches=64, max_batch_size=1) as greeter:
+        requests = [greeter({"name": name}) for name in ("Ann", " Bob ", "")]
+        ann, bob, nobody = await asyncio.gather(*requests, return_exceptions=True)
+        assert (ann["greeting"], bob["greeting"]) == ("Hello Ann!", "Hello Bob!")
+        assert (ann["batches"], bob["batches"]) == (1, 1)
+        assert str(nobody) == "expected a name, found an empty one"
+        assert (await greeter({"name": "Cy", "loud": True}))["greeting"] == "HELLO CY!"
+    made = kind()
+    made.reconfigure({"max_batch_size": 2})
+    await asyncio.gather(*(made(name) for name in "abcd"))
+    assert made.batches == [2, 2]
+    with pytest.raises(ValueError, match="expected max_batch_size to be an integer of at least 1, found 0"):
+        made.reconfigure({"max_batch_size": 0})
+
+
+async def test_one_run_writes_for_many_clients(module: Callable[[str], Any]) -> None:
+    async def read(stream: Any) -> list[str]:
+        return [piece async for piece in stream]
+
+    async with serving(module("streaming/writer").Writer) as writer:
+        streams = [writer("A penstock"), writer(""), writer("It")]
+        one, none, other = await asyncio.gather(*map(read, streams), return_exceptions=True)
+        assert one == other == ["is", "the", "gated", "pipe", "that", "feeds", "a", "turbine"]
+        assert str(none) == "expected a text to go on with, found none"
+        assert await read(writer("A penstock", words=2)) == ["is", "the"]
+        assert [len(batch) for batch in writer.batches] == [3, 1]

@@ -1,0 +1,125 @@
+"""`penstock.testing`: a served class in a process, batched as behind a sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.errors import ArgumentsError, LoadError
+from penstock.testing import serving
+
+
+class Model:
+    """Methods of all kinds, and hooks that say that they were called."""
+
+    hooks: list[str] = []  # noqa: RUF012 - what all objects of a test have in common
+
+    def __init__(self, plus: int = 0) -> None:
+        self.plus = plus
+
+    async def load(self) -> None:
+        self.hooks.append("load")
+
+    def warmup(self) -> None:
+        self.hooks.append("warmup")
+
+    def close(self) -> None:
+        self.hooks.append("close")
+
+    @penstock.batched
+    def predict(self, items: list[Any], *, times: int = 1) -> Any:
+        if "raise" in items:
+            raise KeyError("all")
+        special = {"odd": ValueError("mine"), "own": penstock.Response(409), "bad": object()}
+        return [special.get(item) or np.int64(len(item) * times + self.plus) for item in items]
+
+    @penstock.batched(columns=True)
+    def joined(self, a: list[str], b: list[str]) -> list[str]:
+        return [x + y for x, y in zip(a, b, strict=True)]
+
+    @penstock.batched
+    async def letters(self, items: list[str]) -> AsyncIterator[list[Any]]:
+        for step in range(9):
+            yield [
+                ValueError("q") if item[step : step + 1] == "?" else item[step : step + 1] or penstock.END
+                for item in items
+            ]
+
+
+async def test_calls_share_batches_and_answers_are_those_of_a_client() -> None:
+    """Arrays have become JSON's values; what differs in a parameter is in another batch; hooks are called."""
+    Model.hooks.clear()
+    async with serving(Model, {"plus": 1}, max_batch_size=2) as model:
+        found = await asyncio.gather(model("a"), model("bb"), model("ccc"), model("d", times=5))
+        assert found == [2, 3, 4, 6]
+        assert [type(each) for each in found] == [int] * 4
+        assert model.batches == [["a", "bb"], ["ccc"], ["d"]] or model.batches == [
+            ["a", "bb"],
+            ["d"],
+            ["ccc"],
+        ]
+        assert await model.joined({"a": "x", "b": "y"}) == "xy"
+        assert model.joined.batches == [[{"a": "x", "b": "y"}]]
+        assert Model.hooks == ["load", "warmup"]
+    assert Model.hooks == ["load", "warmup", "close"]
+
+
+async def test_what_fails_fails_alone() -> None:
+    async with serving(Model) as model:
+        items = ["a", "odd", "own", "raise", "bad", "bb"]
+        found = await asyncio.gather(*map(model, items), return_exceptions=True)
+        assert (found[0], found[5]) == (1, 2)
+        assert [type(each).__name__ for each in found[1:5]] == [
+            "ValueError",
+            "Response",
+            "KeyError",
+            "AnswerError",
+        ]
+        both = await asyncio.gather(
+            model.joined({"a": "x"}), model.joined({"a": "x", "b": "y"}), return_exceptions=True
+        )
+        assert isinstance(both[0], ArgumentsError)
+        assert (str(both[0]), both[1]) == ("missing b", "xy")
+        with pytest.raises(ArgumentsError, match='no member beside "instances" but times, found size'):
+            model("a", size=1)
+
+
+async def test_a_generator_gives_each_caller_its_stream() -> None:
+    async def read(stream: AsyncIterator[Any]) -> list[Any]:
+        return [piece async for piece in stream]
+
+    async with serving(Model) as model:
+        found = await asyncio.gather(
+            *(read(model.letters(text)) for text in ("ab", "c?", "")), return_exceptions=True
+        )
+        assert (found[0], str(found[1]), found[2]) == (["a", "b"], "q", [])
+        assert model.letters.batches == [["ab", "c?", ""]]
+
+
+class Two:
+    """No default."""
+
+    @penstock.batched
+    def a(self, items: list[Any]) -> list[Any]:
+        return items
+
+    b = a
+
+
+async def test_targets_that_are_called_wrongly_say_so() -> None:
+    async with serving(Two) as two:
+        assert await two.a(1) == 1
+        with pytest.raises(TypeError, match="expected one of the methods a, b to be named, found none"):
+            two(1)
+        with pytest.raises(AttributeError, match="expected one of the methods a, b, found c"):
+            two.c  # noqa: B018 - the access is what is refused
+    with pytest.raises(LoadError, match="expected a class or a function, found 7"):
+        async with serving(7):
+            pass
+    async with serving(len) as length:
+        assert await length("abc") == 3
