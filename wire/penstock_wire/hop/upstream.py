@@ -1,8 +1,8 @@
 """`Upstream` over hops where a pod has one, and over pooled HTTP/1.1 everywhere else.
 
-Whoever is known to be a sidecar (`keep`), or has answered with `x-penstock-queue`, is asked on a connection of
-its own to make that a hop. Until it does, requests go over HTTP/1.1, as all do that a hop does not carry: those
-that ask to switch protocols or want a fresh connection. No request waits for the asking.
+Whoever is known to be a sidecar (`keep`), or has answered with `x-penstock-queue`, is asked on a connection
+of its own to make that a hop. Until it does, requests go over HTTP/1.1, as all do that a hop does not carry:
+those that ask to switch protocols or want a fresh connection. No request waits for the asking.
 """
 
 from __future__ import annotations
