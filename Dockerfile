@@ -57,9 +57,10 @@ RUN python3 -m venv --without-pip /opt/penstock \
     && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
 
 FROM tools AS router-environment
-COPY requirements/router.lock /requirements/
+COPY requirements/router.lock requirements/tracing.lock /requirements/
 RUN python3 -m venv --without-pip /opt/penstock \
-    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --require-hashes -r /requirements/router.lock \
+    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --require-hashes \
+      -r /requirements/router.lock -r /requirements/tracing.lock \
     && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
 
 FROM tools AS sidecar-environment

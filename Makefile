@@ -49,11 +49,11 @@ test: check ## Everything: `check`, the unit tests, the tests on a real Kubernet
 	@$(BIN)/pytest tests $$(test ! -f $(COMPILED) || echo --without-compiled)
 
 # Where nothing can be compiled, that is told and no failure: an image then holds Python, which all other tests run on.
-compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire and sidecar on the compiled modules
-	@echo "[compiled] compiling wire and sidecar"; folder=$$($(BIN)/python compile_modules.py --cached); code=$$?; \
+compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire, sidecar and router on the compiled modules
+	@echo "[compiled] compiling wire, sidecar and router"; folder=$$($(BIN)/python compile_modules.py --cached); code=$$?; \
 	case $$code in \
 	0) PYTHONPATH=$$folder PENSTOCK_TEST_BUILD=compiled $(BIN)/pytest -q -m "not interpreted" \
-	     tests/unit/compiled tests/unit/wire tests/unit/sidecar && touch $(COMPILED);; \
+	     tests/unit/compiled tests/unit/wire tests/unit/sidecar tests/unit/router && touch $(COMPILED);; \
 	3) echo "[compiled] NOT RUN: see above";; \
 	*) exit $$code;; \
 	esac

@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ran = [
         item
         for item in items
-        if any(item.path.is_relative_to(unit / name) for name in ("compiled", "sidecar", "wire"))
+        if any(item.path.is_relative_to(unit / name) for name in ("compiled", "router", "sidecar", "wire"))
         and item.get_closest_marker("interpreted") is None
     ]
     config.hook.pytest_deselected(items=ran)

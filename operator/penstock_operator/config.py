@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from penstock_operator import scheduling
 from penstock_operator.api.core import QUANTITY
 from penstock_operator.control.rotation import Lifetimes
-from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.config import RenderConfig, RouterAutoscaling
 from penstock_operator.errors import ConfigError, words_of
 from penstock_wire import contract
 from penstock_wire.durations import PATTERN, parse_ms
@@ -100,6 +100,31 @@ def _scheduling(text: str) -> str:
     return text
 
 
+class _Autoscaling(BaseModel):
+    """A JSON object: how routers are scaled by their CPU, named as in a HorizontalPodAutoscaler."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    minReplicas: Annotated[int, Field(ge=1, le=100)]  # noqa: N815 - as it is spelled in JSON
+    maxReplicas: Annotated[int, Field(ge=1, le=100)]  # noqa: N815
+    targetCPUUtilizationPercentage: Annotated[int, Field(ge=1, le=1000)]  # noqa: N815
+
+
+def _autoscaling(text: str) -> str:
+    found = _parsed(text)
+    if found == {}:
+        return text
+    try:
+        read = _Autoscaling.model_validate(found)
+    except pydantic.ValidationError as error:
+        raise ValueError(f"expected a JSON object as a HorizontalPodAutoscaler has it: {error}") from None
+    if read.maxReplicas < read.minReplicas:
+        raise ValueError(
+            f"maxReplicas: expected at least minReplicas ({read.minReplicas}), found {read.maxReplicas}"
+        )
+    return text
+
+
 Variables = Annotated[str, AfterValidator(_tracing)]
 """A JSON object: values of OpenTelemetry's environment variables by name."""
 
@@ -108,6 +133,9 @@ Peers = Annotated[str, _list_of("NetworkPolicyPeer")]
 
 ResourcesText = Annotated[str, AfterValidator(_resources)]
 """A JSON object: compute resources of a container, as in core/v1."""
+
+AutoscalingText = Annotated[str, AfterValidator(_autoscaling)]
+"""A JSON object: minReplicas, maxReplicas and targetCPUUtilizationPercentage; an empty one scales nothing."""
 
 SchedulingText = Annotated[str, AfterValidator(_scheduling)]
 """A JSON object: members of core/v1's PodSpec that say where a pod runs, and before whom."""
@@ -217,16 +245,24 @@ class Config(BaseModel):
         str,
         Field(
             pattern=r"^(https?://[^\s]+)?$",
-            description="Where sidecars send spans by OTLP over HTTP, http[s]://HOST:PORT; empty: nowhere.",
+            description="Where sidecars and routers send spans by OTLP over HTTP, http[s]://HOST:PORT; "
+            "empty: nowhere.",
         ),
     ] = ""
     tracing_environment: Annotated[
-        Variables, Field(description="Further variables of OpenTelemetry for sidecars, a JSON object.")
+        Variables, Field(description="Further variables of OpenTelemetry for both, a JSON object.")
     ] = "{}"
     access_log: Annotated[
         float, Field(ge=0, le=1, description="Share of the requests that routers and sidecars log.")
     ] = 0.0
     router_replicas: Annotated[int, Field(ge=1, le=100, description="Router pods in each namespace.")] = 2
+    router_autoscaling: Annotated[
+        AutoscalingText,
+        Field(
+            description="How each namespace's router is scaled by its CPU: minReplicas, maxReplicas, "
+            "targetCPUUtilizationPercentage; a JSON object, {}: it is not."
+        ),
+    ] = "{}"
     router_resources: Annotated[
         ResourcesText, Field(description="Resources of a router, as in core/v1; a JSON object.")
     ] = '{"requests": {"cpu": "200m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}'
@@ -257,6 +293,15 @@ class Config(BaseModel):
         # NB: a rotation takes two overlaps, and begins with a third of the life left.
         if life is not None and 6 * parse_ms(text) > parse_ms(life):
             raise ValueError(f"expected at most a sixth of the authority's lifetime ({life})")
+        return text
+
+    @field_validator("router_resources")
+    @classmethod
+    def _has_cpu(cls, text: str, info: ValidationInfo) -> str:
+        scaled = json.loads(info.data.get("router_autoscaling", "{}"))
+        # NB: without it the autoscaler says that it cannot compute a utilization, and scales nothing.
+        if scaled and not json.loads(text).get("requests", {}).get("cpu"):
+            raise ValueError("expected requests.cpu where routers are autoscaled by it, found none")
         return text
 
     @property
@@ -307,6 +352,17 @@ class Config(BaseModel):
         return variables | ({_ENDPOINT: self.tracing_endpoint} if self.tracing_endpoint else {})
 
     @property
+    def _router_autoscaling(self) -> RouterAutoscaling | None:
+        found: dict[str, int] = json.loads(self.router_autoscaling)
+        if not found:
+            return None
+        return RouterAutoscaling(
+            min_replicas=found["minReplicas"],
+            max_replicas=found["maxReplicas"],
+            target=found["targetCPUUtilizationPercentage"],
+        )
+
+    @property
     def identity(self) -> str:
         """What this process calls itself in the Lease and in Events."""
         return self.pod or socket.gethostname()
@@ -320,6 +376,7 @@ class Config(BaseModel):
             image_pull_policy=self.image_pull_policy,
             report_url=self._report_url,
             router_replicas=self.router_replicas,
+            router_autoscaling=self._router_autoscaling,
             router_resources=json.loads(self.router_resources),
             router_scheduling=scheduling.read(self.router_scheduling),
             router_cluster_role=self.router_cluster_role,

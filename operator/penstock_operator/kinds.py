@@ -67,6 +67,9 @@ ROLE_BINDING = Kind(
 DISRUPTION_BUDGET = Kind(
     kind="PodDisruptionBudget", group="policy", version="v1", plural="poddisruptionbudgets"
 )
+POD_AUTOSCALER = Kind(
+    kind="HorizontalPodAutoscaler", group="autoscaling", version="v2", plural="horizontalpodautoscalers"
+)
 NETWORK_POLICY = Kind(kind="NetworkPolicy", group="networking.k8s.io", version="v1", plural="networkpolicies")
 LEASE = Kind(kind="Lease", group="coordination.k8s.io", version="v1", plural="leases")
 ENDPOINT_SLICE = Kind(kind="EndpointSlice", group="discovery.k8s.io", version="v1", plural="endpointslices")
@@ -77,7 +80,16 @@ TOKEN_REVIEW = Kind(kind="TokenReview", group="authentication.k8s.io", version="
 PARENTS = (BACKEND, ENDPOINT, SPLIT, POLICY)
 """Kinds that users write."""
 
-CHILDREN = (DEPLOYMENT, SERVICE, CONFIG_MAP, SERVICE_ACCOUNT, ROLE_BINDING, DISRUPTION_BUDGET, NETWORK_POLICY)
+CHILDREN = (
+    DEPLOYMENT,
+    SERVICE,
+    CONFIG_MAP,
+    SERVICE_ACCOUNT,
+    ROLE_BINDING,
+    DISRUPTION_BUDGET,
+    NETWORK_POLICY,
+    POD_AUTOSCALER,
+)
 """Kinds that we render, in the order in which they are applied last (see reconcile)."""
 
 WATCHED_CHILDREN = (*CHILDREN, POD)

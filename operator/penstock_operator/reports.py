@@ -41,7 +41,7 @@ class News:
 
 
 class Reports:
-    """The last reports by backend and, of routers, by namespace.
+    """The last reports by backend and, of routers, by namespace and endpoint.
 
     Args:
         clock: time.
@@ -56,7 +56,8 @@ class Reports:
         self._windows: dict[tuple[str, str], LoadWindow] = {}
         self._sequences: dict[str, tuple[int, float]] = {}
         self._fresh_for: dict[str, float] = {}
-        self._routers: dict[str, dict[str, tuple[float, RouterReport]]] = {}
+        # By namespace and endpoint that has routers of its own, "" for the namespace's.
+        self._routers: dict[tuple[str, str], dict[str, tuple[float, RouterReport]]] = {}
         self._newly_held: dict[str, set[str]] = {}
 
     def sidecar(self, namespace: str, backend: str, report: SidecarReport, *, every: float = 1.0) -> News:
@@ -81,17 +82,18 @@ class Reports:
         self._fresh_for[report.uid] = silent_after(every)
         return News(taken=True, notable=notable)
 
-    def router(self, namespace: str, report: RouterReport, *, every: float = 1.0) -> News:
+    def router(self, namespace: str, report: RouterReport, *, endpoint: str = "", every: float = 1.0) -> News:
         """Take a router's report.
 
         Args:
             namespace: of the pod.
             report: what it said.
+            endpoint: of the pod, where it serves this one alone.
             every: seconds until the next, as the pod is asked.
         """
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
-        known = self._routers.setdefault(namespace, {})
+        known = self._routers.setdefault((namespace, endpoint), {})
         before = known.get(report.pod)
         known[report.pod] = (self._clock.time(), report)
         self._record_held(namespace, before, report, every)
@@ -146,13 +148,14 @@ class Reports:
         window = self._windows.get((namespace, backend))
         return self._fresh(window.latest()) if window is not None else {}
 
-    def of_router(self, namespace: str) -> dict[str, RouterReport]:
+    def of_router(self, namespace: str, endpoint: str = "") -> dict[str, RouterReport]:
         """The fresh reports of a namespace's router pods, by pod.
 
         Args:
             namespace: where.
+            endpoint: whose own router is meant instead.
         """
-        return self._fresh(self._routers.get(namespace, {}))
+        return self._fresh(self._routers.get((namespace, endpoint), {}))
 
     def age(self, namespace: str, backend: str) -> float | None:
         """Seconds since the last report of the pod that is silent for longest; None if no pod has reported.
@@ -198,11 +201,12 @@ class Reports:
         for (where, _), window in self._windows.items():
             if where == namespace:
                 window.leave(pod, uid, self._clock.time())
-        known = self._routers.get(namespace)
-        if known is not None and pod in known and known[pod][1].uid == uid:
-            del known[pod]
-            if not known:
-                del self._routers[namespace]
+        for at in [at for at in self._routers if at[0] == namespace]:
+            known = self._routers[at]
+            if pod in known and known[pod][1].uid == uid:
+                del known[pod]
+                if not known:
+                    del self._routers[at]
 
     def silent(self, since: float) -> list[tuple[str, str]]:
         """Backends of which a pod fell silent between then and now (router namespaces have no name).
@@ -220,7 +224,8 @@ class Reports:
             return any(since <= end < now for end in ends)
 
         backends = [key for key, window in self._windows.items() if fell(window.latest())]
-        return backends + [(namespace, "") for namespace, known in self._routers.items() if fell(known)]
+        routers = {namespace: "" for (namespace, _), known in self._routers.items() if fell(known)}
+        return [*backends, *routers.items()]
 
     def _in_order(self, uid: str, seq: int) -> bool:
         now = self._clock.time()

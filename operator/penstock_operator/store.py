@@ -19,7 +19,7 @@ from penstock_operator.kinds import CONFIG_MAP, PARENTS, POD, Kind
 from penstock_operator.kube.cluster import Obj
 
 INDEXED_KINDS = frozenset({POD.kind})
-INDEXED_LABELS = (labels.BACKEND, labels.APP_NAME)
+INDEXED_LABELS = (labels.BACKEND, labels.ENDPOINT, labels.APP_NAME)
 _TOMBSTONES = 20_000
 _SHARED = 64
 """Characters up to which a text is worth sharing; longer ones are each object's own."""

@@ -5,7 +5,8 @@ serves a path, who gets the next request, what an EndpointSlice says, which head
 pages may read), `pods` and `hold_queue` (what is known of pods and of waiting requests), `metrics` (what is
 counted), `endpoints` (one endpoint's state), `attempts` (a request on its way, and what a try comes to),
 `forwarder` (requests in and answers out, at once where that can be), `request_body`, `response_body` and
-`proxy` (what streams, waits or is tried again), `ports` and `watch` (sockets and EndpointSlices as they
-change), `router` (all of it together), `admin` and `admin_thread` (health, from a thread of its own),
+`proxy` (what streams, waits or is tried again), `tracing` (a span for each), `ports` and `watch` (sockets and
+EndpointSlices as they change), `router` (all of it together), `admin` and `admin_thread` (health, from a
+thread of its own),
 `__main__` (the process).
 """

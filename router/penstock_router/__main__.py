@@ -8,6 +8,7 @@ import functools
 import os
 import random
 import signal
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ with needs("penstock-router", "router"):
     from penstock_router.admin_thread import AdminThread
     from penstock_router.ports import serve
     from penstock_router.router import Router, decode_settings, without_targets
+    from penstock_router.tracing import Tracing
     from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
     from penstock_wire import contract
     from penstock_wire.access_log import AccessLog, share
@@ -30,6 +32,7 @@ with needs("penstock-router", "router"):
     from penstock_wire.http.client.pool import H1Upstream
     from penstock_wire.http.server.server import H1Front
     from penstock_wire.process import Parser, address, duration, log, on_signal, ready, run, set_log_level
+    from penstock_wire.tracing import Unavailable, started
 
 SILENCE_SECONDS = 3.0
 """A pod's machine that gives no sign of life for so long is taken for lost."""
@@ -58,6 +61,7 @@ def parser() -> Parser:
     flags.flag("kube-api", default="", help="URL of the apiserver, where it is not that of the pod")
     flags.flag("service-account", type=Path, default=SERVICE_ACCOUNT, help="folder of token and CA")
     flags.flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="least level")
+    flags.switch("tracing", help="export spans as the OTEL_* environment says; needs penstock[tracing]")
     flags.flag("access-log", type=share, default=0.0, help="share of the requests that are logged, as 0.01")
     return flags
 
@@ -76,6 +80,10 @@ class Process:
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
         self._reporter: Reporter | None = None
+        pod = os.environ.get(contract.POD_ENV, "")
+        self._tracing = started(
+            lambda processor: Tracing(processor, {"service.instance.id": pod}), by_name=arguments.tracing
+        )
         source_of_chance = random.Random()  # noqa: S311 - nothing secret hangs on it
         self._router = Router(
             front=self._front,
@@ -83,12 +91,13 @@ class Process:
             upstream=self._upstream,
             random_source=source_of_chance,
             clock=asyncio.get_running_loop().time,
-            pod=os.environ.get(contract.POD_ENV, ""),
+            pod=pod,
             uid=os.environ.get(contract.POD_UID_ENV, ""),
             slices_synced=lambda: self._watch is None or self._watch.synced,
             news=self._report_now,
             access=AccessLog(arguments.access_log),
             processor_wait=ProcessorWait().share,
+            tracing=self._tracing,
         )
         pods = self._router.pods
         self._upstream.on_room, self._upstream.on_recalled = pods.told_room, pods.told_recalled
@@ -168,6 +177,8 @@ class Process:
         await asyncio.gather(*tasks, greeting, stop, return_exceptions=True)
         await self._admin.close()
         await self._upstream.close()
+        if self._tracing is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
         return 1 if broken else 0
 
     async def _greet(self, data: tuple[str, int], admin: tuple[str, int]) -> None:
@@ -231,7 +242,11 @@ def main() -> int:
     async def serve() -> int:
         return await Process(arguments).serve()
 
-    return run(serve)
+    try:
+        return run(serve)
+    except Unavailable as error:
+        print(f"penstock-router: --tracing: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock_router.header_policy import AnswerFields
 from penstock_router.pods import Pod, Pods
@@ -75,6 +75,24 @@ class Unexecuted:
         return self.answer is not None and self.reason == Reason.QUEUE_FULL.value
 
 
+class RequestTrace(Protocol):
+    """Where it is noted what becomes of a request that is traced."""
+
+    def waits(self, now: float) -> None:
+        """It may have to be held, from this second of the router's clock on."""
+
+    def goes_on(self, now: float) -> None:
+        """It is held no more."""
+
+    def again(self, proxied: ProxiedRequest, reason: str) -> None:
+        """Its last try was not executed, and there is to be another."""
+
+    def ended(
+        self, proxied: ProxiedRequest, now: float, status: int, reason: str, error: Exception | None
+    ) -> None:
+        """It is over; with an error where its answer ended early."""
+
+
 class ProxiedRequest:
     """One client's request on its way.
 
@@ -110,6 +128,7 @@ class ProxiedRequest:
         "sequence",
         "shared",
         "state",
+        "trace",
     )
 
     def __init__(
@@ -145,10 +164,13 @@ class ProxiedRequest:
         self.backend = ""
         """Who got its last try; empty before any."""
         self.pod: Pod | None = None
+        """Who was asked last; None before any."""
         self.sent = 0.0
         """When its last try began, in seconds of the router's clock."""
         self.left = 0.0
         """Seconds that it had then."""
+        self.trace: RequestTrace | None = None
+        """Where it is noted what becomes of it; None where it is not traced."""
         self.give_up: Callable[[], object] | None = None
         """Ends what is under way for it."""
 

@@ -19,7 +19,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock_router.attempts import ProxiedRequest, Unexecuted, answered, failed
+from penstock_router.attempts import ProxiedRequest, RequestTrace, Unexecuted, answered, failed
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pod, Pods
@@ -85,19 +85,23 @@ class Forwarder:
         self._fields = AnswerFields(())  # of the last answer
         self._outwards: dict[Headers, Headers] = {}  # fields of answers: a front sends those it knows cheaper
 
-    def begin(self, state: EndpointState, exchange: Exchange, route: bytes = b"") -> None:
+    def begin(
+        self,
+        state: EndpointState,
+        exchange: Exchange,
+        route: bytes = b"",
+        trace: RequestTrace | None = None,
+    ) -> None:
         """Take a request of an endpoint.
 
         Args:
             state: the endpoint.
             exchange: its request's target is what the model sees.
             route: what was taken from the target, as the client wrote it.
+            trace: where it is noted what becomes of it; None where it is not traced.
         """
         request = exchange.request
         head = state.head(request)
-        if head.closed:
-            self.refuse(exchange, PenstockError(Reason.FORBIDDEN, _CLOSED))
-            return
         self._sequence += 1
         proxied = ProxiedRequest(
             exchange,
@@ -110,6 +114,10 @@ class Forwarder:
             head.client_ms,
             route,
         )
+        proxied.trace = trace
+        if head.closed:
+            self._refuse_closed(proxied)
+            return
         exchange.gone = functools.partial(self._leave, proxied)
         most = state.settings.max_body_bytes
         if most is not None and max(len(request.body), request.length or 0) > most:
@@ -146,6 +154,14 @@ class Forwarder:
                 received=len(request.body),
             )
         exchange.answer(self._outward(answer, identity, ""))
+
+    def _refuse_closed(self, proxied: ProxiedRequest) -> None:
+        """Answer a request for a path that is a model's own, as one that no endpoint has."""
+        exchange, error = proxied.exchange, PenstockError(Reason.FORBIDDEN, _CLOSED)
+        assert exchange is not None  # noqa: S101 - it has just come
+        if proxied.trace is not None:
+            proxied.trace.ended(proxied, self._clock(), error.status, error.reason.value, None)
+        self.refuse(exchange, error)
 
     # -- at once --------------------------------------------------------------------------------------------
 
@@ -301,8 +317,8 @@ class Forwarder:
         own = own_lines(proxied.identity, proxied.backend.encode()).splitlines()
         lines = [line.partition(b": ") for line in own]
         headers = (*fields.outward, *[(name, value) for name, _, value in lines])
-        count = functools.partial(self._count, proxied, None, switched.answer.status, "")
-        await carry(proxied, switched, headers, count)
+        status = switched.answer.status
+        await carry(proxied, switched, headers, lambda: self._note(proxied, None, status, ""))
 
     # -- answers --------------------------------------------------------------------------------------------
 
@@ -331,7 +347,12 @@ class Forwarder:
         if proxied.route:
             host = get(proxied.request.headers, b"host") or b""
             out.headers = under_route(out.headers, route=proxied.route, host=host)
-        self._count(proxied, out, answer.status, reason)
+        self._log(proxied, out, answer.status, reason)
+        stream = answer.stream
+        if isinstance(stream, AnswerStream):
+            stream.then(functools.partial(self._count, proxied, answer.status, reason))
+        else:
+            self._count(proxied, answer.status, reason, None)
         if out.stream is not None and proxied.ends is not None:
             out.stream = EndingStream(out.stream, proxied.ends)
         exchange.answer(out)
@@ -344,12 +365,22 @@ class Forwarder:
         give_up, proxied.give_up = proxied.give_up, None
         if give_up is not None:
             give_up()
-        self._count(proxied, None, CLIENT_GONE, Reason.CLIENT_GONE.value)
+        self._note(proxied, None, CLIENT_GONE, Reason.CLIENT_GONE.value)
 
-    def _count(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
-        state = proxied.state
-        seconds = self._clock() - proxied.arrived
-        state.series(proxied.backend).answered(status, reason, seconds)
+    def _note(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
+        """Log a request, and count it."""
+        self._log(proxied, answer, status, reason)
+        self._count(proxied, status, reason, None)
+
+    def _count(self, proxied: ProxiedRequest, status: int, reason: str, error: Exception | None) -> None:
+        """Count a request at its end, with an error where its answer ended early."""
+        now = self._clock()
+        if proxied.trace is not None:
+            proxied.trace.ended(proxied, now, status, reason, error)
+        proxied.state.series(proxied.backend).answered(status, reason, now - proxied.arrived)
+
+    def _log(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
+        """Log a request when the head of its answer goes out, or its client has left."""
         if self._access.on:
             self._access.write(
                 proxied.request,
@@ -357,9 +388,9 @@ class Forwarder:
                 request_id=proxied.identity.decode(),
                 status=status,
                 reason=reason,
-                seconds=seconds,
+                seconds=self._clock() - proxied.arrived,
                 received=proxied.received,
-                endpoint=state.name,
+                endpoint=proxied.state.name,
                 backend=proxied.backend,
             )
 

@@ -129,7 +129,7 @@ class Metrics:
         )
         duration = core.HistogramMetricFamily(
             "penstock_router_duration_seconds",
-            "From a request's arrival to its answer, holding included.",
+            "From a request's arrival to the end of its answer, holding included.",
             labels=["endpoint", "backend"],
         )
         for series in list(self._series.values()):

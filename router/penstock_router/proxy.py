@@ -207,6 +207,8 @@ class Proxy:
             return self._give_up(first.outcome)
         while True:
             full = tries.full
+            if proxied.trace is not None:
+                proxied.trace.waits(self._clock())
             try:
                 permit = await state.acquire(
                     size=proxied.kept,
@@ -221,6 +223,8 @@ class Proxy:
                 if full is None:
                     raise
                 return self._give_up(full)
+            if proxied.trace is not None:
+                proxied.trace.goes_on(self._clock())
             proxied.drawn = permit.backend
             if tries.for_room:
                 tries.asked.clear()
@@ -292,11 +296,14 @@ class Proxy:
         """Count a further try."""
         proxied.state.series(proxied.backend).retries += 1
         self._metrics.retried(unexecuted.reason)
+        if proxied.trace is not None:
+            proxied.trace.again(proxied, unexecuted.reason)
 
     async def _try(
         self, proxied: ProxiedRequest, pod: Pod, permit: Permit
     ) -> Response | Switched | Unexecuted:
         request = proxied.upstream_request(self._clock())
+        proxied.pod = pod
         address = pod.address
 
         def connected() -> None:

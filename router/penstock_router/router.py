@@ -17,6 +17,7 @@ from penstock_router.metrics import Metrics
 from penstock_router.pods import Pods
 from penstock_router.ports import Ports, owners
 from penstock_router.routes import ROUTES_PATH, RouteTable
+from penstock_router.tracing import Begin, Tracing
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
 from penstock_wire.control import report, router_settings
@@ -104,6 +105,7 @@ class Router:
         news: is called on what the operator should know at once.
         access: logs requests, None = none of them.
         processor_wait: see `report.SidecarReport`.
+        tracing: makes spans of requests; None for none.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Router:
         news: Callable[[], None] = lambda: None,
         access: AccessLog | None = None,
         processor_wait: Callable[[], float | None] = lambda: None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.settings: RouterSettings | None = None
         self.ready = asyncio.Event()
@@ -142,6 +145,9 @@ class Router:
         self._forwarder = Forwarder(
             pods=self.pods, upstream=upstream, metrics=self.metrics, clock=clock, pod=pod, access=access
         )
+        self._begin: Begin = self._forwarder.begin
+        if tracing is not None:
+            self._begin = tracing.traced(self._begin)
 
     def apply(self, settings: RouterSettings) -> None:
         """Take new settings, whole: requests before it are served by the old ones, those after by these."""
@@ -186,7 +192,7 @@ class Router:
                 self._matches.clear()
             self._matches[target] = match
         name, route, request.target = match
-        self._forwarder.begin(self._endpoints[name], exchange, route.encode("latin-1"))
+        self._begin(self._endpoints[name], exchange, route.encode("latin-1"), None)
 
     def _answer_routes(self, exchange: Exchange) -> None:
         method = exchange.request.method
@@ -298,7 +304,7 @@ class Router:
             if name is None:  # a connection that outlived its endpoint
                 self._forwarder.refuse(exchange, no_such_endpoint(f"of port {port}"))
             else:
-                self._forwarder.begin(self._endpoints[name], exchange)
+                self._begin(self._endpoints[name], exchange, b"", None)
 
         return take
 

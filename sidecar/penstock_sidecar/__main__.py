@@ -9,8 +9,8 @@ from penstock_wire.extras import needs
 with needs("penstock-sidecar", "sidecar"):
     from penstock_sidecar import config
     from penstock_sidecar.app import Sidecar
-    from penstock_sidecar.tracing import Unavailable
     from penstock_wire import process
+    from penstock_wire.tracing import Unavailable
 
 
 def main() -> int:

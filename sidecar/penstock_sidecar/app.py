@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from penstock_sidecar import tracing
 from penstock_sidecar.access_log import logged
 from penstock_sidecar.admin import Admin
 from penstock_sidecar.batching.dispatcher import Dispatcher
@@ -30,6 +28,7 @@ from penstock_sidecar.passthrough.passthrough import NONE, STREAM_BYTES, Passthr
 from penstock_sidecar.path_guard import Guard
 from penstock_sidecar.protocols import PROTOCOLS
 from penstock_sidecar.protocols.envelope import ENVELOPE_PROTOCOL
+from penstock_sidecar.tracing import Tracing
 from penstock_wire import process
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
@@ -49,6 +48,7 @@ from penstock_wire.http import Listener, Service, Streams
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
 from penstock_wire.process import log
+from penstock_wire.tracing import started
 
 LONGEST_TURN = 10.0
 """Seconds that a turn of the event loop may last before `/livez` fails, and fails on after its end.
@@ -149,17 +149,9 @@ class Sidecar:
         self._stop_now = asyncio.Event()
 
     @staticmethod
-    def _start_tracing(config: Config) -> tracing.Tracing | None:
-        if not (config.tracing or tracing.asked_by(os.environ)):
-            return None
-        try:
-            return tracing.start({"service.instance.id": config.pod, "penstock.backend": config.backend})
-        except tracing.Unavailable as error:
-            # Asked for by name it must not be missing; the environment may be meant for others in the pod.
-            if config.tracing:
-                raise
-            log("tracing is off", level="warning", error=str(error))
-            return None
+    def _start_tracing(config: Config) -> Tracing | None:
+        named = {"service.instance.id": config.pod, "penstock.backend": config.backend}
+        return started(lambda processor: Tracing(processor, named), by_name=config.tracing)
 
     def _make_passing(self, config: Config) -> Passthrough:
         return Passthrough(

@@ -7,7 +7,6 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from penstock_sidecar.model import warmup
@@ -93,12 +92,6 @@ def _path(text: str) -> str:
     return text
 
 
-def _switch(text: str) -> bool:
-    if text.lower() not in ("true", "false", "1", "0", "on", "off"):
-        raise argparse.ArgumentTypeError(f"expected true or false, found {text!r}")
-    return text.lower() in ("true", "1", "on")
-
-
 def _warmup(text: str) -> tuple[Request, ...]:
     try:
         return warmup.read(Path(text))
@@ -165,9 +158,8 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("token-file", type=Path, help="file with the token that reports carry")
     flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="what is logged")
     flag("access-log", type=share, default=0.0, help="share of the requests that are logged, as 0.01")
-    switch: dict[str, Any] = {"type": _switch, "nargs": "?", "const": True, "default": False}
-    flag("tracing", help="export spans as the OTEL_* environment says; needs penstock[tracing]", **switch)
-    flag("debug", help="serve /debug/tasks on the admin port", **switch)
+    parser.switch("tracing", help="export spans as the OTEL_* environment says; needs penstock[tracing]")
+    parser.switch("debug", help="serve /debug/tasks on the admin port")
     values = vars(parser.parse_args(arguments))
     return Config(
         **values,

@@ -11,54 +11,20 @@ and is linked with each request's span, both ways. The model gets the batch's co
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock_sidecar.interfaces import Send
 from penstock_sidecar.queue.request import Slice
-from penstock_wire.headers import REASON, TRACEPARENT, Headers, get
+from penstock_wire.headers import REASON, Headers, get
 from penstock_wire.http import Exchange, Request, Response, Service, Tunnel, UpstreamError
+from penstock_wire.tracing import Spans, named, note_status
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
-    from opentelemetry.trace import Span, SpanContext, Tracer
+    from opentelemetry.trace import Span
 
-TRACESTATE = b"tracestate"
 SERVICE_NAME = "penstock-sidecar"
-FLUSH_SECONDS = 2.0
-"""How long the last spans may take to leave when the process ends."""
-
-_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
-_ENABLING = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-
-
-def parse(value: bytes) -> tuple[int, int, bool] | None:
-    """Read a `traceparent` (W3C Trace Context level 1, section 3.2).
-
-    Args:
-        value: the field's value.
-
-    Returns:
-        Trace id, parent id and whether it is sampled; None where it is to be ignored.
-    """
-    match = _TRACEPARENT.fullmatch(value)
-    if match is None or match[1] == b"ff" or (match[1] == b"00" and match[5] is not None):
-        return None
-    trace, parent = int(match[2], 16), int(match[3], 16)
-    if not trace or not parent:
-        return None
-    return trace, parent, bool(int(match[4], 16) & 1)
-
-
-def asked_by(environment: Mapping[str, str]) -> bool:
-    """Whether OpenTelemetry's own variables ask for traces to be exported."""
-    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return False
-    exporter = environment.get("OTEL_TRACES_EXPORTER", "")
-    return exporter == "otlp" or (not exporter and any(environment.get(name) for name in _ENABLING))
 
 
 class TracedRequest(Request):
@@ -76,26 +42,17 @@ class Tracing:
     """
 
     def __init__(self, processor: SpanProcessor, attributes: Mapping[str, str]) -> None:
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-        named = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or SERVICE_NAME}
-        resource = Resource.create({**named, **{name: text for name, text in attributes.items() if text}})
-        requests = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._spans = Spans(processor, SERVICE_NAME, attributes)
         # A batch that holds a sampled request is sampled; no ratio is drawn a second time.
-        batches = TracerProvider(resource=resource, sampler=ALWAYS_ON, shutdown_on_exit=False)
-        for provider in (requests, batches):
-            provider.add_span_processor(processor)
-        self._processor = processor
-        self._requests: Tracer = requests.get_tracer("penstock")
-        self._batches: Tracer = batches.get_tracer("penstock")
+        self._batches = self._spans.tracer(ALWAYS_ON)
 
     def service(self, service: Service) -> Service:
         """A service whose requests are traced."""
 
         def begin(exchange: Exchange) -> None:
-            span = self._arrive(exchange.request)
+            span = self._spans.arrive(exchange.request)
             service(exchange if span is None else _Traced(exchange, span))
 
         return begin
@@ -126,39 +83,14 @@ class Tracing:
             span.set_attribute("penstock.batch.requests", len(parts))
             span.set_attribute("penstock.batch.items", items)
             span.set_attribute("penstock.batch.fill", items / limit)
-            request.headers = _named(request.headers, span.get_span_context())
+            request.headers = named(request.headers, span.get_span_context())
             answer = await send(request, timeout)
-            _status(span, answer.status, failed=400)
+            note_status(span, answer.status, failed=400)
             return answer
 
     def close(self) -> None:
-        """Send the last spans; blocks up to `FLUSH_SECONDS`, however long the exporter tries."""
-        # NB: a daemon, and so given up: the exporter goes on trying while its collector is gone.
-        last = threading.Thread(target=self._processor.shutdown, daemon=True)
-        last.start()
-        last.join(FLUSH_SECONDS)
-
-    def _arrive(self, request: Request) -> Span | None:
-        from opentelemetry import trace
-
-        found = [value for name, value in request.headers if name == TRACEPARENT]
-        parent = parse(found[0]) if len(found) == 1 else None
-        context = None
-        if parent is not None:
-            trace_id, span_id, sampled = parent
-            caller = trace.SpanContext(
-                trace_id,
-                span_id,
-                is_remote=True,
-                trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED if sampled else 0),
-                trace_state=_state(request.headers),
-            )
-            context = trace.set_span_in_context(trace.NonRecordingSpan(caller))
-        span = self._requests.start_span(request.method, context, kind=trace.SpanKind.SERVER)
-        if not span.is_recording():
-            return None
-        span.set_attribute("http.request.method", request.method)
-        return span
+        """Send the last spans (see `Spans.close`)."""
+        self._spans.close()
 
     @contextlib.contextmanager
     def _batch(self, spans: list[Span], *, alone: bool) -> Iterator[Span]:
@@ -198,7 +130,7 @@ class _Traced:
         traced = TracedRequest(
             request.method,
             request.target,
-            _named(request.headers, span.get_span_context()),
+            named(request.headers, span.get_span_context()),
             request.body,
             request.peer,
             request.stream,
@@ -220,7 +152,7 @@ class _Traced:
         if self._span.is_recording():  # it has ended where the client left before
             if (reason := get(response.headers, REASON)) is not None:
                 self._span.set_attribute("penstock.reason", reason.decode())
-            _status(self._span, response.status, failed=500)
+            note_status(self._span, response.status, failed=500)
             self._span.end()
         self._exchange.answer(response)
 
@@ -228,7 +160,7 @@ class _Traced:
         self._exchange.interim(status, headers)
 
     def switch(self, headers: Headers) -> Tunnel:
-        _status(self._span, 101, failed=500)
+        note_status(self._span, 101, failed=500)
         self._span.end()
         return self._exchange.switch(headers)
 
@@ -237,50 +169,3 @@ class _Traced:
         self._span.end()
         if self._gone is not None:
             self._gone()
-
-
-def _status(span: Span, status: int, *, failed: int) -> None:
-    """Note a status; for a server 4xx is no failure, for a client it is (OpenTelemetry's conventions)."""
-    span.set_attribute("http.response.status_code", status)
-    if status >= failed:
-        from opentelemetry.trace import StatusCode
-
-        span.set_attribute("error.type", str(status))
-        span.set_status(StatusCode.ERROR)
-
-
-def _named(headers: Headers, context: SpanContext) -> Headers:
-    """The fields with another `traceparent`; the `tracestate` stays only where there was a `traceparent`."""
-    # NB: level 1 knows one flag; level 2's others are not passed on.
-    value = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags & 1)
-    kept = [field for field in headers if field[0] != TRACEPARENT and field[0] != TRACESTATE]
-    state = context.trace_state.to_header().encode()
-    return (*kept, (TRACEPARENT, value), *(((TRACESTATE, state),) if state else ()))
-
-
-def _state(headers: Headers) -> Any:
-    from opentelemetry.trace import TraceState
-
-    found = [value.decode("latin-1") for name, value in headers if name == TRACESTATE]
-    return TraceState.from_header(found)
-
-
-class Unavailable(Exception):
-    """OpenTelemetry is not installed."""
-
-
-def start(attributes: Mapping[str, str]) -> Tracing:
-    """Trace, and export as the OTEL_* environment says (OTLP over HTTP).
-
-    Args:
-        attributes: of the process.
-
-    Raises:
-        Unavailable: the packages are not there.
-    """
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError as error:
-        raise Unavailable(f"expected the packages of penstock[tracing], found {error}") from error
-    return Tracing(BatchSpanProcessor(OTLPSpanExporter()), attributes)

@@ -19,7 +19,7 @@ import yaml
 from devcluster.cluster import Cluster
 from penstock_operator import config as configuration
 from penstock_operator.api import KINDS
-from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.config import RenderConfig, RouterAutoscaling
 from penstock_operator.kinds import CHILDREN
 from tests.support.chart import helm, rendered
 from tests.support.cluster_waits import wait_for
@@ -75,6 +75,7 @@ MANY = (
         'router.tolerations=[{"key":"edge","operator":"Exists","effect":"NoExecute","tolerationSeconds":1000000}]',
     ),
     *("--set-json", 'router.affinity={"podAffinity":{}}', "--set", "router.resources.requests.cpu=2"),
+    *("--set", "router.autoscaling.enabled=true", "--set", "router.autoscaling.maxReplicas=5"),
     *(
         "--set-json",
         'router.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]',
@@ -164,7 +165,9 @@ def test_the_operator_reads_what_the_chart_says_of_routers(
     default = RenderConfig(sidecar_image="", router_image="")
     if not arguments:
         assert (found.router_resources, found.router_scheduling) == (default.router_resources, {})
+        assert found.router_autoscaling is None
         return
+    assert found.router_autoscaling == RouterAutoscaling(min_replicas=2, max_replicas=5, target=70)
     assert found.router_resources == {
         "requests": {"cpu": 2, "memory": "128Mi"},
         "limits": default.router_resources["limits"],

@@ -103,16 +103,19 @@ def discovered(template: dict[str, Any], name: str) -> list[dict[str, str]]:
 
 
 def pods(chart: list[dict[str, Any]]) -> dict[str, list[dict[str, str]]]:
-    """Targets of a pod of each of the three programs, by the name of the PodMonitor that is for it."""
+    """Targets of a pod of each program, by the name of the PodMonitor that is for it."""
     (operator,) = [one for one in chart if one["kind"] == "Deployment"]
     endpoint = ModelEndpoint.parse({"metadata": {"name": "e", "uid": "e"}, "spec": {"backend": "b"}})
     objects = router.router_objects(NAMESPACE, [endpoint], config=CONFIG, document=b"{}")
     (routers,) = [one for one in objects if one["kind"] == "Deployment"]
+    own = router.dedicated_objects(endpoint, 20000, config=CONFIG, document=b"{}")
+    (dedicated,) = [one for one in own if one["kind"] == "Deployment"]
     backend = {"metadata": {"name": "b", "uid": "b"}, "spec": {"model": {"container": {"image": "i"}}}}
     model = deployment.pod_template(ModelBackend.parse(backend), config=CONFIG, drain_secret="s")
     templates = {
         "penstock-operator": operator["spec"]["template"],
         "penstock-router": routers["spec"]["template"],
+        "penstock-dedicated-router": dedicated["spec"]["template"],
         "penstock-sidecar": model,
     }
     return {name: discovered(template, name) for name, template in templates.items()}
@@ -188,6 +191,7 @@ def test_each_monitor_finds_the_metrics_of_its_program_and_of_no_other(
     assert found == {
         "penstock-operator": [("penstock-operator", "10.0.0.1:8015", BY_TARGET | {"endpoint"})],
         "penstock-router": [("penstock-router", "10.0.0.1:8001", BY_TARGET)],
+        "penstock-dedicated-router": [("penstock-dedicated-router", "10.0.0.1:8001", BY_TARGET)],
         "penstock-sidecar": [("penstock-backend", "10.0.0.1:8013", BY_TARGET | {"endpoint", "backend"})],
     }
 
@@ -201,7 +205,7 @@ def test_alert_and_panels_of_endpoints_name_the_model_endpoint(
     """What a router shows of an endpoint that fails, once scraped: in the critical alert and each panel."""
     metrics = RouterMetrics(dict)
     for _ in range(6):
-        metrics.answered(endpoint="digits", backend="forest", code="503", reason="deadline", seconds=0.01)
+        metrics.series("digits", "forest").answered(503, "deadline", 0.01)
     (target,) = targets["penstock-router"]
     honor = monitors["penstock-router"]["spec"]["podMetricsEndpoints"][0]["honorLabels"]
     series = [
@@ -258,7 +262,12 @@ def test_labels_that_are_a_targets_too_are_the_operators_alone_and_win(
     honored = {
         name: monitor["spec"]["podMetricsEndpoints"][0]["honorLabels"] for name, monitor in monitors.items()
     }
-    assert honored == {"penstock-operator": True, "penstock-router": False, "penstock-sidecar": False}
+    assert honored == {
+        "penstock-operator": True,
+        "penstock-router": False,
+        "penstock-dedicated-router": False,
+        "penstock-sidecar": False,
+    }
     sidecar = SidecarMetrics()
     sidecar.ran(1, 32, 0.01, (0.0,))
     sidecar.ended(503, Reason.QUEUE_FULL, 1)

@@ -79,7 +79,7 @@ def spans(namespace: Namespace) -> list[tuple[dict[str, str], Any]]:
 
 
 def test_a_request_and_its_batch_are_traced_where_the_chart_names_a_collector(traced: Namespace) -> None:
-    """The caller's trace goes through the router, and says which pod of which backend it was."""
+    """The caller's trace has the router's span, and says which pod of which backend it was."""
     script = (MODELS / "slow.py").read_text()
     traced.apply(container_backend("b", script=script), endpoint("b", "b"))
     traced.wait_ready("modelbackend", "b")
@@ -89,13 +89,19 @@ def test_a_request_and_its_batch_are_traced_where_the_chart_names_a_collector(tr
     )
     assert status == 200, text
 
-    def ours() -> dict[str, dict[str, str]] | None:
-        mine = {span.name: process for process, span in spans(traced) if span.trace_id.hex() == TRACE}
-        return mine if len(mine) == 2 else None
+    def ours() -> dict[tuple[str, str], tuple[dict[str, str], Any]] | None:
+        mine = {
+            (process["service.name"], span.name): (process, span)
+            for process, span in spans(traced)
+            if span.trace_id.hex() == TRACE
+        }
+        return mine if len(mine) == 3 else None
 
     found = wait_for("the spans of the request and its batch", ours)
-    assert found.keys() == {"POST", "batch"}
+    routed, (_, served) = found.pop(("penstock-router", "POST")), found[("penstock-sidecar", "POST")]
+    assert served.parent_span_id == routed[1].span_id
+    assert found.keys() == {("penstock-sidecar", "POST"), ("penstock-sidecar", "batch")}
     (pod,) = traced.pods("b")
-    for process in found.values():
+    for process, _ in found.values():
         assert process["service.instance.id"] == pod["metadata"]["name"]
         assert process["penstock.backend"] == "b"

@@ -71,6 +71,8 @@ class Network:
         self.first: set[str] = set()
         """Identities of requests that a pod takes however many it has."""
         self.refused = 0
+        self.tried: list[Headers] = []
+        """The fields of each try that began."""
         self.executed: list[str] = []
         """Identities of requests, in the order in which pods got them."""
         self.connecting = 0
@@ -89,6 +91,7 @@ class Network:
     ) -> WholeAnswer:
         """See `Upstream.open`."""
         self.connecting += 1
+        self.tried.append(request.headers)
         self.on_connect()
         try:
             await self._connect(host, timeout)

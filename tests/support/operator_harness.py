@@ -242,8 +242,12 @@ class Harness:
         held: Mapping[str, int] = MappingProxyType({}),
         processor_wait: float | None = None,
         namespace: str = "n",
+        dedicated: str = "",
     ) -> None:
-        """A router's report arrives; each of its endpoints holds so many requests by backend."""
+        """A router's report arrives; each of its endpoints holds so many requests by backend.
+
+        It is of an endpoint's own router where one is named.
+        """
         self._seq += 1
         report = RouterReport(
             pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
@@ -258,7 +262,7 @@ class Harness:
             },
             processor_wait=processor_wait,
         )  # fmt: skip
-        news = self.ctx.reports.router(namespace, report)
+        news = self.ctx.reports.router(namespace, report, endpoint=dedicated)
         self.manager.reported(namespace, "", notable=news.notable)
 
 

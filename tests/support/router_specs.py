@@ -10,6 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from penstock_operator.desired.config import RouterAutoscaling
 from tests.support.pod_specs import POSITIVE, RESOURCES, SCHEDULING, SMALL, Obj, some
 
 
@@ -61,6 +62,9 @@ _INSTALLED = some(
     image_pull_policy=st.sampled_from(["", "Always", "Never"]),
     authorities=st.sampled_from(["", "PEM\nPEM\n"]),
     router_replicas=POSITIVE,
+    router_autoscaling=st.sampled_from(
+        [RouterAutoscaling(min_replicas=1, max_replicas=most, target=70) for most in (1, 3)]
+    ),
     router_resources=RESOURCES,
     router_scheduling=SCHEDULING,
     network_policies=st.sampled_from([True, True, False]),

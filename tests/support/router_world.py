@@ -12,6 +12,7 @@ from penstock_router.endpoints import EndpointState
 from penstock_router.forwarder import Forwarder
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pods
+from penstock_router.tracing import Begin, Tracing
 from penstock_wire.control.router_settings import ColdStart, Endpoint, WeightedBackend
 from penstock_wire.headers import Headers
 from penstock_wire.http import Request, Response, Tunnel
@@ -57,6 +58,7 @@ class World:
         seconds: how long a pod takes for a request.
         timeout_ms: of the endpoint.
         keeps: there is a kept connection to each pod that takes one.
+        tracing: makes spans of requests; None for none.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class World:
         seconds: float = 0.01,
         timeout_ms: int = 30_000,
         keeps: bool = True,
+        tracing: Tracing | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         chance = random.Random(seed)
@@ -81,6 +84,9 @@ class World:
         self.forwarder = Forwarder(
             pods=self.pods, upstream=self.network, metrics=self.metrics, clock=self.loop.time, pod="r"
         )
+        self._begin: Begin = self.forwarder.begin
+        if tracing is not None:
+            self._begin = tracing.traced(self._begin)
         self.have(*hosts)
 
     def endpoint(
@@ -120,18 +126,23 @@ class World:
         self.network.ways.update(dict.fromkeys(hosts, way))
 
     def ask(
-        self, identity: str = "x", *, timeout_ms: int | None = None, state: EndpointState | None = None
+        self,
+        identity: str = "x",
+        *,
+        timeout_ms: int | None = None,
+        state: EndpointState | None = None,
+        fields: Headers = (),
     ) -> asyncio.Task[Response]:
         """A client's request."""
-        fields = [(b"x-request-id", identity.encode())]
+        fields = (*fields, (b"x-request-id", identity.encode()))
         if timeout_ms is not None:
-            fields.append((b"x-penstock-timeout-ms", str(timeout_ms).encode()))
-        request = Request(method="POST", target="/", headers=tuple(fields), body=b"{}")
+            fields = (*fields, (b"x-penstock-timeout-ms", str(timeout_ms).encode()))
+        request = Request(method="POST", target="/", headers=fields, body=b"{}")
         return asyncio.create_task(self._serve(state or self.state, request))
 
     async def _serve(self, state: EndpointState, request: Request) -> Response:
         exchange = HeldExchange(request, self.answers)
-        self.forwarder.begin(state, exchange)
+        self._begin(state, exchange, b"", None)
         try:
             return await exchange.answered
         except asyncio.CancelledError:

@@ -6,6 +6,7 @@ them), `hop` (many requests on one connection between router and sidecar), `cont
 up), `json_slices` (JSON cut into bytes), `instances_form` (a request that sidecar and SDK both read) and
 `item_streams` (streams of single items). Then what every process shares: `process` (the command line),
 `addresses`, `durations`, `timers` and `exact_timer`, `request_ids`, `access_log`, `closed_paths` (paths
-closed to requests from outside), `extras` (which extra a command needs), `build` and `_mypyc` (what is
+closed to requests from outside), `extras` (which extra a command needs), `tracing` (OpenTelemetry), `build`
+and `_mypyc` (what is
 compiled).
 """

@@ -62,6 +62,12 @@ def address(text: str) -> tuple[str, int]:
     return match["host"].strip("[]"), int(match["port"])
 
 
+def _switch(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0", "on", "off"):
+        raise argparse.ArgumentTypeError(f"expected true or false, found {text!r}")
+    return text.lower() in ("true", "1", "on")
+
+
 def duration(text: str) -> float:
     """Parse a duration such as `30s` into seconds (an argparse type)."""
     try:
@@ -81,6 +87,10 @@ class Parser(argparse.ArgumentParser):
             options.pop("required", None)
         options["help"] = f"{options.get('help', '')} [{variable}]".strip()
         self.add_argument(f"--{name}", **options)
+
+    def switch(self, name: str, *, help: str) -> None:
+        """Add `--name`, true where it is given without a word; else true or false, as in its variable."""
+        self.flag(name, type=_switch, nargs="?", const=True, default=False, help=help)
 
 
 def ready(*, data: tuple[str, int], admin: tuple[str, int]) -> None:

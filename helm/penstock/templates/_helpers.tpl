@@ -64,6 +64,21 @@ penstock-router
 {{- .authorityOverlap -}}
 {{- end }}
 
+{{/* How routers are scaled, as the operator reads it; nothing where they are not. */}}
+{{- define "penstock.routerAutoscaling" -}}
+{{- with .autoscaling -}}
+{{- if .enabled -}}
+{{- if lt (int .maxReplicas) (int .minReplicas) -}}
+{{- fail (printf "router.autoscaling.maxReplicas: expected at least minReplicas (%d), found %d" (int .minReplicas) (int .maxReplicas)) -}}
+{{- end -}}
+{{- if not (dig "requests" "cpu" "" $.resources) -}}
+{{- fail "router.resources.requests.cpu: expected one where router.autoscaling is enabled, which scales by it, found none" -}}
+{{- end -}}
+{{- omit . "enabled" | toJson -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Labels that select the operator's pods. */}}
 {{- define "penstock.operatorSelector" -}}
 app.kubernetes.io/name: penstock-operator

@@ -107,6 +107,11 @@ def route(endpoint: ModelEndpoint) -> str:
     return given.rstrip("/") or given[:1]
 
 
+def is_dedicated(endpoint: ModelEndpoint) -> bool:
+    """Whether the endpoint asks for a router of its own."""
+    return endpoint.spec.router is not None and endpoint.spec.router.dedicated
+
+
 def url(endpoint: ModelEndpoint) -> str:
     """Where clients in the cluster call the endpoint."""
     return f"http://{endpoint.name}.{endpoint.namespace}.svc"

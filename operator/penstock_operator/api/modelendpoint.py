@@ -8,6 +8,7 @@ from pydantic import Field
 
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
+from penstock_operator.api.core import Resources
 from penstock_operator.api.fields import Duration, Name, cel, duration_rule, map_list, rules
 from penstock_wire.control.router_settings import HEADER_PATTERN, ORIGIN_PATTERN, Method
 
@@ -117,6 +118,35 @@ class Cors(Part):
     ] = False
 
 
+class EndpointRouter(Part):
+    """Which routers serve the endpoint."""
+
+    dedicated: Annotated[
+        bool,
+        Field(
+            description="Whether the endpoint has routers of its own, which serve nothing else, and those of "
+            "the namespace do not serve it: its Service leads there, and the front door does not. "
+            "Default false."
+        ),
+    ] = False
+    replicas: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=100,
+            description="Pods of its own router. Default: as many as the installation says of a "
+            "namespace's (router.replicas).",
+        ),
+    ] = None
+    resources: Annotated[
+        Resources | None,
+        Field(
+            description="Compute resources of each of them. Default: as the installation says of a "
+            "namespace's (router.resources)."
+        ),
+    ] = None
+
+
 class ModelEndpointSpec(Part):
     """Where clients call, and who serves them."""
 
@@ -210,6 +240,20 @@ class ModelEndpointSpec(Part):
             description="Which web pages may call the endpoint from a browser and read its answers. The "
             "router answers their preflights. Default: what the model answers passes as it is, and pages can "
             "read no answer of Penstock's own.",
+        ),
+    ] = None
+    router: Annotated[
+        EndpointRouter | None,
+        Field(
+            json_schema_extra=rules(
+                cel(
+                    "self.dedicated || !(has(self.replicas) || has(self.resources))",
+                    "expected dedicated: true beside replicas or resources, which are of the endpoint's own "
+                    "routers",
+                )
+            ),
+            description="Which routers serve the endpoint. Default: those of the namespace, with all its "
+            "other endpoints.",
         ),
     ] = None
 

@@ -66,12 +66,14 @@ class Caller:
         pod: its name.
         uid: its uid.
         backend: whose pod it is, for a sidecar; empty for a router.
+        endpoint: whose pod it is, for a router that serves one endpoint alone; else empty.
     """
 
     namespace: str
     pod: str
     uid: str
     backend: str
+    endpoint: str = ""
 
     def check(self, *, pod: str, uid: str) -> None:
         """See that a report is about the caller itself.
@@ -163,15 +165,18 @@ class ReportAuthenticator:
                 403, "unknown_pod", f"there is no pod {identity.namespace}/{pod} with that uid"
             )
         own = live["metadata"].get("labels") or {}
-        wanted = labels.APP_ROUTER if router else labels.APP_BACKEND
-        if own.get(labels.MANAGED_BY) != labels.MANAGED or own.get(labels.APP_NAME) != wanted:
-            raise ReportRefused(403, "wrong_role", f"pod {identity.namespace}/{pod} is no {wanted} of ours")
+        roles = (labels.APP_ROUTER, labels.APP_DEDICATED_ROUTER) if router else (labels.APP_BACKEND,)
+        role = own.get(labels.APP_NAME)
+        endpoint = own.get(labels.ENDPOINT, "") if role == labels.APP_DEDICATED_ROUTER else ""
+        nobodys = role == labels.APP_DEDICATED_ROUTER and not endpoint
+        if own.get(labels.MANAGED_BY) != labels.MANAGED or role not in roles or nobodys:
+            raise ReportRefused(403, "wrong_role", f"pod {identity.namespace}/{pod} is no {roles[0]} of ours")
         if self._check_peer and not _is_address_of(peer, live):
             raise ReportRefused(
                 403, "wrong_peer", f"{peer} is not an address of pod {identity.namespace}/{pod}"
             )
         backend = "" if router else own.get(labels.BACKEND, "")
-        return Caller(namespace=identity.namespace, pod=pod, uid=uid, backend=backend)
+        return Caller(namespace=identity.namespace, pod=pod, uid=uid, backend=backend, endpoint=endpoint)
 
     def _known(self, mark: bytes) -> Identity | None:
         known = self._verdicts.get(mark)

@@ -326,7 +326,7 @@ class ControlServer:
         """Bytes of a report at most: a router's by the endpoints that there are, or that it reported last."""
         if kind == "sidecar":
             return MAX_SIDECAR_REPORT
-        known = self._reports.of_router(caller.namespace).get(caller.pod)
+        known = self._reports.of_router(caller.namespace, caller.endpoint).get(caller.pod)
         # NB: while many are deleted, it reports more than there are, and the answer says so.
         endpoints = max(
             self._store.count(ENDPOINT, caller.namespace), len(known.endpoints) if known is not None else 0
@@ -354,8 +354,9 @@ class ControlServer:
         caller.check(pod=report.pod, uid=report.uid)
         every = interval_of(len(body), self._interval())
         if isinstance(report, wire.RouterReport):
-            news = self._reports.router(caller.namespace, report, every=every)
-            record = names.ROUTER_SETTINGS
+            news = self._reports.router(caller.namespace, report, endpoint=caller.endpoint, every=every)
+            own = names.dedicated_router_settings(caller.endpoint)
+            record = own if caller.endpoint else names.ROUTER_SETTINGS
         else:
             news = self._reports.sidecar(caller.namespace, caller.backend, report, every=every)
             record = names.backend_settings(caller.backend)

@@ -52,7 +52,8 @@ class SettingsCache:
         for ref in live["metadata"].get("ownerReferences") or ():
             owner = self._store.get(kind, caller.namespace, ref["name"])
             if owner is not None and owner["metadata"]["uid"] == ref["uid"]:
-                return ref["name"] == caller.backend or not caller.backend
+                whose = caller.backend or caller.endpoint
+                return ref["name"] == whose or not whose
         return False
 
     def _drop_deleted(self) -> None:

@@ -9,6 +9,21 @@ from penstock_wire import contract
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RouterAutoscaling:
+    """How each namespace's router is scaled by its CPU.
+
+    Args:
+        min_replicas: pods at least.
+        max_replicas: pods at most.
+        target: CPU used that is aimed at, in percent of the CPU that the pods request.
+    """
+
+    min_replicas: int
+    max_replicas: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RenderConfig:
     """The operator's configuration as far as rendered objects show it.
 
@@ -19,7 +34,8 @@ class RenderConfig:
         report_url: where sidecars and routers report, such as
             `https://penstock-operator.penstock-system.svc:8016`.
         authorities: certificates by which they know the operator, PEM; they change while it runs.
-        router_replicas: pods of each namespace's router.
+        router_replicas: pods of each namespace's router, where it is not autoscaled.
+        router_autoscaling: how many pods it has by its CPU; None = `router_replicas`.
         router_cluster_role: name of the ClusterRole that lets a router read EndpointSlices.
         router_resources: resources of the router container, as in core/v1.
         router_scheduling: where routers run and before whom, as members of core/v1's PodSpec; a
@@ -32,7 +48,7 @@ class RenderConfig:
         egress: NetworkPolicyEgressRules of routers beside what Penstock itself needs, of which one leads to
             the API server; none: what they open is not limited.
         operator_namespace: where the operator's pods are; empty where it reports to something else.
-        tracing: environment of each sidecar for OpenTelemetry, by name; none: it traces nothing.
+        tracing: environment of each sidecar and router for OpenTelemetry, by name; none: they trace nothing.
         access_log: share of the requests that routers and sidecars log.
         image_pull_secrets: names of the Secrets, in the namespace of each pod, that images are pulled with.
         token_audience: audience of the projected tokens.
@@ -45,6 +61,7 @@ class RenderConfig:
     report_url: str = f"https://penstock-operator.penstock-system.svc:{contract.REPORTS_PORT}"
     authorities: str = ""
     router_replicas: int = 2
+    router_autoscaling: RouterAutoscaling | None = None
     router_cluster_role: str = "penstock-router"
     router_resources: dict[str, Any] = field(
         default_factory=lambda: {

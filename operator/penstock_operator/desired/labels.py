@@ -26,6 +26,8 @@ MANAGED = contract.MANAGED_BY
 
 APP_BACKEND = contract.BACKEND_APP
 APP_ROUTER = contract.ROUTER_SERVICE
+APP_DEDICATED_ROUTER = "penstock-dedicated-router"
+"""APP_NAME of the routers that one endpoint has for itself: those of the namespace must not select them."""
 APP_OPERATOR = "penstock-operator"
 """APP_NAME of the operator's own pods, which the chart sets."""
 
@@ -45,6 +47,11 @@ def of_router() -> dict[str, str]:
     return {MANAGED_BY: MANAGED, APP_NAME: APP_ROUTER}
 
 
+def of_dedicated_router(endpoint: str) -> dict[str, str]:
+    """Labels of every object and pod of an endpoint's own router."""
+    return {MANAGED_BY: MANAGED, **dedicated_router_selector(endpoint)}
+
+
 def backend_selector(name: str) -> dict[str, str]:
     """The labels that select a backend's pods; never changes, as a Deployment's selector may not."""
     return {APP_NAME: APP_BACKEND, BACKEND: name}
@@ -58,6 +65,11 @@ def backends_selector() -> dict[str, str]:
 def router_selector() -> dict[str, str]:
     """The labels that select a namespace's router pods."""
     return {APP_NAME: APP_ROUTER}
+
+
+def dedicated_router_selector(endpoint: str) -> dict[str, str]:
+    """The labels that select the pods of an endpoint's own router."""
+    return {APP_NAME: APP_DEDICATED_ROUTER, ENDPOINT: endpoint}
 
 
 def selector_text(selector: dict[str, str]) -> str:

@@ -31,6 +31,16 @@ def backend_settings(name: str) -> str:
     return f"{name}-backend-settings"
 
 
+def dedicated_router(endpoint: str) -> str:
+    """Deployment and all else of an endpoint's own router, but its settings."""
+    return f"{endpoint}-dedicated-router"
+
+
+def dedicated_router_settings(endpoint: str) -> str:
+    """ConfigMap of an endpoint's own router."""
+    return f"{endpoint}-dedicated-router-settings"
+
+
 def endpoint(name: str) -> str:
     """Service of an endpoint."""
     return name

@@ -38,11 +38,14 @@ def of_backend(
         admin: port of metrics.
         config: what the installation decides.
     """
-    routers = {"podSelector": {"matchLabels": labels.router_selector()}}
+    routers = [
+        {"podSelector": {"matchLabels": {labels.APP_NAME: app}}}
+        for app in (labels.APP_ROUTER, labels.APP_DEDICATED_ROUTER)
+    ]
     return _policy(
         metadata,
         selector,
-        [_rule([routers, *config.backends_from], [data]), *_metrics(admin, config)],
+        [_rule([*routers, *config.backends_from], [data]), *_metrics(admin, config)],
     )
 
 

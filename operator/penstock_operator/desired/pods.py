@@ -114,6 +114,11 @@ def identity_env() -> list[Object]:
     ]
 
 
+def tracing_env(config: RenderConfig) -> list[Object]:
+    """What says where a sidecar or router sends its spans; nothing where they trace nothing."""
+    return [{"name": name, "value": value} for name, value in sorted(config.tracing.items())]
+
+
 def pull_secrets(config: RenderConfig, own: Sequence[dict[str, Any]] = ()) -> Object:
     """`imagePullSecrets` where there are any: those of a user, then the installation's."""
     taken = {secret.get("name") for secret in own}

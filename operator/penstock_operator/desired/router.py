@@ -1,8 +1,10 @@
-"""All objects of a namespace's router, and the Service of each endpoint."""
+"""All objects of a namespace's router and of an endpoint's own, and the Service of each endpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from penstock_operator.api import ModelEndpoint
 from penstock_operator.desired import (
@@ -17,7 +19,7 @@ from penstock_operator.desired import (
     settings,
     sidecar,
 )
-from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.config import RenderConfig, RouterAutoscaling
 from penstock_operator.desired.objects import Object
 from penstock_wire import contract
 
@@ -32,26 +34,72 @@ _SPARE_S = 10
 """Seconds that the process has beyond both."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RouterSet:
+    """Router pods that serve the same endpoints: a namespace's shared ones, or one endpoint's own.
+
+    Args:
+        name: of its Deployment and all else but its settings.
+        settings: name of the ConfigMap with its settings.
+        labels: of its objects and pods.
+        selector: those of them that select its pods.
+        replicas: how many pods.
+        resources: of each, as in core/v1.
+        ports: where they take requests.
+        autoscaling: how many pods by their CPU; None = `replicas`.
+    """
+
+    name: str
+    settings: str
+    labels: dict[str, str]
+    selector: dict[str, str]
+    replicas: int
+    resources: dict[str, Any]
+    ports: networkpolicy.Ports
+    autoscaling: RouterAutoscaling | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it has one pod at most."""
+        return (self.autoscaling.max_replicas if self.autoscaling else self.replicas) == 1
+
+
 def router_objects(
-    namespace: str, owners: Sequence[ModelEndpoint], *, config: RenderConfig, document: bytes
+    namespace: str,
+    owners: Sequence[ModelEndpoint],
+    *,
+    config: RenderConfig,
+    document: bytes,
+    live: Object | None = None,
 ) -> list[Object]:
     """What the router of a namespace consists of, in the order of applying.
 
     ServiceAccount, RoleBinding, ConfigMap, Service, PodDisruptionBudget (with more than one replica),
-    NetworkPolicy (where the installation has them), Deployment.
+    NetworkPolicy (where the installation has them), Deployment, HorizontalPodAutoscaler (where it is asked
+    for).
 
     Args:
         namespace: the namespace.
         owners: its endpoints that are not being deleted, all of which own the router; at least one.
         config: what the installation decides.
         document: the settings document that the router boots from.
+        live: its Deployment as it is, whose replicas stay where they are autoscaled.
     """
 
     def metadata(child: str) -> Object:
         return objects.metadata(child, namespace, labels.of_router(), owners, controller=False)
 
-    selector = labels.router_selector()
-    found = [
+    routers = _RouterSet(
+        name=names.ROUTER,
+        settings=names.ROUTER_SETTINGS,
+        labels=labels.of_router(),
+        selector=labels.router_selector(),
+        replicas=_replicas(config, live),
+        resources=config.router_resources,
+        ports=[DATA_PORT, (ports.FIRST, ports.LAST)],
+        autoscaling=config.router_autoscaling,
+    )
+    return [
         objects.service_account(metadata(names.ROUTER)),
         _role_binding(metadata(names.ROUTER), namespace, config),
         settings.configmap(metadata(names.ROUTER_SETTINGS), document, config.authorities),
@@ -59,36 +107,120 @@ def router_objects(
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": metadata(names.ROUTER),
-            "spec": service.spec(selector, DATA_PORT),
+            "spec": service.spec(routers.selector, DATA_PORT),
         },
+        *_pods_objects(metadata, routers, config),
     ]
-    if config.router_replicas > 1:
-        found.append(disruption.budget(metadata(names.ROUTER), selector))
-    if config.network_policies:
-        data: networkpolicy.Ports = [DATA_PORT, (ports.FIRST, ports.LAST)]
-        found.append(
-            networkpolicy.of_router(
-                metadata(names.ROUTER),
-                selector,
-                data=data,
-                admin=ADMIN_PORT,
-                sidecars=sidecar.DATA_PORT,
-                config=config,
-            )
+
+
+def dedicated_objects(
+    endpoint: ModelEndpoint, port: int, *, config: RenderConfig, document: bytes
+) -> list[Object]:
+    """What an endpoint's own router consists of, in the order of applying.
+
+    ConfigMap, PodDisruptionBudget (with more than one replica), NetworkPolicy (where the installation has
+    them), Deployment. ServiceAccount and RoleBinding are those of its namespace's router.
+
+    Args:
+        endpoint: whose.
+        port: the endpoint's.
+        config: what the installation decides.
+        document: the settings document that the router boots from.
+    """
+
+    def metadata(child: str) -> Object:
+        return objects.metadata(
+            child, endpoint.namespace, labels.of_dedicated_router(endpoint.name), [endpoint]
         )
-    found.append(_deployment(metadata(names.ROUTER), config))
-    return found
+
+    asked = endpoint.spec.router
+    own = asked.resources.document() if asked is not None and asked.resources is not None else None
+    routers = _RouterSet(
+        name=names.dedicated_router(endpoint.name),
+        settings=names.dedicated_router_settings(endpoint.name),
+        labels=labels.of_dedicated_router(endpoint.name),
+        selector=labels.dedicated_router_selector(endpoint.name),
+        replicas=(asked.replicas if asked is not None else None) or config.router_replicas,
+        resources=config.router_resources if own is None else own,
+        ports=[port],
+    )
+    return [
+        settings.configmap(metadata(routers.settings), document, config.authorities),
+        *_pods_objects(metadata, routers, config),
+    ]
 
 
-def endpoint_service(endpoint: ModelEndpoint, port: int) -> Object:
-    """The Service of an endpoint: 80 to its own port on the router pods."""
+def endpoint_service(endpoint: ModelEndpoint, port: int, *, dedicated: bool = False) -> Object:
+    """The Service of an endpoint: 80 to its own port on router pods.
+
+    Args:
+        endpoint: whose.
+        port: the endpoint's.
+        dedicated: whether it leads to the endpoint's own router, not to that of the namespace.
+    """
+    selector = labels.dedicated_router_selector(endpoint.name) if dedicated else labels.router_selector()
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": objects.metadata(
             names.endpoint(endpoint.name), endpoint.namespace, labels.of_endpoint(endpoint.name), [endpoint]
         ),
-        "spec": service.spec(labels.router_selector(), port),
+        "spec": service.spec(selector, port),
+    }
+
+
+def leads_to_dedicated(live: Object | None) -> bool:
+    """Whether a live Service of an endpoint leads to the endpoint's own router."""
+    selector = ((live or {}).get("spec") or {}).get("selector") or {}
+    return bool(selector.get(labels.APP_NAME) == labels.APP_DEDICATED_ROUTER)
+
+
+def _replicas(config: RenderConfig, live: Object | None) -> int:
+    """How many pods a namespace's router is to have now.
+
+    An autoscaler writes the live Deployment, and what it wrote stays: were the field left out, the first
+    apply without it would set it back to one.
+    """
+    scaled = config.router_autoscaling
+    if scaled is None:
+        return config.router_replicas
+    now = ((live or {}).get("spec") or {}).get("replicas")
+    found = now if isinstance(now, int) else scaled.min_replicas
+    return min(max(found, scaled.min_replicas), scaled.max_replicas)
+
+
+def _pods_objects(
+    metadata: Callable[[str], Object], routers: _RouterSet, config: RenderConfig
+) -> Iterator[Object]:
+    """The pods of some routers, and what decides about them."""
+    if not routers.is_alone:
+        yield disruption.budget(metadata(routers.name), routers.selector)
+    if config.network_policies:
+        yield networkpolicy.of_router(
+            metadata(routers.name),
+            routers.selector,
+            data=routers.ports,
+            admin=ADMIN_PORT,
+            sidecars=sidecar.DATA_PORT,
+            config=config,
+        )
+    yield _deployment(metadata(routers.name), routers, config)
+    if routers.autoscaling is not None:
+        yield _autoscaler(metadata(routers.name), routers.autoscaling)
+
+
+def _autoscaler(metadata: Object, scaled: RouterAutoscaling) -> Object:
+    target = {"type": "Utilization", "averageUtilization": scaled.target}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": metadata,
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"]},
+            "minReplicas": scaled.min_replicas,
+            "maxReplicas": scaled.max_replicas,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+        },
     }
 
 
@@ -106,28 +238,27 @@ def _role_binding(metadata: Object, namespace: str, config: RenderConfig) -> Obj
     }
 
 
-def _deployment(metadata: Object, config: RenderConfig) -> Object:
-    selector = labels.router_selector()
+def _deployment(metadata: Object, routers: _RouterSet, config: RenderConfig) -> Object:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": metadata,
         "spec": {
-            "replicas": config.router_replicas,
+            "replicas": routers.replicas,
             "revisionHistoryLimit": 3,
-            "selector": {"matchLabels": selector},
+            "selector": {"matchLabels": routers.selector},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": {
-                "metadata": {"labels": labels.of_router()},
+                "metadata": {"labels": routers.labels},
                 "spec": {
                     "serviceAccountName": names.ROUTER,
                     "automountServiceAccountToken": True,
                     "enableServiceLinks": False,
                     "terminationGracePeriodSeconds": _LEAVE_S + _DRAIN_S + _SPARE_S,
                     "securityContext": pods.pod_security(),
-                    "containers": [_container(config)],
-                    "volumes": [pods.settings_volume(names.ROUTER_SETTINGS), pods.token_volume(config)],
-                    "topologySpreadConstraints": pods.spread(selector),
+                    "containers": [_container(routers, config)],
+                    "volumes": [pods.settings_volume(routers.settings), pods.token_volume(config)],
+                    "topologySpreadConstraints": pods.spread(routers.selector),
                     **config.router_scheduling,
                     **pods.pull_secrets(config),
                 },
@@ -136,7 +267,7 @@ def _deployment(metadata: Object, config: RenderConfig) -> Object:
     }
 
 
-def _container(config: RenderConfig) -> Object:
+def _container(routers: _RouterSet, config: RenderConfig) -> Object:
     words = {
         "--listen": f"[::]:{DATA_PORT}",
         "--admin": f"[::]:{ADMIN_PORT}",
@@ -149,13 +280,13 @@ def _container(config: RenderConfig) -> Object:
         "name": names.ROUTER_CONTAINER,
         **pods.pulled(config.router_image, config.image_pull_policy),
         "args": [word for pair in words.items() for word in pair],
-        "env": pods.identity_env(),
+        "env": [*pods.identity_env(), *pods.tracing_env(config)],
         "ports": [
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ],
         **pods.probes(ADMIN_PORT),
-        "resources": config.router_resources,
+        "resources": routers.resources,
         "securityContext": pods.container_security(user=pods.USER),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": pods.reporter_mounts(),

@@ -56,7 +56,7 @@ def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str)
             {"name": contract.BACKEND_ENV, "value": backend.name},
             {"name": contract.DRAIN_SECRET_ENV, "value": drain_secret},
             *reconfigure_env(backend, drain_secret),
-            *({"name": name, "value": value} for name, value in sorted(config.tracing.items())),
+            *pods.tracing_env(config),
         ],
         "ports": [
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},

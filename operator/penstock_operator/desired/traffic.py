@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock_operator.api import ModelEndpoint, TrafficSplit
-from penstock_operator.api.defaults import route
+from penstock_operator.api.defaults import is_dedicated, route
 from penstock_operator.api.modelendpoint import Cors, Timeouts
 from penstock_wire import durations
 from penstock_wire.control import router_settings
@@ -25,7 +25,8 @@ class EndpointPlan:
     """What an endpoint gets.
 
     Args:
-        route: its path prefix at the front door; "" for none, and for one that lost a conflict.
+        route: its path prefix at the front door; "" for none, for one that lost a conflict, and for an
+            endpoint with a router of its own.
         route_taken_by: the endpoint that serves its route instead.
         split: the TrafficSplit that decides its weights.
         backends: who serves, as the router's settings have it: backends that do not exist are left out while
@@ -107,7 +108,8 @@ def plan(
         chosen.setdefault(split.spec.endpoint, split)
     routes: dict[str, str] = {}
     for endpoint in there:
-        routes.setdefault(route(endpoint), endpoint.name)
+        if not is_dedicated(endpoint):
+            routes.setdefault(route(endpoint), endpoint.name)
     used: dict[str, set[str]] = {}
     plans: dict[str, EndpointPlan] = {}
     for endpoint in there:
@@ -120,7 +122,7 @@ def plan(
         used.setdefault(own, set()).add(f"ModelEndpoint/{endpoint.name}")
         waits_for = own if decided is None and own not in {share.name for share in weights} else None
         named = (*weights, Weight(name=waits_for, weight=1)) if waits_for else weights
-        wanted = route(endpoint)
+        wanted = "" if is_dedicated(endpoint) else route(endpoint)
         lost = wanted != "" and routes[wanted] != endpoint.name
         plans[endpoint.name] = EndpointPlan(
             route="" if lost else wanted,

@@ -80,7 +80,9 @@ class Memory:
     Args:
         render: what the installation decides; replaced when the certificate authorities change.
         load_turns: whose load is shown next.
-        router_problems: by namespace, since a router has no object of its own to carry conditions.
+        router_problems: by namespace, since a router has no object of its own to carry conditions; those of
+            an endpoint's own router by its key.
+        switched: when an endpoint's Service was led to its own router, monotonic seconds.
         scaled: by backend.
         status_in_flight: the statuses that are being written: when a watch shows them, nothing has changed.
         started: when the first list was complete, monotonic seconds.
@@ -88,7 +90,8 @@ class Memory:
 
     render: RenderConfig
     load_turns: LoadTurns
-    router_problems: dict[str, Problems] = field(default_factory=dict)
+    router_problems: dict[str | Key, Problems] = field(default_factory=dict)
+    switched: dict[Key, float] = field(default_factory=dict)
     scaled: dict[Key, Scaled] = field(default_factory=dict)
     status_in_flight: dict[Key, Obj] = field(default_factory=dict)
     started: float = float("-inf")

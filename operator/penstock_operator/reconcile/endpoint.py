@@ -1,4 +1,4 @@
-"""A ModelEndpoint: its Service with its own port, and its status. Its router is `router`'s."""
+"""A ModelEndpoint: its Service with its own port, and its status. Its routers are `router`'s."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from penstock_operator.api import ModelEndpoint
 from penstock_operator.desired import names
 from penstock_operator.desired import router as rendering
 from penstock_operator.kinds import ENDPOINT, SERVICE
+from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import parent_check, router
 from penstock_operator.reconcile.children import apply_children, requeue_after
 from penstock_operator.reconcile.context import Context, Problems
-from penstock_operator.reconcile.parent import load_parent
+from penstock_operator.reconcile.parent import forget, load_parent
 from penstock_operator.reconcile.status_writer import write_status
 from penstock_operator.status import EndpointObserved, endpoint_status
 from penstock_operator.store import Key
@@ -22,7 +23,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         ctx: the shared pieces.
         key: which endpoint.
     """
-    loaded = await load_parent(ctx, key, ENDPOINT, ModelEndpoint)
+    loaded = await load_parent(ctx, key, ENDPOINT, ModelEndpoint, forget=_forget)
     if loaded is None:
         return None
     parent, endpoint = loaded
@@ -31,27 +32,30 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     looked = {service: await ctx.applier.look(SERVICE, namespace, service.name)}
     port = ctx.view.ports(namespace).get(name)
     uid = endpoint.metadata.uid
-    problems = Problems()
+    problems = own = Problems()
     if port is not None:
+        own = await router.reconcile_dedicated(ctx, parent, endpoint, port, looked[service])
+        dedicated = router.leads_to_dedicated(ctx, endpoint, looked[service])
         problems = await apply_children(
             ctx,
             key,
-            [rendering.endpoint_service(endpoint, port)],
+            [rendering.endpoint_service(endpoint, port, dedicated=dedicated)],
             owners=(uid,),
-            candidates=lambda: [child for child in ctx.store.owned(uid) if not router.is_shared(child)],
+            candidates=lambda: [child for child in ctx.store.owned(uid) if _is_own(child)],
             looked=looked,
             confirm=lambda: parent_check.confirm_own(ctx, parent),
         )
-    if problems.unpublished:
-        return requeue_after(problems)
+    for found in (problems, own):
+        if found.unpublished:
+            return requeue_after(found)
     plan = ctx.view.plan(namespace).endpoints.get(name)
     stored = ctx.store.get(ENDPOINT, namespace, name)
     if plan is None or stored is None:
-        return requeue_after(problems)
-    routers = router.observed(ctx, namespace)
+        return requeue_after(problems) or requeue_after(own)
+    routers = router.serving(ctx, namespace, name)
     wait = ctx.settling_time(stored, routers.pods, routers.reports)
     if wait is not None:
-        return requeue_after(problems) or wait
+        return requeue_after(problems) or requeue_after(own) or wait
     backends = ctx.view.backends_seen(namespace)
     seen = EndpointObserved(
         plan=plan,
@@ -64,4 +68,16 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         refused=problems.refused,
     )
     await write_status(ctx, stored, endpoint_status(endpoint, seen, now=ctx.now()))
-    return requeue_after(problems) or (router.LOOK_AGAIN if routers.unwritten else None)
+    again = router.LOOK_AGAIN if routers.unwritten else None
+    return requeue_after(problems) or requeue_after(own) or again
+
+
+def _is_own(child: Obj) -> bool:
+    """Whether an object that an endpoint owns is decided about here alone."""
+    return not router.is_shared(child) and not router.is_dedicated_router(child)
+
+
+def _forget(ctx: Context, key: Key) -> None:
+    ctx.memory.router_problems.pop(key, None)
+    ctx.memory.switched.pop(key, None)
+    forget(ctx, key)

@@ -1,10 +1,17 @@
-"""The router of a namespace: its shared objects, owned by every endpoint, and its settings."""
+"""The router of a namespace: its shared objects, owned by every endpoint, and its settings.
+
+And that which an endpoint may have for itself. When an endpoint changes over from the one to the other, those
+that come begin before those that go end: the Service is led there once all of them listen, and who served
+until then does so until nodes have learned of it.
+"""
 
 from __future__ import annotations
 
+from penstock_operator.api import ModelEndpoint
+from penstock_operator.api.defaults import is_dedicated
 from penstock_operator.desired import names, settings
 from penstock_operator.desired import router as rendering
-from penstock_operator.desired.labels import APP_NAME, APP_ROUTER, ENDPOINT
+from penstock_operator.desired.labels import APP_DEDICATED_ROUTER, APP_NAME, APP_ROUTER, ENDPOINT
 from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT
 from penstock_operator.kinds import ENDPOINT as ENDPOINT_KIND
 from penstock_operator.kinds import SPLIT as SPLIT_KIND
@@ -12,12 +19,16 @@ from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import parent_check
 from penstock_operator.reconcile.children import apply_children, requeue_after
 from penstock_operator.reconcile.context import Context, Problems
-from penstock_operator.status import RouterObserved
+from penstock_operator.status import RouterObserved, router_ready
 from penstock_operator.status import pods as pods_status
 from penstock_operator.store import Key, key_of
 
 KIND = "Router"
 """Not a kind of the API: the name under which a namespace's router is in the work queue."""
+
+LINGER_SECONDS = 10.0
+"""How long the router of a namespace still serves an endpoint whose Service has been led to the endpoint's
+own: until all nodes have learned of it."""
 
 LOOK_AGAIN = 1.0
 """Seconds after which who found the router's settings unwritten looks again: the router's own run tells of a
@@ -48,13 +59,20 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         return None
     at = Key(CONFIG_MAP.kind, namespace, names.ROUTER_SETTINGS)
     looked = {at: await ctx.applier.look(CONFIG_MAP, namespace, names.ROUTER_SETTINGS)}
+    lingering, again = _lingering(ctx, namespace)
     versioned = settings.next_version(
-        ctx.view.router_document(namespace),
+        ctx.view.router_document(namespace, lingering=lingering),
         recorded=looked[at],
         status_version=0,
         reported=ctx.reports.highest_version(ctx.reports.of_router(namespace)),
     )
-    desired = rendering.router_objects(namespace, endpoints, config=ctx.render, document=versioned.document)
+    desired = rendering.router_objects(
+        namespace,
+        endpoints,
+        config=ctx.render,
+        document=versioned.document,
+        live=ctx.store.get(DEPLOYMENT, namespace, names.ROUTER),
+    )
     owners = [endpoint.metadata.uid for endpoint in endpoints]
     problems = await apply_children(
         ctx, key, desired, owners=owners, shared=True, candidates=lambda: _shared(ctx, namespace),
@@ -64,7 +82,92 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     ctx.memory.router_problems[namespace] = problems
     if versioned.changed or problems != (before or Problems()):
         tell(ctx, namespace)
-    return requeue_after(problems)
+    return requeue_after(problems) or again
+
+
+async def reconcile_dedicated(
+    ctx: Context, parent: Obj, endpoint: ModelEndpoint, port: int, service: Obj | None
+) -> Problems:
+    """Make an endpoint's own router what it asks for, or take it away where it asks for none.
+
+    It stays until the endpoint's Service leads to it no more.
+
+    Args:
+        ctx: the shared pieces.
+        parent: the endpoint as it is stored.
+        endpoint: the same as its model.
+        port: its port.
+        service: its Service as it is.
+    """
+    key, namespace, uid = key_of(parent), endpoint.namespace, endpoint.metadata.uid
+
+    def own() -> list[Obj]:
+        return [child for child in ctx.store.owned(uid) if is_dedicated_router(child)]
+
+    wanted = is_dedicated(endpoint) or rendering.leads_to_dedicated(service)
+    if not wanted and not own():
+        ctx.memory.router_problems.pop(key, None)
+        return Problems()
+    desired: list[Obj] = []
+    changed = False
+    looked: dict[Key, Obj | None] = {}
+    if wanted:
+        at = Key(CONFIG_MAP.kind, namespace, names.dedicated_router_settings(endpoint.name))
+        looked[at] = await ctx.applier.look(CONFIG_MAP, namespace, at.name)
+        versioned = settings.next_version(
+            ctx.view.router_document(namespace, endpoint.name),
+            recorded=looked[at],
+            status_version=0,
+            reported=ctx.reports.highest_version(ctx.reports.of_router(namespace, endpoint.name)),
+        )
+        changed = versioned.changed
+        desired = rendering.dedicated_objects(endpoint, port, config=ctx.render, document=versioned.document)
+    problems = await apply_children(
+        ctx, key, desired, owners=(uid,), candidates=own, looked=looked,
+        confirm=lambda: parent_check.confirm_own(ctx, parent),
+    )  # fmt: skip
+    if changed or problems != (ctx.memory.router_problems.get(key) or Problems()):
+        for split in ctx.view.splits(namespace):
+            if split.spec.endpoint == endpoint.name:
+                ctx.enqueue(Key(SPLIT_KIND.kind, namespace, split.name), 0.0)
+    ctx.memory.router_problems[key] = problems
+    return problems
+
+
+def leads_to_dedicated(ctx: Context, endpoint: ModelEndpoint, live: Obj | None) -> bool:
+    """Whether an endpoint's Service is to lead to its own router now.
+
+    Where it leads elsewhere than it is asked to, it stays until those serve that it is asked to lead to: all
+    of them listen for the endpoint.
+
+    Args:
+        ctx: the shared pieces.
+        endpoint: whose.
+        live: the Service as it is.
+    """
+    wanted, now = is_dedicated(endpoint), rendering.leads_to_dedicated(live)
+    if live is None or now == wanted:
+        return wanted
+    seen = observed(ctx, endpoint.namespace, endpoint.name if wanted else "")
+    if router_ready(endpoint.name, seen).status != "True":
+        return now
+    key = Key(ENDPOINT_KIND.kind, endpoint.namespace, endpoint.name)
+    if wanted:
+        ctx.memory.switched[key] = ctx.clock.time()
+        ctx.enqueue(router_key(endpoint.namespace), LINGER_SECONDS)
+    else:
+        ctx.memory.switched.pop(key, None)
+        ctx.enqueue(key, 0.0)  # its own routers go when its Service leads there no more
+    return wanted
+
+
+def _lingering(ctx: Context, namespace: str) -> tuple[frozenset[str], float | None]:
+    """Endpoints whose Services led here until a moment ago, and when there is one less of them."""
+    now = ctx.clock.time()
+    ends = {key: at + LINGER_SECONDS for key, at in ctx.memory.switched.items() if key.namespace == namespace}
+    for key in [key for key, end in ends.items() if end <= now]:
+        del ctx.memory.switched[key], ends[key]
+    return frozenset(key.name for key in ends), min(ends.values()) - now if ends else None
 
 
 async def _confirm(ctx: Context, namespace: str) -> None:
@@ -86,23 +189,42 @@ def tell(ctx: Context, namespace: str, seconds: float = 0.0) -> None:
             ctx.enqueue(key_of(stored), seconds)
 
 
-def observed(ctx: Context, namespace: str) -> RouterObserved:
+def serving(ctx: Context, namespace: str, endpoint: str) -> RouterObserved:
+    """What is known of the router that an endpoint asks for: its own, or that of its namespace.
+
+    Args:
+        ctx: the shared pieces.
+        namespace: where.
+        endpoint: its name; that of none asks about the namespace's.
+    """
+    found = ctx.view.endpoint(namespace, endpoint)
+    return observed(ctx, namespace, endpoint if found is not None and is_dedicated(found) else "")
+
+
+def observed(ctx: Context, namespace: str, endpoint: str = "") -> RouterObserved:
     """What is known of a namespace's router, for the statuses of its endpoints and splits.
 
     Args:
         ctx: the shared pieces.
         namespace: where.
+        endpoint: whose own router is meant instead.
     """
-    problems = ctx.memory.router_problems.get(namespace) or Problems()
-    pods = ctx.view.router_pods(namespace)
-    recorded = settings.recorded_version(ctx.store.get(CONFIG_MAP, namespace, names.ROUTER_SETTINGS))
+    whose = Key(ENDPOINT_KIND.kind, namespace, endpoint) if endpoint else namespace
+    problems = ctx.memory.router_problems.get(whose) or Problems()
+    pods = ctx.view.router_pods(namespace, endpoint)
+    name, record = names.ROUTER, names.ROUTER_SETTINGS
+    if endpoint:
+        name, record = names.dedicated_router(endpoint), names.dedicated_router_settings(endpoint)
+    recorded = settings.recorded_version(ctx.store.get(CONFIG_MAP, namespace, record))
+    lingering = frozenset() if endpoint else _lingering(ctx, namespace)[0]
     return RouterObserved(
-        deployment=ctx.store.get(DEPLOYMENT, namespace, names.ROUTER),
+        deployment=ctx.store.get(DEPLOYMENT, namespace, name),
         pods=pods,
-        reports=ctx.reports.of_router(namespace),
+        reports=ctx.reports.of_router(namespace, endpoint),
         settings_version=recorded.version if recorded is not None else 0,
         # NB: an endpoint or split may be looked at before the router, whose key its change has queued, too.
-        unwritten=bool(pods_status.ready(pods)) and not ctx.view.router_written(namespace),
+        unwritten=bool(pods_status.ready(pods))
+        and not ctx.view.router_written(namespace, endpoint, lingering=lingering),
         taken=problems.taken,
         refused=problems.refused,
     )
@@ -116,6 +238,16 @@ def is_shared(child: Obj) -> bool:
     """
     own = child["metadata"].get("labels") or {}
     return own.get(APP_NAME) == APP_ROUTER and ENDPOINT not in own
+
+
+def is_dedicated_router(child: Obj) -> bool:
+    """Whether an object belongs to an endpoint's own router.
+
+    Args:
+        child: an object with our label.
+    """
+    own = child["metadata"].get("labels") or {}
+    return bool(own.get(APP_NAME) == APP_DEDICATED_ROUTER)
 
 
 def _shared(ctx: Context, namespace: str) -> list[Obj]:

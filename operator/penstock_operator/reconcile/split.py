@@ -26,7 +26,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     plan = ctx.view.plan(key.namespace).splits.get(key.name)
     if plan is None:
         return None
-    seen = router.observed(ctx, key.namespace)
+    seen = router.serving(ctx, key.namespace, split.spec.endpoint)
     wait = ctx.settling_time(stored, seen.pods, seen.reports)
     if wait is not None:
         return wait

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,8 +14,9 @@ from penstock_operator.api import (
     ResourceError,
     TrafficSplit,
 )
-from penstock_operator.api.defaults import closed_paths
+from penstock_operator.api.defaults import closed_paths, is_dedicated
 from penstock_operator.desired import labels, names, ports, settings, traffic
+from penstock_operator.desired.router import leads_to_dedicated
 from penstock_operator.kinds import (
     BACKEND,
     CONFIG_MAP,
@@ -82,7 +83,8 @@ class View:
         self._parsed: dict[Key, tuple[Obj, Resource | ResourceError]] = {}
         self._plans: dict[str, _Planned] = {}
         self._backends: dict[str, tuple[tuple[int, ...], Backends]] = {}
-        self._written: dict[str, tuple[_Planned, Obj | None, bool]] = {}
+        # By namespace, then by endpoint with a router of its own, "" for the namespace's.
+        self._written: dict[str, dict[str, tuple[_Planned, Obj | None, frozenset[str], bool]]] = {}
 
     def read(self, stored: Obj) -> Resource:
         """An object of ours as its resource.
@@ -109,6 +111,8 @@ class View:
             key: which.
         """
         self._parsed.pop(key, None)
+        if key.kind == ENDPOINT.kind:
+            self._written.get(key.namespace, {}).pop(key.name, None)
         if not any(self.store.all(kind, key.namespace) for kind in (BACKEND, ENDPOINT, SPLIT)):
             self._plans.pop(key.namespace, None)
             self._backends.pop(key.namespace, None)
@@ -122,6 +126,15 @@ class View:
             name: its name.
         """
         return self._one(ModelBackend, BACKEND, namespace, name)
+
+    def endpoint(self, namespace: str, name: str) -> ModelEndpoint | None:
+        """A readable endpoint that is not being deleted.
+
+        Args:
+            namespace: where.
+            name: its name.
+        """
+        return self._one(ModelEndpoint, ENDPOINT, namespace, name)
 
     def policy(self, namespace: str, name: str) -> BatchPolicy | None:
         """A readable policy that is not being deleted.
@@ -232,12 +245,20 @@ class View:
         """
         return self.store.selected(POD, namespace, labels.BACKEND, backend)
 
-    def router_pods(self, namespace: str) -> list[Obj]:
+    def router_pods(self, namespace: str, endpoint: str = "") -> list[Obj]:
         """The pods of a namespace's router.
 
         Args:
             namespace: where.
+            endpoint: whose own router is meant instead.
         """
+        if endpoint:
+            mine = self.store.selected(POD, namespace, labels.ENDPOINT, endpoint)
+            return [
+                pod
+                for pod in mine
+                if pod["metadata"]["labels"].get(labels.APP_NAME) == labels.APP_DEDICATED_ROUTER
+            ]
         return self.store.selected(POD, namespace, labels.APP_NAME, labels.APP_ROUTER)
 
     def plan(self, namespace: str) -> traffic.TrafficPlan:
@@ -256,34 +277,49 @@ class View:
         """
         return self._planned(namespace).ports
 
-    def router_document(self, namespace: str) -> settings.Maker:
+    def router_document(
+        self, namespace: str, endpoint: str = "", *, lingering: Collection[str] = ()
+    ) -> settings.Maker:
         """What the routers of a namespace are to get.
 
         Args:
             namespace: where.
+            endpoint: whose own router is meant instead.
+            lingering: endpoints that the namespace's router serves still, beside their own.
         """
         planned = self._planned(namespace)
         closed = planned.backends.closed_paths
-        return settings.for_router(
-            traffic.router_endpoints(planned.endpoints, planned.plan, planned.ports, closed)
-        )
+        served = [
+            one
+            for one in planned.endpoints
+            if (one.name == endpoint if endpoint else one.name in lingering or self._is_shared(one))
+        ]
+        return settings.for_router(traffic.router_endpoints(served, planned.plan, planned.ports, closed))
 
-    def router_written(self, namespace: str) -> bool:
+    def _is_shared(self, endpoint: ModelEndpoint) -> bool:
+        """Whether the namespace's router serves an endpoint: also one that leaves it, or comes back to it."""
+        live = self.store.get(SERVICE, endpoint.namespace, names.endpoint(endpoint.name))
+        return not is_dedicated(endpoint) or (live is not None and not leads_to_dedicated(live))
+
+    def router_written(self, namespace: str, endpoint: str = "", *, lingering: Collection[str] = ()) -> bool:
         """Whether just that is recorded in their ConfigMap, so that they can have reported it.
 
         Args:
             namespace: where.
+            endpoint: see `router_document`.
+            lingering: see there.
         """
         planned = self._planned(namespace)
-        live = self.store.get(CONFIG_MAP, namespace, names.ROUTER_SETTINGS)
-        known = self._written.get(namespace)
-        if known is None or known[0] is not planned or known[1] is not live:
+        at = names.dedicated_router_settings(endpoint) if endpoint else names.ROUTER_SETTINGS
+        live = self.store.get(CONFIG_MAP, namespace, at)
+        written, kept = self._written.setdefault(namespace, {}), frozenset(lingering)
+        known = written.get(endpoint)
+        if known is None or known[0] is not planned or known[1] is not live or known[2] != kept:
             recorded = settings.recorded_version(live)
-            same = recorded is not None and recorded.document == self.router_document(namespace)(
-                recorded.version
-            )
-            known = self._written[namespace] = (planned, live, same)
-        return known[2]
+            make = self.router_document(namespace, endpoint, lingering=kept)
+            same = recorded is not None and recorded.document == make(recorded.version)
+            known = written[endpoint] = (planned, live, kept, same)
+        return known[3]
 
     def _planned(self, namespace: str) -> _Planned:
         backends = self.backends_seen(namespace)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from penstock_operator.api.defaults import route
 from penstock_operator.desired import labels, names
 from penstock_operator.desired.ports import recorded_port
+from penstock_operator.desired.router import leads_to_dedicated
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, POLICY, SERVICE, SPLIT
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile.router import is_shared, router_key
+from penstock_operator.reconcile.router import is_dedicated_router, is_shared, router_key
 from penstock_operator.reconcile.view import View
 from penstock_operator.status import pods
 from penstock_operator.store import Change, Key, child_changed, key_of, owner_uids, parent_changed
@@ -129,6 +130,9 @@ def _of_pod(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
             yield router_key(namespace)
             if _pod_face(change.old) != _pod_face(change.new):
                 yield from _served_by_router(view, namespace)
+        elif is_dedicated_router(version):
+            if _pod_face(change.old) != _pod_face(change.new):
+                yield from _served_by_own_router(view, namespace, own.get(labels.ENDPOINT, ""))
         elif labels.BACKEND in own:
             yield Key(BACKEND.kind, namespace, own[labels.BACKEND])
 
@@ -141,6 +145,13 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
             if version["kind"] == DEPLOYMENT.kind and _router_face(change.old) != _router_face(change.new):
                 yield from _served_by_router(view, namespace)
             continue
+        if is_dedicated_router(version) and _router_face(change.old) != _router_face(change.new):
+            endpoint = version["metadata"]["labels"].get(labels.ENDPOINT, "")
+            yield from _served_by_own_router(view, namespace, endpoint)
+        if version["kind"] == SERVICE.kind and (
+            leads_to_dedicated(change.old) != leads_to_dedicated(change.new)
+        ):
+            yield router_key(namespace)
         if version["kind"] == SERVICE.kind and recorded_port(change.old) != recorded_port(change.new):
             yield from _of_port(view, namespace)
         for ref in version["metadata"].get("ownerReferences") or ():
@@ -171,6 +182,13 @@ def _served_by_router(view: View, namespace: str) -> Iterator[Key]:
         yield Key(ENDPOINT.kind, namespace, endpoint.name)
     for split in view.splits(namespace):
         yield Key(SPLIT.kind, namespace, split.name)
+
+
+def _served_by_own_router(view: View, namespace: str, endpoint: str) -> Iterator[Key]:
+    yield Key(ENDPOINT.kind, namespace, endpoint)
+    for split in view.splits(namespace):
+        if split.spec.endpoint == endpoint:
+            yield Key(SPLIT.kind, namespace, split.name)
 
 
 def _pod_face(pod: Obj | None) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from penstock_operator.status.backend import (
     unreadable_status,
 )
 from penstock_operator.status.conditions import condition, merge, parse_failed
-from penstock_operator.status.endpoint import EndpointObserved, RouterObserved, endpoint_status
+from penstock_operator.status.endpoint import EndpointObserved, RouterObserved, endpoint_status, router_ready
 from penstock_operator.status.policy import PolicyUse, policy_status
 from penstock_operator.status.refusals import Refusal, refusal
 from penstock_operator.status.split import split_status
@@ -32,6 +32,7 @@ __all__ = [
     "parse_failed",
     "policy_status",
     "refusal",
+    "router_ready",
     "split_status",
     "unreadable_status",
 ]

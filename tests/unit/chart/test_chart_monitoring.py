@@ -40,7 +40,7 @@ def families() -> Iterator[Metric]:
     QueueMetrics(operator, "reconcile")
     yield from operator.registry.collect()
     yield from text_string_to_metric_families(ResourceMetrics(Store(), Reports(LoopClock()), {}).text())
-    yield from RouterMetrics(dict)._registry.collect()
+    yield from RouterMetrics(dict).collect()
     sidecar = SidecarMetrics()
     sidecar.show(_Load())
     yield from sidecar.collect()

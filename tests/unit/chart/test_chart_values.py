@@ -119,3 +119,37 @@ def test_where_routers_run_has_the_apis_members(path: str, value: Any, message: 
     assert f"at '/{path.replace('.', '/')}" in by_helm
     name = path.removeprefix("router.")
     assert refused_by_the_operator("--router-scheduling", json.dumps({name: value}))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, ""),
+        ({"minReplicas": 10}, ""),
+        ({"minReplicas": 11}, "maxReplicas: expected at least minReplicas (11), found 10"),
+        ({"targetCPUUtilizationPercentage": 0}, "targetCPUUtilizationPercentage"),
+        ({"maxReplicas": 101}, "maxReplicas"),
+        ({"target": 70}, "target"),
+    ],
+)
+def test_autoscaling_has_the_operators_limits(values: dict[str, Any], message: str) -> None:
+    """Both name the member; where it is not enabled, the operator gets none of it."""
+    whole = {"minReplicas": 2, "maxReplicas": 10, "targetCPUUtilizationPercentage": 70} | values
+    by_helm = refused_by_helm({f"router.autoscaling.{name}": value for name, value in whole.items()} | ON)
+    by_operator = refused_by_the_operator("--router-autoscaling", json.dumps(whole))
+    assert (by_helm == "", by_operator == "") == (message == "", message == "")
+    assert message in by_helm
+    assert message in by_operator
+
+
+ON = {"router.autoscaling.enabled": True}
+
+
+def test_autoscaling_by_cpu_needs_a_request_of_it() -> None:
+    """Else the autoscaler would have nothing to compare with, and scale nothing."""
+    without = {"requests": {"memory": "1Gi"}}
+    assert "requests.cpu: expected one" in refused_by_helm(ON | {"router.resources.requests.cpu": None})
+    scaled = json.dumps({"minReplicas": 1, "maxReplicas": 2, "targetCPUUtilizationPercentage": 70})
+    told = refused_by_the_operator("--router-autoscaling", scaled, "--router-resources", json.dumps(without))
+    assert "--router-resources: expected requests.cpu" in told
+    assert refused_by_the_operator("--router-resources", json.dumps(without)) == ""

@@ -12,14 +12,17 @@ import pytest
 import yaml
 
 from penstock_operator.api import KINDS, BatchPolicy, ModelBackend, ModelEndpoint, Resource, TrafficSplit
-from penstock_operator.api.defaults import closed_paths
+from penstock_operator.api.defaults import closed_paths, is_dedicated
 from penstock_operator.desired import backend, deployment, ports, router, settings, traffic
-from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.config import RenderConfig, RouterAutoscaling
 from penstock_operator.desired.template_pinning import PinnedTemplate
 
 GOLDEN = Path(__file__).parent / "golden"
 CONFIG = RenderConfig(
-    sidecar_image="penstock/sidecar:0.1.0", router_image="penstock/router:0.1.0", router_replicas=2
+    sidecar_image="penstock/sidecar:0.1.0",
+    router_image="penstock/router:0.1.0",
+    router_replicas=2,
+    router_autoscaling=RouterAutoscaling(min_replicas=3, max_replicas=8, target=70),
 )
 CASES = sorted(path.name.removesuffix(".in.yaml") for path in GOLDEN.glob("*.in.yaml"))
 
@@ -42,14 +45,22 @@ def render(resources: list[Resource]) -> list[dict[str, Any]]:
         plan = traffic.plan(endpoints, splits, {item.name: True for item in backends})
         given = ports.allocate([item.name for item in endpoints], [])
         closed = {item.name: closed_paths(item) for item in backends}
-        told = settings.next_version(
-            settings.for_router(traffic.router_endpoints(endpoints, plan, given, closed)),
-            recorded=None,
-            status_version=0,
-            reported=0,
-        )
-        found += router.router_objects("demo", endpoints, config=CONFIG, document=told.document)
-        found += [router.endpoint_service(item, given[item.name]) for item in endpoints]
+
+        def document(served: list[ModelEndpoint]) -> bytes:
+            make = settings.for_router(traffic.router_endpoints(served, plan, given, closed))
+            return settings.next_version(make, recorded=None, status_version=0, reported=0).document
+
+        shared = [item for item in endpoints if not is_dedicated(item)]
+        found += router.router_objects("demo", endpoints, config=CONFIG, document=document(shared))
+        for item in endpoints:
+            if is_dedicated(item):
+                found += router.dedicated_objects(
+                    item, given[item.name], config=CONFIG, document=document([item])
+                )
+        found += [
+            router.endpoint_service(item, given[item.name], dedicated=is_dedicated(item))
+            for item in endpoints
+        ]
     return found
 
 

@@ -20,7 +20,10 @@ from tests.support.documented import default_deny_example
 CONFIG = RenderConfig(sidecar_image="s", router_image="r")
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 GATEWAY = {"podSelector": {"matchLabels": {"app": "gateway"}}}
-ROUTERS = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "penstock-router"}}}
+ROUTERS = [
+    {"podSelector": {"matchLabels": {"app.kubernetes.io/name": name}}}
+    for name in ("penstock-router", "penstock-dedicated-router")
+]
 
 
 def of_backend(config: RenderConfig, **spec: Any) -> dict[str, Object]:
@@ -50,12 +53,12 @@ def ingress(found: dict[str, Object]) -> list[tuple[list[Any] | None, list[Any]]
 @pytest.mark.parametrize(
     ("config", "rules"),
     [
-        (CONFIG, [([ROUTERS, {"podSelector": {}}], [(8012, None)])]),
-        (replace(CONFIG, backends_from=()), [([ROUTERS], [(8012, None)])]),
-        (replace(CONFIG, backends_from=(GATEWAY,)), [([ROUTERS, GATEWAY], [(8012, None)])]),
+        (CONFIG, [([*ROUTERS, {"podSelector": {}}], [(8012, None)])]),
+        (replace(CONFIG, backends_from=()), [(ROUTERS, [(8012, None)])]),
+        (replace(CONFIG, backends_from=(GATEWAY,)), [([*ROUTERS, GATEWAY], [(8012, None)])]),
         (
             replace(CONFIG, backends_from=(), metrics_from=(PROMETHEUS,)),
-            [([ROUTERS], [(8012, None)]), ([PROMETHEUS], [(8013, None)])],
+            [(ROUTERS, [(8012, None)]), ([PROMETHEUS], [(8013, None)])],
         ),
     ],
 )

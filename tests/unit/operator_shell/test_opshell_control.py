@@ -207,6 +207,39 @@ async def test_a_sidecar_does_not_speak_as_a_router_nor_the_other_way(server: Ha
     ] == "wrong_role"
 
 
+@pytest.mark.parametrize(
+    ("whose", "owner", "answer"),
+    [
+        ("e", "e", {"version": 3, "mine": True}),
+        ("e", "f", None),  # the record is another endpoint's
+        ("", "e", "wrong_role"),
+    ],
+)
+async def test_an_endpoints_own_router_gets_its_own_settings(
+    server: Harness, whose: str, owner: str, answer: Any
+) -> None:
+    """And its report counts for it alone; a pod that says of no endpoint that it is its own is nobody's."""
+    for name in ("e", "f"):
+        server.store.put(parent(name) | {"kind": "ModelEndpoint"})
+    live = record(owner)
+    live["metadata"]["name"] = "e-dedicated-router-settings"
+    live["metadata"]["ownerReferences"][0]["kind"] = "ModelEndpoint"
+    live["data"] = {"settings.json": '{"version": 3, "mine": true}'}
+    server.store.put(live)
+    own = {"penstock.dev/endpoint": whose} if whose else {}
+    server.store.put(pod("d-1", "uid-d", app="penstock-dedicated-router", **own))
+    server.status = verdict(name="d-1", uid="uid-d")
+    report = encode(RouterReport(pod="d-1", uid="uid-d", seq=1, state="ready"))
+    status, found = await server.post(report, kind="router", bearer=token(mark="d"))
+    if answer == "wrong_role":
+        assert (status, found["reason"]) == (403, answer)
+        return
+    assert status == 200
+    assert found.get("settings") == answer
+    assert list(server.reports.of_router("n", "e")) == ["d-1"]
+    assert server.reports.of_router("n") == {}
+
+
 async def test_a_refusal_is_kept_for_a_while(server: Harness) -> None:
     """A pod with a bad token costs a TokenReview every ten seconds."""
     server.status = verdict(authenticated=False)

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from tests.support.router_process import RouterProcess, backend, endpoint, until
+from tests.support.waiting import SECONDS
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LARGE = 3_000_000
@@ -136,3 +137,27 @@ async def test_a_client_that_leaves_ends_the_pods_stream(process: RouterProcess,
     streamer.go.set()
     async with get(process, "/events") as answer:
         assert await answer.read() == b"onetwo"
+
+
+async def test_a_stream_is_counted_at_its_end(process: RouterProcess, streamer: Streamer) -> None:
+    """Its duration is all of it; also of one that breaks, and of one whose client leaves."""
+
+    async def counted() -> int:
+        name = 'penstock_router_duration_seconds_count{backend="b",endpoint="e"}'
+        lines = dict(line.rsplit(" ", 1) for line in (await process.metrics()).splitlines())
+        return int(float(lines.get(name, "0")))
+
+    for number in (1, 2, 3):
+        streamer.go.clear()
+        async with get(process, "/events") as answer:
+            assert await answer.content.readexactly(3) == b"one"
+            assert await counted() == number - 1
+            if number == 2:
+                answer.close()
+            else:
+                streamer.cut = number == 3
+                streamer.go.set()
+                await asyncio.gather(answer.read(), return_exceptions=True)
+        async with asyncio.timeout(SECONDS):
+            while await counted() != number:
+                pass

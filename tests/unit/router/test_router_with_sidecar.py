@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.collector import Collector
 from tests.support.raw_client import until_closed
 from tests.support.router_process import backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, UpstreamServer
@@ -283,3 +284,30 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
         json.dumps({"instances": [index]}).encode() for index in range(9)
     )
     assert 'penstock_router_retries_total{reason="moved"}' in await process.metrics()
+
+
+async def test_spans_of_router_and_sidecar_are_of_one_trace(
+    upstream: Any, router: Any, sidecar: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller's span, the router's, the sidecar's and its batch's, each the child of the one before."""
+    collector = Collector()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", await collector.start())
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+    _, target = await sidecar(await upstream(predict))
+    process = await router().start(endpoint("e", backend("b", target)))
+    caller = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    asked = body(1)
+    asked["headers"]["traceparent"] = caller
+    assert (await process.ask(**asked)).status == 200
+    process.signal()
+    assert await process.ended() == 0
+    await until(lambda: len(collector.spans) == 3)
+    assert {span.trace_id.hex() for span in collector.spans} == {caller[3:35]}
+    parent, path = caller[36:52], []
+    children = {span.parent_span_id.hex(): span for span in collector.spans}
+    while (span := children.get(parent)) is not None:
+        path.append(span.name)
+        parent = span.span_id.hex()
+    assert path == ["POST", "POST", "batch"]
+    assert {one["service.name"] for one in collector.resources} == {"penstock-router", "penstock-sidecar"}
+    await collector.runner.cleanup()

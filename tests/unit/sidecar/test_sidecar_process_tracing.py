@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import web
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.support.collector import Collector
 from tests.support.sidecar_process import HELD, Pair, Program, got, until
 
 SAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-class Collector:
-    """Takes what is exported."""
-
-    def __init__(self) -> None:
-        self.resources: list[dict[str, str]] = []
-        self.spans: list[Any] = []
-
-    async def start(self) -> str:
-        app = web.Application()
-        app.router.add_post("/v1/traces", self.take)
-        self.runner = web.AppRunner(app)
-        await self.runner.setup()
-        site = web.TCPSite(self.runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = self.runner.addresses[0][:2]
-        return f"http://{host}:{port}"
-
-    async def take(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        if body[:2] == b"\x1f\x8b":
-            body = gzip.decompress(body)
-        told = ExportTraceServiceRequest.FromString(body)
-        for resource in told.resource_spans:
-            self.resources.append({one.key: one.value.string_value for one in resource.resource.attributes})
-            for scope in resource.scope_spans:
-                self.spans += scope.spans
-        return web.Response(body=b"", content_type="application/x-protobuf")
 
 
 @pytest.fixture

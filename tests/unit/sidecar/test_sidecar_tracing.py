@@ -15,7 +15,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from penstock_sidecar import tracing
 from penstock_sidecar.admission.error_responses import AT_ONCE
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.batching.streaming import StreamedSends
@@ -29,6 +28,7 @@ from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers, get
 from penstock_wire.http import ConnectFailed, Request, Response, Tunnel
 from penstock_wire.http.server.server import H1Front
+from penstock_wire.tracing import asked_by, parse
 from tests.support.model_stream import ModelStream
 from tests.support.sidecar_process import until
 
@@ -57,7 +57,7 @@ SAMPLED = f"00-{TRACE:032x}-{PARENT:016x}-01"
     ],
 )
 def test_a_traceparent_is_read_as_w3c_says(value: str, expected: Any):
-    assert tracing.parse(value.encode()) == expected
+    assert parse(value.encode()) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_traceparent_is_read_as_w3c_says(value: str, expected: Any):
     ],
 )
 def test_opentelemetrys_own_variables_turn_it_on(environment: dict[str, str], expected: bool):
-    assert tracing.asked_by(environment) == expected
+    assert asked_by(environment) == expected
 
 
 class World:
@@ -183,7 +183,7 @@ def one(spans: list[ReadableSpan], which: Callable[[ReadableSpan], bool]) -> Rea
 
 
 def told(request: Request) -> tuple[int, int, bool]:
-    found = tracing.parse(get(request.headers, b"traceparent") or b"")
+    found = parse(get(request.headers, b"traceparent") or b"")
     assert found is not None
     return found
 

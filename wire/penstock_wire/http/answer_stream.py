@@ -23,6 +23,25 @@ class AnswerStream:
         self._answer = answer
         self._ended: Callable[[Exception | None], None] | None = ended
 
+    def then(self, ended: Callable[[Exception | None], None]) -> None:
+        """Call this at the end, too, as the stream's own is called.
+
+        NB: it must not hold the stream: one that nobody begins to read ends when nothing holds it.
+
+        Args:
+            ended: called after the stream's own; at once where that was.
+        """
+        first = self._ended
+        if first is None:
+            ended(None)
+            return
+
+        def both(error: Exception | None) -> None:
+            first(error)
+            ended(error)
+
+        self._ended = both
+
     def __aiter__(self) -> Self:
         return self
 

@@ -1,0 +1,115 @@
+"""OpenTelemetry: a span for each sampled request of an endpoint, the parent of the sidecar's.
+
+Off, which is the default, nothing of this is in the path of a request and OpenTelemetry is not imported.
+Spans hold no request data: no path, no header, no body.
+
+A request's span (SERVER) is the child of what its `traceparent` names, and the pod gets its context as
+`traceparent`. It ends with the end of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock_router.attempts import ProxiedRequest, RequestTrace
+from penstock_router.endpoints import EndpointState
+from penstock_router.pods import Pod
+from penstock_wire.http import Exchange
+from penstock_wire.tracing import Spans, named, note_status
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor
+    from opentelemetry.trace import Span
+
+Begin = Callable[[EndpointState, Exchange, bytes, RequestTrace | None], None]
+"""Takes a request of an endpoint (`Forwarder.begin`)."""
+SERVICE_NAME = "penstock-router"
+
+
+class Tracing:
+    """Makes the spans of one process.
+
+    Args:
+        processor: takes ended spans.
+        attributes: of the process, beside what OTEL_RESOURCE_ATTRIBUTES says.
+    """
+
+    def __init__(self, processor: SpanProcessor, attributes: Mapping[str, str]) -> None:
+        self._spans = Spans(processor, SERVICE_NAME, attributes)
+
+    def traced(self, begin: Begin) -> Begin:
+        """What takes requests, with a span for each that is sampled.
+
+        Args:
+            begin: takes them.
+        """
+
+        def arrive(
+            state: EndpointState, exchange: Exchange, route: bytes, _trace: RequestTrace | None
+        ) -> None:
+            request = exchange.request
+            span = self._spans.arrive(request)
+            trace = None
+            if span is not None:
+                span.set_attribute("penstock.endpoint", state.name)
+                request.headers = named(request.headers, span.get_span_context())
+                trace = _Notes(span)
+            begin(state, exchange, route, trace)
+
+        return arrive
+
+    def close(self) -> None:
+        """Send the last spans (see `Spans.close`)."""
+        self._spans.close()
+
+
+class _Notes:
+    """What is noted of one request, in its span."""
+
+    __slots__ = ("_held", "_since", "_span", "_tries")
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self._held = 0.0
+        self._since: float | None = None
+        self._tries = 1
+
+    def waits(self, now: float) -> None:
+        self._since = now
+
+    def goes_on(self, now: float) -> None:
+        if self._since is not None:
+            self._held += now - self._since
+        self._since = None
+
+    def again(self, proxied: ProxiedRequest, reason: str) -> None:
+        self._tries += 1
+        self._span.add_event("retry", {"penstock.reason": reason, "penstock.pod": _name(proxied.pod)})
+
+    def ended(
+        self, proxied: ProxiedRequest, now: float, status: int, reason: str, error: Exception | None
+    ) -> None:
+        self.goes_on(now)
+        span = self._span
+        if proxied.pod is not None:
+            span.set_attribute("penstock.backend", proxied.backend)
+            span.set_attribute("penstock.pod", _name(proxied.pod))
+            span.set_attribute("penstock.tries", self._tries)
+        span.set_attribute("penstock.hold_seconds", self._held)
+        if reason:
+            span.set_attribute("penstock.reason", reason)
+        note_status(span, status, failed=500)
+        if error is not None:
+            from opentelemetry.trace import StatusCode
+
+            span.set_attribute("error.type", type(error).__name__)
+            span.set_status(StatusCode.ERROR)
+        span.end()
+
+
+def _name(pod: Pod | None) -> str:
+    """A pod's name, or where it listens, where there is none."""
+    if pod is None:
+        return ""
+    return pod.address.pod or f"{pod.address.host}:{pod.address.port}"
