@@ -49,6 +49,8 @@ BROKEN_BY_CLIENTS = {
     "credit for nobody": frames.credit(7, 1),
     "credit before the answer": frames.credit(1, 1),
     "credit of no number": frames.frame(frames.CREDIT, 1, b"ab"),
+    "a recall of no number": frames.frame(frames.RECALL, 0, b"ab"),
+    "a room": frames.room(1, 1, 0),
     "a length that is none": header(3, 2, 0, frames.REQUEST, frames.LENGTH, 1) + b"abc",
     "a length beyond all": header(8, 2, 0, frames.REQUEST, frames.LENGTH, 1) + b"\xff" * 8,
     "a body with a streamed head": request(2, b"abc", flags=0),
@@ -209,6 +211,9 @@ async def test_too_many_requests_at_once_end_the_connection(monkeypatch: pytest.
 BROKEN_BY_SERVERS = {
     "junk": b"\xff" * 64,
     "a request": request(1),
+    "a room of another size": frames.frame(frames.ROOM, 0, b"abcd"),
+    "a room that counts what was not sent": frames.room(1, 1, 9),
+    "a recall of no number": frames.frame(frames.RECALL, 0, b"ab"),
     "an answer to nobody": OK_HEAD + answer(9),
     "an answer without a head": answer(1),
     "two heads of an answer": OK_HEAD + answer(1, flags=0) + answer(1, flags=0),

@@ -1,9 +1,9 @@
 """`Upstream` over hops where a pod has one, and over pooled HTTP/1.1 everywhere else.
 
-The first requests to a pod go over HTTP/1.1, as all do that a hop does not carry: those that ask to switch
-protocols, want a fresh connection, or ask whether to send their body (`Expect`). An answer with
-`x-penstock-queue` is a sidecar's. Then one connection to that pod is asked, beside its requests, to become a
-hop; from then on they go there. Whoever is no sidecar is never asked, and no request waits for the asking.
+Whoever is known to be a sidecar (`keep`), or has answered with `x-penstock-queue`, is asked on a connection
+of its own to make that a hop. Until it does, requests go over HTTP/1.1, as all do that a hop does not carry:
+those that ask to switch protocols, want a fresh connection, or ask whether to send their body (`Expect`). No
+request waits for the asking.
 """
 
 from __future__ import annotations
