@@ -16,8 +16,9 @@ import contextlib
 
 from penstock_wire.http import BodyReader, ClientGone
 
-WHOLE_BYTES = 64 * 1024
-"""A body that is said to have so many bytes or fewer is taken whole."""
+WHOLE_BYTES = 1024 * 1024
+"""A body that is said to have so many bytes or fewer is taken whole, as most items of batches are: a sidecar
+that has no room for it can refuse it, and it waits for room."""
 KEPT_BYTES = 64 * 1024
 """Of a stream, kept for another try."""
 GO_ON_SECONDS = 1.0
