@@ -8,6 +8,7 @@ client's connection is cut before the body's end.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Self
 
@@ -56,13 +57,17 @@ class EndingStream:
         ends: when, in seconds of the loop's clock.
     """
 
-    __slots__ = ("_over", "_sender", "_stream", "_timer")
+    __slots__ = ("__weakref__", "_over", "_sender", "_stream", "_timer")
 
     def __init__(self, stream: AsyncIterator[bytes], ends: float) -> None:
         self._stream = stream
         self._sender: asyncio.Task[None] | None = None
         self._over = False
-        self._timer = asyncio.get_running_loop().call_at(ends, self._end)
+        # NB: it must not hold this: a stream that nobody begins to read ends when nothing holds it.
+        self._timer = asyncio.get_running_loop().call_at(ends, _end, weakref.ref(self))
+
+    def __del__(self) -> None:
+        self._timer.cancel()
 
     def __aiter__(self) -> Self:
         return self
@@ -82,11 +87,18 @@ class EndingStream:
         if aclose is not None:
             await aclose()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Its time is over."""
         # NB: the server's task that sends it may wait for a client that takes nothing: it is ended, too.
         self._over = True
         if self._sender is not None:
             self._sender.cancel()
+
+
+def _end(found: weakref.ref[EndingStream]) -> None:
+    stream = found()
+    if stream is not None:
+        stream.end()
 
 
 async def _rest(answer: UpstreamAnswer, seconds: float) -> bytes:

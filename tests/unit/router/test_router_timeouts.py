@@ -10,6 +10,9 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from penstock_router.response_body import EndingStream
+from penstock_wire.http.answer_stream import AnswerStream
+from tests.support.fake_network import WholeAnswer
 from tests.support.router_process import RouterProcess, backend, endpoint
 from tests.support.stream_peer import Scripted, Wire, scripted
 from tests.support.waiting import SECONDS
@@ -150,6 +153,16 @@ class TestAnswers:
                 with pytest.raises(aiohttp.ClientPayloadError):
                     await answer.content.read()
             assert await asyncio.wait_for(pod.left.get(), SECONDS) == path
+
+
+async def test_a_stream_that_nobody_begins_to_read_ends_before_its_time() -> None:
+    """Its client left between the head and the first piece: its pod is given back at once."""
+    ended: list[Exception | None] = []
+    answer = WholeAnswer()
+    stream = EndingStream(AnswerStream(answer, ended.append), asyncio.get_running_loop().time() + 3600)
+    assert not ended
+    del stream
+    assert len(ended) == 1
 
 
 @pytest.mark.parametrize("name", ["idle", "total"])

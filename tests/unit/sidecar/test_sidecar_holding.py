@@ -11,7 +11,7 @@ import functools
 import pytest
 
 from penstock_sidecar.estimators.hold_policy import BOUND
-from tests.support.closed_loop import (
+from tests.support.returning_callers import (
     EAGER,
     HOLD,
     ORACLE,

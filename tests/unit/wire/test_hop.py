@@ -99,6 +99,21 @@ async def test_more_heads_than_slots_are_each_read_as_they_were_sent(pair: Pair)
             assert answer.body == b"%d" % turn
 
 
+async def test_who_asks_whether_to_send_a_body_is_answered(pair: Pair) -> None:
+    """On a connection beside the hop, which has no 100 (RFC 9110 section 10.1.1)."""
+    await pair.send(post(body=b"first"))
+    assert len(pair.server.hops) == 1
+    go, interim = asyncio.Event(), asyncio.Queue[int]()
+    request = Request("POST", "/s", (), b"", stream=Given(go, b"later"), length=5)
+    request.own = ((b"expect", b"100-continue"),)
+    request.interim = lambda status, _: interim.put_nowait(status)
+    asked = asyncio.create_task(pair.upstream.open(*pair.server.address, request, timeout=30))
+    assert await asyncio.wait_for(interim.get(), SECONDS) == 100
+    go.set()
+    answer = await asked
+    assert await answer.stream.read() == b"later"
+
+
 @pytest.mark.parametrize("size", [0, 1, frames.PIECE_BYTES, frames.PIECE_BYTES + 1, 3_000_000])
 @pytest.mark.parametrize("target", ["/p", "/s"])
 async def test_bodies_of_every_size_pass_whole_and_as_streams(size: int, target: str) -> None:

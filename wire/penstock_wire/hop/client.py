@@ -13,7 +13,7 @@ import time
 from typing import Protocol
 
 from penstock_wire.addresses import join
-from penstock_wire.headers import Headers
+from penstock_wire.headers import Headers, get
 from penstock_wire.hop import frames, heads
 from penstock_wire.hop.bodies import Allowance, BodySender
 from penstock_wire.hop.call import Call
@@ -121,6 +121,8 @@ class HopClient(Link):
             return False
         if request.method not in _METHODS or self.transport.is_closing():
             return False
+        if request.stream is not None and get(request.own, b"expect") is not None:
+            return False  # a hop has no answer to it
         # NB: the loop may not have reported the end of one that has idled.
         return bool(self._calls) or (
             time.monotonic() - self.idle_since < LOOK_SECONDS or nothing_waits(self.transport)

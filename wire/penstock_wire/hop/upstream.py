@@ -2,7 +2,8 @@
 
 Whoever is known to be a sidecar (`keep`), or has answered with `x-penstock-queue`, is asked on a connection
 of its own to make that a hop. Until it does, requests go over HTTP/1.1, as all do that a hop does not carry:
-those that ask to switch protocols or want a fresh connection. No request waits for the asking.
+those that ask to switch protocols, want a fresh connection, or ask whether to send their body (`Expect`). No
+request waits for the asking.
 """
 
 from __future__ import annotations
