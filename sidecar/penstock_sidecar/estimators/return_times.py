@@ -38,7 +38,7 @@ _RECOVERY: Final = 1 / 1024
 _LEAST: Final = 2.0**-16
 _PER_OCTAVE: Final = 4
 BINS: Final = 80
-EDGES: Final = [_LEAST * 2.0 ** (number / _PER_OCTAVE) for number in range(BINS)]
+EDGES: Final[list[float]] = [_LEAST * 2.0 ** (number / _PER_OCTAVE) for number in range(BINS)]
 """Upper edges of the bins in seconds: 15 µs to 13 s, each 19 % above the one before."""
 _OPEN: Final = 0.05
 """The share of arrivals beyond the number of answers that shows other callers than those answered."""
