@@ -145,8 +145,8 @@ class Scaler:
             for name, plan in sorted(plans.items())
             if any(share.name == key.name and share.weight > 0 for share in plan.backends)
         ]
-        routers = router.observed(ctx, namespace)
-        found = (router_ready(name, routers) for name in senders)
+        # An endpoint may have routers of its own.
+        found = (router_ready(name, router.serving(ctx, namespace, name)) for name in senders)
         return Holders(
             named=bool(senders),
             missing=next((one.message for one in found if one.status != "True"), ""),

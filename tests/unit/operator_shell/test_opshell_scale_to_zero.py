@@ -19,9 +19,12 @@ SCALING = {"minReplicas": 0, "maxReplicas": 5, "targetLoad": 10, "scaleToZero": 
 class World:
     """One backend `m` behind an endpoint `e`, with routers and pods that report each second."""
 
-    def __init__(self, operator: Harness, *, routers: int = 2) -> None:
+    def __init__(self, operator: Harness, *, routers: int = 2, dedicated: str = "") -> None:
         self.operator = operator
-        self.routers = operator.pods_ready("penstock-router", routers) if routers else []
+        self.dedicated = dedicated
+        name = f"{dedicated}-dedicated-router" if dedicated else "penstock-router"
+        self.settings = f"{name}-settings"
+        self.routers = operator.pods_ready(name, routers) if routers else []
         self.held = 0
         self.load = 0
         self.version: int | None = None
@@ -33,7 +36,7 @@ class World:
         return int(self.operator.cluster.find(BACKEND, "n", "m")["spec"].get("replicas", 1))
 
     def routers_report(self) -> None:
-        version = settings(self.operator, "penstock-router-settings")["version"]
+        version = settings(self.operator, self.settings)["version"]
         for name in self.routers:
             if name not in self.silent:
                 self.operator.router_report(
@@ -41,6 +44,7 @@ class World:
                     self.endpoints,
                     version=version if self.version is None else self.version,
                     held={"m": self.held} if self.held and name == self.routers[0] else {},
+                    dedicated=self.dedicated,
                 )
 
     async def second(self, times: int = 1) -> None:
@@ -182,6 +186,21 @@ async def test_the_last_pod_stays_while_a_router_would_not_hold(cause: str) -> N
         found.routers = found.operator.pods_ready("penstock-router", 2)
     await found.second(5)
     assert found.replicas == 0
+
+
+async def test_an_endpoints_own_routers_hold_its_requests() -> None:
+    """They are those that must be there, not the namespace's; and what they hold wakes the backend."""
+    harness = Harness()
+    harness.apply(backend(autoscaling=SCALING))
+    harness.apply(endpoint(router={"dedicated": True}))
+    await harness.run()
+    found = World(harness, dedicated="e")
+    await found.second(40)
+    assert found.replicas == 0
+    found.held = 1
+    found.routers_report()
+    await harness.run()
+    assert found.replicas == 1
 
 
 async def test_it_stays_while_no_endpoint_names_it_and_says_so() -> None:
