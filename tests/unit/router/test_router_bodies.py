@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -117,7 +118,7 @@ async def test_a_pod_that_refuses_by_the_head_leaves_the_whole_body_to_another(
     """Nothing of it was taken, however long it is: the router asks each pod before it sends."""
     pods.first = refusing(0, reason, asks=False)
     process = await start()
-    body = bytes(range(256)) * 4 * KIB
+    body = bytes(range(256)) * 5 * KIB
     reply = await process.ask(data=pieces(body), headers={"content-length": str(len(body))})
     assert (reply.status, reply.body) == (200, b"%d" % len(body))
     assert pods.bodies == [body]
@@ -134,15 +135,15 @@ async def test_what_was_kept_is_sent_to_another_pod(pods: Pods, start: Start, kn
     async def body() -> AsyncIterator[bytes]:
         yield sent
         await more.wait()
-        yield bytes(100 * KIB)
+        yield bytes(1100 * KIB)
 
-    headers = {"content-length": str(len(sent) + 100 * KIB)} if known else {}
+    headers = {"content-length": str(len(sent) + 1100 * KIB)} if known else {}
     asking = asyncio.create_task(process.ask(data=body(), headers=headers))
     await until(lambda: pods.connections == 2)
     more.set()
     reply = await asking
-    assert (reply.status, reply.body) == (200, b"%d" % (len(sent) + 100 * KIB))
-    assert pods.bodies == [sent + bytes(100 * KIB)]
+    assert (reply.status, reply.body) == (200, b"%d" % (len(sent) + 1100 * KIB))
+    assert pods.bodies == [sent + bytes(1100 * KIB)]
     assert 'penstock_router_retries_total{reason="draining"} 1.0' in await process.metrics()
 
 
@@ -150,7 +151,7 @@ async def test_what_was_not_kept_is_sent_to_no_other(pods: Pods, start: Start) -
     """The client gets the refusal of the pod that has had it."""
     pods.first = refusing(65 * KIB, b"draining")
     process = await start()
-    reply = await process.ask(data=bytes(300 * KIB))
+    reply = await process.ask(data=io.BytesIO(bytes(1300 * KIB)))
     assert (reply.status, reply.document, pods.bodies) == (503, {}, [])
     assert "retries_total{" not in await process.metrics()
 
@@ -164,7 +165,7 @@ async def test_a_pod_that_says_nothing_gets_the_body_after_a_while(pods: Pods, s
 
     pods.first = script
     process = await start()
-    assert (await process.ask(data=bytes(80 * KIB))).body == b"%d" % (80 * KIB)
+    assert (await process.ask(data=io.BytesIO(bytes(1080 * KIB)))).body == b"%d" % (1080 * KIB)
 
 
 async def test_a_pod_that_takes_nothing_slows_the_client_down_and_takes_no_memory(
@@ -235,7 +236,7 @@ async def test_a_client_that_asks_first_is_answered_by_the_pod(pods: Pods, start
         await wire.head()
         told.append(waiting.done())
         await wire.send(GO_ON)
-        await wire.reader.readexactly(100 * KIB)
+        await wire.reader.readexactly(1100 * KIB)
         await answer(wire, b"")
         await wire.gone()
 
@@ -243,13 +244,13 @@ async def test_a_client_that_asks_first_is_answered_by_the_pod(pods: Pods, start
     pods.first = script
     process = await start()
     reader, writer = await asyncio.open_connection(*address(process))
-    writer.write(b"POST /e/x HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 102400\r\n\r\n")
+    writer.write(b"POST /e/x HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1126400\r\n\r\n")
     waiting = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
     await until_held(process)
     process.settle(endpoint("e", backend("b", *targets)))
     assert await asyncio.wait_for(waiting, SECONDS) == GO_ON
     assert told == [False]
-    writer.write(bytes(100 * KIB))
+    writer.write(bytes(1100 * KIB))
     assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)).startswith(b"HTTP/1.1 200 ")
     writer.close()
 

@@ -117,7 +117,7 @@ async def test_a_client_that_leaves_in_its_body_is_gone_for_the_model(
 ) -> None:
     """Whether it resets its connection or ends its half (ADR 15)."""
     _, writer = await asyncio.open_connection(*address(process))
-    writer.write(b"POST /e/sink HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n" + bytes(1000))
+    writer.write(b"POST /e/sink HTTP/1.1\r\nhost: x\r\ncontent-length: 9000000\r\n\r\n" + bytes(1000))
     await until_seen(pair, ongoing=1)
     if how == "reset":
         writer.transport.abort()
