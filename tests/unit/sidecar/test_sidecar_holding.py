@@ -24,6 +24,8 @@ from tests.support.returning_callers import (
     thinking,
 )
 
+pytestmark = pytest.mark.interpreted  # a simulated model stands where a compiled class is expected
+
 CYCLE = 1.15e-3
 """Seconds of a batch of the model of 1 ms."""
 FULL_RATE = 32 / (CYCLE + 32e-5)
