@@ -233,11 +233,11 @@ def batch(function: Callable[..., Any] | None = None, /, **settings: Unpack[Chan
 
         vector = await embed("a penstock")  # by many callers at once
 
-    A batch is made when a slot is free, of what waits then. A plain `def` runs in a thread. With several
-    parameters each of them gets a list. A generator gives each caller an asynchronous iterator: each step
-    yields a list with an entry for each call, `END` in a slot ends that call's. An exception object in a slot
-    is raised at that caller; where the function itself raises, parts of the batch are run again until each
-    call has an outcome of its own.
+    While fewer than `max_concurrent_batches` run, calls start a batch at once; else they wait, and the next
+    batch has those that wait. A plain `def` runs in a thread. With several parameters each gets a list. A
+    generator gives each caller an asynchronous iterator: each step yields a list with an entry for each call,
+    and `END` as an entry ends that call's stream. An exception object as an entry is raised at that caller.
+    If the function itself raises, parts of the batch are run again until each call has an outcome of its own.
 
     Args:
         function: what is decorated, where the decorator stands without brackets.
