@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack, ove
 from penstock.end import End
 from penstock.in_process.batcher import Batcher
 from penstock.in_process.function import BatchedCode
-from penstock.in_process.settings import BatchSettings
+from penstock.in_process.settings import BatchSettings, changed
 from penstock.in_process.stream import Stream
 
 Owner = TypeVar("Owner", contravariant=True)
@@ -102,7 +101,7 @@ class BoundBatch(Generic[Item, Out]):
 
     def configure(self, **changes: Unpack[Changes]) -> None:
         """Change how this instance's calls are batched, from its next batch on."""
-        self._queues.apply(_changed(self._queues.settings, changes))
+        self._queues.apply(changed(self._queues.settings, changes))
 
 
 class BatchFunction(Generic[Item, Out]):
@@ -159,9 +158,9 @@ class BatchFunction(Generic[Item, Out]):
 
     def configure(self, **changes: Unpack[Changes]) -> None:
         """Change how calls are batched, from the next batch on; of a method for all its instances."""
-        self._own.apply(_changed(self._own.settings, changes))
+        self._own.apply(changed(self._own.settings, changes))
         for _, queues in list(self._instances.values()):
-            queues.apply(_changed(queues.settings, changes))
+            queues.apply(changed(queues.settings, changes))
 
 
 class BatchMethod(BatchFunction[Item, Out]):
@@ -174,10 +173,6 @@ class BatchMethod(BatchFunction[Item, Out]):
     def __get__(self, instance: object | None, owner: type[Any] | None = None, /) -> Any:
         """The method of an instance; of the class, what `configure` changes for all of them."""
         return self if instance is None else self._bound(instance)
-
-
-def _changed(settings: BatchSettings, changes: Changes) -> BatchSettings:
-    return dataclasses.replace(settings, **changes)
 
 
 class _Decorator(Protocol):
@@ -247,7 +242,7 @@ def batch(function: Callable[..., Any] | None = None, /, **settings: Unpack[Chan
         TypeError: it is no function, has no parameter for a list, or a setting has another type.
         ValueError: a setting is out of its range.
     """
-    chosen = BatchSettings(**settings)
+    chosen = changed(BatchSettings(), settings)
 
     def decorate(code: Callable[..., Any]) -> Any:
         return BatchMethod(BatchedCode(code), chosen)

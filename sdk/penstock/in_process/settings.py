@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
+from collections.abc import Mapping
 
 MAX_CONCURRENT = 64
 """Batches at once at most: the largest maxConcurrentBatches of a BatchPolicy, and the threads there are."""
@@ -39,6 +41,26 @@ class BatchSettings:
             _seconds("timeout", self.timeout, positive=True)
         if not isinstance(self.isolate, bool):
             raise TypeError(f"penstock.batch: expected isolate to be True or False, found {self.isolate!r}")
+
+
+def changed(settings: BatchSettings, changes: Mapping[str, object]) -> BatchSettings:
+    """Settings with some of them changed.
+
+    Args:
+        settings: what to begin with.
+        changes: by name.
+
+    Raises:
+        TypeError: an unknown name, or a value of another type.
+        ValueError: a value out of its range.
+    """
+    known = [field.name for field in dataclasses.fields(BatchSettings)]
+    for name in changes:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise TypeError(f"penstock.batch: expected one of {', '.join(known)}, found {name}{hint}")
+    return dataclasses.replace(settings, **changes)  # type: ignore[arg-type] # it checks them
 
 
 def _count(name: str, value: object, most: int | None) -> None:

@@ -461,6 +461,7 @@ async def test_settings_change_for_one_instance_or_for_all() -> None:
         ({"batch_wait_timeout": "5ms"}, TypeError, "found '5ms'"),
         ({"timeout": 0}, ValueError, "expected timeout to be more than 0 seconds, found 0"),
         ({"isolate": 1}, TypeError, "expected isolate to be True or False, found 1"),
+        ({"max_batchsize": 3}, TypeError, "found max_batchsize: did you mean max_batch_size"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any], error: type[Exception], said: str) -> None:
