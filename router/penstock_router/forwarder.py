@@ -28,6 +28,7 @@ from penstock_router.response_body import WHOLE_BYTES, EndingStream
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
 from penstock_wire.headers import Headers, get
+from penstock_wire.hop.frames import PROTOCOL
 from penstock_wire.http import (
     ClientGone,
     ConnectFailed,
@@ -101,6 +102,8 @@ class Forwarder:
             trace: where it is noted what becomes of it; None where it is not traced.
         """
         request = exchange.request
+        if request.upgrade and PROTOCOL in request.upgrade.lower():
+            request.upgrade = b""  # a client with a hop would be past all that is checked here
         head = state.head(request)
         self._sequence += 1
         proxied = ProxiedRequest(
