@@ -33,6 +33,9 @@ TELLING_SECONDS = 0.2
 UNREAD_SECONDS = 1.0
 """A pod that ends a kept connection just when a request is sent on it says so within less. A reset that comes
 later may be another's, who has the pod's address by now."""
+MAX_MOVES = 4
+"""A request that pods have handed back so often is sent where none can hand it back, so that it stays in a queue:
+over HTTP/1.1."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own words."""
 _EXPECT = (b"expect", b"100-continue")
@@ -121,6 +124,7 @@ class ProxiedRequest:
         "give_up",
         "identity",
         "left",
+        "moves",
         "pod",
         "request",
         "route",
@@ -169,6 +173,8 @@ class ProxiedRequest:
         """When its last try began, in seconds of the router's clock."""
         self.left = 0.0
         """Seconds that it had then."""
+        self.moves = 0
+        """How often a pod has handed it back."""
         self.trace: RequestTrace | None = None
         """Where it is noted what becomes of it; None where it is not traced."""
         self.give_up: Callable[[], object] | None = None
@@ -226,6 +232,7 @@ class ProxiedRequest:
             out.length = request.length
             out.own = (*own, _EXPECT)
         out.upgrade = request.upgrade
+        out.fresh = self.moves > MAX_MOVES
         return out
 
     def interim(self, status: int, headers: Headers) -> None:

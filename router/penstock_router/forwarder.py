@@ -19,7 +19,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock_router.attempts import ProxiedRequest, RequestTrace, Unexecuted, answered, failed
+from penstock_router.attempts import MAX_MOVES, ProxiedRequest, RequestTrace, Unexecuted, answered, failed
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pod, Pods
@@ -235,7 +235,8 @@ class Forwarder:
                 return
         if proxied.exchange is None:
             return
-        if refused.is_moved and self._send(proxied, proxied.backend):
+        if refused.is_moved and proxied.moves < MAX_MOVES and self._send(proxied, proxied.backend):
+            proxied.moves += 1
             proxied.state.series(proxied.backend).retries += 1
             self._metrics.retried(refused.reason)
             return

@@ -84,6 +84,20 @@ def test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begi
     assert backend.recalls[1:] == [("10.0.0.1", 9)]
 
 
+def test_a_pod_that_had_nothing_to_hand_back_is_not_asked_again_at_once() -> None:
+    """What waits there is another router's: each answer would be the next question."""
+    backend = Backend(2)
+    backend.tell(0, 0, 5)
+    backend.tell(1, 1)
+    for waiting in range(6, 9):
+        backend.pods.told_recalled(("10.0.0.0", 8012), 0)
+        backend.tell(0, 0, waiting)
+    assert backend.recalls == [("10.0.0.0", 1)]
+    backend.now += RECALL_SECONDS
+    backend.tell(0, 0, 9)
+    assert backend.recalls == [("10.0.0.0", 1)] * 2
+
+
 def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
     backend = Backend(2)
     backend.tell(0, 0, 5)
