@@ -55,7 +55,7 @@ class HopPool(Protocol):
         ...
 
     def recalled(self, connection: HopClient, count: int) -> None:
-        """A server has handed back so many requests, of those that it was asked for."""
+        """A server has handed back requests of so many items, of those that it was asked for."""
         ...
 
     def leaves(self, connection: HopClient) -> None:
@@ -217,7 +217,7 @@ class HopClient(Link):
         super()._flush()
 
     def recall(self, count: int) -> None:
-        """Ask for so many requests back that have not begun; they are answered as not executed."""
+        """Ask for requests of so many items back that have not begun; they are answered as not executed."""
         self.send(frames.recall(count))
 
     # -- answers in -----------------------------------------------------------------------------------------
