@@ -34,8 +34,8 @@ UNREAD_SECONDS = 1.0
 """A pod that ends a kept connection just when a request is sent on it says so within less. A reset that comes
 later may be another's, who has the pod's address by now."""
 MAX_MOVES = 4
-"""A request that pods have handed back so often is sent where none can hand it back, so that it stays in a queue:
-over HTTP/1.1."""
+"""A request that pods have handed back so often goes over HTTP/1.1, where none hands it back: it stays in a
+queue."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own words."""
 _EXPECT = (b"expect", b"100-continue")

@@ -42,8 +42,7 @@ async def test_a_refusal_that_was_not_admitted_is_tried_on_another_pod(
 
 
 async def test_a_request_is_handed_back_so_often_and_no_more(upstream: Any, router: Any) -> None:
-    """Then it goes over HTTP/1.1, on a connection of its own, where none of ours is handed back; a pod that
-    does so nevertheless has refused it."""
+    """Then it goes over HTTP/1.1, where a sidecar hands none back; a pod that does has refused it."""
     moving = await upstream(refuse("moved"))
     process = await router().start(endpoint("e", backend("b", moving.target), retries=1))
     assert (await process.ask()).status == 503
