@@ -117,7 +117,7 @@ class HopClient(Link):
         """Whether a request can be sent here now."""
         if not self.reusable or self._paused or self.ended or request.fresh or request.upgrade:
             return False
-        if len(self._calls) >= frames.MAX_REQUESTS or self._number >= frames.LAST_NUMBER - 1:
+        if len(self._calls) >= frames.MAX_REQUESTS:
             return False
         if request.method not in _METHODS or self.transport.is_closing():
             return False
@@ -190,6 +190,9 @@ class HopClient(Link):
                 call.send_stream(sender, stream, length)
         call.deadline = deadline = time.monotonic() + timeout
         self._timer.ring_at(deadline)
+        if number >= frames.LAST_NUMBER - 1:  # none is left: the next ones go on another connection
+            self.reusable = False
+            self._pool.leaves(self)
         return call
 
     def _slot(self, method: str, target: str, fields: Headers) -> int:

@@ -534,10 +534,12 @@ class HopConnection(Link):
         if self._paused or self._parts:
             self.transport.abort()
         elif not self._exchanges:
-            if self._leaving == _LEFT:
-                self.transport.close()
-            else:
+            if self._leaving != _LEFT:
                 self.close_if_idle()
+            elif self.transport.is_closing():  # it waits for a client that takes nothing
+                self.transport.abort()
+            else:
+                self.transport.close()
         for exchange in list(self._exchanges.values()):
             if not self._late(exchange, self._front.now):
                 continue
