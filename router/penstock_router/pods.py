@@ -441,5 +441,7 @@ class Pods:
             for name in list(table):
                 here = frozenset(self._ready.get(name, ()))
                 table[name] = {pod: None for pod in table[name] if pod in here}
+                if not table[name]:
+                    del table[name]
         self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
         self._changed()

@@ -148,6 +148,17 @@ def test_a_new_pod_gets_its_share_of_its_room() -> None:
     assert backend.send(8) == [1] * 8
 
 
+def test_nothing_is_kept_of_backends_that_are_gone() -> None:
+    backend = Backend(0)
+    for number in range(100):
+        for free, waiting in ((2, 0), (0, 2)):
+            backend.pods.set_slices({f"b{number}": (Address(host="10.0.0.1", port=8012),)})
+            backend.tell(1, free, waiting)
+    backend.have(1)
+    assert not backend.pods._free
+    assert not backend.pods._crowded
+
+
 def test_pods_of_services_and_fellows_of_sidecars_are_asked_how_much_room_they_have() -> None:
     backend = Backend(2)
     assert backend.kept[-1] == [("10.0.0.0", 8012), ("10.0.0.1", 8012)]

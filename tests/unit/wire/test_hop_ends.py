@@ -261,7 +261,7 @@ async def test_a_closed_connection_does_not_wait_for_a_client_that_takes_nothing
         while not far.transport.get_write_buffer_size():
             number += 1
             raw.write(request(number))
-            await until(lambda: len(server.exchanges) == number)
+            await until(lambda count=number: len(server.exchanges) == count)
         raw.write(b"\xff" * 64)
         await until(lambda: not server.front.connections)
         raw.writer.close()
