@@ -18,6 +18,7 @@ from penstock_wire.http import (
     Exchange,
     PeerSilent,
     Request,
+    RequestNotTaken,
     RequestUnread,
     Response,
     UpstreamError,
@@ -269,7 +270,8 @@ def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, 
     if isinstance(error, UpstreamTimeout):
         raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
     if isinstance(error, ConnectionLost):
-        if isinstance(error, RequestUnread) and now - proxied.sent < UNREAD_SECONDS:
+        early = now - proxied.sent < UNREAD_SECONDS
+        if isinstance(error, RequestNotTaken) or (early and isinstance(error, RequestUnread)):
             return Unexecuted(CONNECTION_CLOSED, None, str(error))
         if isinstance(error, PeerSilent):
             pod.silent(now)

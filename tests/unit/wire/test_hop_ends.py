@@ -16,6 +16,7 @@ from penstock_wire.http import (
     Exchange,
     PeerSilent,
     Request,
+    RequestNotTaken,
     RequestUnread,
     Response,
 )
@@ -69,7 +70,7 @@ async def test_what_a_leaving_server_had_not_taken_is_known_to_be_unread(pair: P
     await held.come(1)
     pair.far.close_if_idle()
     late = asyncio.create_task(pair.send(post(body=b"late")))
-    with pytest.raises(RequestUnread):
+    with pytest.raises(RequestNotTaken):
         await late
     held.exchanges[b"taken"].answer(Response(200, SIDECAR, b"fine"))
     assert (await taken).body == b"fine"

@@ -25,6 +25,7 @@ from penstock_wire.http import (
     Opened,
     PeerSilent,
     Request,
+    RequestNotTaken,
     RequestUnread,
     Response,
     UpstreamError,
@@ -370,7 +371,7 @@ class HopClient(Link):
             log("a hop's server ended it", level="warning", server=self.where, error=why)
         for call in [call for number, call in self._calls.items() if number > last]:
             del self._calls[call.number]
-            call.fail(RequestUnread(f"{self.where} ended the connection before it had read the request"))
+            call.fail(RequestNotTaken(f"{self.where} ended the connection before it had read the request"))
         self._rest()
 
     def retire(self) -> None:
