@@ -18,6 +18,7 @@ from penstock_wire.http import (
     Exchange,
     PeerSilent,
     Request,
+    RequestNotTaken,
     RequestUnread,
     Response,
     UpstreamError,
@@ -33,6 +34,9 @@ TELLING_SECONDS = 0.2
 UNREAD_SECONDS = 1.0
 """A pod that ends a kept connection just when a request is sent on it says so within less. A reset that comes
 later may be another's, who has the pod's address by now."""
+MAX_MOVES = 4
+"""A request that pods have handed back so often goes over HTTP/1.1, where none hands it back: it stays in a
+queue."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own words."""
 _EXPECT = (b"expect", b"100-continue")
@@ -121,6 +125,7 @@ class ProxiedRequest:
         "give_up",
         "identity",
         "left",
+        "moves",
         "pod",
         "request",
         "route",
@@ -169,6 +174,8 @@ class ProxiedRequest:
         """When its last try began, in seconds of the router's clock."""
         self.left = 0.0
         """Seconds that it had then."""
+        self.moves = 0
+        """How often a pod has handed it back."""
         self.trace: RequestTrace | None = None
         """Where it is noted what becomes of it; None where it is not traced."""
         self.give_up: Callable[[], object] | None = None
@@ -226,6 +233,7 @@ class ProxiedRequest:
             out.length = request.length
             out.own = (*own, _EXPECT)
         out.upgrade = request.upgrade
+        out.fresh = self.moves > MAX_MOVES
         return out
 
     def interim(self, status: int, headers: Headers) -> None:
@@ -262,7 +270,8 @@ def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, 
     if isinstance(error, UpstreamTimeout):
         raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
     if isinstance(error, ConnectionLost):
-        if isinstance(error, RequestUnread) and now - proxied.sent < UNREAD_SECONDS:
+        early = now - proxied.sent < UNREAD_SECONDS
+        if isinstance(error, RequestNotTaken) or (early and isinstance(error, RequestUnread)):
             return Unexecuted(CONNECTION_CLOSED, None, str(error))
         if isinstance(error, PeerSilent):
             pod.silent(now)

@@ -20,11 +20,14 @@ from penstock_wire.control.router_settings import Endpoint, Timeouts
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import IDLE_MS, REQUEST_ID, get, timeout_ms
 from penstock_wire.http import Request
+from penstock_wire.http.server import head as heads
 
 COLD_RETRY_AFTER_SECONDS = 5.0
 """What a client is told to wait where nothing is known of how long it takes."""
 MAX_HEADS = 256
 """Heads of requests that an endpoint remembers."""
+MAX_HEAD_SIZE = 16_384
+"""Bytes of memory that one of them takes, about."""
 _UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
 """Methods that have a meaning for a proxy, or whose answer has no body."""
 
@@ -142,9 +145,11 @@ class EndpointState:
             closed = self._closed.include(request.path)
             allowed = allows(self.settings, request.method)
             found = ArrivedHead(request, closed=closed, allowed=allowed, idle=self.idle)
-            if len(self._heads) >= MAX_HEADS:
-                self._heads.clear()
-            self._heads[place] = found
+            # NB: clients choose how long their heads are; a long one does not come as the same object again.
+            if heads.size(request.target, request.headers) <= MAX_HEAD_SIZE:
+                if len(self._heads) >= MAX_HEADS:
+                    self._heads.clear()
+                self._heads[place] = found
         return found
 
     def series(self, backend: str) -> Series:

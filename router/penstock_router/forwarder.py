@@ -19,7 +19,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock_router.attempts import ProxiedRequest, RequestTrace, Unexecuted, answered, failed
+from penstock_router.attempts import MAX_MOVES, ProxiedRequest, RequestTrace, Unexecuted, answered, failed
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
 from penstock_router.pods import Pod, Pods
@@ -28,6 +28,7 @@ from penstock_router.response_body import WHOLE_BYTES, EndingStream
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
 from penstock_wire.headers import Headers, get
+from penstock_wire.hop.frames import PROTOCOL
 from penstock_wire.http import (
     ClientGone,
     ConnectFailed,
@@ -101,6 +102,8 @@ class Forwarder:
             trace: where it is noted what becomes of it; None where it is not traced.
         """
         request = exchange.request
+        if request.upgrade and PROTOCOL in request.upgrade.lower():
+            request.upgrade = b""  # a client with a hop would be past all that is checked here
         head = state.head(request)
         self._sequence += 1
         proxied = ProxiedRequest(
@@ -232,7 +235,8 @@ class Forwarder:
                 return
         if proxied.exchange is None:
             return
-        if refused.is_moved and self._send(proxied, proxied.backend):
+        if refused.is_moved and proxied.moves < MAX_MOVES and self._send(proxied, proxied.backend):
+            proxied.moves += 1
             proxied.state.series(proxied.backend).retries += 1
             self._metrics.retried(refused.reason)
             return

@@ -359,18 +359,20 @@ class Pods:
         elif waiting and backend in self._free:
             self._relieve(backend)
 
-    def told_recalled(self, address: tuple[str, int], _: int) -> None:
+    def told_recalled(self, address: tuple[str, int], count: int) -> None:
         """A pod has handed back what it was asked for, if it had any of it.
 
         Args:
             address: its host and port.
+            count: how many items; 0 where what waits there is not this router's, or has begun.
         """
         found = self._by_address.get(address)
         if found is not None:
             backend, pod = found
             pod.waiting = 0  # until it says what is left
             self._crowded.get(backend, {}).pop(pod, None)
-            self._recalls.pop(backend, None)
+            if count:  # else it would be asked again at once, and again
+                self._recalls.pop(backend, None)
 
     def with_room(self) -> dict[str, int]:
         """How many ready pods say how much room they have, by backend."""
@@ -439,5 +441,7 @@ class Pods:
             for name in list(table):
                 here = frozenset(self._ready.get(name, ()))
                 table[name] = {pod: None for pod in table[name] if pod in here}
+                if not table[name]:
+                    del table[name]
         self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
         self._changed()

@@ -16,7 +16,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 
-from penstock_router.attempts import ProxiedRequest, Unexecuted, answered, failed
+from penstock_router.attempts import MAX_MOVES, ProxiedRequest, Unexecuted, answered, failed
 from penstock_router.cors import is_preflight
 from penstock_router.endpoints import HoldOver
 from penstock_router.header_policy import AnswerFields, allows, one_hop_less
@@ -275,7 +275,8 @@ class Proxy:
                 self._again(proxied, outcome)
             return True
         tries.for_room = False
-        if outcome.is_moved:
+        if outcome.is_moved and proxied.moves <= MAX_MOVES:
+            proxied.moves += 1
             self._again(proxied, outcome)
             return True
         tries.count += 1

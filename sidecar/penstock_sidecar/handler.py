@@ -37,12 +37,12 @@ class _Call(QueuedRequest):
             exchange.gone = None
             self.handler.answer(exchange, outcome, self.request_id, self.size)
 
-    def recall(self) -> bool:
+    def recall(self) -> int:
         """See `Request.recall`: another pod has a free slot."""
         if self.exchange is None or not self.queued or self.taken or self.executed:
-            return False
+            return 0
         self.handler.hand_back(self)
-        return True
+        return self.size
 
     def gone(self) -> None:
         """The client went away."""
@@ -206,6 +206,7 @@ class SidecarHandler:
         """Let a queued request go, for another pod."""
         detail = "the request was handed back before it began"
         self._dispatcher.settle(work, PenstockError(Reason.MOVED, detail, not_admitted=True))
+        self._dispatcher.leave(work)  # who waits until nothing is left learns of it
 
     def left(self, work: QueuedRequest) -> None:
         """The client of an accepted request went away."""

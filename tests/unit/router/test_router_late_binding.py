@@ -84,6 +84,20 @@ def test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begi
     assert backend.recalls[1:] == [("10.0.0.1", 9)]
 
 
+def test_a_pod_that_had_nothing_to_hand_back_is_not_asked_again_at_once() -> None:
+    """What waits there is another router's: each answer would be the next question."""
+    backend = Backend(2)
+    backend.tell(0, 0, 5)
+    backend.tell(1, 1)
+    for waiting in range(6, 9):
+        backend.pods.told_recalled(("10.0.0.0", 8012), 0)
+        backend.tell(0, 0, waiting)
+    assert backend.recalls == [("10.0.0.0", 1)]
+    backend.now += RECALL_SECONDS
+    backend.tell(0, 0, 9)
+    assert backend.recalls == [("10.0.0.0", 1)] * 2
+
+
 def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
     backend = Backend(2)
     backend.tell(0, 0, 5)
@@ -132,6 +146,17 @@ def test_a_new_pod_gets_its_share_of_its_room() -> None:
     backend.now += 1000
     backend.tell(1, 8)
     assert backend.send(8) == [1] * 8
+
+
+def test_nothing_is_kept_of_backends_that_are_gone() -> None:
+    backend = Backend(0)
+    for number in range(100):
+        for free, waiting in ((2, 0), (0, 2)):
+            backend.pods.set_slices({f"b{number}": (Address(host="10.0.0.1", port=8012),)})
+            backend.tell(1, free, waiting)
+    backend.have(1)
+    assert not backend.pods._free
+    assert not backend.pods._crowded
 
 
 def test_pods_of_services_and_fellows_of_sidecars_are_asked_how_much_room_they_have() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock_router.attempts import MAX_MOVES
 from tests.support.ports import free_port
 from tests.support.router_process import backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, UpstreamServer, cut, echo, hang, refuse
@@ -38,6 +39,18 @@ async def test_a_refusal_that_was_not_admitted_is_tried_on_another_pod(
     assert set(executed(refusing, well).values()) == {1}
     assert len(refusing.seen) >= 1
     assert f'penstock_router_retries_total{{reason="{reason}"}}' in await process.metrics()
+
+
+async def test_a_request_is_handed_back_so_often_and_no_more(upstream: Any, router: Any) -> None:
+    """Then it goes over HTTP/1.1, where a sidecar hands none back; a pod that does has refused it."""
+    moving = await upstream(refuse("moved"))
+    process = await router().start(endpoint("e", backend("b", moving.target), retries=1))
+    assert (await process.ask()).status == 503
+    assert len(moving.seen) == MAX_MOVES + 2
+    well = await upstream()
+    process = await router().start(endpoint("e", backend("b", moving.target, well.target), retries=1))
+    replies = await asyncio.gather(*(process.ask() for _ in range(50)))
+    assert {reply.status for reply in replies} == {200}
 
 
 async def test_a_pod_that_drains_is_left_alone_at_once(upstream: Any, router: Any) -> None:

@@ -129,6 +129,26 @@ async def test_requests_to_a_sidecar_share_a_connection(upstream: Any, router: A
     server.close()
 
 
+@pytest.mark.parametrize(
+    "asked", ["penstock-hop/1", "Penstock-Hop/1", "websocket\r\nupgrade: penstock-hop/1"]
+)
+async def test_a_client_gets_no_hop_to_a_sidecar_through_a_router(
+    upstream: Any, router: Any, sidecar: Any, asked: str
+) -> None:
+    """It would be past all that the router checks: it is answered as if it had not asked."""
+    model = await upstream(predict)
+    _, target = await sidecar(model)
+    process = await router().start(endpoint("e", backend("b", target)))
+    host, _, port = process.data.removeprefix("http://").partition(":")
+    for method, path in (("POST", "/e/predict"), ("OPTIONS", "/e")):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: {asked}\r\n\r\n"
+        writer.write(head.encode())
+        line = await asyncio.wait_for(reader.readline(), SECONDS)
+        assert line.split()[1] not in (b"101", b"500")
+        writer.close()
+
+
 async def test_a_full_queue_is_told_with_its_status(upstream: Any, router: Any, sidecar: Any) -> None:
     never = asyncio.Event()
 

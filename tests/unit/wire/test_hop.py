@@ -448,6 +448,36 @@ async def test_a_request_body_that_ends_early_ends_its_exchange(pair: Pair) -> N
     assert (await pair.send()).body == b"body"
 
 
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_short_answer_that_begins_before_a_whole_body_has_come_is_whole(
+    pair: Pair, status: int
+) -> None:
+    """As over HTTP/1.1: who reads on gets the rest, and then ends its answer."""
+    pair.server.streamed = lambda one: True
+
+    async def work(exchange: Exchange) -> None:
+        stream = exchange.request.stream
+        assert stream is not None
+
+        async def out() -> AsyncIterator[bytes]:
+            size = len(await stream.read())
+            yield b"begun"
+            while piece := await stream.read():
+                size += len(piece)
+            yield b"%8d" % size
+
+        exchange.answer(Response(status, SIDECAR, stream=out(), length=13))
+
+    pair.server.work = work
+    opened: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    pair.upstream.begin_open(
+        *pair.server.address, post(body=bytes(900_000)), 30, 30, 65536, opened.set_result
+    )
+    answer = await opened
+    assert isinstance(answer, Response)
+    assert (answer.status, answer.body) == (status, b"begun  900000")
+
+
 async def test_an_answer_before_the_end_of_its_request_ends_the_sending(pair: Pair) -> None:
     """The rest is not sent, and the service that reads on is told."""
 

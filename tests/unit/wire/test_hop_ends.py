@@ -16,6 +16,7 @@ from penstock_wire.http import (
     Exchange,
     PeerSilent,
     Request,
+    RequestNotTaken,
     RequestUnread,
     Response,
 )
@@ -69,7 +70,7 @@ async def test_what_a_leaving_server_had_not_taken_is_known_to_be_unread(pair: P
     await held.come(1)
     pair.far.close_if_idle()
     late = asyncio.create_task(pair.send(post(body=b"late")))
-    with pytest.raises(RequestUnread):
+    with pytest.raises(RequestNotTaken):
         await late
     held.exchanges[b"taken"].answer(Response(200, SIDECAR, b"fine"))
     assert (await taken).body == b"fine"
@@ -240,3 +241,41 @@ async def test_a_hop_has_its_place_among_the_connections_of_its_front() -> None:
         for writer in (client.writer, *writers):
             writer.close()
         await until(lambda: not len(listener.acceptor))
+
+
+async def test_a_closed_connection_does_not_wait_for_a_client_that_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It broke the protocol, and does not read the word why: its place is free after a while."""
+    monkeypatch.setattr(limits, "LINGER_SECONDS", 0.02)
+    monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.02)
+
+    async def much(exchange: Exchange) -> None:
+        exchange.answer(Response(200, SIDECAR, bytes(20_000)))
+
+    async with served() as server:
+        server.work = much
+        raw = await raw_client(server)
+        raw.write(head())
+        (far,) = server.hops
+        number = 0
+        while not far.transport.get_write_buffer_size():
+            number += 1
+            raw.write(request(number))
+            await until(lambda count=number: len(server.exchanges) == count)
+        raw.write(b"\xff" * 64)
+        await until(lambda: not server.front.connections)
+        raw.writer.close()
+
+
+async def test_a_connection_whose_numbers_are_used_up_is_followed_by_another(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock_wire.hop.upstream.MEET_SECONDS", 0.0)
+    pair.upstream.keep([pair.server.address])
+    first = pair.hop
+    first._number = frames.LAST_NUMBER - 2
+    assert (await pair.send()).body == b"body"
+    await until(lambda: pair.upstream._hops.get(pair.server.address, first) is not first)
+    assert (await pair.send()).body == b"body"
+    assert pair.hop._number == 1

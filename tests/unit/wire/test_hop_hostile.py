@@ -16,7 +16,7 @@ from penstock_wire.hop.heads import KnownHeads
 from penstock_wire.hop.server import HopConnection
 from penstock_wire.http import AnswerUnreadable, ConnectionLost, Exchange, RequestUnread, Response
 from penstock_wire.http.server.server import H1Front, H1Listener
-from tests.support.hop_pair import Raw, answer, head, post, raw_client, raw_server, request, served
+from tests.support.hop_pair import ASK, Raw, answer, head, post, raw_client, raw_server, request, served
 from tests.support.waiting import SECONDS, until
 
 LONG = frames.LONG.pack
@@ -91,6 +91,17 @@ async def test_a_broken_client_is_ended_with_a_word_and_others_go_on(
         other.writer.close()
         never.set()
     assert "hop's client does not keep to the protocol" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("line", [b"GET /p", b"OPTIONS /p"])
+async def test_a_request_of_a_path_becomes_no_hop(line: bytes) -> None:
+    """Whatever stands between passes paths on: who asks there is no neighbour."""
+    async with served() as server:
+        reader, writer = await server.connect()
+        writer.write(ASK.replace(b"OPTIONS *", line))
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), SECONDS)
+        assert not server.hops
+        writer.close()
 
 
 async def _goodbye(client: Raw) -> tuple[int, str]:

@@ -12,7 +12,18 @@ from penstock_wire.hop import frames
 from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.hop_pair import SIDECAR, Pair, Raw, paired, post, raw_client, raw_server, served
+from tests.support.hop_pair import (
+    SIDECAR,
+    Pair,
+    Raw,
+    head,
+    paired,
+    post,
+    raw_client,
+    raw_server,
+    request,
+    served,
+)
 from tests.support.waiting import until
 
 
@@ -136,4 +147,37 @@ async def test_a_client_that_asks_nonsense_back_ends_its_hop() -> None:
         raw = await raw_client(server)
         raw.write(frames.frame(frames.RECALL, 0, b"1"))
         assert b"expected a number" in await raw.rest()
+        raw.writer.close()
+
+
+async def test_requests_are_handed_back_by_their_items_and_looked_at_once_a_turn() -> None:
+    """However often a client asks at once: what cannot be handed back is looked at in vain."""
+    looks: list[bytes] = []
+
+    async def work(exchange: Exchange) -> None:
+        body = exchange.request.body
+
+        def recall() -> int:
+            looks.append(body)
+            if body == b"1":  # that one has begun
+                return 0
+            exchange.request.recall = None
+            exchange.answer(Response(503, SIDECAR, b"moved"))
+            return 3
+
+        exchange.request.recall = recall
+
+    async with served() as server:
+        server.work = work
+        raw = await raw_client(server)
+        raw.write(head(), *[request(number, b"%d" % number) for number in (1, 2, 3, 4)])
+        await until(lambda: len(server.exchanges) == 4)
+        raw.write(frames.recall(4))
+        *_, count = await raw.until_kind(frames.RECALL)
+        assert (frames.read_number(count), looks) == (6, [b"4", b"3"])
+        looks.clear()
+        raw.write(frames.recall(1) * 1000)
+        *_, count = await raw.until_kind(frames.RECALL)
+        assert frames.read_number(count) == 3
+        assert looks == [b"2", b"1"]
         raw.writer.close()

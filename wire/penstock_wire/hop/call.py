@@ -175,7 +175,8 @@ class Call(Carrier):
         self._status, self._headers, self._length = status, headers, length
         opened = self.opened
         long = opened is not None and (length is None or length > self.whole_bytes)
-        if status >= 300 or not (long or self.opening is not None):
+        # NB: a body that is here whole is sent on: its reader may answer as it reads.
+        if self._pump is not None and (status >= 300 or not (long or self.opening is not None)):
             self.stop_sending()
         if not long and self.opening is None:
             return

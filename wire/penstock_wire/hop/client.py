@@ -25,6 +25,7 @@ from penstock_wire.http import (
     Opened,
     PeerSilent,
     Request,
+    RequestNotTaken,
     RequestUnread,
     Response,
     UpstreamError,
@@ -55,7 +56,7 @@ class HopPool(Protocol):
         ...
 
     def recalled(self, connection: HopClient, count: int) -> None:
-        """A server has handed back so many requests, of those that it was asked for."""
+        """A server has handed back requests of so many items, of those that it was asked for."""
         ...
 
     def leaves(self, connection: HopClient) -> None:
@@ -117,7 +118,7 @@ class HopClient(Link):
         """Whether a request can be sent here now."""
         if not self.reusable or self._paused or self.ended or request.fresh or request.upgrade:
             return False
-        if len(self._calls) >= frames.MAX_REQUESTS or self._number >= frames.LAST_NUMBER - 1:
+        if len(self._calls) >= frames.MAX_REQUESTS:
             return False
         if request.method not in _METHODS or self.transport.is_closing():
             return False
@@ -190,6 +191,9 @@ class HopClient(Link):
                 call.send_stream(sender, stream, length)
         call.deadline = deadline = time.monotonic() + timeout
         self._timer.ring_at(deadline)
+        if number >= frames.LAST_NUMBER - 1:  # none is left: the next ones go on another connection
+            self.reusable = False
+            self._pool.leaves(self)
         return call
 
     def _slot(self, method: str, target: str, fields: Headers) -> int:
@@ -217,7 +221,7 @@ class HopClient(Link):
         super()._flush()
 
     def recall(self, count: int) -> None:
-        """Ask for so many requests back that have not begun; they are answered as not executed."""
+        """Ask for requests of so many items back that have not begun; they are answered as not executed."""
         self.send(frames.recall(count))
 
     # -- answers in -----------------------------------------------------------------------------------------
@@ -367,7 +371,7 @@ class HopClient(Link):
             log("a hop's server ended it", level="warning", server=self.where, error=why)
         for call in [call for number, call in self._calls.items() if number > last]:
             del self._calls[call.number]
-            call.fail(RequestUnread(f"{self.where} ended the connection before it had read the request"))
+            call.fail(RequestNotTaken(f"{self.where} ended the connection before it had read the request"))
         self._rest()
 
     def retire(self) -> None:

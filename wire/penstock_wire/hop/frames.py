@@ -76,7 +76,7 @@ def read_room(payload: bytes) -> tuple[int, int, int]:
 
 
 def recall(count: int) -> bytes:
-    """Asks for so many requests back that have not begun; the answer says how many came."""
+    """Asks for requests of so many items back that have not begun; the answer says how many came."""
     return frame(RECALL, 0, NUMBER.pack(count))
 
 

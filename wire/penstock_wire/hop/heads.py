@@ -101,9 +101,10 @@ class SlotTable:
             size: bytes of the head.
         """
         if size > frames.SLOT_BYTES or key not in self._seen:
-            if len(self._seen) >= 2 * frames.SLOTS:
-                self._seen.clear()
-            self._seen.add(key)
+            if size <= frames.SLOT_BYTES:
+                if len(self._seen) >= 2 * frames.SLOTS:
+                    self._seen.clear()
+                self._seen.add(key)
             self._keys[0] = key
             return 0
         self._seen.discard(key)

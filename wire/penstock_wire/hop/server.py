@@ -78,6 +78,8 @@ class HopConnection(Link):
         self._rooms = rooms
         self._told = (0, 0)  # what was said of the room last
         self._told_last = 0  # the last request that this counted
+        self._recalls = False  # the client asks for requests back
+        self._asked_back = 0  # so many items
         self._turned = False  # there begins or ends to be room, or a queue
         self._front = front
         self._listener = listener
@@ -129,7 +131,11 @@ class HopConnection(Link):
             else:
                 self._drop(exchange, "the client gave its request up")
         elif kind == frames.RECALL:
-            self._recall(frames.read_number(data[start:end]))
+            self._asked_back += frames.read_number(data[start:end])
+            self._recalls = True
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._flush)
         elif kind == frames.GOODBYE:
             why = data[start + frames.NUMBER.size : end].decode("utf-8", "replace")
             log("a hop's client ended it", level="warning", peer=self._peer, error=why)
@@ -137,15 +143,20 @@ class HopConnection(Link):
         else:
             raise ValueError(f"expected a client's frame, found kind {kind}")
 
-    def _recall(self, count: int) -> None:
-        """Hand up to so many requests back that have not begun, those that came last first."""
+    def _recall(self) -> None:
+        """Hand requests back that have not begun, up to so many items, those that came last first.
+
+        Once a turn of the loop, however often the client asks: each time all requests may be looked at.
+        """
+        count, self._asked_back = self._asked_back, 0
+        self._recalls = False
         done = 0
         for exchange in list(reversed(self._exchanges.values())):
             if done >= count:
                 break
             recall = exchange.request.recall
-            if recall is not None and recall():
-                done += 1
+            if recall is not None:
+                done += recall()
         self.send(frames.recall(done))
 
     def room_is(self, room: tuple[int, int]) -> None:
@@ -162,6 +173,8 @@ class HopConnection(Link):
                 self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        if self._recalls:
+            self._recall()
         if self._rooms is not None and (self._turned or self._out) and self._leaving == _STAYS:
             self._turned = False
             room = self._rooms.share()
@@ -521,10 +534,12 @@ class HopConnection(Link):
         if self._paused or self._parts:
             self.transport.abort()
         elif not self._exchanges:
-            if self._leaving == _LEFT:
-                self.transport.close()
-            else:
+            if self._leaving != _LEFT:
                 self.close_if_idle()
+            elif self.transport.is_closing():  # it waits for a client that takes nothing
+                self.transport.abort()
+            else:
+                self.transport.close()
         for exchange in list(self._exchanges.values()):
             if not self._late(exchange, self._front.now):
                 continue

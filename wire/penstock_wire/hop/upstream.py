@@ -65,7 +65,7 @@ class HopUpstream:
         Args:
             host: address of the server.
             port: its port.
-            count: how many, at most.
+            count: how many items; the last request may bring more.
 
         Returns:
             Whether it was asked: there is a hop to it.

@@ -15,6 +15,7 @@ Errors::
         ConnectionLost      sent, then lost: may or may not have been executed
             PeerSilent          not even the kernel of the other machine says anything
             RequestUnread       closed before the whole request was read: it cannot have been executed
+                RequestNotTaken by the server's own word
             AnswerUnreadable    sent, and what came back is no HTTP answer
         UpstreamTimeout     no complete answer in time
     ClientGone              the client ended its connection in the middle of its body or of a tunnel
@@ -61,6 +62,10 @@ class RequestUnread(ConnectionLost):
 
     Only its kernel can say so, by a reset before the first byte of an answer.
     """
+
+
+class RequestNotTaken(RequestUnread):
+    """The server said that it had not taken the request, which holds however late it says so."""
 
 
 class AnswerUnreadable(ConnectionLost):

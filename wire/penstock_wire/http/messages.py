@@ -43,7 +43,7 @@ class Request:
     have: what is made of them once holds for all of these. None = nobody knows.
 
     `recall` may be set by who has taken it: called, it hands the request back unless any of it has begun to
-    be executed (it is answered as not executed), and says whether it did.
+    be executed (it is answered as not executed), and says how many items that were; 0 where it did not.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class Request:
         self.fresh = fresh
         self.own = own
         self.shared: Headers | None = None
-        self.recall: Callable[[], bool] | None = None
+        self.recall: Callable[[], int] | None = None
 
     def __repr__(self) -> str:
         return f"Request({self.method} {self.target}, {self.headers}, {self.body[:100]!r})"

@@ -9,8 +9,9 @@ _NOT_SENT = PER_CONNECTION | {b"expect"}  # this client does not wait for `100 C
 _END_OF_FIELDS = b"\r\n\r\n"
 _MAY_LACK_BODY = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 
-
 _MAX_KNOWN = 1024
+_MAX_KNOWN_BYTES = 4096
+"""Longer beginnings are not kept: clients choose how long theirs are."""
 
 
 class _Beginning:
@@ -58,9 +59,10 @@ def encode_head(request: Request, where: str) -> bytes:
             or known.method != request.method
         ):
             known = _Beginning(request, where, _beginning(request, where))
-            if len(_known) >= _MAX_KNOWN:
-                _known.clear()
-            _known[id(request.headers)] = known
+            if len(known.lines) <= _MAX_KNOWN_BYTES:
+                if len(_known) >= _MAX_KNOWN:
+                    _known.clear()
+                _known[id(request.headers)] = known
         own = b"".join([b"%b: %b\r\n" % field for field in request.own])
         if not own.count(b"\r") == own.count(b"\n") == len(request.own) or b"\0" in own:
             raise _unlike_a_line(where)

@@ -287,19 +287,21 @@ class H1Connection(AnswerSide):
         exchange.old = found.old
         self._left = -1 if found.chunked else found.length
         self._continue = exchange.expects = found.expects and self._left != 0
+        upgrades = found.keep and parser.should_upgrade()
         if self._left and parser.should_upgrade():
             # NB: httptools takes no body behind an `Upgrade`: what is one would be read as the next request.
             self._behind_upgrade = (exchange, self._left)
             self._incoming = None
         elif self._left:
             self._begin_body(exchange, None if found.chunked else found.length)
-        elif found.keep and parser.should_upgrade() and found.upgrade.lower() in self._listener.successors:
+        elif upgrades and target == "*" and found.upgrade.lower() in self._listener.successors:
+            # NB: of the server itself alone: a proxy passes upgrades of paths on.
             if self._listener.closing or self._current is not None or self._line:
                 expected = "expected no further connection of this kind, or one that has no other request"
                 raise PenstockError(Reason.DRAINING, expected)
             self._successor = found.upgrade.lower()
             self._incoming = None
-        elif found.upgrade and found.keep and parser.should_upgrade():
+        elif found.upgrade and upgrades:
             request.upgrade = found.upgrade
             if self._listener.streams is not None:
                 self._undecided = exchange

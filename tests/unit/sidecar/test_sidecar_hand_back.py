@@ -1,0 +1,54 @@
+"""What a sidecar hands back to its router, since another pod would begin it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from penstock_sidecar.batching.dispatcher import Dispatcher
+from penstock_sidecar.handler import SidecarHandler
+from penstock_sidecar.metrics import Metrics
+from penstock_sidecar.passthrough.passthrough import Passthrough
+from penstock_sidecar.protocols import PROTOCOLS
+from penstock_wire.control.settings import Batching, Settings
+from penstock_wire.headers import NOT_ADMITTED, get
+from penstock_wire.http import Request
+from tests.support.router_world import HeldExchange
+
+
+async def test_who_waits_until_nothing_is_queued_learns_of_what_was_handed_back() -> None:
+    """As a drain does. It counts by its items, is not executed, and is handed back once."""
+
+    async def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+    settings, metrics = Settings(batching=Batching(max_batch_size=8)), Metrics()
+    passthrough = Passthrough(open=never, settings=settings, observer=metrics, clock=time.monotonic)
+    dispatcher = Dispatcher(
+        send=never,
+        protocol=PROTOCOLS["instances"],
+        batching=settings.batching,
+        observer=metrics,
+        clock=time.monotonic,
+        unbatched=passthrough,
+    )
+    handler = SidecarHandler(
+        dispatcher=dispatcher,
+        protocol=PROTOCOLS["instances"],
+        passthrough=passthrough,
+        observer=metrics,
+        clock=time.monotonic,
+    )
+    fields = ((b"host", b"a"), (b"content-type", b"application/json"))
+    request = Request("POST", "/predict", fields, b'{"instances": [1, 2, 3]}')
+    exchange = HeldExchange(request, [])
+    handler.begin(exchange)
+    recall = request.recall
+    assert recall is not None
+    idle = asyncio.create_task(dispatcher.idle())
+    await asyncio.sleep(0)
+    assert (recall(), recall()) == (3, 0)
+    answer = await exchange.answered
+    assert (answer.status, get(answer.fields, NOT_ADMITTED) is not None) == (503, True)
+    await asyncio.wait_for(idle, 30)
