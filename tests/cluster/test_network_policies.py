@@ -54,7 +54,8 @@ def test_policies_select_their_pods_and_follow_the_chart(namespace: Namespace, l
         assert pods
     (rule,) = policy(namespace, "one-backend")["ingress"]
     assert selected(namespace, rule["from"][0]["podSelector"]) == of_deployment(namespace, "penstock-router")
-    assert selected(namespace, rule["from"][1]["podSelector"]) == {
+    assert not selected(namespace, rule["from"][1]["podSelector"])  # routers of an endpoint's own
+    assert selected(namespace, rule["from"][2]["podSelector"]) == {
         pod["metadata"]["name"] for pod in namespace.list("pods")
     }
     (port,) = (namespace.get("service", "one") or {})["spec"]["ports"]
