@@ -101,6 +101,7 @@ MODULES: dict[str, Sequence[str]] = {
         "queue.eviction",
         "queue.fair_queueing",
         "queue.group_size",
+        "queue.key",
         "queue.queue",
         "queue.request",
         "queue.structures",

@@ -10,7 +10,8 @@ from penstock_sidecar.interfaces import RequestObserver
 from penstock_sidecar.model.answers import model_reason
 from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passthrough
 from penstock_sidecar.protocols.base import BatchProtocol
-from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
+from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
 from penstock_wire.headers import QUEUE, REQUEST_ID
 from penstock_wire.http import Exchange, Request, Response

@@ -15,8 +15,9 @@ from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.queue.batch_key import RequestFields
 from penstock_sidecar.queue.eviction import BYTES, ITEMS
+from penstock_sidecar.queue.key import class_of
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import QueuedRequest, class_of
+from penstock_sidecar.queue.request import QueuedRequest
 from penstock_wire.control.settings import Batching
 from penstock_wire.errors import PenstockError
 

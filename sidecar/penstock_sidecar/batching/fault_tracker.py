@@ -11,9 +11,9 @@ import functools
 from collections.abc import Callable, Sequence
 
 from penstock_sidecar.estimators.latency_model import LatencyModel
-from penstock_sidecar.queue.group_size import Faults
+from penstock_sidecar.queue.key import Faults, Key
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import Key, QueuedRequest, Slice
+from penstock_sidecar.queue.request import QueuedRequest, Slice
 
 MAX_KEYS = 256
 """Keys whose bad requests are remembered; beyond, the one that has been longest is forgotten."""
@@ -95,12 +95,13 @@ class FaultTracker:
         faults.at = now
         most = self._size(now, key.cls)
         times = functools.partial(self._latency_model.predict, now, key.cls)
+        sizes = [part.size for part in parts]
         # A batch whose requests all pass alone is too much for the model: that counts as one.
-        faults.note(parts, len(bad) or (1 if searched else 0), most, times)
+        faults.note(sizes, len(bad) or (1 if searched else 0), most, times)
         full = times(most) or 0.0
         if faults.parent is not None:
             if full:
-                beyond = seconds * most / full - sum([part.size for part in parts])
+                beyond = seconds * most / full - sum(sizes)
                 self._queue.charge(parts[0].work.share, max(0.0, beyond))
             if faults.over:
                 faults.rejoin()
@@ -108,7 +109,8 @@ class FaultTracker:
         for part in bad:
             if full:
                 self._queue.charge(part.work.share, searched * most / full / len(bad))
-        for share, theirs in faults.note_senders(parts, bad, most, times):
+        requests = [(part.work.share, part.size, part in bad) for part in parts]
+        for share, theirs in faults.note_senders(requests, most, times):
             own = theirs.key = Key(key.method, key.target, key.fields, key.parameters)
             own.faults = theirs
             self._queue.move(share, key, own)

@@ -24,8 +24,9 @@ from penstock_sidecar.queue.batch_limits import Limits, deadline_margin, fills, 
 from penstock_sidecar.queue.deadline_list import DeadlineList
 from penstock_sidecar.queue.eviction import BYTES, ITEMS, LEVELS, EvictionIndex
 from penstock_sidecar.queue.fair_queueing import Flow, Flows
+from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.lazy_heap import LazyHeap
-from penstock_sidecar.queue.request import Key, QueuedRequest, Slice
+from penstock_sidecar.queue.request import QueuedRequest, Slice
 from penstock_sidecar.queue.structures import KeyQueue, PriorityClass, SubQueue, group_rank
 
 AGEING = 5.0
