@@ -169,12 +169,12 @@ class SidecarHandler:
             self._dispatcher.accept(call)
             exchange.gone = call.gone
             request.recall = call.recall
-        except PenstockError as found:
-            if found.reason is Reason.QUEUE_FULL:
-                found.__traceback__ = None  # others get the same object; it must keep no frame
-                self._refuse(exchange, found, request_id, size)
+        except PenstockError as refusal:
+            if refusal.reason is Reason.QUEUE_FULL:
+                refusal.__traceback__ = None  # others get the same object; it must keep no frame
+                self._refuse(exchange, refusal, request_id, size)
             else:
-                self.answer(exchange, found, request_id, size)
+                self.answer(exchange, refusal, request_id, size)
         except Exception as error:
             log("request failed", level="error", error=repr(error), request_id=request_id.decode())
             failed = PenstockError(Reason.INTERNAL, "the request could not be handled")

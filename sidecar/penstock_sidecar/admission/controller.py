@@ -128,9 +128,9 @@ class AdmissionController:
         late = self._cached().late
         # NB: a deadline before the latest one may be kept though that one cannot; a share may be the next.
         if late and not fields.share and deadline >= queue.latest:
-            found = late.get(class_of(target, fields.fields))
-            if found is not None and found[0] > deadline:
-                return found[1]
+            rejection = late.get(class_of(target, fields.fields))
+            if rejection is not None and rejection[0] > deadline:
+                return rejection[1]
         return None
 
     # A whole request

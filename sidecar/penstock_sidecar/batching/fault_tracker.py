@@ -59,18 +59,18 @@ class FaultTracker:
             limits += [each.limit for each in (faults, *own) if each.at >= since]
         return min(limits)
 
-    def group(self, work: QueuedRequest, found: int, resolved: int) -> int:
+    def group(self, work: QueuedRequest, failed: int, resolved: int) -> int:
         """Requests of which nothing is known to run together in a search.
 
         Args:
             work: one of them.
-            found: bad requests that the search has found already.
+            failed: bad requests that the search has found already.
             resolved: requests that it has resolved.
         """
         now, key = self._clock(), work.key
         faults = key.faults or Faults()
         seconds = functools.partial(self._latency_model.predict, now, key.cls)
-        return faults.requests(found, resolved, self._size(now, key.cls), seconds)
+        return faults.requests(failed, resolved, self._size(now, key.cls), seconds)
 
     def resolved(self, parts: Sequence[Slice], bad: Sequence[Slice], seconds: float, searched: float) -> None:
         """Each of these parts of a batch has an outcome of its own.

@@ -112,16 +112,16 @@ class Faults:
         theirs = self.senders.get(_name(sender)) if self.senders else None
         return key if theirs is None or theirs.key is None else theirs.key
 
-    def requests(self, found: int, resolved: int, most: int, seconds: Seconds) -> int:
+    def requests(self, failed: int, resolved: int, most: int, seconds: Seconds) -> int:
         """How many untried requests a search runs together.
 
         Args:
-            found: bad requests that the search has found already.
+            failed: bad requests that the search has found already.
             resolved: requests that the search has resolved.
             most: items of a batch at most.
             seconds: what a batch of so many items takes.
         """
-        rate = max(self.rate, found / max(resolved, WINDOW // 4))
+        rate = max(self.rate, failed / max(resolved, WINDOW // 4))
         return best(min(1.0, rate), max(1, int(most / self._size)), self._by_requests(seconds))
 
     def note(self, sizes: Sequence[int], bad: int, most: int, seconds: Seconds) -> None:

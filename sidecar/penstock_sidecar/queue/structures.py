@@ -127,9 +127,9 @@ class KeyQueue:
                 return subqueue
             return None
         for level in sorted(self._levels):
-            found = self._levels[level].first()
-            if found is not None:
-                return found
+            candidate = self._levels[level].first()
+            if candidate is not None:
+                return candidate
         return None
 
 
