@@ -167,7 +167,8 @@ class SidecarHandler:
             self._arrived(size)
             self._dispatcher.accept(call)
             exchange.gone = call.gone
-            request.recall = call.recall
+            if not fields.sticky:
+                request.recall = call.recall
         except PenstockError as found:
             if found.reason is Reason.QUEUE_FULL:
                 found.__traceback__ = None  # others get the same object; it must keep no frame
