@@ -8,8 +8,8 @@ Rates", IEEE/ACM Transactions on Networking 6, 1998; with weights as in J. Resch
 Data Storage", SNIA 2015: the score is the time until the first event of a Poisson process whose rate is the
 weight, -ln(u) / weight, and the earliest wins, which has the probability weight / sum of weights).
 
-A key and a name are hashed once each, by BLAKE2b; what makes a number of both is a few multiplications. They
-stay below 2^62, where compiled code needs no object for a number.
+A key and a name are hashed once each, by BLAKE2b; what makes a number of both is a few multiplications, of
+words of 30 bits: compiled code multiplies no longer ones without an object for each number.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from typing import Final
 
-_WORD = 0xFFFFFFFF
-_FIRST, _SECOND = 0x1B873593, 0x165667B1
+_WORD: Final = 0x3FFFFFFF
+_FIRST: Final = 0x1B873593
+_SECOND: Final = 0x165667B1
 """Odd factors below 2^29."""
 
 
 class Hashed:
-    """A key, or the name of a backend or a pod, as two words of 32 bits.
+    """A key, or the name of a backend or a pod, as two words of 30 bits.
 
     Args:
         text: its bytes.
@@ -34,12 +36,12 @@ class Hashed:
 
     def __init__(self, text: bytes) -> None:
         digest = hashlib.blake2b(text, digest_size=8).digest()
-        self.high = int.from_bytes(digest[:4], "big")
-        self.low = int.from_bytes(digest[4:], "big")
+        self.high = int.from_bytes(digest[:4], "big") & _WORD
+        self.low = int.from_bytes(digest[4:], "big") & _WORD
 
 
 def score(key: Hashed, name: Hashed) -> int:
-    """A number of 32 bits that is of this key and this name alone, as if at random.
+    """A number of 30 bits that is of this key and this name alone, as if at random.
 
     Args:
         key: the request's.
@@ -49,14 +51,14 @@ def score(key: Hashed, name: Hashed) -> int:
 
 
 def mixed(number: int) -> int:
-    """A bijection of 32 bits in which each bit depends on each."""
-    number ^= number >> 16
-    number = number * _FIRST & _WORD
+    """A bijection of 30 bits in which each bit depends on each."""
     number ^= number >> 15
+    number = number * _FIRST & _WORD
+    number ^= number >> 14
     number = number * _SECOND & _WORD
     number ^= number >> 13
     number = number * _FIRST & _WORD
-    return number ^ number >> 16
+    return number ^ number >> 15
 
 
 class WeightedChoice:
@@ -79,7 +81,7 @@ class WeightedChoice:
         best: str | None = None
         earliest = 0.0
         for name, weight in weights.items():
-            time = -math.log((score(key, self._name(name)) + 0.5) / 4294967296.0) / weight
+            time = -math.log((score(key, self._name(name)) + 0.5) / 1073741824.0) / weight
             if best is None or time < earliest or (time == earliest and name < best):
                 best, earliest = name, time
         return best

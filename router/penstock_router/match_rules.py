@@ -9,15 +9,15 @@ the fields that rules name, and hardly with the rules.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from penstock_wire.control.traffic_rules import MAX_REGEX_VALUE, Match, options, regex_fault
 from penstock_wire.headers import Headers
 
-COOKIE = b"cookie"
-NONE = 1 << 30
+COOKIE: Final = b"cookie"
+NONE: Final = 1073741824
 """The place of no rule."""
-MAX_COOKIES = 64
+MAX_COOKIES: Final = 64
 """Cookies of a request that are looked at; browsers send no more to a host."""
 
 
@@ -103,16 +103,20 @@ class MatchRules:
             headers: its fields.
         """
         best = NONE
-        of_headers = self._headers
+        of_headers, of_cookies = self._headers, self._cookies
         for name, value in headers:
             rules = of_headers.get(name)
             if rules is not None:
-                best = min(best, rules.first(value))
-            if self._cookies and name == COOKIE:
+                place = rules.first(value)
+                if place < best:
+                    best = place
+            if of_cookies and name == COOKIE:
                 for cookie, found in cookies_of(value):
-                    rules = self._cookies.get(cookie)
+                    rules = of_cookies.get(cookie)
                     if rules is not None:
-                        best = min(best, rules.first(found))
+                        place = rules.first(found)
+                        if place < best:
+                            best = place
         return "" if best == NONE else self._backends[best]
 
 
@@ -124,7 +128,8 @@ def cookies_of(field: bytes) -> list[tuple[bytes, bytes]]:
     """
     found: list[tuple[bytes, bytes]] = []
     for pair in field.split(b";", MAX_COOKIES)[:MAX_COOKIES]:
-        name, equals, value = pair.partition(b"=")
-        if equals:
-            found.append((name.strip(), value.strip()))
+        pair = pair.strip()
+        at = pair.find(b"=")
+        if at >= 0:
+            found.append((pair[:at], pair[at + 1 :]))
     return found

@@ -116,17 +116,17 @@ def test_every_process_chooses_alike() -> None:
     }  # fmt: skip
     here = "".join(map(str, shares({"c": 1, "b": 4, "a": 9}, HASHED[:200])))
     assert said == {here}
-    assert here[:60] == "cbaaabaaaabaaaaabbabbcaababaabaabaaaaaabbaaaaaaaabcbaabbbaaa"
+    assert here[:60] == "bbabababaaacaaaaaaaaaabaababababcaaaabaabaaaababaaabaaababaa"
 
 
 def test_the_mixing_is_a_bijection_without_a_bias() -> None:
     """Equal numbers come of equal ones alone; each bit of one turns each bit of the other half the time."""
     chance = random.Random(1)
-    numbers = [chance.randrange(1 << 32) for _ in range(2000)]
+    numbers = [chance.randrange(1 << 30) for _ in range(2000)]
     assert len(set(map(mixed, numbers))) == len(set(numbers))
-    for bit in range(32):
+    for bit in range(30):
         turned = [mixed(number) ^ mixed(number ^ 1 << bit) for number in numbers]
-        for place in range(32):
+        for place in range(30):
             assert 0.44 < sum(found >> place & 1 for found in turned) / len(numbers) < 0.56
 
 
