@@ -16,7 +16,7 @@ from penstock_operator.desired.drift import CHANGED, needs_write
 from penstock_operator.desired.template_pinning import PinnedTemplate
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SERVICE_ACCOUNT
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile import parent_check
+from penstock_operator.reconcile import parent_check, victims
 from penstock_operator.reconcile.children import apply_children, requeue_after
 from penstock_operator.reconcile.context import Context, Problems, Scaled
 from penstock_operator.reconcile.parent import load_parent
@@ -62,6 +62,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
             backend, document=versioned.document, pinned=pinned, config=ctx.render
         )
         uid = backend.metadata.uid
+        await victims.before_decrease(ctx, backend, live)
         problems = await apply_children(
             ctx, key, desired, owners=(uid,), candidates=lambda: _unused(ctx, backend), looked=looked,
             confirm=lambda: parent_check.confirm_own(ctx, stored),
