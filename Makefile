@@ -21,7 +21,7 @@ $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	@touch $@
 
 lock: # Write requirements/*.lock anew from pyproject.toml
-	@for extra in operator router sidecar tracing sdk compile dev; do \
+	@for extra in cli operator router sidecar tracing sdk compile dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --no-emit-package penstock --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
@@ -33,7 +33,7 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 	@echo "[check] import contracts"; $(BIN)/lint-imports --no-cache >build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }; rm -f build.log
 	@echo "[check] CRDs in step";   $(BIN)/python -m penstock_operator.api.crds --check
 	@echo "[check] repeated code";  $(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --score=n \
-	  operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
+	  cli/penstock_cli operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
 
 # Unit tests of what is compiled run beside the start of the cluster and the other unit tests, on two cores. Their output is
 # printed once both are done.
