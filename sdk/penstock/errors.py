@@ -7,6 +7,7 @@ Tree::
     AnswerError         the model gave answers that cannot be used
     DeadlineExceeded    a call of `@penstock.batch` was not answered in time (a TimeoutError)
     SlowReader          a stream of `@penstock.batch` was read too slowly
+    CompositionError    an application cannot be made of what was bound
 """
 
 from __future__ import annotations
@@ -52,3 +53,7 @@ class DeadlineExceeded(TimeoutError):
 
 class SlowReader(Exception):
     """A stream has ended because its reader left too many pieces unread."""
+
+
+class CompositionError(Exception):
+    """An application cannot be made of what was bound; the message says what was expected and found."""

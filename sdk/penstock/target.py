@@ -107,6 +107,22 @@ def target_of(name: str, found: Any, init_kwargs: Mapping[str, Any] | None = Non
     return Target(name=name, shape=shape, build=lambda: dataclasses.replace(served, methods=methods))
 
 
+def find_default(name: str, found: Any) -> Shape:
+    """The shape of the method that answers requests without a name; of several marked ones the first's.
+
+    Args:
+        name: how messages call the target.
+        found: a class or a function.
+
+    Raises:
+        LoadError: it has no method to serve, or one of a wrong shape.
+    """
+    if not isinstance(found, type):
+        return read(found, name)
+    default, names = _choose(name, found)
+    return _shape(name, found, default or names[0])
+
+
 def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
     default, names = _choose(name, kind)
     shapes = {each: _shape(name, kind, each) for each in names}
