@@ -25,6 +25,8 @@ from typing import Any, TypeVar, overload
 
 from penstock.encoding import encode
 from penstock.errors import AnswerError, CompositionError
+from penstock.handles.arguments import Options
+from penstock.handles.handle import Handle
 from penstock.target import find_default
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -342,7 +344,16 @@ def _walk(value: Any, path: str, change: Callable[[Any, str], Any], depth: int =
 
 
 def _of_handle(value: Any) -> Any:
-    return value
+    """A reference in place of a handle, which `initKwargs` has the name of alone."""
+    if not isinstance(value, Handle):
+        return value
+    endpoint, namespace, url, options = value.__getstate__()
+    if url is not None or options != Options():
+        raise CompositionError(
+            f"expected a handle with an endpoint and a namespace alone to be bound, found {value!r}: "
+            "call .options(…) in the constructor"
+        )
+    return Reference(endpoint, namespace)
 
 
 def _names(order: Iterable[Application]) -> dict[int, str]:

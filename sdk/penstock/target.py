@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.decorators import mark_of
 from penstock.errors import LoadError
+from penstock.handles.init_kwargs import with_handles
 from penstock.signature import Shape, read
 
 DEFAULTS = ("__call__", "predict")
@@ -90,13 +91,13 @@ def target_of(name: str, found: Any, init_kwargs: Mapping[str, Any] | None = Non
     Args:
         name: how messages call it.
         found: a class or a function.
-        init_kwargs: keyword arguments of the class.
+        init_kwargs: keyword arguments of the class; `{"handle": name}` is a handle of that endpoint.
 
     Raises:
         LoadError: as for `find`.
     """
     if isinstance(found, type):
-        return _class(name, found, dict(init_kwargs or {}))
+        return _class(name, found, with_handles(init_kwargs or {}))
     if not inspect.isroutine(found):
         raise LoadError(f"{name}: expected a class or a function, found {type(found).__name__}")
     if init_kwargs:

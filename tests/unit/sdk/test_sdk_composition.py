@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock import Handle
 from penstock.composition import ALONE, Reference
 from penstock.errors import CompositionError
 from penstock.target import target_of
@@ -86,6 +87,12 @@ def test_a_subclass_binds_itself_and_bind_is_no_method_that_is_served() -> None:
     target_of("Adder", Adder)  # its only public method is `add`, `bind` beside it or not
 
 
+def test_a_handle_may_be_bound_to_an_endpoint_that_is_no_node() -> None:
+    app = HTTPIngress.bind([Handle("other", "shared", missing_ok=True)], other=Handle("own", missing_ok=True))
+    assert app.root.init_kwargs["steps"] == [{"handle": "other", "namespace": "shared"}]
+    assert app.root.handles == (Reference("other", "shared"), Reference("own"))
+
+
 def test_what_is_changed_later_changes_no_application() -> None:
     steps: list[Any] = [Adder.bind()]
     app = HTTPIngress.bind(steps)
@@ -97,6 +104,12 @@ def _round() -> Any:
     endless: list[Any] = []
     endless.append(endless)
     return HTTPIngress.bind(endless)
+
+
+def _by_name(one: str, other: str) -> Any:
+    """Two nodes, of which each has a handle of the other."""
+    first = HTTPIngress.bind([], other=Handle(other, missing_ok=True)).named(one)
+    return HTTPIngress.bind([first], other=Handle(one, missing_ok=True)).named(other)
 
 
 class Local:
@@ -129,6 +142,17 @@ def _inner() -> Any:
             lambda: HTTPIngress.bind([Multiplier.bind(multiple=1), Multiplier.bind(multiple=2)]).nodes,
             CompositionError,
             "found 'factor' for <Multiplier.bind(multiple)> and <Multiplier.bind(multiple)>",
+        ),
+        (lambda: _by_name("a", "b").nodes, CompositionError, "in a circle, found a → b → a"),
+        (
+            lambda: HTTPIngress.bind([], other=Handle("a", url="http://a")).nodes,
+            CompositionError,
+            "url='http://a'",
+        ),
+        (
+            lambda: HTTPIngress.bind([], other=Handle("a", missing_ok=True).options(stream=True)).nodes,
+            CompositionError,
+            "call .options(…) in the constructor",
         ),
         (_round, CompositionError, "at most 32 levels"),
         (
