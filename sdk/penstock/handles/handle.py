@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from types import ModuleType
 from typing import Any, TypedDict, Unpack
 
 from penstock.errors import EndpointNotFound
@@ -159,9 +160,7 @@ async def _answered(place: Place | Exception, call: Call) -> Any:
         raise place
     if not isinstance(place, Remote):
         return await place.answer(call)
-    from penstock.handles import remote  # needs the extra `sdk`, which calls within the process do not
-
-    return await remote.answer(place, call)
+    return await _remote().answer(place, call)
 
 
 async def _opened(place: Place | Exception, call: Call) -> Pieces:
@@ -170,6 +169,16 @@ async def _opened(place: Place | Exception, call: Call) -> Pieces:
         raise place
     if not isinstance(place, Remote):
         return await place.stream(call)
-    from penstock.handles import remote
+    return await _remote().stream(place, call)
 
-    return await remote.stream(place, call)
+
+def _remote() -> ModuleType:
+    """The module that calls by HTTP; it needs the extra `sdk`, which calls within the process do not."""
+    try:
+        from penstock.handles import remote
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"penstock.Handle: expected the packages of penstock[sdk], found none named {missing.name!r}; in a "
+            "checkout `pip install '.[sdk]'` installs them"
+        ) from missing
+    return remote
