@@ -135,8 +135,8 @@ class Spans:
         """
         from opentelemetry import trace
 
-        found = [value for name, value in request.headers if name == TRACEPARENT]
-        parent = parse(found[0]) if len(found) == 1 else None
+        parents = [value for name, value in request.headers if name == TRACEPARENT]
+        parent = parse(parents[0]) if len(parents) == 1 else None
         context = None
         if parent is not None:
             trace_id, span_id, sampled = parent
@@ -195,5 +195,5 @@ def named(headers: Headers, context: SpanContext) -> Headers:
 def _state(headers: Headers) -> Any:
     from opentelemetry.trace import TraceState
 
-    found = [value.decode("latin-1") for name, value in headers if name == TRACESTATE]
-    return TraceState.from_header(found)
+    states = [value.decode("latin-1") for name, value in headers if name == TRACESTATE]
+    return TraceState.from_header(states)

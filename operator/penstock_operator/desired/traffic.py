@@ -203,19 +203,19 @@ def _split_plan(
     )
 
 
-def _cors(found: Cors | None) -> router_settings.Cors | None:
-    if found is None:
+def _cors(cors: Cors | None) -> router_settings.Cors | None:
+    if cors is None:
         return None
-    return router_settings.Cors(origins=found.origins, headers=found.headers, credentials=found.credentials)
+    return router_settings.Cors(origins=cors.origins, headers=cors.headers, credentials=cors.credentials)
 
 
-def _timeouts(found: Timeouts | None) -> router_settings.Timeouts | None:
-    if found is None:
+def _timeouts(timeouts: Timeouts | None) -> router_settings.Timeouts | None:
+    if timeouts is None:
         return None
     return router_settings.Timeouts(
-        first_byte_ms=_milliseconds(found.first_byte),
-        idle_ms=_milliseconds(found.idle),
-        total_ms=_milliseconds(found.total),
+        first_byte_ms=_milliseconds(timeouts.first_byte),
+        idle_ms=_milliseconds(timeouts.idle),
+        total_ms=_milliseconds(timeouts.total),
     )
 
 
@@ -225,7 +225,7 @@ def _milliseconds(duration: str | None) -> int | None:
 
 def router_endpoints(
     endpoints: Sequence[ModelEndpoint],
-    found: TrafficPlan,
+    plan: TrafficPlan,
     ports: Mapping[str, int],
     closed: Mapping[str, Sequence[str]],
 ) -> tuple[router_settings.Endpoint, ...]:
@@ -233,7 +233,7 @@ def router_endpoints(
 
     Args:
         endpoints: all endpoints of the namespace.
-        found: the namespace's plan.
+        plan: the namespace's plan.
         ports: port by endpoint name; an endpoint without one is left out.
         closed: by backend, the paths of its model where no client may ask.
     """
@@ -241,7 +241,7 @@ def router_endpoints(
         router_settings.Endpoint(
             name=endpoint.name,
             port=ports[endpoint.name],
-            route=found.endpoints[endpoint.name].route,
+            route=plan.endpoints[endpoint.name].route,
             methods=endpoint.spec.methods,
             timeout_ms=durations.parse_ms(endpoint.spec.timeout),
             timeouts=_timeouts(endpoint.spec.timeouts),
@@ -255,18 +255,18 @@ def router_endpoints(
             cors=_cors(endpoint.spec.cors),
             backends=tuple(
                 router_settings.WeightedBackend(name=share.name, weight=share.weight)
-                for share in found.endpoints[endpoint.name].backends
+                for share in plan.endpoints[endpoint.name].backends
             ),
             closed=tuple(
                 sorted(
                     {
                         path
-                        for share in found.endpoints[endpoint.name].backends
+                        for share in plan.endpoints[endpoint.name].backends
                         for path in closed.get(share.name, ())
                     }
                 )
             ),
         )
         for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.name)
-        if endpoint.name in found.endpoints and endpoint.name in ports
+        if endpoint.name in plan.endpoints and endpoint.name in ports
     )
