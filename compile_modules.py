@@ -107,13 +107,18 @@ MODULES: dict[str, Sequence[str]] = {
     ),
     "penstock_router": (
         "attempts",
+        "compare",
+        "compare_queue",
         "endpoints",
         "forwarder",
         "header_policy",
         "hold_queue",
         "load_balancing",
         "metrics",
+        "mirror_totals",
+        "mirrors",
         "pods",
+        "series",
     ),
 }
 """What is compiled. Not: what runs once a connection or less often, whose coroutines use `async with`

@@ -2,8 +2,10 @@
 
 Read in this order: `routes`, `load_balancing`, `endpoint_slices`, `header_policy` and `cors` (pure: who
 serves a path, who gets the next request, what an EndpointSlice says, which header fields cross, what web
-pages may read), `pods` and `hold_queue` (what is known of pods and of waiting requests), `metrics` (what is
-counted), `endpoints` (one endpoint's state), `attempts` (a request on its way, and what a try comes to),
+pages may read), `pods` and `hold_queue` (what is known of pods and of waiting requests), `series`, `compare`
+(a mirror's answer against the one that was served), `mirror_totals` and `metrics` (what is counted),
+`pressure`, `compare_queue` and `mirrors` (copies of requests, whose answers no client gets), `endpoints` (one
+endpoint's state), `attempts` (a request on its way, and what a try comes to),
 `forwarder` (requests in and answers out, at once where that can be), `request_body`, `response_body` and
 `proxy` (what streams, waits or is tried again), `tracing` (a span for each), `ports` and `watch` (sockets and
 EndpointSlices as they change), `router` (all of it together), `admin` and `admin_thread` (health, from a

@@ -10,8 +10,9 @@ from penstock_router import cors
 from penstock_router.header_policy import allows, inward
 from penstock_router.hold_queue import MAX_HELD_BYTES, HoldQueue, Permit, ReleaseWindow, Waiter
 from penstock_router.load_balancing import WeightedSelector
-from penstock_router.metrics import Series
+from penstock_router.mirrors import EndpointMirrors
 from penstock_router.pods import Pod, Pods
+from penstock_router.series import Series
 from penstock_wire import contract
 from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.closed_paths import ClosedPaths
@@ -122,6 +123,8 @@ class EndpointState:
         self._started_in: dict[str, float] = {}  # seconds from then until its pods let the first one go
         self._removed = False
         self._holds_ended: PenstockError | None = None
+        self.mirrors: EndpointMirrors | None = None
+        """Who gets copies of its requests; None where nobody does."""
         self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
