@@ -40,6 +40,8 @@ queue."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own words."""
 _EXPECT = (b"expect", b"100-continue")
+_UNREADY = frozenset({Reason.MODEL_UNREACHABLE.value, Reason.NOT_READY.value})
+"""Refusals by a pod whose model takes no requests now: it would refuse all that it gets."""
 
 
 class Unexecuted:
@@ -291,12 +293,16 @@ def answered(pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: 
         pods: where it is noted.
         now: seconds of the router's clock.
     """
-    pods.reached(pod)
     if fields.queued >= 0:
         pod.reports_queue(fields.queued, now)
     if not fields.refuses:
+        pods.reached(pod)
         return None
     word = fields.reason or "other"
+    if word in _UNREADY:
+        pods.unready(pod)
+    else:
+        pods.reached(pod)
     if word == Reason.DRAINING.value:
         pods.refuses(pod)
     elif word == Reason.QUEUE_FULL.value:

@@ -125,6 +125,10 @@ class Pod:
         self._failures = max(self._failures, SILENT_FAILURES)
         self._avoid(now)
 
+    def unready(self, now: float) -> None:
+        """It answers, but its model takes no requests: others are preferred, as after `failed`."""
+        self._avoid(now)
+
     def reached(self) -> None:
         """It took a connection or gave an answer, so it is there."""
         self._failures = 0
@@ -293,6 +297,10 @@ class Pods:
         if news:
             log("pod is reached again", pod=pod.address.pod, host=pod.address.host)
             self._changed()
+
+    def unready(self, pod: Pod) -> None:
+        """The pod's model takes no requests: what begins there is refused, so others are preferred."""
+        pod.unready(self._clock())
 
     def full(self, pod: Pod) -> None:
         """The pod had no room for a request."""
