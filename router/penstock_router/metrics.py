@@ -90,7 +90,15 @@ class Metrics:
             "From a request's arrival to the end of its answer, holding included.",
             labels=["endpoint", "backend"],
         )
+        strays = core.CounterMetricFamily(
+            "penstock_router_affinity_misses",
+            "Tries of requests with a key on another pod than its own, which was full, drained or could not "
+            "be reached.",
+            labels=["endpoint", "backend"],
+        )
         for series in list(self._series.values()):
+            if series.strays:
+                strays.add_metric([series.endpoint, series.backend], series.strays)
             for (status, reason), count in series.answers.items():
                 requests.add_metric([series.endpoint, series.backend, str(status), reason], count)
             if series.endpoint:
@@ -120,5 +128,5 @@ class Metrics:
         )
         for backend, count in self._with_room().items():
             with_room.add_metric([backend], count)
-        yield from (requests, duration, retries, build, held, with_room)
+        yield from (requests, duration, retries, strays, build, held, with_room)
         yield from families(list(self._mirrors.values()))

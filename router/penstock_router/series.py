@@ -27,6 +27,7 @@ class Series:
         "endpoint",
         "retries",
         "seconds",
+        "strays",
     )
 
     def __init__(self, endpoint: str, backend: str) -> None:
@@ -41,6 +42,8 @@ class Series:
         """How long all of them took."""
         self.retries = 0
         """Further tries."""
+        self.strays = 0
+        """Tries of requests with a key on another pod than the key's own."""
 
     def answered(self, status: int, reason: str, seconds: float) -> None:
         """Count a request."""

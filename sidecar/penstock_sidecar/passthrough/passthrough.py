@@ -571,5 +571,5 @@ class Passthrough:
 
 def _idle(request: Request) -> float | None:
     """Seconds that a request's answer may pause; None where it does not say it, or cannot be read."""
-    found = milliseconds(request.headers, IDLE_MS)
-    return found / 1000 if found is not None and found > 0 else None
+    idle = milliseconds(request.headers, IDLE_MS)
+    return idle / 1000 if idle is not None and idle > 0 else None
