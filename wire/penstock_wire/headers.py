@@ -29,6 +29,7 @@ RECONFIGURE = b"x-penstock-reconfigure"
 CONFIG = b"x-penstock-config"
 """Names a userConfig: sent with it, and returned by the model's ready path while it is the one in force."""
 TRACEPARENT = b"traceparent"
+TRACESTATE = b"tracestate"
 SERVER_TIMING = b"server-timing"
 
 PREFIX = b"x-penstock-"

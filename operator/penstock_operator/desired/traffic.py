@@ -244,28 +244,30 @@ def _split_plan(
     )
 
 
-def _cors(found: Cors | None) -> router_settings.Cors | None:
-    if found is None:
+def _cors(cors: Cors | None) -> router_settings.Cors | None:
+    if cors is None:
         return None
-    return router_settings.Cors(origins=found.origins, headers=found.headers, credentials=found.credentials)
+    return router_settings.Cors(origins=cors.origins, headers=cors.headers, credentials=cors.credentials)
 
 
-def _affinity(found: SessionAffinity | None) -> traffic_rules.SessionAffinity | None:
-    if found is None:
+def _affinity(affinity: SessionAffinity | None) -> traffic_rules.SessionAffinity | None:
+    if affinity is None:
         return None
-    if found.cookie is None:
-        return traffic_rules.SessionAffinity(header=found.header)
-    cookie = traffic_rules.AffinityCookie(name=found.cookie.name, ttl_ms=_milliseconds(found.cookie.ttl))
+    if affinity.cookie is None:
+        return traffic_rules.SessionAffinity(header=affinity.header)
+    cookie = traffic_rules.AffinityCookie(
+        name=affinity.cookie.name, ttl_ms=_milliseconds(affinity.cookie.ttl)
+    )
     return traffic_rules.SessionAffinity(cookie=cookie)
 
 
-def _timeouts(found: Timeouts | None) -> router_settings.Timeouts | None:
-    if found is None:
+def _timeouts(timeouts: Timeouts | None) -> router_settings.Timeouts | None:
+    if timeouts is None:
         return None
     return router_settings.Timeouts(
-        first_byte_ms=_milliseconds(found.first_byte),
-        idle_ms=_milliseconds(found.idle),
-        total_ms=_milliseconds(found.total),
+        first_byte_ms=_milliseconds(timeouts.first_byte),
+        idle_ms=_milliseconds(timeouts.idle),
+        total_ms=_milliseconds(timeouts.total),
     )
 
 
@@ -275,7 +277,7 @@ def _milliseconds(duration: str | None) -> int | None:
 
 def router_endpoints(
     endpoints: Sequence[ModelEndpoint],
-    found: TrafficPlan,
+    plan: TrafficPlan,
     ports: Mapping[str, int],
     closed: Mapping[str, Sequence[str]],
 ) -> tuple[router_settings.Endpoint, ...]:
@@ -283,7 +285,7 @@ def router_endpoints(
 
     Args:
         endpoints: all endpoints of the namespace.
-        found: the namespace's plan.
+        plan: the namespace's plan.
         ports: port by endpoint name; an endpoint without one is left out.
         closed: by backend, the paths of its model where no client may ask.
     """
@@ -291,7 +293,7 @@ def router_endpoints(
         router_settings.Endpoint(
             name=endpoint.name,
             port=ports[endpoint.name],
-            route=found.endpoints[endpoint.name].route,
+            route=plan.endpoints[endpoint.name].route,
             methods=endpoint.spec.methods,
             timeout_ms=durations.parse_ms(endpoint.spec.timeout),
             timeouts=_timeouts(endpoint.spec.timeouts),
@@ -307,9 +309,9 @@ def router_endpoints(
                 router_settings.WeightedBackend(
                     name=share.name, weight=share.weight, match=match.settings(share.match)
                 )
-                for share in found.endpoints[endpoint.name].backends
+                for share in plan.endpoints[endpoint.name].backends
             ),
-            on_missing=found.endpoints[endpoint.name].on_missing,
+            on_missing=plan.endpoints[endpoint.name].on_missing,
             session_affinity=_affinity(endpoint.spec.session_affinity),
             static=tuple(
                 traffic_rules.StaticAnswer(path=answer.path, status=answer.status, body=answer.body)
@@ -319,12 +321,12 @@ def router_endpoints(
                 sorted(
                     {
                         path
-                        for share in found.endpoints[endpoint.name].backends
+                        for share in plan.endpoints[endpoint.name].backends
                         for path in closed.get(share.name, ())
                     }
                 )
             ),
         )
         for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.name)
-        if endpoint.name in found.endpoints and endpoint.name in ports
+        if endpoint.name in plan.endpoints and endpoint.name in ports
     )

@@ -35,9 +35,9 @@ def split_status(
     routers = router_ready(None, router)
     stood = conditions.stands(conditions.find(old.conditions, "Ready"), generation)
     ready = _summary(accepted, plan, routers, stood=stood)
-    found = [accepted, ready]
+    status_conditions = [accepted, ready]
     stalled = accepted.status == "False" or bool(plan.missing or plan.faults)
-    found += conditions.flags(ready, reconciling=ready.status != "True", stalled=stalled)
+    status_conditions += conditions.flags(ready, reconciling=ready.status != "True", stalled=stalled)
     taken_up = plan.accepted and routers.status == "True"
     before = {weight.name: weight.applied for weight in old.weights}
     return TrafficSplitStatus(
@@ -53,7 +53,9 @@ def split_status(
             )
             for share in split.spec.backends
         ),
-    ).document() | {"conditions": conditions.merge(old.conditions, found, generation=generation, now=now)}
+    ).document() | {
+        "conditions": conditions.merge(old.conditions, status_conditions, generation=generation, now=now)
+    }
 
 
 def _serves(name: str, plan: SplitPlan, backends: Mapping[str, bool]) -> bool:

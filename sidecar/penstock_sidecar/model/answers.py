@@ -9,6 +9,7 @@ from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
+    NotAdmitted,
     Response,
     UpstreamAnswer,
     UpstreamError,
@@ -19,23 +20,18 @@ _BUSY = frozenset({429, 503, 504})
 """Statuses of a model that has too much to do, which clients act upon."""
 
 
-class NotAdmitted(UpstreamError):
-    """The model answered 503 and said that it executed nothing (`x-penstock-not-admitted`): another pod may.
-
-    The SDK says so while its model loads, which is after a restart, before the pod is known not to be ready.
-
-    Args:
-        answer: what the model sent.
-    """
-
-    def __init__(self, answer: Response | UpstreamAnswer) -> None:
-        super().__init__(f"the model answered {answer.status} and that it executed nothing")
-        self.retry_after = _retry_after(answer.headers)
-
-
 def admitted(answer: Response | UpstreamAnswer) -> bool:
     """Whether the model may have executed what it answers."""
     return answer.status != Reason.NOT_READY.status or get(answer.headers, NOT_ADMITTED) != b"1"
+
+
+def not_admitted(answer: Response | UpstreamAnswer) -> NotAdmitted:
+    """What an answer that is not `admitted` is: no answer. The SDK sends such while its model loads.
+
+    That is so after a restart, before the pod is known not to be ready.
+    """
+    text = f"the model answered {answer.status} and that it executed nothing"
+    return NotAdmitted(text, _retry_after(answer.headers))
 
 
 def _retry_after(headers: Headers) -> float | None:

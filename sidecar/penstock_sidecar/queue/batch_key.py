@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from operator import itemgetter
 
-from penstock_sidecar.queue.request import Key, QueuedRequest
+from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.request import QueuedRequest
 from penstock_wire.control.settings import Batching
 from penstock_wire.headers import (
     ATTEMPT,
