@@ -11,6 +11,7 @@ import subprocess
 import sys
 import timeit
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from bench import product
 from penstock_router.affinity import Hashed, WeightedChoice
@@ -64,16 +65,16 @@ def main() -> int:
     for kind, made in rules():
         found = MatchRules([(f"b{number}", (rule,)) for number, rule in enumerate(made)])
         assert not found.find(FIELDS)
-        print(f"{RULES} rules, {kind}: {microseconds(lambda found=found: found.find(FIELDS)):.2f}")
+        print(f"{RULES} rules, {kind}: {microseconds(partial(found.find, FIELDS)):.2f}")
     key, choice = Hashed(b"user-4711"), WeightedChoice()
-    print(f"a key's hash: {microseconds(lambda: Hashed(b'user-4711')):.2f}")
+    print(f"a key's hash: {microseconds(partial(Hashed, b'user-4711')):.2f}")
     for count in (2, 32):
         weights = {f"b{number}": number + 1 for number in range(count)}
-        print(f"the backend of a key, of {count}: {microseconds(lambda w=weights: choice.of(key, w)):.2f}")
+        print(f"the backend of a key, of {count}: {microseconds(partial(choice.of, key, weights)):.2f}")
     for count in (3, 100):
         pods = Pods(clock=lambda: 1000.0, random_source=random.Random(1), changed=lambda: None)
         pods.set_slices({"b": tuple(Address(host=f"h{number}", port=1) for number in range(count))})
-        print(f"the pod of a key, of {count}: {microseconds(lambda p=pods: p.pick_by_key('b', key)):.2f}")
+        print(f"the pod of a key, of {count}: {microseconds(partial(pods.pick_by_key, 'b', key)):.2f}")
     return 0
 
 
