@@ -85,7 +85,7 @@ class EndpointState:
         self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
-        self._static = StaticAnswers(settings.static)
+        self._static = StaticAnswers(settings.static) if settings.static else None
         self._steers = Steers(settings)
         self._fails = settings.on_missing == "Fail"
         self.settle()
@@ -112,7 +112,7 @@ class EndpointState:
         ):
             closed = self._closed.include(request.path)
             allowed = allows(self.settings, request.method)
-            static = self._static.of(request)
+            static = None if self._static is None else self._static.of(request)
             found = ArrivedHead(
                 request,
                 closed=closed,
@@ -141,7 +141,7 @@ class EndpointState:
         self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
-        self._static = StaticAnswers(settings.static)
+        self._static = StaticAnswers(settings.static) if settings.static else None
         before, self._steers = self._steers, Steers(settings)
         self._steers.settle(self._serves, before)
         self._fails = settings.on_missing == "Fail"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock_wire.control import router_settings
+from penstock_wire.control import router_settings, traffic_rules
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import Reason
 
@@ -58,6 +58,10 @@ NESTED = (
     router_settings.Cors,
     router_settings.Timeouts,
     router_settings.WeightedBackend,
+    traffic_rules.AffinityCookie,
+    traffic_rules.Match,
+    traffic_rules.SessionAffinity,
+    traffic_rules.StaticAnswer,
 )
 
 
