@@ -55,7 +55,9 @@ def members(kind: type[msgspec.Struct], prefix: str = "") -> set[str]:
 
 NESTED = (
     router_settings.ColdStart,
+    router_settings.Compare,
     router_settings.Cors,
+    router_settings.Mirror,
     router_settings.Timeouts,
     router_settings.WeightedBackend,
     traffic_rules.AffinityCookie,
