@@ -342,6 +342,10 @@ class Pods:
         """Offer the room of each request that ends to `take`, in turn with others, until it takes none."""
         self._waiting.setdefault(backend, {})[take] = None
 
+    def may_be_waited_for(self, backend: str) -> bool:
+        """Whether somebody may wait for room at a backend; who waited last may have left."""
+        return bool(self._waiting.get(backend))
+
     def freed(self, backend: str, pod: Pod) -> None:
         """A request that the pod had is over: the next one that waits for room gets its place."""
         if not self._offer(backend, pod):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock_wire.control import router_settings
+from penstock_wire.control import router_settings, traffic_rules
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import Reason
 
@@ -55,9 +55,15 @@ def members(kind: type[msgspec.Struct], prefix: str = "") -> set[str]:
 
 NESTED = (
     router_settings.ColdStart,
+    router_settings.Compare,
     router_settings.Cors,
+    router_settings.Mirror,
     router_settings.Timeouts,
     router_settings.WeightedBackend,
+    traffic_rules.AffinityCookie,
+    traffic_rules.Match,
+    traffic_rules.SessionAffinity,
+    traffic_rules.StaticAnswer,
 )
 
 
