@@ -62,8 +62,8 @@ class _Reviews:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
-    return found
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+    return claims
 
 
 def _token(pod: str) -> str:
@@ -265,14 +265,14 @@ def figures(pods: int, *, rounds: int = 2, seconds: float = 10.0) -> Figures:
         seconds: for how long each time.
     """
     set_log_level("error")
-    found = Figures()
+    figures = Figures()
     for _ in range(rounds):
         cost = uvloop.run(measure(pods=pods, seconds=seconds))
-        found.add("reports/cpu", cost.cpu_us, "µs")
-        found.add("reports/cores", cost.cores, "cores")
-        found.add("reports/rate", cost.reports / cost.seconds, "reports/s")
-        found.add("reports/rss", cost.rss_mb, "MB")
-    return found
+        figures.add("reports/cpu", cost.cpu_us, "µs")
+        figures.add("reports/cores", cost.cores, "cores")
+        figures.add("reports/rate", cost.reports / cost.seconds, "reports/s")
+        figures.add("reports/rss", cost.rss_mb, "MB")
+    return figures
 
 
 def main() -> int:

@@ -77,8 +77,8 @@ class Operator:
         queue, scale_queue = build_queues(clock, observers)
         self._memory = memory = Memory(render=config.render, load_turns=LoadTurns(clock, queue.add))
         metrics.show(ResourceMetrics(store, self._reports, memory.scaled).text)
-        for name, one in (("reconcile", queue), ("scale", scale_queue)):
-            metrics.watch_work(name, one.underway)
+        for name, each in (("reconcile", queue), ("scale", scale_queue)):
+            metrics.watch_work(name, each.underway)
         self._lease = LeaseThread(
             partial(KubernetesCluster.connect, config.kubeconfig or None, timeout=CALL_SECONDS),
             partial(_leadership, config, clock, self._waits_for, self._is_refused),

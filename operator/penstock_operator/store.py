@@ -145,8 +145,8 @@ class Store:
             label: one of `INDEXED_LABELS`.
             value: the label's value.
         """
-        found = self._by_label.get((kind.kind, namespace, label, value), {})
-        return [found[name] for name in sorted(found)]
+        objects = self._by_label.get((kind.kind, namespace, label, value), {})
+        return [objects[name] for name in sorted(objects)]
 
     def epoch(self, kind: Kind, namespace: str) -> int:
         """A number that rises with every change of an object of a kind in a namespace, for caches.
@@ -385,7 +385,7 @@ def adopting(obj: Obj, old: Obj) -> Obj:
     parent = obj["kind"] in _PARENT_KINDS
     settled = not parent or obj["metadata"].get("generation") == old["metadata"].get("generation")
     levels = nesting.LEVELS - 1
-    found: Obj = {}
+    adopted: Obj = {}
     for name, member in obj.items():
         known = old.get(name)
         if name in ("metadata", "status") and isinstance(member, dict) and isinstance(known, dict):
@@ -396,8 +396,8 @@ def adopting(obj: Obj, old: Obj) -> Obj:
             member = _adopted(member, known, levels)
         else:
             member = sharing(member, levels)
-        found[intern(name)] = member
-    return found
+        adopted[intern(name)] = member
+    return adopted
 
 
 def _adopted(value: Any, known: Any, levels: int) -> Any:
@@ -421,15 +421,15 @@ def _taken_in(obj: Obj, old: Obj | None) -> Obj:
     except Exception as error:
         why = f"it cannot be read: {type(error).__name__}: {error}"
     metadata = obj["metadata"]
-    found: Obj = {
+    stub: Obj = {
         "apiVersion": obj.get("apiVersion"),
         "kind": obj["kind"],
         "metadata": {name: metadata[name] for name in _STUB_METADATA if name in metadata},
         UNREADABLE: why,
     }
     with suppress(Exception):
-        found["status"] = sharing(obj.get("status") or {})
-    return found
+        stub["status"] = sharing(obj.get("status") or {})
+    return stub
 
 
 def _label_keys(key: Key, obj: Obj) -> list[tuple[str, str, str, str]]:

@@ -145,17 +145,17 @@ def _held(
     ctx: Context, backend: ModelBackend, pinned: PinnedTemplate, *, recorded: Obj | None, live: Obj | None
 ) -> tuple[str, ...]:
     """What would be changed if the backend were not suspended; drift is not meant: it may be why it is."""
-    found = []
+    held = []
     if live is not None and needs_write(deployment.deployment(backend, pinned), live) == CHANGED:
-        found.append("pods")
+        held.append("pods")
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(backend.namespace, reference) if reference else None
     last = settings.recorded_version(recorded)
     if last is not None and not (reference and policy is None):
         wanted = settings.for_sidecar(backend, policy)
         if wanted(last.version) != last.document:
-            found.append("settings")
-    return tuple(found)
+            held.append("settings")
+    return tuple(held)
 
 
 def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.Versioned) -> int:
@@ -173,7 +173,10 @@ def _unsure(backend: ModelBackend, recommendation: Recommendation | None) -> boo
         return False
     if recommendation is None:
         return True
-    known = any(one.type == "MetricsAvailable" and one.status == "True" for one in backend.status.conditions)
+    known = any(
+        condition.type == "MetricsAvailable" and condition.status == "True"
+        for condition in backend.status.conditions
+    )
     return known and not recommendation.metrics_available
 
 

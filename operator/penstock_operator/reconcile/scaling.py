@@ -161,10 +161,10 @@ class Scaler:
             if any(share.name == key.name and share.weight > 0 for share in plan.backends)
         ]
         # An endpoint may have routers of its own.
-        found = (router_ready(name, router.serving(ctx, namespace, name)) for name in senders)
+        readiness = (router_ready(name, router.serving(ctx, namespace, name)) for name in senders)
         return Holders(
             named=bool(senders),
-            missing=next((one.message for one in found if one.status != "True"), ""),
+            missing=next((condition.message for condition in readiness if condition.status != "True"), ""),
             awaited=any(
                 key.name == plan.waits_for or (key.name in plan.untried and name not in senders)
                 for name, plan in plans.items()

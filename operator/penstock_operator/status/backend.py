@@ -96,9 +96,14 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
     wrong = pods.refused(seen.deployment) or pods.trouble(seen.pods)
     model = _model_status(seen, wrong)
     applied = _settings_applied(backend, seen)
-    found = [_available(backend, seen), _model_loaded(seen, model, wrong), applied, *_scaling(backend, seen)]
+    status_conditions = [
+        _available(backend, seen),
+        _model_loaded(seen, model, wrong),
+        applied,
+        *_scaling(backend, seen),
+    ]
     ready, reconciling, stalled = _ready(backend, seen, wrong, applied)
-    found += [ready, *conditions.flags(ready, reconciling=reconciling, stalled=stalled)]
+    status_conditions += [ready, *conditions.flags(ready, reconciling=reconciling, stalled=stalled)]
     if model.last_failure is None and ready.status != "True" and old.model is not None:
         model = model.model_copy(update={"last_failure": old.model.last_failure})
     recommended = seen.recommendation
@@ -119,7 +124,9 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         scaling=_history(backend, seen),
         used_by=tuple(seen.used_by),
         settings_version=seen.settings_version or None,
-    ).document() | {"conditions": conditions.merge(old.conditions, found, generation=generation, now=now)}
+    ).document() | {
+        "conditions": conditions.merge(old.conditions, status_conditions, generation=generation, now=now)
+    }
 
 
 def unreadable_status(
@@ -333,8 +340,8 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
     if backend.spec.user_config is not None and reconfigure_path(backend) is None:
         text = "userConfig is set, but model.reconfigurePath is not: there is no way to tell the model"
         return condition(kind, "False", "NoReconfigurePath", text)
-    if refused := [one for one in _reconfigured(seen, at_most=None) if not one.ok]:
-        where = conditions.some(one.pod for one in refused)
+    if refused := [answer for answer in _reconfigured(seen, at_most=None) if not answer.ok]:
+        where = conditions.some(answer.pod for answer in refused)
         text = f"the model keeps its last userConfig in {where}; it said: {refused[0].message}"
         return condition(kind, "False", "ReconfigureFailed", text)
     if not ready:
@@ -352,7 +359,7 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
 
 def _reconfigured(seen: BackendObserved, *, at_most: int | None = HISTORY) -> tuple[ReconfigureStatus, ...]:
     """How the models of living pods took the userConfig: who refused it first, then by name."""
-    found = [
+    answers = [
         ReconfigureStatus(
             pod=name,
             version=report.reconfigure.version,
@@ -362,7 +369,7 @@ def _reconfigured(seen: BackendObserved, *, at_most: int | None = HISTORY) -> tu
         for name in map(pods.name, pods.living(seen.pods))
         if (report := seen.reports.get(name)) is not None and report.reconfigure is not None
     ]
-    return tuple(sorted(found, key=lambda one: (one.ok, one.pod))[:at_most])
+    return tuple(sorted(answers, key=lambda answer: (answer.ok, answer.pod))[:at_most])
 
 
 def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
