@@ -509,6 +509,44 @@ async def test_another_scaler_is_told_and_not_fought() -> None:
     assert harness.errors == []
 
 
+async def test_beside_a_scaler_that_insists_the_number_changes_less_and_less() -> None:
+    """An HPA writes its 4 within 15 s, a person writes 3 once, GitOps applies now and then; all is told."""
+    harness = Harness()
+    manifest = backend(autoscaling={"targetLoad": 10, "maxReplicas": 5, "downscaleDelay": "0s"})
+    harness.apply(manifest)
+    await harness.run()
+    takeovers: list[int] = []
+    reasons = []
+    for step in range(2 * 3600 // 15):
+        if harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"] != 4:
+            harness.cluster.scale(BACKEND, "n", "m", 4)
+        if step == 100:
+            harness.cluster.scale(BACKEND, "n", "m", 3, manager="kubectl")
+        if not step % 20:
+            harness.apply(manifest)
+        harness.cluster.writes.clear()
+        for pod in harness.pods_ready("m-backend", 1):
+            harness.report("m", pod, version=settings(harness)["version"])
+        for seconds in (3, 12):
+            await harness.turn(seconds)
+        takeovers += [step * 15 for write in harness.cluster.writes if write[0] == "scale"]
+        reasons.append((harness.condition(BACKEND, "m", "ScalingActive") or ("", ""))[1])
+    assert len(takeovers) <= 5  # every five minutes would be 24
+    assert sum(at <= 3600 for at in takeovers) <= 4
+    assert reasons.count("ForeignScaler") >= 0.95 * len(reasons)
+    assert harness.errors == []
+    # Once it is gone for as long as it was let stand, it is a new one.
+    for _ in range(300):
+        await harness.turn(30)
+    harness.cluster.scale(BACKEND, "n", "m", 2)
+    for _ in range(8):
+        await harness.turn(30)
+    assert harness.condition(BACKEND, "m", "ScalingActive") == ("False", "ForeignScaler")
+    for _ in range(4):
+        await harness.turn(30)
+    assert harness.condition(BACKEND, "m", "ScalingActive") != ("False", "ForeignScaler")
+
+
 async def test_an_external_scaler_is_recommended_to_and_never_written_over() -> None:
     """For an hour in which it follows late, or not at all; nothing is said against it."""
     harness = Harness()
