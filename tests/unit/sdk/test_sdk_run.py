@@ -152,7 +152,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 async def test_a_class_is_served_with_batching_and_a_page_to_try_it(start: Start) -> None:
     """The answers are a router's and a sidecar's; what the class prints is shown, under its name."""
     run = await (await start("model:Echo", "--batch", "4", "--init-kwargs", '{"helper": true}')).ready()
-    sizes = []
+    sizes: list[int] = []
 
     async def ask(item: int) -> None:
         async with run.session.post(f"{run.url}/predict", json={"instances": [item]}) as answer:
