@@ -23,21 +23,24 @@ code), `answer_list` (what a method returned), `item_pieces` (what a generator y
 model on a request's items), `instances_response`, `item_answers` and `streamed_response` (answers as HTTP),
 `openapi` (what is served, as a document), `try_page` (a page to try it), `server` (the HTTP side),
 `arguments` (of commands), `serve` (the model server's command). `cli` and `__main__` are the command
-`penstock`, `local` is its `run`. `in_process` (`@batch`) stands by itself, `testing` serves a class in a
-test.
+`penstock`, `local` is its `run`; `client` writes resources (`Client`). `in_process`
+(`@batch`) stands by itself, `testing` serves a class in a test.
 """
 
 from penstock.call_context import Context, context
+from penstock.client import Client
 from penstock.decorators import batched
 from penstock.end import END
-from penstock.errors import AnswerError, DeadlineExceeded, LoadError, SlowReader
+from penstock.errors import AnswerError, ControlError, DeadlineExceeded, LoadError, SlowReader
 from penstock.in_process.decorator import batch
 from penstock.response import Response
 
 __all__ = [
     "END",
     "AnswerError",
+    "Client",
     "Context",
+    "ControlError",
     "DeadlineExceeded",
     "LoadError",
     "Response",
