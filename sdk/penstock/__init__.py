@@ -24,27 +24,47 @@ model on a request's items), `instances_response`, `item_answers` and `streamed_
 `openapi` (what is served, as a document), `try_page` (a page to try it), `server` (the HTTP side),
 `arguments` (of commands), `serve` (the model server's command). `cli` and `__main__` are the command
 `penstock`, `local` is its `run`; `client` writes resources (`Client`). `in_process`
-(`@batch`) stands by itself, `testing` serves a class in a test.
+(`@batch`) stands by itself, `testing` serves a class in a test. `composition` (`@backend`, `.bind`) makes
+one application of several classes, `handles` (`Handle`) are how they call each other.
 """
 
 from penstock.call_context import Context, context
 from penstock.client import Client
+from penstock.composition import Application, backend
 from penstock.decorators import batched
 from penstock.end import END
-from penstock.errors import AnswerError, ControlError, DeadlineExceeded, LoadError, SlowReader
+from penstock.errors import (
+    AnswerError,
+    CompositionError,
+    ControlError,
+    DeadlineExceeded,
+    EndpointNotFound,
+    LoadError,
+    SlowReader,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from penstock.handles.handle import Handle
 from penstock.in_process.decorator import batch
 from penstock.response import Response
 
 __all__ = [
     "END",
     "AnswerError",
+    "Application",
     "Client",
+    "CompositionError",
     "Context",
     "ControlError",
     "DeadlineExceeded",
+    "EndpointNotFound",
+    "Handle",
     "LoadError",
     "Response",
     "SlowReader",
+    "UpstreamError",
+    "UpstreamTimeout",
+    "backend",
     "batch",
     "batched",
     "context",

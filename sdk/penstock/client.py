@@ -198,20 +198,22 @@ class Client:
                 return self.apply({"kind": "TrafficSplit", "metadata": {"name": endpoint}, "spec": spec})[0]
             split = splits[0]
             before = {each["name"]: each for each in split["spec"]["backends"]}
-            backends = [
+            split["spec"]["backends"] = [
                 {**before.get(name, {"name": name}), "weight": weight} for name, weight in weights.items()
             ]
             try:
-                return self._change(
+                changed: Resource = self._call(
+                    self._api.replace_namespaced_custom_object,
                     "TrafficSplit",
                     split["metadata"]["name"],
-                    {"op": "test", "path": "/metadata/resourceVersion",
-                     "value": split["metadata"]["resourceVersion"]},
-                    {"op": "replace", "path": "/spec/backends", "value": backends},
-                )  # fmt: skip
+                    body=split,
+                    field_manager=MANAGER,
+                )
             except ControlError as error:
-                if error.status not in (409, 422) or not left or "test" not in str(error):
+                if error.status != 409 or not left:  # 409: somebody changed it meanwhile
                     raise
+                continue
+            return changed
         raise AssertionError  # the last try returned or raised
 
     def scale(self, backend: str, replicas: int) -> None:
@@ -240,9 +242,16 @@ class Client:
         Returns:
             The backend.
         """
-        return self._change(
-            "ModelBackend", backend, {"op": "add", "path": "/spec/userConfig", "value": config}
+        # NB: a merge would leave members of the old one in the new one.
+        changed: Resource = self._call(
+            self._api.patch_namespaced_custom_object,
+            "ModelBackend",
+            backend,
+            body=[{"op": "add", "path": "/spec/userConfig", "value": config}],
+            field_manager=MANAGER,
+            content=_OPERATIONS,
         )
+        return changed
 
     def _apply(self, resource: Resource) -> Resource:
         kind, name = resource["kind"], resource["metadata"]["name"]
@@ -258,17 +267,6 @@ class Client:
         )
         # NB: of an answer with status 201 the client library drops the body.
         return self.get(kind, name) if found is None else found
-
-    def _change(self, kind: str, name: str, *operations: dict[str, Any]) -> Resource:
-        changed: Resource = self._call(
-            self._api.patch_namespaced_custom_object,
-            kind,
-            name,
-            body=[*operations],
-            field_manager=MANAGER,
-            content=_OPERATIONS,
-        )
-        return changed
 
     def _call(self, method: Any, kind: str, *name: str, content: str | None = None, **arguments: Any) -> Any:
         plural = PLURALS.get(kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,11 @@ def test_a_script_writes_resources_by_verbs(namespace: Namespace) -> None:
     assert changed == [{"name": "two", "weight": 1}, {"name": "three", "weight": 0}]
     with pytest.raises(penstock.ControlError, match="expected at least one backend with a weight above 0"):
         client.set_traffic("digits", {"one": 0})
+    with ThreadPoolExecutor() as threads:  # of several at once, none fails, and the last one stands whole
+        shares = [{"two": weight, "three": 100 - weight} for weight in range(3)]
+        list(threads.map(lambda share: client.set_traffic("digits", share), shares))
+    found = {each["name"]: each["weight"] for each in client.list("TrafficSplit")[0]["spec"]["backends"]}
+    assert found in shares
     assert [each["metadata"]["name"] for each in client.list("TrafficSplit")] == ["digits"]
 
     client.delete("TrafficSplit", "digits")
