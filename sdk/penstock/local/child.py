@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from penstock.local.ending import Guard, end_group
+from penstock.local.nodes import MARK, Node, read
 
 MAX_LINE = 1024 * 1024
 """Characters of a line of output; what is longer is shown in parts."""
@@ -20,6 +21,18 @@ Say = Callable[[str], None]
 
 class NotReady(Exception):
     """A child ended, or was ended, before it was ready."""
+
+
+class IsApplication(Exception):
+    """A child found that its target has several nodes.
+
+    Args:
+        nodes: the one that clients call is the last.
+    """
+
+    def __init__(self, nodes: list[Node]) -> None:
+        super().__init__(f"an application of {', '.join(node.name for node in nodes)}")
+        self.nodes = nodes
 
 
 class Child:
@@ -71,6 +84,7 @@ class Child:
 
         Raises:
             NotReady: it ended before; its own last line says why.
+            IsApplication: it names the nodes instead.
         """
         return await asyncio.shield(self._ready)
 
@@ -124,6 +138,9 @@ class Child:
         if line.startswith("ready data=") and not self._ready.done():
             fields = (part.partition("=") for part in line.split()[1:])
             self._ready.set_result({name: value for name, _, value in fields})
+        elif line.startswith(MARK) and not self._ready.done():
+            self._ready.set_exception(IsApplication(read(line)))
+            self._ready.exception()  # whoever waits gets it; nobody has to
         else:
             self._say(line)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from penstock.local.child import Child, Children, environment
-from penstock.local.ports import HOST
+from penstock.local.ports import HOST, free_port
 from penstock.local.terminal import Terminal
 
 HOLD = "600s"
@@ -17,31 +19,35 @@ end first."""
 
 
 class Front:
-    """The router.
+    """The router: the front door is the endpoint that clients call, each other one has a port of its own.
 
     Args:
-        name: of the endpoint and its backend.
         port: where clients ask; 0 = any that is free.
         folder: where this session keeps its files.
         children: starts the program.
         terminal: takes what it writes.
     """
 
-    def __init__(self, name: str, port: int, *, folder: Path, children: Children, terminal: Terminal) -> None:
-        self._name = name
+    def __init__(self, port: int, *, folder: Path, children: Children, terminal: Terminal) -> None:
         self._port = port
         self._file = folder / "router.json"
         self._children = children
         self._terminal = terminal
+        self._ports: dict[str, int] = {}
+        self._targets: dict[str, str] = {}
+        self._names: tuple[str, ...] = ()
         self._child: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
 
-    async def start(self) -> str:
-        """Start it with nobody to send to: requests wait; returns its address.
+    async def start(self, name: str) -> str:
+        """Start it with one endpoint and nobody to send to: requests wait; returns its address.
+
+        Args:
+            name: of the endpoint.
 
         Raises:
             NotReady: it ended before it listened.
         """
-        self.turn_to()
+        self.serve((name,), {})
         child = await self._children.start(
             "router",
             [
@@ -53,20 +59,40 @@ class Front:
         )  # fmt: skip
         data = (await child.ready())["data"]
         self._child.set_result(child)
+        self._write()
         return data
 
-    def turn_to(self, *targets: str) -> None:
-        """Send what comes from now on to these sidecars.
+    def urls(self, names: Sequence[str]) -> dict[str, str]:
+        """Where endpoints are that only other nodes call; a name keeps its port.
 
         Args:
-            targets: addresses; none = requests wait.
+            names: all of them, the one that clients call as the last.
         """
-        backend = {"name": self._name, "targets": targets}
-        endpoint = {
-            "name": self._name, "route": "/", "coldStart": {"timeout": HOLD}, "backends": [backend]
-        }  # fmt: skip
+        for name in names[:-1]:
+            if name not in self._ports:
+                self._ports[name] = free_port()
+        return {name: f"http://{HOST}:{self._ports[name]}" for name in names[:-1]}
+
+    def serve(self, names: Sequence[str], targets: Mapping[str, str]) -> None:
+        """Have these endpoints and no others, and send what comes from now on to these sidecars.
+
+        Args:
+            names: the one that clients call as the last.
+            targets: addresses by name; requests for an endpoint without one wait.
+        """
+        self._names = tuple(names)
+        self._targets = dict(targets)
+        self._write()
+
+    def _write(self) -> None:
+        endpoints: list[dict[str, Any]] = []
+        for name in self._names:
+            targets = [self._targets[name]] if name in self._targets else []
+            place = {"route": "/"} if name == self._names[-1] else {"route": "", "port": self._ports[name]}
+            backend = {"name": name, "targets": targets}
+            endpoints.append({"name": name, "coldStart": {"timeout": HOLD}, "backends": [backend], **place})
         fresh = self._file.with_suffix(".new")
-        fresh.write_text(json.dumps({"endpoints": [endpoint]}))
+        fresh.write_text(json.dumps({"endpoints": endpoints}))
         fresh.replace(self._file)
         if self._child.done():
             self._child.result().send(signal.SIGHUP)

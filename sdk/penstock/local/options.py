@@ -21,7 +21,7 @@ class Options:
     """Of one call of the command.
 
     Args:
-        target: `module:Class` or `module:function`.
+        target: `module:Class`, `module:function` or `module:application`.
         init_kwargs: keyword arguments of the class.
         port: where clients ask; 0 = any that is free.
         batch: items of a batch at most; None = the sidecar's default, or what `settings` says.
@@ -45,7 +45,7 @@ class Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to its parser."""
-    parser.add_argument("target", type=_target, help="what to serve: module:Class or module:function")
+    parser.add_argument("target", type=_target, help="what to serve: module:Class, :function or :application")
     parser.add_argument(
         "--port", type=_port, default=DEFAULT_PORT, help="port for clients, 0 = a free one (%(default)s)"
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.local.child import Child, Children, NotReady, environment
+from penstock.local.nodes import Node
 from penstock.local.options import Options
 from penstock.local.ports import HOST, free_port
 from penstock.local.terminal import Terminal
@@ -28,7 +30,9 @@ class Pair:
     """One generation of the target.
 
     Args:
-        options: what to serve, and how it is batched.
+        node: what to serve, and how it is batched.
+        options: of the command.
+        urls: where its handles find endpoints, by name.
         folder: where this session keeps its files.
         children: starts the programs.
         upstream: for questions to the sidecar.
@@ -36,9 +40,21 @@ class Pair:
     """
 
     def __init__(
-        self, options: Options, *, folder: Path, children: Children, upstream: H1Upstream, terminal: Terminal
+        self,
+        node: Node,
+        options: Options,
+        *,
+        urls: Mapping[str, str],
+        folder: Path,
+        children: Children,
+        upstream: H1Upstream,
+        terminal: Terminal,
     ) -> None:
+        self.name = node.name
+        """Of the node."""
+        self._node = node
         self._options = options
+        self._urls = urls
         self._folder = folder
         self._children = children
         self._upstream = upstream
@@ -56,6 +72,7 @@ class Pair:
 
         Raises:
             NotReady: one of them ended before; both are ended then.
+            IsApplication: there are several nodes; both are ended then.
         """
         model_port, self._data_port, self._admin_port = free_port(), free_port(), free_port()
         try:
@@ -98,13 +115,17 @@ class Pair:
 
     async def _start(self, name: str, arguments: list[str], variables: dict[str, str]) -> Child:
         child = await self._children.start(
-            name,
+            self._called(name),
             arguments,
             environment=variables,
-            say=lambda line: self._terminal.child_line(name, line),
+            say=lambda line: self._terminal.child_line(self._called(name), line),
         )
         self._started.append(child)
         return child
+
+    def _called(self, program: str) -> str:
+        """How lines and errors call a program: by its node, too, where there are several."""
+        return f"{self.name} {program}" if self._node.settings is not None else program
 
     async def _until_ready(self, sidecar: Child) -> None:
         told, tell_at = b"", asyncio.get_running_loop().time() + TELL_SECONDS
@@ -116,21 +137,25 @@ class Pair:
                 raise NotReady("the sidecar ended before its model was ready")
             if text != told and asyncio.get_running_loop().time() > tell_at:
                 told = text
-                self._terminal.say(f"sidecar | not ready: {text.decode('utf-8', 'replace')}", level="warning")
+                self._terminal.say(
+                    f"{self._called('sidecar'):<8}| not ready: {text.decode('utf-8', 'replace')}",
+                    level="warning",
+                )
             await asyncio.sleep(LOOK_SECONDS)
 
     def _model(self, port: int) -> list[str]:
-        arguments = json.dumps(dict(self._options.init_kwargs))
+        arguments = json.dumps(self._node.init_kwargs)
         return [
-            "penstock.serve", self._options.target, f"--host={HOST}", f"--port={port}",
-            f"--init-kwargs={arguments}", "--docs",
+            "penstock.serve", self._node.target, f"--host={HOST}", f"--port={port}",
+            f"--init-kwargs={arguments}", "--docs", "--nodes",
         ]  # fmt: skip
 
     def _model_environment(self) -> dict[str, str]:
         # What the model prints is shown as it comes. Python takes a file that was changed within a second and
         # has its old length for the one that it compiled before, unless it keeps nothing.
         kept = {"PYTHONDONTWRITEBYTECODE": "1"} if self._options.reload else {}
-        return environment(PYTHONUNBUFFERED="1", **kept, **{contract.BACKEND_ENV: self._options.name})
+        known = {contract.ENDPOINTS_ENV: json.dumps(dict(self._urls))} if self._urls else {}
+        return environment(PYTHONUNBUFFERED="1", **kept, **known, **{contract.BACKEND_ENV: self.name})
 
     def _sidecar(self, model_port: int) -> list[str]:
         arguments = [
@@ -145,7 +170,8 @@ class Pair:
         ]
         settings = self._options.settings
         if settings is None:
-            settings = self._folder / "sidecar.json"
+            settings = self._folder / f"{self.name}.json"
             batch = {} if self._options.batch is None else {"maxBatchSize": self._options.batch}
-            settings.write_text(json.dumps({"backend": self._options.name, "batching": batch}))
+            document = {"backend": self.name, "batching": batch} | (self._node.settings or {})
+            settings.write_text(json.dumps(document))
         return [*arguments, f"--settings={settings}"]

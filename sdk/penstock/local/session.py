@@ -14,6 +14,7 @@ from penstock.local import live_view, source_files
 from penstock.local.child import Children, NotReady
 from penstock.local.ending import Guard
 from penstock.local.front import Front
+from penstock.local.generation import Generation, pair_maker
 from penstock.local.options import Options
 from penstock.local.pair import Pair
 from penstock.local.ports import PortTaken, check
@@ -65,11 +66,10 @@ class Session:
         self._terminal = Terminal(sys.stderr, live=sys.stderr.isatty())
         self._children = Children(guard)
         self._upstream = H1Upstream()
-        self._front = Front(
-            options.name, options.port, folder=folder, children=self._children, terminal=self._terminal
-        )
+        self._front = Front(options.port, folder=folder, children=self._children, terminal=self._terminal)
+        self._make = pair_maker(options, folder, self._children, self._upstream, self._terminal)
         self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._current: Pair | None = None
+        self._current: Generation | None = None
         self._told = False
         self._beside: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
@@ -113,7 +113,7 @@ class Session:
     async def _keep_front(self) -> None:
         """Start the router; ends when it does."""
         try:
-            self._address.set_result(await self._front.start())
+            self._address.set_result(await self._front.start(self._options.name))
             self._say_error(await self._front.ended())
         except NotReady as error:
             self._say_error(str(error))
@@ -152,18 +152,12 @@ class Session:
 
     async def _replace(self) -> None:
         """Start a generation; when it is ready, send all that comes to it, and let the one before end."""
-        pair = Pair(
-            self._options,
-            folder=self._folder,
-            children=self._children,
-            upstream=self._upstream,
-            terminal=self._terminal,
-        )
-        await pair.start()
+        fresh = Generation(self._options, front=self._front, make=self._make)
+        await fresh.start(alone=self._current is None)
         address = await asyncio.shield(self._address)
-        before, self._current = self._current, pair
-        self._front.turn_to(pair.address)
-        self._do_beside(self._watch(pair))
+        before, self._current = self._current, fresh
+        self._front.serve(fresh.names, fresh.targets)
+        self._do_beside(self._watch(fresh))
         if before is not None:
             self._do_beside(before.retire())
         if self._told:
@@ -174,34 +168,35 @@ class Session:
             url = f"http://{address}"
             print(f"ready {url}  (to try it: {url}{DOCS_PATH})", flush=True)
 
-    async def _watch(self, pair: Pair) -> None:
+    async def _watch(self, generation: Generation) -> None:
         """See to what is to be done where a generation ends while it serves."""
-        told = await pair.ended()
-        if pair is self._current:
-            self._current = None
-            self._front.turn_to()
-            self._say_error(told)
-            self._over.set()
-            if self._options.reload:
-                self._say("requests wait; save a change to start anew")
-        await pair.kill()
+        told = await generation.ended()
+        if generation is not self._current:
+            return  # it was to end
+        self._current = None
+        self._front.serve(generation.names, {})
+        self._say_error(told)
+        self._over.set()
+        if self._options.reload:
+            self._say("requests wait; save a change to start anew")
+        await generation.kill()
 
     async def _view(self) -> None:
         """Show queue and batches, on a terminal."""
         before: dict[Pair, live_view.Look] = {}
         while True:
             await asyncio.sleep(VIEW_SECONDS)
-            pair = self._current
             if not self._terminal.live:
                 continue
-            if pair is None:
-                self._terminal.show([f"{self._options.name}  not ready"])
-                continue
-            (status, queue), (_, metrics) = await pair.ask("/queue"), await pair.ask("/metrics")
-            if status == 200:
-                now = live_view.read(queue, metrics)
-                self._terminal.show([live_view.line(self._options.name, before.get(pair), now)])
-                before = {pair: now}
+            pairs = [] if self._current is None else self._current.pairs
+            looks: dict[Pair, live_view.Look] = {}
+            for pair in pairs:
+                (status, queue), (_, metrics) = await pair.ask("/queue"), await pair.ask("/metrics")
+                if status == 200:
+                    looks[pair] = live_view.read(queue, metrics)
+            lines = [live_view.line(pair.name, before.get(pair), look) for pair, look in looks.items()]
+            self._terminal.show(lines or [f"{self._options.name}  not ready"])
+            before = looks
 
     def _do_beside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -172,6 +172,74 @@ async def test_a_class_is_served_with_batching_and_a_page_to_try_it(start: Start
     assert re.search(r"^model   \| helper \d+$", run.said, re.MULTILINE)
 
 
+APPLICATION = """
+import penstock
+
+
+@penstock.backend
+class Adder:
+    @penstock.batched
+    def add(self, values):
+        return [value + STEP for value in values]
+
+
+@penstock.backend(spec={"batching": {"maxBatchSize": 2}})
+class Root:
+    def __init__(self, adder, twice):
+        self.adder, self.twice = adder, twice
+
+    async def __call__(self, value):
+        return await self.twice(self.adder(value))
+
+
+@penstock.backend
+def twice(value: int) -> int:
+    return 2 * value
+
+
+app = Root.bind(Adder.bind(), twice.bind())
+"""
+
+
+async def test_an_application_has_a_model_server_and_a_sidecar_a_node(start: Start, tmp_path: Path) -> None:
+    """Handles find each other; a change replaces all nodes, and no answer is lost meanwhile."""
+    write(tmp_path, APPLICATION.replace("STEP", "1"))
+    run = await (await start("model:app", "--reload")).ready()
+    assert await run.ask(3) == 8
+    assert len(run.children()) == 2 + 2 * 3
+    seen = []
+
+    async def client() -> None:
+        while seen[-1:] != [26]:
+            seen.append(await run.ask(3))
+
+    write(tmp_path, APPLICATION.replace("STEP", "10"))
+    await asyncio.gather(*(client() for _ in range(4)))
+    assert set(seen) == {8, 26}
+    pids = run.children()
+    run.process.send_signal(signal.SIGINT)
+    assert await run.ended() == 0
+    await until(lambda: not any(map(alive, pids)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["model:app", "--settings", "s.yaml"], "expected --settings for one class, found an application"),
+        (["model:app", "--init-kwargs", '{"a": 1}'], "expected no init kwargs for an application"),
+        (["model:none"], "expected none in module model, found no none"),
+    ],
+)
+async def test_what_an_application_does_not_take(
+    start: Start, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    write(tmp_path, APPLICATION.replace("STEP", "1"))
+    (tmp_path / "s.yaml").write_text("{}")
+    run = await start(*arguments)
+    assert await run.ended() == 1
+    assert told in run.said
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 async def test_no_process_is_left_behind(start: Start, number: signal.Signals) -> None:
     """Nor one that the model started; also where nothing is left of the command to end them."""
