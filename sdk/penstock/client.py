@@ -60,6 +60,7 @@ class Client:
     ) -> None:
         try:
             import kubernetes
+            import urllib3
             import yaml
         except ImportError as error:
             raise ImportError(
@@ -72,6 +73,7 @@ class Client:
         """Where the resources are."""
         self._yaml = yaml
         self._failed = kubernetes.client.ApiException
+        self._unanswered = urllib3.exceptions.HTTPError
         self._api = kubernetes.client.CustomObjectsApi(kubernetes.client.ApiClient(settings))
 
     def apply(
@@ -280,6 +282,8 @@ class Client:
             )
         except self._failed as error:
             raise _control_error(error, kind, *name) from None
+        except self._unanswered as error:
+            raise ControlError(0, "no answer", f"{' '.join((kind, *name))}: {error}") from None
 
     def _read(self, resources: Resource | Iterable[Resource] | Path | str) -> Iterable[Any]:
         if isinstance(resources, Path):
