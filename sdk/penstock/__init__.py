@@ -22,7 +22,8 @@ code), `answer_list` (what a method returned), `item_pieces` (what a generator y
 model on a request's items), `instances_response`, `item_answers` and `streamed_response` (answers as HTTP),
 `openapi` (what is served, as a document), `server` (the HTTP side), `serve` (the command). `in_process`
 (`@batch`) stands by itself, `testing` serves a class in a test. `composition` (`@backend`, `.bind`) makes
-one application of several classes, `handles` (`Handle`) are how they call each other.
+one application of several classes, `handles` (`Handle`) are how they call each other, and `export` writes the
+application's resources.
 """
 
 from penstock.call_context import Context, context
