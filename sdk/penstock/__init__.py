@@ -25,7 +25,8 @@ model on a request's items), `instances_response`, `item_answers` and `streamed_
 `arguments` (of commands), `serve` (the model server's command). `cli` and `__main__` are the command
 `penstock`, `local` is its `run`; `client` writes resources (`Client`). `in_process`
 (`@batch`) stands by itself, `testing` serves a class in a test. `composition` (`@backend`, `.bind`) makes
-one application of several classes, `handles` (`Handle`) are how they call each other.
+one application of several classes, `handles` (`Handle`) are how they call each other, and `export` writes the
+application's resources.
 """
 
 from penstock.call_context import Context, context

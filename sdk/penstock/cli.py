@@ -1,4 +1,4 @@
-"""The command `penstock`: `penstock run module:target` serves a target on this machine as a cluster would."""
+"""The command `penstock`: `run` serves a target on this machine, `export` writes an application's resources."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from penstock_wire.extras import needs
 
 with needs("penstock", "run"):
+    from penstock import export
     from penstock.local import options
     from penstock.local.options import Options
     from penstock.local.session import serve
@@ -35,7 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Serve a class or function with the programs of a cluster, on loopback, until Ctrl-C.",
     )
     options.add_arguments(run)
-    given = vars(parser.parse_args(argv))
+    written = commands.add_parser(
+        "export",
+        help="print an application's resources",
+        description="Print an application as resources for a cluster, one backend and one endpoint a class.",
+    )
+    export.add_arguments(written)
+    arguments = parser.parse_args(argv)
+    if arguments.command == "export":
+        return export.run(arguments)
+    given = vars(arguments)
     del given["command"]
     with needs("penstock run", "run"):
         for name in STARTED_NEED:
