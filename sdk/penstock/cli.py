@@ -1,4 +1,4 @@
-"""The command `penstock`: `run` serves a target on this machine, `export` writes an application's resources."""
+"""The command `penstock`: `run` serves on this machine, `export` prints an application's resources."""
 
 from __future__ import annotations
 
