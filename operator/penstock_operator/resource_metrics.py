@@ -141,6 +141,10 @@ def most_telling(reports: Mapping[str, SidecarReport]) -> Fit | None:
     return max(fits, key=lambda fit: fit.n, default=None)
 
 
+_SOMETIMES = ("by_load", "by_rate", "arrivals_per_minute", "batch_size", "batch_ms", "processor_wait_percent")
+"""Terms that are not always known."""
+
+
 def _terms(scaled: Scaled | None) -> tuple[tuple[str, int], ...]:
     done = scaled.recommendation if scaled is not None else None
     if done is None:
@@ -154,11 +158,7 @@ def _terms(scaled: Scaled | None) -> tuple[tuple[str, int], ...]:
         ("ready_pods", done.inputs.ready_pods),
         ("silent_pods", done.inputs.silent_pods),
         ("held", done.inputs.held),
-        *(
-            (("processor_wait_percent", wait),)
-            if (wait := done.inputs.processor_wait_percent) is not None
-            else ()
-        ),
+        *((term, value) for term in _SOMETIMES if (value := getattr(done.inputs, term)) is not None),
     )
 
 

@@ -73,14 +73,15 @@ class Autoscaling(Part):
     ] = 1
     max_replicas: Annotated[int, Field(ge=1, le=1000, description="Replicas at most. Default 10.")] = 10
     target_load: Annotated[
-        int,
+        int | None,
         Field(
             ge=1,
             le=1_000_000,
             description="Items, waiting and in the model, that one pod should have. The backend gets its "
-            "load divided by this, rounded up.",
+            "load divided by this, rounded up. Default, when absent: as many pods as answer what arrives "
+            "within latencyObjective, by how long their batches take.",
         ),
-    ]
+    ] = None
     scale_to_zero: Annotated[
         ScaleToZero | None,
         Field(

@@ -1,9 +1,10 @@
 """Reports in, a recommendation out. Pure: the time is an argument, in seconds of any steady clock.
 
-Read `window` (what pods and routers reported lately), then `recommend` (how many replicas that asks for) and
-`slow_start` (how many at once where processors are short) and `scale_to_zero` (from one to none, and back).
+Read `window` (what pods and routers reported lately), `capacity` (what a pod can do by that), `demand` (how many
+replicas are asked for) and `recommend` (how many there are to be, within the limits), then `slow_start` (how many at once where processors are short) and `scale_to_zero` (from one to none, and back).
 """
 
+from penstock_operator.autoscaling.capacity import Objective
 from penstock_operator.autoscaling.recommend import (
     NO_HOLDER,
     Recommendation,
@@ -19,6 +20,7 @@ __all__ = [
     "NO_HOLDER",
     "Holders",
     "LoadWindow",
+    "Objective",
     "PodLoad",
     "Recommendation",
     "RouterHolds",

@@ -242,6 +242,7 @@ async def _write_status(
         foreign_scaler=scaled.foreign,
         batching_note=unreachable_batch(spec),
         target_note=unreachable_target(backend, spec),
+        objective=spec.latency_objective,
         upgrade_pending=pinned.upgrade_pending,
         held=held,
     )

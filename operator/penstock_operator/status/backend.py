@@ -53,6 +53,7 @@ class BackendObserved:
         foreign_scaler: another manager that writes `/scale` beside the autoscaler.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
         target_note: why a pod's load can never exceed its target, if so (`defaults.unreachable_target`).
+        objective: `latencyObjective` of its policy, as written.
         upgrade_pending: as `template_pinning.PinnedTemplate.upgrade_pending`.
         held: what a suspended backend keeps from being changed: its "pods", its "settings".
     """
@@ -72,6 +73,7 @@ class BackendObserved:
     foreign_scaler: str | None = None
     batching_note: str | None = None
     target_note: str | None = None
+    objective: str | None = None
     upgrade_pending: bool = False
     held: Collection[str] = ()
 
@@ -340,6 +342,12 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
         active = condition("ScalingActive", "False", seen.scale_refused.reason, seen.scale_refused.message)
     elif seen.target_note is not None:
         active = condition("ScalingActive", "True", "TargetUnreachable", seen.target_note)
+    elif recommended is not None and recommended.unreachable is not None and seen.objective is not None:
+        text = (
+            f"latencyObjective is {seen.objective}, but a batch of one item takes "
+            f"{1000 * recommended.unreachable:.2g}ms: batches are full ones, and the objective is not kept"
+        )
+        active = condition("ScalingActive", "True", "ObjectiveUnreachable", text)
     elif recommended is not None and recommended.verdict == "Limited":
         text = f"the load asks for more than maxReplicas {spec.max_replicas}"
         active = condition("ScalingActive", "True", "Limited", text)

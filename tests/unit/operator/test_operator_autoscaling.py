@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_operator.api import ModelBackend
+from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.autoscaling import (
     LoadWindow,
+    Objective,
     PodLoad,
     Recommendation,
     Sample,
@@ -436,11 +437,13 @@ def backend(**spec: Any) -> ModelBackend:
 def test_target_of() -> None:
     """Seconds and numbers out of the spec; none without autoscaling, none while suspended."""
     scaling = {"targetLoad": 7, "stableWindow": "1m30s", "downscaleDelay": "500ms"}
-    assert target_of(backend(autoscaling=scaling)) == Target(
-        min_replicas=1, max_replicas=10, target_load=7, stable_window=90, downscale_delay=0.5
-    )
-    assert target_of(backend()) is None
-    assert target_of(backend(autoscaling=scaling, suspend=True)) is None
+    policy = BatchPolicySpec(max_batch_size=8, max_concurrent_batches=2, latency_objective="250ms")
+    assert target_of(backend(autoscaling=scaling), policy) == Target(
+        min_replicas=1, max_replicas=10, target_load=7, stable_window=90, downscale_delay=0.5,
+        objective=Objective(max_batch_size=8, slots=2, latency=0.25),
+    )  # fmt: skip
+    assert target_of(backend(), policy) is None
+    assert target_of(backend(autoscaling=scaling, suspend=True), policy) is None
 
 
 def test_a_fresh_state_says_nothing() -> None:
