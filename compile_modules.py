@@ -101,19 +101,24 @@ MODULES: dict[str, Sequence[str]] = {
         "queue.eviction",
         "queue.fair_queueing",
         "queue.group_size",
+        "queue.key",
         "queue.queue",
         "queue.request",
         "queue.structures",
     ),
     "penstock_router": (
+        "affinity",
+        "arrived_head",
         "attempts",
         "endpoints",
         "forwarder",
         "header_policy",
         "hold_queue",
         "load_balancing",
+        "match_rules",
         "metrics",
         "pods",
+        "steering",
     ),
 }
 """What is compiled. Not: what runs once a connection or less often, whose coroutines use `async with`
@@ -169,7 +174,7 @@ def faults(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, "`async with` awaits while an exception may be handled"
         elif isinstance(node, ast.Try | ast.TryStar):
             handlers = [line for handler in node.handlers for line in handler.body]
-            for inner in (one for block in (*handlers, *node.finalbody) for one in ast.walk(block)):
+            for inner in (child for block in (*handlers, *node.finalbody) for child in ast.walk(block)):
                 if isinstance(inner, ast.Await | ast.AsyncFor | ast.Yield | ast.YieldFrom):
                     yield inner.lineno, "it is waited while an exception may be handled"
             given = {name.id for name in _named(node.body) if isinstance(name.ctx, ast.Store)}
@@ -225,8 +230,8 @@ def dangling(texts: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
                 safe.add((module, name))
     for (module, name), node in classes.items():
         if (module, name) not in safe and [ast.unparse(base) for base in node.bases] != ["Protocol"]:
-            found = [ast.unparse(base) for base in (*node.bases, *node.keywords)]
-            yield module, node.lineno, f"`{name}` has a base that is not compiled: {', '.join(found)}"
+            unknown = [ast.unparse(base) for base in (*node.bases, *node.keywords)]
+            yield module, node.lineno, f"`{name}` has a base that is not compiled: {', '.join(unknown)}"
 
 
 def _names(module: str, text: str) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -235,8 +240,8 @@ def _names(module: str, text: str) -> Iterator[tuple[str, tuple[str, str]]]:
         if isinstance(node, ast.ClassDef):
             yield node.name, (module, node.name)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            for one in node.names:
-                yield one.asname or one.name, (node.module, one.name)
+            for alias in node.names:
+                yield alias.asname or alias.name, (node.module, alias.name)
 
 
 def _left_to_python(node: ast.ClassDef) -> bool:
@@ -325,7 +330,7 @@ def cached() -> Path:
             made.rename(folder)
         except OSError:  # somebody else was faster
             shutil.rmtree(made)
-        for old in sorted(CACHE.iterdir(), key=lambda one: one.stat().st_mtime)[:-4]:
+        for old in sorted(CACHE.iterdir(), key=lambda path: path.stat().st_mtime)[:-4]:
             shutil.rmtree(old, ignore_errors=True)
     return folder
 
@@ -337,18 +342,18 @@ def main() -> int:
     parser.add_argument("--cached", action="store_true", help="print a folder with the compiled packages")
     parser.add_argument("--if-possible", action="store_true", help="no compiler is no error")
     parser.add_argument("--build", action="store_true", help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.build:
+    arguments = parser.parse_args()
+    if arguments.build:
         _build()
-    elif not (told.cached or told.folder):
+    elif not (arguments.cached or arguments.folder):
         parser.error("expected a folder, or --cached")
     elif why := unable():
         print(f"compile_modules.py: nothing is compiled, the modules stay Python: {why}", file=sys.stderr)
-        return 0 if told.if_possible else UNABLE
-    elif told.cached:
+        return 0 if arguments.if_possible else UNABLE
+    elif arguments.cached:
         print(cached())
     else:
-        compile_into(told.folder.absolute())
+        compile_into(arguments.folder.absolute())
     return 0
 
 

@@ -27,8 +27,8 @@ class Instances:
 
     def holds(self, body: bytes, number: int) -> bool:
         """Whether an answer is this item's."""
-        found = self._LIST.search(body)
-        return bool(found and int(found[1]) == number)
+        match = self._LIST.search(body)
+        return bool(match and int(match[1]) == number)
 
 
 class V2:
@@ -42,8 +42,8 @@ class V2:
 
     def holds(self, body: bytes, number: int) -> bool:
         """Whether an answer is this item's."""
-        found = self._DATA.search(body)
-        return bool(found and int(found[1]) == number)
+        match = self._DATA.search(body)
+        return bool(match and int(match[1]) == number)
 
 
 FORMS: dict[str, Form] = {"instances": Instances(), "v2": V2()}

@@ -82,8 +82,8 @@ def measure(cluster: Cluster, arguments: argparse.Namespace, folder: Path) -> di
         check=True,
         cwd=REPOSITORY,
     )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    results: dict[str, Any] = json.loads(done.stdout)
+    return results
 
 
 def main() -> int:
@@ -107,14 +107,14 @@ def main() -> int:
     if arguments.report_pods is None:
         arguments.report_pods = arguments.backends * 2
     programs.ensure("kwok")
-    told = machine()
+    host = machine()
     reports = {} if arguments.profile else control_reports.figures(arguments.report_pods).document()
     cluster = Cluster(CLUSTER)
     cluster.down()
     cluster.up()
     folder = Path(tempfile.mkdtemp(prefix="penstock-control-"))
     try:
-        found = measure(cluster, arguments, folder)
+        results = measure(cluster, arguments, folder)
     except subprocess.CalledProcessError:
         print(f"the bench failed; logs are in {folder}", file=sys.stderr)
         return 1
@@ -128,14 +128,14 @@ def main() -> int:
         return 0
     document = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": told,
+        "machine": host,
         "asked": {
             key: getattr(arguments, key)
             for key in ("backends", "endpoints", "namespaces", "changes", "report_pods", "seed")
         },
         "targets": [{"key": key, "bound": bound, "what": what} for key, bound, what in TARGETS],
-        "figures": found["figures"] | reports,
-        "writes": found["writes"],
+        "figures": results["figures"] | reports,
+        "writes": results["writes"],
     }
     text = page(document)
     print(text)

@@ -76,8 +76,8 @@ class Api:
 
     async def items(self, path: str) -> list[Obj]:
         """A list, in one page."""
-        found: list[Obj] = (await self.call("GET", path)).get("items") or []
-        return found
+        objects: list[Obj] = (await self.call("GET", path)).get("items") or []
+        return objects
 
     async def watch(
         self, path: str, *, opened: Callable[[], None] = lambda: None
@@ -167,12 +167,12 @@ class Operator:
 
     async def writes(self) -> dict[str, float]:
         """The writes so far: `verb Kind` → count."""
-        found = {}
+        counts = {}
         for (name, labels), value in (await self.metrics()).items():
             if name == "penstock_operator_writes_total":
                 pairs = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-                found[f"{pairs['verb']} {pairs['kind']}"] = value
-        return found
+                counts[f"{pairs['verb']} {pairs['kind']}"] = value
+        return counts
 
     async def quiet(self, *, seconds: float, within: float) -> tuple[float, float]:
         """Wait until it has had nothing to do for so long.
@@ -187,17 +187,17 @@ class Operator:
         deadline = time.monotonic() + within
         last, changed = -1.0, time.monotonic()
         while time.monotonic() < deadline:
-            found = await self.metrics()
+            metrics = await self.metrics()
             runs = sum(
                 value
-                for (name, _), value in found.items()
+                for (name, _), value in metrics.items()
                 if name in ("penstock_operator_reconcile_duration_seconds_count", "workqueue_adds_total")
             )
-            waiting = sum(value for (name, _), value in found.items() if name == "workqueue_depth")
-            if not found or runs != last or waiting or not runs:
+            waiting = sum(value for (name, _), value in metrics.items() if name == "workqueue_depth")
+            if not metrics or runs != last or waiting or not runs:
                 last, changed = runs, time.monotonic()
             elif time.monotonic() - changed >= seconds:
-                done = found.get(("workqueue_work_duration_seconds_count", 'name="reconcile"'), 0.0)
+                done = metrics.get(("workqueue_work_duration_seconds_count", 'name="reconcile"'), 0.0)
                 return changed, done
             await asyncio.sleep(0.25)
         raise TimeoutError(f"the operator was not quiet for {seconds} s within {within} s")
@@ -221,5 +221,5 @@ class Operator:
     def memory(self) -> tuple[float, float]:
         """Resident memory now and at its highest, MB (10^6 bytes)."""
         text = Path(f"/proc/{self._process.pid}/status").read_text()
-        found = dict(re.findall(r"^(VmRSS|VmHWM):\s*(\d+) kB", text, re.MULTILINE))
-        return int(found["VmRSS"]) * 1024 / 1e6, int(found["VmHWM"]) * 1024 / 1e6
+        sizes = dict(re.findall(r"^(VmRSS|VmHWM):\s*(\d+) kB", text, re.MULTILINE))
+        return int(sizes["VmRSS"]) * 1024 / 1e6, int(sizes["VmHWM"]) * 1024 / 1e6

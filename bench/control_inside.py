@@ -65,12 +65,12 @@ class Run:
         for number in range(math.ceil(pods / made.PODS_A_NODE) + 1):
             await api.call("POST", "/api/v1/nodes", made.node(number))
         await self._bare()
-        found = [
+        objects = [
             ("POST", path, json.dumps(obj).encode(), "")
             for path, obj in made.resources(self._backends, self._endpoints, self._where)
         ]
-        await api.many(found, workers=8)
-        say(f"{len(found)} resources are there; starting the operator")
+        await api.many(objects, workers=8)
+        say(f"{len(objects)} resources are there; starting the operator")
         async with self._operator() as operator:
             await self._cold(operator)
             if self._asked.get("profile"):  # of the cold start
@@ -120,7 +120,7 @@ class Run:
     def _gone(self, prefix: str) -> Callable[[], Any]:
         async def look() -> bool:
             left = await self._api.items("/api/v1/namespaces")
-            return not any(one["metadata"]["name"].startswith(prefix) for one in left)
+            return not any(obj["metadata"]["name"].startswith(prefix) for obj in left)
 
         return look
 
@@ -153,20 +153,20 @@ class Run:
     async def _done(self) -> bool:
         """Whether every child is there and every status tells of its object's own generation."""
         for plural in ("modelbackends", "modelendpoints"):
-            for one in await self._api.items(f"{made.GROUP}/{plural}"):
-                if (one.get("status") or {}).get("observedGeneration") != one["metadata"]["generation"]:
+            for obj in await self._api.items(f"{made.GROUP}/{plural}"):
+                if (obj.get("status") or {}).get("observedGeneration") != obj["metadata"]["generation"]:
                     return False
         there = 0
         for path in CHILDREN:
-            found = await self._api.items(f"{path}?{OURS}")
-            there += sum(one["metadata"]["namespace"] in self._where for one in found)
+            objects = await self._api.items(f"{path}?{OURS}")
+            there += sum(obj["metadata"]["namespace"] in self._where for obj in objects)
         routers = min(len(self._where), self._endpoints)
         return there == len(CHILDREN) * (self._backends + routers) + self._endpoints
 
     async def _serving(self) -> bool:
         """Whether every backend has its pod, and says so."""
-        found = await self._api.items(f"{made.GROUP}/modelbackends")
-        return all((one.get("status") or {}).get("readyReplicas") == 1 for one in found)
+        backends = await self._api.items(f"{made.GROUP}/modelbackends")
+        return all((backend.get("status") or {}).get("readyReplicas") == 1 for backend in backends)
 
     async def _restart(self, operator: Operator) -> None:
         # NB: for some seconds after its start a status may wait for reports; that look belongs to it too.
@@ -268,7 +268,7 @@ def _children(backends: int, endpoints: int, where: list[str]) -> list[tuple[str
     from penstock_operator.kinds import kind_of
 
     config = RenderConfig(sidecar_image="penstock/sidecar", router_image="penstock/router")
-    found: list[dict[str, Any]] = []
+    children: list[dict[str, Any]] = []
     ends: dict[str, list[ModelEndpoint]] = {}
     for number, (_, obj) in enumerate(made.resources(backends, endpoints, where)):
         stored = {**obj, "metadata": {**obj["metadata"], "uid": f"uid-{number}", "generation": 1}}
@@ -276,16 +276,16 @@ def _children(backends: int, endpoints: int, where: list[str]) -> list[tuple[str
             parsed = ModelBackend.parse(stored)
             document = _first(settings.for_sidecar(parsed, None))
             pinned = deployment.pinned_template(parsed, config=config, new_secret="0" * 32, live=None)
-            found += backend.backend_objects(parsed, document=document, pinned=pinned, config=config)
+            children += backend.backend_objects(parsed, document=document, pinned=pinned, config=config)
         else:
             there = ends.setdefault(obj["metadata"]["namespace"], [])
             there.append(ModelEndpoint.parse(stored))
-            found.append(router.endpoint_service(there[-1], 19_999 + len(there)))
+            children.append(router.endpoint_service(there[-1], 19_999 + len(there)))
     for at, there in ends.items():
         document = _first(settings.for_router(()))
-        found += router.router_objects(at, there, config=config, document=document)
+        children += router.router_objects(at, there, config=config, document=document)
     calls = []
-    for child in map(objects.stamped, found):
+    for child in map(objects.stamped, children):
         child["metadata"].pop("ownerReferences", None)
         meta = child["metadata"]
         calls.append((kind_of(child).path(meta["namespace"], meta["name"]), json.dumps(child).encode()))

@@ -31,6 +31,7 @@ from bench.processes import cpu_seconds, rss_mb
 from penstock_operator.clock import LoopClock
 from penstock_operator.control.auth import ReportAuthenticator
 from penstock_operator.control.rate_limit import RateLimit
+from penstock_operator.control.recommendation import Recommendations
 from penstock_operator.control.server import ControlServer
 from penstock_operator.kinds import Kind
 from penstock_operator.kube.cluster import Cluster, Obj
@@ -61,8 +62,8 @@ class _Reviews:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
-    return found
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+    return claims
 
 
 def _token(pod: str) -> str:
@@ -134,6 +135,7 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
         reported=lambda _namespace, _backend, _notable: None,
         leads=lambda: True,
         observer=metrics,
+        recommendation=Recommendations({}).answer,
         metrics=metrics.text,
         alive=lambda: None,
     )
@@ -263,14 +265,14 @@ def figures(pods: int, *, rounds: int = 2, seconds: float = 10.0) -> Figures:
         seconds: for how long each time.
     """
     set_log_level("error")
-    found = Figures()
+    figures = Figures()
     for _ in range(rounds):
         cost = uvloop.run(measure(pods=pods, seconds=seconds))
-        found.add("reports/cpu", cost.cpu_us, "µs")
-        found.add("reports/cores", cost.cores, "cores")
-        found.add("reports/rate", cost.reports / cost.seconds, "reports/s")
-        found.add("reports/rss", cost.rss_mb, "MB")
-    return found
+        figures.add("reports/cpu", cost.cpu_us, "µs")
+        figures.add("reports/cores", cost.cores, "cores")
+        figures.add("reports/rate", cost.reports / cost.seconds, "reports/s")
+        figures.add("reports/rss", cost.rss_mb, "MB")
+    return figures
 
 
 def main() -> int:

@@ -24,9 +24,10 @@ def page(document: Mapping[str, Any]) -> str:
     Args:
         document: as written to `control.json`.
     """
-    asked, told, figures = document["asked"], document["machine"], document["figures"]
+    asked, machine, figures = document["asked"], document["machine"], document["figures"]
     ran = (
-        f"{document['date']}, {told['cpu']}, {told['cores']} cores, {told['system']}, Python {told['python']}"
+        f"{document['date']}, {machine['cpu']}, {machine['cores']} cores, {machine['system']}, "
+        f"Python {machine['python']}"
     )
     size = (
         f"{asked['backends']} backends and {asked['endpoints']} endpoints in {asked['namespaces']} namespaces"
@@ -34,7 +35,7 @@ def page(document: Mapping[str, Any]) -> str:
     lines = [
         f"""# The control plane, measured
 
-{ran}; load average before: {told["load_average_before"]:.2f}. Written by `make bench-control`.
+{ran}; load average before: {machine["load_average_before"]:.2f}. Written by `make bench-control`.
 
 {size}, one replica each; a real etcd, apiserver, scheduler and controllers on the same
 cores as the operator; nodes and pods exist in the API alone. The bare loop sends the operator's applies,

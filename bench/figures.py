@@ -54,5 +54,5 @@ class Figures:
 
 def median(document: Mapping[str, Any], key: str) -> float | None:
     """A figure's median out of a results document; None where it was not measured."""
-    found = document["figures"].get(key)
-    return None if found is None else float(found["median"])
+    values = document["figures"].get(key)
+    return None if values is None else float(values["median"])

@@ -102,8 +102,8 @@ class Profile:
         }
         first = (str(programs.program(self.component, self.binary)),) if self.component else ()
         command = [*first, *(_filled(word, places) for word in self.command)]
-        told = {name: _filled(word, places) for name, word in self.environment.items()}
-        with processes.running(command, core=core, env=told, grace=_STOP_SECONDS) as (process, log):
+        environment = {name: _filled(word, places) for name, word in self.environment.items()}
+        with processes.running(command, core=core, env=environment, grace=_STOP_SECONDS) as (process, log):
             server = processes.Server(port=places["listen_port"], pid=process.pid, path=self.path)
             processes.await_answer(server, process, log, seconds=_START_SECONDS)
             yield server
@@ -131,17 +131,17 @@ def read(name: str) -> Profile:
     """
     path = Path(name) if name.endswith(".toml") else PROFILES / f"{name}.toml"
     try:
-        told = msgspec.convert(tomllib.loads(path.read_text()), _Told)
+        profile = msgspec.convert(tomllib.loads(path.read_text()), _Told)
     except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        known = ", ".join(sorted(one.stem for one in PROFILES.glob("*.toml")))
+        known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.toml")))
         raise ProfileError(f"profile {name}: {error}; there are {known}") from error
     return Profile(
-        label=told.label,
-        command=told.arguments,
-        path=told.path,
-        environment=told.environment,
-        component=told.component,
-        binary=told.binary,
+        label=profile.label,
+        command=profile.arguments,
+        path=profile.path,
+        environment=profile.environment,
+        component=profile.component,
+        binary=profile.binary,
     )
 
 
@@ -157,7 +157,7 @@ def of_command(template: str, *, path: str) -> Profile:
 
 
 def _filled(text: str, places: Mapping[str, int]) -> str:
-    return _PLACE.sub(lambda found: str(places[found[1]]), text)
+    return _PLACE.sub(lambda match: str(places[match[1]]), text)
 
 
 def _last_line(error: Exception) -> str:

@@ -83,7 +83,7 @@ class Bench:
         with self.counting(key):
             loads.warm(server, many, core=self.load_core, items=items)
             before = processes.cpu_by_process(server.pid)
-            found = loads.wrk(
+            result = loads.wrk(
                 server,
                 many,
                 seconds or self.seconds,
@@ -93,12 +93,12 @@ class Bench:
                 apart=apart,
             )
             used = processes.cpu_since(before, processes.cpu_by_process(server.pid))
-            self.figures.add(f"{key}/rate", found["per_s"], "items/s")
-            self.figures.add(f"{key}/p50", found["p50_ms"], "ms")
-            self.figures.add(f"{key}/p99", found["p99_ms"], "ms")
+            self.figures.add(f"{key}/rate", result["per_s"], "items/s")
+            self.figures.add(f"{key}/p50", result["p50_ms"], "ms")
+            self.figures.add(f"{key}/p99", result["p99_ms"], "ms")
             if cpu:
-                self.figures.add(f"{key}/cpu", used / found["good"] * 1e6, "µs/request")
-            self.say(f"{key}: {found['per_s']:.0f} items/s, p99 {found['p99_ms']:.2f} ms")
+                self.figures.add(f"{key}/cpu", used / result["good"] * 1e6, "µs/request")
+            self.say(f"{key}: {result['per_s']:.0f} items/s, p99 {result['p99_ms']:.2f} ms")
 
     def one_connection(
         self, model: Server, subjects: Mapping[str, Server], *, turns: int = TURNS, lenient: bool = False
@@ -136,7 +136,7 @@ class Bench:
         """
         key = f"goodput/{subject}/{percent}"
         with self.counting(key):
-            found = loads.open_loop(
+            result = loads.open_loop(
                 server,
                 CAPACITY * percent / 100,
                 max(3.0, self.seconds + 1),
@@ -144,20 +144,20 @@ class Bench:
                 objective_ms=OBJECTIVE_MS,
                 seed=number + 1,
             )
-            self.figures.add(f"{key}/rate", found["goodput_per_s"], "items/s")
-            self.figures.add(f"{key}/offered", found["offered_per_s"], "items/s")
-            limit = min(found["offered_per_s"], CAPACITY)
-            self.figures.add(f"{key}/share", found["goodput_per_s"] / limit, "of min(offered, capacity)")
-            self.figures.add(f"{key}/p99", found["latency_p99_ms"], "ms")
+            self.figures.add(f"{key}/rate", result["goodput_per_s"], "items/s")
+            self.figures.add(f"{key}/offered", result["offered_per_s"], "items/s")
+            limit = min(result["offered_per_s"], CAPACITY)
+            self.figures.add(f"{key}/share", result["goodput_per_s"] / limit, "of min(offered, capacity)")
+            self.figures.add(f"{key}/p99", result["latency_p99_ms"], "ms")
             for word in ("refused", "error", "timeout", "lost"):
                 self.figures.add(
-                    f"{key}/{word}", found["outcomes"].get(word, 0) / found["requests"], "of requests"
+                    f"{key}/{word}", result["outcomes"].get(word, 0) / result["requests"], "of requests"
                 )
-            if found["refused_within_5ms"] is not None:
-                self.figures.add(f"{key}/refused_within_5ms", found["refused_within_5ms"], "of refusals")
+            if result["refused_within_5ms"] is not None:
+                self.figures.add(f"{key}/refused_within_5ms", result["refused_within_5ms"], "of refusals")
             self.say(
-                f"{key} %: {found['goodput_per_s'] / limit:.3f} of min(offered, capacity); "
-                f"{found['outcomes']}"
+                f"{key} %: {result['goodput_per_s'] / limit:.3f} of min(offered, capacity); "
+                f"{result['outcomes']}"
             )
 
     def quick_model(self, *, core: int | None = None) -> contextlib.AbstractContextManager[Server]:

@@ -20,7 +20,7 @@ def latencies(times: Iterable[float], a_ms: float, b_ms: float, *, max_batch: in
         Latencies in ms, in the order of the arrivals.
     """
     arrivals = list(times)
-    found: list[float] = []
+    latencies: list[float] = []
     free = 0.0
     first = 0
     while first < len(arrivals):
@@ -29,9 +29,9 @@ def latencies(times: Iterable[float], a_ms: float, b_ms: float, *, max_batch: in
         while last < len(arrivals) and last - first < max_batch and arrivals[last] <= start:
             last += 1
         free = start + (a_ms + b_ms * (last - first)) / 1000
-        found.extend((free - at) * 1000 for at in arrivals[first:last])
+        latencies.extend((free - at) * 1000 for at in arrivals[first:last])
         first = last
-    return found
+    return latencies
 
 
 def halving_rate(bad: float, a_ms: float, b_ms: float, *, max_batch: int = 32) -> float:

@@ -53,8 +53,8 @@ def measured(library: str, python: Path, *, callers: int, seconds: float, free: 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 120)
     for line in done.stdout.splitlines():
         if line.startswith("{"):
-            found: dict[str, Any] = json.loads(line)
-            return found
+            result: dict[str, Any] = json.loads(line)
+            return result
     raise RuntimeError(
         f"{library}: expected figures, found exit code {done.returncode}: {done.stderr[-400:]}"
     )
@@ -67,12 +67,12 @@ def measure(figures: Figures, pythons: dict[str, Path], *, rounds: int, seconds:
     def rate(library: str, quantity: str, *, callers: int, free: bool) -> float:
         case = "free" if free else str(callers)
         python = pythons.get(library, pythons["penstock"])
-        found = measured(library, python, callers=callers, seconds=seconds, free=free)
-        figures.add(f"in_process/{library}/{case}/rate", found["rate"], "answers/s")
-        figures.add(f"in_process/{library}/{case}/cpu", found["cpu_us"], "us a call")
-        if found["wrong"]:
-            faults.append(f"{library}: {found['wrong']} wrong answers")
-        return float(found[quantity])
+        result = measured(library, python, callers=callers, seconds=seconds, free=free)
+        figures.add(f"in_process/{library}/{case}/rate", result["rate"], "answers/s")
+        figures.add(f"in_process/{library}/{case}/cpu", result["cpu_us"], "us a call")
+        if result["wrong"]:
+            faults.append(f"{library}: {result['wrong']} wrong answers")
+        return float(result[quantity])
 
     peers = [name for name in pythons if name != "penstock"]
     for number in range(rounds):

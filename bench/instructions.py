@@ -96,9 +96,9 @@ def _since_zero(pid: int, folder: Path) -> int:
         old.unlink()
     _control("--dump", pid, folder)
     totals = [
-        int(found[1])
+        int(match[1])
         for file in folder.glob("callgrind.*")
-        if (found := re.search(r"^(?:summary|totals): (\d+)", file.read_text(errors="replace"), re.MULTILINE))
+        if (match := re.search(r"^(?:summary|totals): (\d+)", file.read_text(errors="replace"), re.MULTILINE))
     ]
     if not totals:
         raise DidNotStartError(f"valgrind wrote no total into {folder.name}")
@@ -113,7 +113,7 @@ def count(behind: Server, *, core: int) -> Mapping[int, float]:
             *("valgrind", "--tool=callgrind", f"--vgdb-prefix={folder}/vgdb"),
             f"--callgrind-out-file={folder}/callgrind.%p",
         ]
-        found = {}
+        counts = {}
         with proxies.router({"router": behind}, core=core, under=under, seconds=START_SECONDS) as router:
             server = router.endpoints["router"]
             for connections in CONNECTIONS:
@@ -123,8 +123,8 @@ def count(behind: Server, *, core: int) -> Mapping[int, float]:
                 few = _since_zero(router.pid, folder)
                 ask(server, connections, 3 * FEW)
                 many = _since_zero(router.pid, folder)
-                found[connections] = (many - few) / (2 * FEW)
-        return found
+                counts[connections] = (many - few) / (2 * FEW)
+        return counts
 
 
 def main(bench: Bench) -> int:
@@ -141,9 +141,9 @@ def main(bench: Bench) -> int:
         print(f"| thousand instructions a request | {widths} |")
         print("| -- |" + " -- |" * len(CONNECTIONS))
         for name, behind in (("before an origin", origin), ("before a sidecar", sidecar)):
-            found = count(behind, core=bench.server_core)
+            counts = count(behind, core=bench.server_core)
             print(
-                f"| router {name} | " + " | ".join(f"{value / 1000:.1f}" for value in found.values()) + " |",
+                f"| router {name} | " + " | ".join(f"{value / 1000:.1f}" for value in counts.values()) + " |",
                 flush=True,
             )
     return 0

@@ -63,23 +63,23 @@ class Ledger:
     def void(self) -> list[str]:
         """Why this run says nothing; empty = it counts."""
         late = sorted((entry.sent - entry.intended) * 1000 for entry in self.entries if entry.sent)
-        found = []
+        problems = []
         if not late:
-            found.append("nothing was sent")
+            problems.append("nothing was sent")
         most = max(LATE_MS, LATE_SHARE * self.objective_ms)
         if (p99 := quantile(late, 0.99)) > most:
-            found.append(f"sends were late: p99 {p99:.2f} ms, at most {most:g} ms")
+            problems.append(f"sends were late: p99 {p99:.2f} ms, at most {most:g} ms")
         if self.cpu_share > BUSY:
-            found.append(f"the generator was {self.cpu_share:.0%} busy, at most {BUSY:.0%}")
-        return found
+            problems.append(f"the generator was {self.cpu_share:.0%} busy, at most {BUSY:.0%}")
+        return problems
 
     def faults(self) -> list[str]:
         """What no server may do, overload or not: answers that are another's, or twice."""
         count = sum(entry.outcome == "mismatched" for entry in self.entries)
-        found = [f"{count} answers were another request's"] if count else []
+        problems = [f"{count} answers were another request's"] if count else []
         if self.duplicated:
-            found.append(f"{self.duplicated} answers to nothing that was asked")
-        return found
+            problems.append(f"{self.duplicated} answers to nothing that was asked")
+        return problems
 
     def summary(self, seconds: float) -> dict[str, Any]:
         """The figures; latencies from the intended send time.

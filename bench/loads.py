@@ -68,18 +68,18 @@ def wrk(
     line = next((line for line in done.stdout.splitlines() if line.startswith("BENCH ")), None)
     if line is None:
         raise VoidError(f"wrk ended with {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
-    found: dict[str, float] = json.loads(line.removeprefix("BENCH "))
+    figures: dict[str, float] = json.loads(line.removeprefix("BENCH "))
     errors = {
-        name: found[name]
+        name: figures[name]
         for name in ("not_200", "last_status", "connect", "read", "write", "timeout")
-        if found[name]
+        if figures[name]
     }
-    if found["mismatched"]:
-        raise VoidError(f"{found['mismatched']:.0f} answers held an item that was not waiting for one")
-    if not found["good"] or (errors and not lenient):
+    if figures["mismatched"]:
+        raise VoidError(f"{figures['mismatched']:.0f} answers held an item that was not waiting for one")
+    if not figures["good"] or (errors and not lenient):
         raise VoidError(f"errors in a closed loop: {errors or 'no answer at all'}")
-    found["per_s"] = found["good"] * items / found["seconds"]
-    return found
+    figures["per_s"] = figures["good"] * items / figures["seconds"]
+    return figures
 
 
 def warm(server: Server, connections: int, *, core: int, items: int) -> None:
@@ -119,10 +119,10 @@ def open_loop(
         env=dict(os.environ),
     )
     try:
-        found: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
+        result: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
     except ValueError:
         printed = (done.stderr + done.stdout)[-300:]
         raise VoidError(f"the generator ended with {done.returncode}: {printed}") from None
     if done.returncode:
-        raise VoidError("; ".join(found["faults"] + found["void"]))
-    return found
+        raise VoidError("; ".join(result["faults"] + result["void"]))
+    return result

@@ -94,8 +94,8 @@ class Connection(asyncio.Protocol):
         """Cut requests out of the stream by their content-length."""
         self.buffer = self.buffer + data if self.buffer else data
         while (end := self.buffer.find(b"\r\n\r\n")) >= 0:
-            found = _LENGTH.search(self.buffer, 0, end)
-            length = int(found[1]) if found else 0
+            match = _LENGTH.search(self.buffer, 0, end)
+            length = int(match[1]) if match else 0
             if len(self.buffer) < end + 4 + length:
                 return
             head, body = self.buffer[:end], self.buffer[end + 4 : end + 4 + length]

@@ -34,20 +34,20 @@ class _Peer:
 
     def receive(self) -> tuple[bytes, int] | None:
         """The next head and how long its body was, None at the end."""
-        found = 0
+        received = 0
         while True:
-            count = self.link.recv_into(self._space[found:])
+            count = self.link.recv_into(self._space[received:])
             if not count:
                 return None
-            found += count
-            head, end, _ = bytes(self._space[: min(found, 4096)]).partition(b"\r\n\r\n")
+            received += count
+            head, end, _ = bytes(self._space[: min(received, 4096)]).partition(b"\r\n\r\n")
             if end:
                 break
         length = 0
         for line in head.lower().split(b"\r\n")[1:]:
             if line.startswith(b"content-length:"):
                 length = int(line[15:])
-        missing = len(head) + 4 + length - found
+        missing = len(head) + 4 + length - received
         while missing:
             count = self.link.recv_into(self._space[: min(missing, BODY)])
             if not count:
@@ -64,8 +64,8 @@ def _model(server: socket.socket) -> None:
     def serve(link: socket.socket) -> None:
         peer = _Peer(link)
         try:
-            while (found := peer.receive()) is not None:
-                link.sendall(large if found[0].startswith(b"GET /large") else small)
+            while (message := peer.receive()) is not None:
+                link.sendall(large if message[0].startswith(b"GET /large") else small)
         except OSError:
             pass  # the sidecar has ended
         finally:
@@ -84,9 +84,9 @@ def _load(port: int, request: bytes, expected: int, until: float, counts: list[i
         peer = _Peer(link)
         while time.monotonic() < until:
             link.sendall(request)
-            found = peer.receive()
-            if found is None or not found[0].startswith(b"HTTP/1.1 200") or found[1] != expected:
-                raise ConnectionError(f"expected 200 with {expected} bytes, found {found}")
+            received = peer.receive()
+            if received is None or not received[0].startswith(b"HTTP/1.1 200") or received[1] != expected:
+                raise ConnectionError(f"expected 200 with {expected} bytes, found {received}")
             counts.append(1)
 
 
@@ -144,16 +144,16 @@ def _measure(server_core: int, seconds: float) -> dict[str, tuple[float, str]]:
             if sidecar.stdout is None or not (line := sidecar.stdout.readline()).startswith("ready "):
                 raise RuntimeError("the sidecar did not start")
             port = int(line.split()[1].rpartition(":")[2])
-            found: dict[str, tuple[float, str]] = {}
+            figures: dict[str, tuple[float, str]] = {}
             upload = b"POST /up HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % BODY + bytes(BODY)
             for name, request, expected in (
                 ("up", upload, 2),
                 ("down", b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n", BODY),
             ):
                 core, wall = _run(port, sidecar.pid, request, expected, seconds)
-                found[f"{name} a core"] = (round(core / 1e9, 3), "GB/s")
-                found[name] = (round(wall / 1e9, 3), "GB/s")
-            return found
+                figures[f"{name} a core"] = (round(core / 1e9, 3), "GB/s")
+                figures[name] = (round(wall / 1e9, 3), "GB/s")
+            return figures
         finally:
             sidecar.terminate()
             sidecar.wait(timeout=20)
@@ -164,8 +164,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=3.0)
-    found = measure(0, 1, parser.parse_args().seconds)
-    print(json.dumps({name: f"{value} {unit}" for name, (value, unit) in found.items()}, indent=2))
+    figures = measure(0, 1, parser.parse_args().seconds)
+    print(json.dumps({name: f"{value} {unit}" for name, (value, unit) in figures.items()}, indent=2))
 
 
 if __name__ == "__main__":

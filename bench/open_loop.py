@@ -253,7 +253,7 @@ class OpenLoop:
         task = self.loop.create_task(self.open_connection(connection))
         self.waiting.append(task)
         if len(self.waiting) > 1000:
-            self.waiting = [one for one in self.waiting if not one.done()]
+            self.waiting = [task for task in self.waiting if not task.done()]
 
     async def open_connection(self, connection: Connection) -> None:
         """Connect."""
@@ -337,28 +337,28 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=2.0, help="seconds until a request is given up")
     parser.add_argument("--connections", type=int, default=256, help="opened before the start")
     parser.add_argument("--latencies", action="store_true", help="also all latencies of good answers, in ms")
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     precise()
     urgent()  # other work on this core must not make sends late
     ledger = measure(
-        told.url,
-        told.rate,
-        told.seconds,
-        objective_ms=told.objective_ms,
-        seed=None if told.constant else told.seed,
-        form=told.form,
-        timeout=told.timeout,
-        connections=told.connections,
+        arguments.url,
+        arguments.rate,
+        arguments.seconds,
+        objective_ms=arguments.objective_ms,
+        seed=None if arguments.constant else arguments.seed,
+        form=arguments.form,
+        timeout=arguments.timeout,
+        connections=arguments.connections,
     )
-    found = ledger.summary(told.seconds)
-    if told.latencies:
-        found["latencies_ms"] = [
+    summary = ledger.summary(arguments.seconds)
+    if arguments.latencies:
+        summary["latencies_ms"] = [
             round((e.ended - e.intended) * 1000, 3) for e in ledger.entries if e.outcome == "ok"
         ]
-    print(json.dumps(found))
-    return 4 if found["faults"] else 3 if found["void"] else 0
+    print(json.dumps(summary))
+    return 4 if summary["faults"] else 3 if summary["void"] else 0
 
 
 if __name__ == "__main__":

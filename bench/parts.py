@@ -93,16 +93,16 @@ def _half_load(bench: Bench, sidecar: Server, number: int) -> None:
     capacity = loads.wrk(sidecar, 256, bench.seconds, core=bench.load_core)["per_s"]
     rate = capacity / 2
     seconds, seed = max(2.0, bench.seconds), number + 1
-    found = loads.open_loop(
+    result = loads.open_loop(
         sidecar, rate, seconds, core=bench.load_core, objective_ms=20, seed=seed, latencies=True
     )
-    if set(found["outcomes"]) != {"ok"}:
-        raise loads.VoidError(f"not all was answered: {found['outcomes']}")
+    if set(result["outcomes"]) != {"ok"}:
+        raise loads.VoidError(f"not all was answered: {result['outcomes']}")
     best = sorted(ideal.latencies(arrivals(rate, seconds, seed=seed), MIDDLE_A, MIDDLE_B))
-    measured = sorted(found["latencies_ms"])
+    measured = sorted(result["latencies_ms"])
     bench.figures.add("latency/sidecar/half/capacity", capacity, "items/s")
-    bench.figures.add("latency/sidecar/half/lateness_p99", found["lateness_p99_ms"], "ms")
-    bench.figures.add("latency/sidecar/half/generator", found["cpu_share"], "of a core")
+    bench.figures.add("latency/sidecar/half/lateness_p99", result["lateness_p99_ms"], "ms")
+    bench.figures.add("latency/sidecar/half/generator", result["cpu_share"], "of a core")
     for word, share in (("p50", 0.5), ("p99", 0.99)):
         added = quantile(measured, share) - quantile(best, share)
         bench.figures.add(f"latency/sidecar/half/added_{word}", added, "ms")
@@ -113,7 +113,7 @@ def _half_load(bench: Bench, sidecar: Server, number: int) -> None:
     tails = quantile(measured, 0.99), quantile(best, 0.99)
     bench.say(
         f"latency at half load ({rate:.0f}/s): p99 {tails[0]:.2f} ms, a free batcher's {tails[1]:.2f} ms; "
-        f"sends late by {found['lateness_p99_ms']:.2f} ms, generator {found['cpu_share']:.0%} busy"
+        f"sends late by {result['lateness_p99_ms']:.2f} ms, generator {result['cpu_share']:.0%} busy"
     )
 
 
@@ -185,13 +185,13 @@ def none(bench: Bench, _round: int) -> None:
         bench.figures.failures["none"] = f"bench/none.py cannot be used: {why}"
         return
     try:
-        found = measure(bench.server_core, bench.load_core, bench.seconds)
+        figures = measure(bench.server_core, bench.load_core, bench.seconds)
     except (RuntimeError, OSError, ZeroDivisionError) as why:
         bench.figures.void("none", f"{type(why).__name__}: {why}")
         return
-    for name, (value, unit) in found.items():
+    for name, (value, unit) in figures.items():
         bench.figures.add(f"none/sidecar/1MB/{name}", value, unit)
-    bench.say(f"none: {found}")
+    bench.say(f"none: {figures}")
 
 
 PARTS: dict[str, Callable[[Bench, int], None]] = {

@@ -49,19 +49,19 @@ class Results:
 
     def series(self, begin: str, end: str) -> tuple[list[float], list[float], list[list[float]]]:
         """The figures between two parts of a key: numbers, medians, and how far min and max are from them."""
-        found = []
+        points = []
         for key, figure in self.document["figures"].items():
             if key.startswith(begin) and key.endswith(end):
                 middle = key[len(begin) : len(key) - len(end)]
                 try:
-                    found.append((float(middle), figure))
+                    points.append((float(middle), figure))
                 except ValueError:
                     continue
-        found.sort(key=lambda one: one[0])
-        medians = [figure["median"] for _, figure in found]
-        below = [figure["median"] - figure["min"] for _, figure in found]
-        above = [figure["max"] - figure["median"] for _, figure in found]
-        return [at for at, _ in found], medians, [below, above]
+        points.sort(key=lambda point: point[0])
+        medians = [figure["median"] for _, figure in points]
+        below = [figure["median"] - figure["min"] for _, figure in points]
+        above = [figure["max"] - figure["median"] for _, figure in points]
+        return [at for at, _ in points], medians, [below, above]
 
 
 def throughput(results: Results, axes: Any) -> bool:

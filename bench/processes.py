@@ -82,24 +82,24 @@ class Sidecar(Server):
         Raises:
             DidNotStartError: They were not in effect in time.
         """
-        told = json.loads(self.settings.read_text())
+        document = json.loads(self.settings.read_text())
         new = self.settings.with_suffix(".new")
-        new.write_text(json.dumps({**told, "batching": dict(batching)}))
+        new.write_text(json.dumps({**document, "batching": dict(batching)}))
         new.replace(self.settings)
         os.kill(self.pid, signal.SIGHUP)
         deadline = time.monotonic() + seconds
-        found: dict[str, Any] = {}
+        effective: dict[str, Any] = {}
         while time.monotonic() < deadline:
             connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=5)
             try:
                 connection.request("GET", "/settings")
-                found = json.loads(connection.getresponse().read())["batching"]
+                effective = json.loads(connection.getresponse().read())["batching"]
             finally:
                 connection.close()
-            if all(found.get(name) == value for name, value in batching.items()):
+            if all(effective.get(name) == value for name, value in batching.items()):
                 return
             time.sleep(0.02)
-        raise DidNotStartError(f"expected batching {dict(batching)} in effect, found {found}")
+        raise DidNotStartError(f"expected batching {dict(batching)} in effect, found {effective}")
 
 
 def free_port() -> int:
@@ -166,14 +166,14 @@ def _session(leader: int) -> list[int]:
 
 def _processes() -> dict[int, tuple[int, int]]:
     """Parent and session of each process, zombies aside."""
-    found = {}
+    processes = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError, IndexError):
                 fields = (entry / "stat").read_text().rsplit(") ", 1)[1].split()
                 if fields[0] != "Z":
-                    found[int(entry.name)] = int(fields[1]), int(fields[3])
-    return found
+                    processes[int(entry.name)] = int(fields[1]), int(fields[3])
+    return processes
 
 
 def members(leader: int, processes: Mapping[int, tuple[int, int]]) -> set[int]:
@@ -183,10 +183,10 @@ def members(leader: int, processes: Mapping[int, tuple[int, int]]) -> set[int]:
         leader: its id.
         processes: parent and session by id.
     """
-    found = {pid for pid, (_, session) in processes.items() if session == leader} | {leader}
-    while more := {pid for pid, (parent, _) in processes.items() if parent in found} - found:
-        found |= more
-    return found
+    pids = {pid for pid, (_, session) in processes.items() if session == leader} | {leader}
+    while more := {pid for pid, (parent, _) in processes.items() if parent in pids} - pids:
+        pids |= more
+    return pids
 
 
 def asked(server: Server, *, seconds: float = 5) -> str:
@@ -313,11 +313,11 @@ def cpu_seconds(pid: int) -> float:
 
 def cpu_by_process(leader: int) -> dict[int, float]:
     """CPU time so far of a server that we started and of each process that it started, in seconds."""
-    found = {}
+    seconds = {}
     for pid in members(leader, _processes()):
         with contextlib.suppress(OSError, IndexError):  # one that has just ended
-            found[pid] = cpu_seconds(pid)
-    return found
+            seconds[pid] = cpu_seconds(pid)
+    return seconds
 
 
 def cpu_since(before: Mapping[int, float], after: Mapping[int, float]) -> float:

@@ -26,12 +26,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--free", action="store_true", help="a model that costs nothing, on the load's core")
     parser.add_argument("--top", type=int, default=30)
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
-    times = (0.0, 0.0) if told.free else (QUICK_A, QUICK_B)
+    times = (0.0, 0.0) if arguments.free else (QUICK_A, QUICK_B)
     with (
         tempfile.TemporaryDirectory(prefix="penstock-profile-") as folder,
-        processes.model(*times, core=cores[-1] if told.free else cores[0]) as model,
+        processes.model(*times, core=cores[-1] if arguments.free else cores[0]) as model,
     ):
         settings, out = Path(folder) / "settings.json", Path(folder) / "profile"
         settings.write_text(json.dumps({"v": 1, "batching": {"maxBatchSize": MAX_BATCH, **WIDE}}))
@@ -44,11 +44,11 @@ def main() -> None:
         with processes.running(command, core=cores[0]) as (process, log):
             server = processes.Server(port=port, pid=process.pid)
             processes.await_answer(server, process, log, seconds=30)
-            found = loads.wrk(server, told.connections, told.seconds, core=cores[-1])
+            result = loads.wrk(server, arguments.connections, arguments.seconds, core=cores[-1])
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=30)
-        print(f"{found['per_s']:.0f} requests/s under the profiler, {found['good']:.0f} requests")
-        pstats.Stats(str(out)).sort_stats("tottime").print_stats(told.top)
+        print(f"{result['per_s']:.0f} requests/s under the profiler, {result['good']:.0f} requests")
+        pstats.Stats(str(out)).sort_stats("tottime").print_stats(arguments.top)
 
 
 if __name__ == "__main__":

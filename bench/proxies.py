@@ -80,17 +80,17 @@ def program(name: str) -> str:
     Raises:
         NotInstalledError: It is not installed; says what to do.
     """
-    found = shutil.which(name) or shutil.which(name, path=_SBIN)
-    if found is None:
+    path = shutil.which(name) or shutil.which(name, path=_SBIN)
+    if path is None:
         raise NotInstalledError(f"no {name} on PATH: apt-get install {PACKAGES[name]}")
-    return found
+    return path
 
 
 def version(name: str) -> str:
     """The version of nginx or HAProxy as it says it itself (raises NotInstalledError)."""
     done = subprocess.run([program(name), "-v"], capture_output=True, text=True, check=False)
-    found = re.search(r"\d+\.\d+\.\d+", done.stdout + done.stderr)
-    return found[0] if found else "unknown"
+    match = re.search(r"\d+\.\d+\.\d+", done.stdout + done.stderr)
+    return match[0] if match else "unknown"
 
 
 @contextlib.contextmanager
@@ -194,9 +194,9 @@ def router(
 def free_ports(count: int) -> list[int]:
     """Ports that nobody uses now, no two the same."""
     with contextlib.ExitStack() as stack:
-        found = []
+        ports = []
         for _ in range(count):
             probe = stack.enter_context(socket.socket())
             probe.bind(("127.0.0.1", 0))
-            found.append(int(probe.getsockname()[1]))
-        return found
+            ports.append(int(probe.getsockname()[1]))
+        return ports

@@ -36,10 +36,10 @@ def throughput_table(document: Mapping[str, Any]) -> Iterator[str]:
     for subject, label in LABELS.items():
         cells = []
         for connections in CONNECTIONS:
-            found = document["figures"].get(f"throughput/{subject}/{connections}/rate")
+            figure = document["figures"].get(f"throughput/{subject}/{connections}/rate")
             cells.append(
-                f"{number(found['median'], 0)} ({number(found['min'], 0)} to {number(found['max'], 0)})"
-                if found
+                f"{number(figure['median'], 0)} ({number(figure['min'], 0)} to {number(figure['max'], 0)})"
+                if figure
                 else "-"
             )
         if set(cells) == {"-"}:
@@ -97,10 +97,10 @@ def wait_table(document: Mapping[str, Any]) -> Iterator[str]:
     yield "| -- | -- | -- | -- |"
     for milliseconds in WAITS_MS[1:]:
         for connections in (16, 64):
-            found = document["figures"].get(f"wait/{milliseconds}/{connections}/against_0")
-            if found:
-                spread = f"{number(found['median'])} ({number(found['min'])} to {number(found['max'])})"
-                yield f"| {milliseconds} ms | {connections} | {spread} | {found['n']} |"
+            figure = document["figures"].get(f"wait/{milliseconds}/{connections}/against_0")
+            if figure:
+                spread = f"{number(figure['median'])} ({number(figure['min'])} to {number(figure['max'])})"
+                yield f"| {milliseconds} ms | {connections} | {spread} | {figure['n']} |"
 
 
 def hold_table(document: Mapping[str, Any]) -> Iterator[str]:
@@ -125,7 +125,7 @@ def target_table(document: Mapping[str, Any]) -> Iterator[str]:
     for target in targets(document):
         sign = "≥" if target.at_least else "≤"
         bound = f"{sign} {target.bound:g} {target.unit}"
-        yield f"| {target.name} | {bound} | {number(target.found)} | {target.verdict} |"
+        yield f"| {target.name} | {bound} | {number(target.measured)} | {target.verdict} |"
 
 
 def page(document: Mapping[str, Any]) -> str:

@@ -56,20 +56,20 @@ def subjects(
     """
     batching = {"maxBatchSize": MAX_BATCH, **WIDE}
     origin = stack.enter_context(processes.model(0, 0, core=bench.load_core))
-    found: dict[str, Server] = {ORIGIN: origin}
-    found["relay"] = stack.enter_context(processes.relay(origin, core=bench.server_core))
+    servers: dict[str, Server] = {ORIGIN: origin}
+    servers["relay"] = stack.enter_context(processes.relay(origin, core=bench.server_core))
     for name, start in (("nginx", proxies.nginx), ("haproxy", proxies.haproxy)):
         if name not in bench.figures.failures:
             with attempt(bench, name):
-                found[name] = stack.enter_context(start(origin, core=bench.server_core))
+                servers[name] = stack.enter_context(start(origin, core=bench.server_core))
     sidecar = processes.sidecar(origin, core=bench.server_core, batching=batching)
-    found["sidecar"] = stack.enter_context(sidecar)
+    servers["sidecar"] = stack.enter_context(sidecar)
     behind = stack.enter_context(processes.sidecar(origin, core=sidecar_core, batching=batching))
     router = stack.enter_context(proxies.router({"router": origin}, core=bench.server_core))
-    found["router"] = router.endpoints["router"]
+    servers["router"] = router.endpoints["router"]
     router = stack.enter_context(proxies.router({BEHIND: behind}, core=bench.server_core))
-    found[BEHIND] = router.endpoints[BEHIND]
-    return found, {BEHIND: (behind.pid,)}
+    servers[BEHIND] = router.endpoints[BEHIND]
+    return servers, {BEHIND: (behind.pid,)}
 
 
 def closed(bench: Bench, name: str, server: Server, beside: Sequence[int], connections: int) -> float:
@@ -78,24 +78,24 @@ def closed(bench: Bench, name: str, server: Server, beside: Sequence[int], conne
     with bench.counting(key):
         loads.warm(server, connections, core=bench.load_core, items=1)
         looks = {pid: processes.cpu_by_process(pid) for pid in (server.pid, *beside)}
-        found = loads.wrk(server, connections, bench.seconds, core=bench.load_core)
+        result = loads.wrk(server, connections, bench.seconds, core=bench.load_core)
         used = [processes.cpu_since(before, processes.cpu_by_process(pid)) for pid, before in looks.items()]
-        bench.figures.add(f"{key}/rate", found["per_s"], "requests/s")
-        bench.figures.add(f"{key}/p50", found["p50_ms"], "ms")
-        bench.figures.add(f"{key}/p99", found["p99_ms"], "ms")
+        bench.figures.add(f"{key}/rate", result["per_s"], "requests/s")
+        bench.figures.add(f"{key}/p50", result["p50_ms"], "ms")
+        bench.figures.add(f"{key}/p99", result["p99_ms"], "ms")
         for word, seconds in zip(("cpu", "cpu_behind"), used, strict=False):
-            bench.figures.add(f"{key}/{word}", seconds / found["good"] * 1e6, "µs/request")
-        each = " + ".join(f"{seconds / found['good'] * 1e6:.1f}" for seconds in used)
-        bench.say(f"{key}: {found['per_s']:.0f}/s, {each} µs, p99 {found['p99_ms']:.2f} ms")
-        return found["per_s"]
+            bench.figures.add(f"{key}/{word}", seconds / result["good"] * 1e6, "µs/request")
+        each = " + ".join(f"{seconds / result['good'] * 1e6:.1f}" for seconds in used)
+        bench.say(f"{key}: {result['per_s']:.0f}/s, {each} µs, p99 {result['p99_ms']:.2f} ms")
+        return result["per_s"]
     return 0.0
 
 
-def added(bench: Bench, found: Mapping[str, Server], connections: int, *, seconds: float) -> None:
+def added(bench: Bench, servers: Mapping[str, Server], connections: int, *, seconds: float) -> None:
     """What each adds to the origin asked directly, at full speed, in turns."""
     with bench.counting(f"added/{connections}"):
-        direct = loads.wrk(found[ORIGIN], connections, seconds, core=bench.load_core)
-        for name, server in found.items():
+        direct = loads.wrk(servers[ORIGIN], connections, seconds, core=bench.load_core)
+        for name, server in servers.items():
             if name != ORIGIN:
                 through = loads.wrk(server, connections, seconds, core=bench.load_core)
                 for word in ("p50", "p99"):
@@ -116,8 +116,8 @@ def half(bench: Bench, name: str, server: Server, origin: Server, rate: float) -
     think = HALF_AT / (rate / 2) * 1000
     with bench.counting(f"half/{name}"):
         direct, through = (
-            loads.wrk(one, HALF_AT, bench.seconds, core=bench.load_core, think_ms=think)
-            for one in (origin, server)
+            loads.wrk(each, HALF_AT, bench.seconds, core=bench.load_core, think_ms=think)
+            for each in (origin, server)
         )
         bench.figures.add(f"half/{name}/-/rate", through["per_s"], "requests/s")
         for word in ("p50", "p99"):
@@ -130,16 +130,16 @@ def half(bench: Bench, name: str, server: Server, origin: Server, rate: float) -
 def speed(bench: Bench, sidecar_core: int) -> None:
     """One round of requests a second, CPU a request and what is added."""
     with contextlib.ExitStack() as stack:
-        found, beside = subjects(bench, stack, sidecar_core=sidecar_core)
+        servers, beside = subjects(bench, stack, sidecar_core=sidecar_core)
         rates = {}
         for connections in CONNECTIONS:
-            for name, server in found.items():
+            for name, server in servers.items():
                 rates[name] = closed(bench, name, server, beside.get(name, ()), connections)
             for _ in range(TURNS if connections == 1 else 1):
-                added(bench, found, connections, seconds=bench.seconds)
-        for name, server in found.items():
+                added(bench, servers, connections, seconds=bench.seconds)
+        for name, server in servers.items():
             if name != ORIGIN and rates[name]:
-                half(bench, name, server, found[ORIGIN], rates[name])
+                half(bench, name, server, servers[ORIGIN], rates[name])
 
 
 def memory(bench: Bench) -> None:
@@ -200,7 +200,7 @@ def results(
 
 def main() -> int:
     """Measure, write, print; returns the exit code: 1 where something was void, 2 where nothing could be."""
-    told = parse()
+    arguments = parse()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         print("bench: expected two cores (one for origin and load), found one", file=sys.stderr)
@@ -212,10 +212,10 @@ def main() -> int:
         figures=figures,
         server_core=cores[0],
         load_core=cores[-1],
-        seconds=1.0 if told.quick else told.seconds,
+        seconds=1.0 if arguments.quick else arguments.seconds,
         peers=(),
     )
-    if told.instructions:
+    if arguments.instructions:
         return instructions.main(bench)
     ensure_wrk()
     versions = {}
@@ -228,7 +228,7 @@ def main() -> int:
     # NB: with two cores the sidecar behind the router shares the router's.
     sidecar_core = cores[1] if len(cores) > 2 else cores[0]
     document: dict[str, Any] = {}
-    for number in range(1 if told.quick else told.rounds):
+    for number in range(1 if arguments.quick else arguments.rounds):
         bench.say(f"round {number + 1}")
         try:
             speed(bench, sidecar_core)
@@ -238,8 +238,8 @@ def main() -> int:
             bench.say(f"VOID round: {why}")
         document = results(bench, described, versions, rounds=number + 1, apart=len(cores) > 2)
         # NB: after each round, so that a run that is ended early leaves what it measured.
-        if told.out or not told.quick:
-            (told.out or RESULTS).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        if arguments.out or not arguments.quick:
+            (arguments.out or RESULTS).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     print("\n" + table(document))
     return 1 if figures.voids else 0
 

@@ -41,12 +41,12 @@ def _speeds(document: Mapping[str, Any]) -> Iterator[str]:
     for name, label in LABELS.items():
 
         def both(key: str, digits: int, name: str = name) -> str:
-            found = [median(document, key.format(name=name, many=many)) for many in MANY]
-            return " / ".join(number(value, digits) for value in found)
+            values = [median(document, key.format(name=name, many=many)) for many in MANY]
+            return " / ".join(number(value, digits) for value in values)
 
         def tail(part: str, case: str, name: str = name) -> str:
-            found = [median(document, f"{part}/{name}/{case}/{word}") for word in ("p50", "p99")]
-            return " / ".join(number(value) for value in found)
+            values = [median(document, f"{part}/{name}/{case}/{word}") for word in ("p50", "p99")]
+            return " / ".join(number(value) for value in values)
 
         if name in document["failures"]:
             yield f"| {label} | {document['failures'][name]} | | | | |"
@@ -69,9 +69,9 @@ def _speeds(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _cpu(document: Mapping[str, Any], name: str, connections: int) -> float | None:
     """CPU a request of a server and what stands behind it, µs."""
-    found = median(document, f"throughput/{name}/{connections}/cpu")
+    figure = median(document, f"throughput/{name}/{connections}/cpu")
     behind = median(document, f"throughput/{name}/{connections}/cpu_behind")
-    return None if found is None else found + (behind or 0.0)
+    return None if figure is None else figure + (behind or 0.0)
 
 
 def _times(document: Mapping[str, Any], name: str, connections: int) -> str:

@@ -89,23 +89,23 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _other(told: argparse.Namespace) -> foreign.Profile | None:
+def _other(arguments: argparse.Namespace) -> foreign.Profile | None:
     """The other sidecar that was asked for."""
-    if told.profile:
-        profile = foreign.read(told.profile)
-        return profile.at(Path(told.sidecar)) if told.sidecar else profile
-    return foreign.of_command(told.sidecar, path=told.sidecar_path) if told.sidecar else None
+    if arguments.profile:
+        profile = foreign.read(arguments.profile)
+        return profile.at(Path(arguments.sidecar)) if arguments.sidecar else profile
+    return foreign.of_command(arguments.sidecar, path=arguments.sidecar_path) if arguments.sidecar else None
 
 
 def main() -> int:
     """Measure, write, print; returns the exit code: 1 where something was void."""
-    told = parse()
+    arguments = parse()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         print("bench: expected two cores (one for the load), found one", file=sys.stderr)
         return 2
     try:
-        other = _other(told)
+        other = _other(arguments)
     except foreign.ProfileError as why:
         print(f"bench: {why}", file=sys.stderr)
         return 2
@@ -117,8 +117,8 @@ def main() -> int:
         figures=figures,
         server_core=cores[0],
         load_core=cores[-1],
-        seconds=1.0 if told.quick else told.seconds,
-        peers=[name for name in told.peers.split(",") if name],
+        seconds=1.0 if arguments.quick else arguments.seconds,
+        peers=[name for name in arguments.peers.split(",") if name],
         other=other,
     )
     for name in bench.peers:
@@ -127,11 +127,11 @@ def main() -> int:
         except venvs.NotInstalledError as why:
             figures.failures[name] = f"not installed: {why}"
             bench.say(f"without {PEERS[name].label}: {why}")
-    whole = not (told.quick or told.only)
-    out = told.out or RESULTS / ("sidecar.json" if whole else "quick.json")
+    whole = not (arguments.quick or arguments.only)
+    out = arguments.out or RESULTS / ("sidecar.json" if whole else "quick.json")
     text = ""
-    for number in range(1 if told.quick else told.rounds):
-        for name in told.only or (QUICK_PARTS if told.quick else list(PARTS)):
+    for number in range(1 if arguments.quick else arguments.rounds):
+        for name in arguments.only or (QUICK_PARTS if arguments.quick else list(PARTS)):
             bench.say(f"round {number + 1}: {name}")
             try:
                 PARTS[name](bench, number)

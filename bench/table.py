@@ -26,16 +26,16 @@ def block(document: Mapping[str, Any]) -> str:
     """The block between the marks, with them."""
 
     def rate(subject: str, connections: int) -> str:
-        found = median(document, f"throughput/{subject}/{connections}/rate")
-        return "-" if found is None else number(found, 0)
+        figure = median(document, f"throughput/{subject}/{connections}/rate")
+        return "-" if figure is None else number(figure, 0)
 
     def times(subject: str, connections: int) -> str:
         ours = median(document, f"throughput/sidecar/{connections}/rate")
         theirs = median(document, f"throughput/{subject}/{connections}/rate")
         if not (ours and theirs):
             return "-"
-        found = ours / theirs
-        return f"{found:.0f}" if found >= 100 else f"{found:.2g}"
+        ratio = ours / theirs
+        return f"{ratio:.0f}" if ratio >= 100 else f"{ratio:.2g}"
 
     lines = [
         BEGIN,
@@ -60,14 +60,14 @@ def block(document: Mapping[str, Any]) -> str:
         return number(median(document, key), digits)
 
     def cpu(subject: str, part: str = "throughput") -> str:
-        found = [value(f"{part}/{subject}/{connections}/cpu", 1) for connections in (64, 256)]
-        return f"{' / '.join(found)} µs"
+        values = [value(f"{part}/{subject}/{connections}/cpu", 1) for connections in (64, 256)]
+        return f"{' / '.join(values)} µs"
 
     agent = f"; KServe's agent: {cpu('kserve-agent')}" if "kserve-agent" in document["versions"] else ""
     relay = ""
     if median(document, "latency/relay/one/added_p99") is not None:  # else from before it was measured
-        found = [value(f"latency/relay/one/added_{word}") for word in ("p50", "p99")]
-        relay = f" (a relay that reads nothing: {' / '.join(found)} ms)"
+        values = [value(f"latency/relay/one/added_{word}") for word in ("p50", "p99")]
+        relay = f" (a relay that reads nothing: {' / '.join(values)} ms)"
     apart = []
     if median(document, "apart/sidecar/64/cpu") is not None:  # likewise
         apart.append(f"| the same where no two requests have the same head | {cpu('sidecar', 'apart')} |")

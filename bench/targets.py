@@ -22,14 +22,14 @@ class Target:
 
     Args:
         name: what is bounded.
-        found: what was measured; None = not measured.
+        measured: what was measured; None = not measured.
         bound: the bound.
         unit: of both.
         at_least: whether the bound is the least, else the most.
     """
 
     name: str
-    found: float | None
+    measured: float | None
     bound: float
     unit: str
     at_least: bool = True
@@ -37,12 +37,12 @@ class Target:
     @property
     def verdict(self) -> str:
         """Reached, or missed by how much."""
-        if self.found is None:
+        if self.measured is None:
             return "not measured"
-        reached = self.found >= self.bound if self.at_least else self.found <= self.bound
+        reached = self.measured >= self.bound if self.at_least else self.measured <= self.bound
         if reached:
             return "reached"
-        return f"missed by {abs(self.found - self.bound) / self.bound:.0%}"
+        return f"missed by {abs(self.measured - self.bound) / self.bound:.0%}"
 
 
 def targets(document: Mapping[str, Any]) -> Iterator[Target]:

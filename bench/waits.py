@@ -49,13 +49,15 @@ def hold(bench: Bench, round_number: int) -> None:
                     loads.warm(sidecar, connections, core=bench.load_core, items=1)
                     calls = sidecar.metric("batch_items_count")
                     before = processes.cpu_by_process(sidecar.pid)
-                    found = runs[way] = loads.wrk(sidecar, connections, bench.seconds, core=bench.load_core)
+                    result = runs[way] = loads.wrk(sidecar, connections, bench.seconds, core=bench.load_core)
                     used = processes.cpu_since(before, processes.cpu_by_process(sidecar.pid))
-                    found["per_call"] = found["good"] / max(1.0, sidecar.metric("batch_items_count") - calls)
-                    found["cpu"] = used / found["good"] * 1e6
+                    result["per_call"] = result["good"] / max(
+                        1.0, sidecar.metric("batch_items_count") - calls
+                    )
+                    result["cpu"] = used / result["good"] * 1e6
                 for name, unit in UNITS.items():
-                    for way, found in runs.items():
-                        bench.figures.add(f"hold/{way}/{connections}/{name}", found[name], unit)
+                    for way, result in runs.items():
+                        bench.figures.add(f"hold/{way}/{connections}/{name}", result[name], unit)
                     ratio = runs["on"][name] / runs["off"][name]
                     bench.figures.add(f"hold/on/{connections}/{name}_against_off", ratio, "times")
                 shown = ", ".join(f"{name} x{runs['on'][name] / runs['off'][name]:.3f}" for name in UNITS)
@@ -80,8 +82,8 @@ def wait(bench: Bench, _round: int) -> None:
                         sidecar.change({**batching, "batchWaitTimeoutMs": milliseconds})
                         if milliseconds:  # it finds out in the first second whether to wait at all
                             loads.warm(sidecar, connections, core=bench.load_core, items=1)
-                        found = loads.wrk(sidecar, connections, bench.seconds, core=bench.load_core)
-                        rates[milliseconds] = found["per_s"]
+                        result = loads.wrk(sidecar, connections, bench.seconds, core=bench.load_core)
+                        rates[milliseconds] = result["per_s"]
                     for milliseconds, rate in rates.items():
                         bench.figures.add(f"wait/{milliseconds}/{connections}/rate", rate, "items/s")
                     ratio = rates[max(pair)] / rates[0]

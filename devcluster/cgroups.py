@@ -64,7 +64,9 @@ def _delegate(parent: Path) -> None:
         )
     wanted = [controller for controller in CONTROLLERS if controller in available]
     try:
-        parent.joinpath("cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in wanted))
+        parent.joinpath("cgroup.subtree_control").write_text(
+            " ".join(f"+{controller}" for controller in wanted)
+        )
     except OSError as error:
         raise UnsupportedMachineError(
             f"the cgroup v2 tree at {parent} does not hand its controllers down ({error.strerror}); in a "

@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("down", _down, "end the cluster and remove every trace of it but the caches")
     add("status", _status, "tell what the cluster is doing; exit code 0 when it is ready")
     only = add("build", _build, "build the cluster's programs and nothing else")
-    extra = sorted(one.name for one in programs.COMPONENTS.values() if one.extra)
+    extra = sorted(component.name for component in programs.COMPONENTS.values() if component.extra)
     only.add_argument("extra", nargs="*", help=f"build these instead: {', '.join(extra)}")
     load = add("load", _load, "give images to the cluster: names that `images` built, or archives")
     load.add_argument("what", nargs="*", help="default: the four images of this repository")
@@ -191,9 +191,9 @@ def _images(arguments: argparse.Namespace) -> int:
 
 def _logs(arguments: argparse.Namespace) -> int:
     folder = _cluster(arguments).state.root
-    found = {path.stem: path for path in folder.glob("logs/*.log")}
-    found |= {f"{path.parts[-3]}/{path.stem}": path for path in folder.glob("nodes/*/logs/*.log")}
-    names = sorted(found)
+    logs = {path.stem: path for path in folder.glob("logs/*.log")}
+    logs |= {f"{path.parts[-3]}/{path.stem}": path for path in folder.glob("nodes/*/logs/*.log")}
+    names = sorted(logs)
     if not arguments.component:
         print("\n".join(names) or f"no logs in {folder}/logs")
         return 0
@@ -201,7 +201,7 @@ def _logs(arguments: argparse.Namespace) -> int:
         raise DevclusterError(
             f"there is no log of {arguments.component!r}; there are: {', '.join(names) or 'none'}"
         )
-    file = found[arguments.component]
+    file = logs[arguments.component]
     if arguments.follow or arguments.tail is not None:
         lines = str(arguments.tail) if arguments.tail is not None else "+1"
         _become(["tail", *(["-F"] if arguments.follow else []), "-n", lines, str(file)])

@@ -155,13 +155,13 @@ class Cluster:
         Raises:
             DevclusterError: There is no such container that runs, or it was not killed.
         """
-        found = json.loads(self.kubectl("-n", namespace, "get", "pod", pod, "-o", "json").stdout)
-        place = found["spec"]["nodeName"]
+        document = json.loads(self.kubectl("-n", namespace, "get", "pod", pod, "-o", "json").stdout)
+        place = document["spec"]["nodeName"]
         state = self.state if place == self.node.name else self.state.of_node(place)
         record = Record.read(state.record)
         if record is None:
             raise DevclusterError(f"cluster {self.name} has no {place}")
-        nodes.kill_container(record, found, container)
+        nodes.kill_container(record, document, container)
 
     # -- the way in ------------------------------------------------------------------------------------
 
@@ -317,10 +317,10 @@ class Cluster:
         plural = {"svc": "services", "service": "services", "pod": "pods"}.get(kind)
         if plural is None or not name:
             raise DevclusterError(f"what to forward to is svc/NAME or pod/NAME, not {what!r}")
-        code, found = self.api().request("GET", f"/api/v1/namespaces/{namespace}/{plural}/{name}")
+        code, obj = self.api().request("GET", f"/api/v1/namespaces/{namespace}/{plural}/{name}")
         if code != 200:
-            raise DevclusterError(found.get("message", str(found)) if isinstance(found, dict) else str(found))
-        return target_of(found, port)
+            raise DevclusterError(obj.get("message", str(obj)) if isinstance(obj, dict) else str(obj))
+        return target_of(obj, port)
 
     @contextlib.contextmanager
     def forward(self, what: str, *, namespace: str = "default", port: str | None = None) -> Iterator[int]:
@@ -389,19 +389,19 @@ def _run(
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-def target_of(found: Mapping[str, Any], port: str | None) -> tuple[str, int]:
+def target_of(obj: Mapping[str, Any], port: str | None) -> tuple[str, int]:
     """Return where a Service or pod listens.
 
     Args:
-        found: The object as the API has it.
+        obj: The object as the API has it.
         port: A number or the name of a Service's port; None for the first one.
 
     Raises:
         DevclusterError: It has no address or no such port.
     """
-    name = f"{found['kind']} {found['metadata']['name']}"
-    spec, status = found["spec"], found.get("status", {})
-    if found["kind"] == "Service":
+    name = f"{obj['kind']} {obj['metadata']['name']}"
+    spec, status = obj["spec"], obj.get("status", {})
+    if obj["kind"] == "Service":
         address = spec.get("clusterIP", "")
         ports = [(entry.get("name", ""), int(entry["port"])) for entry in spec.get("ports", [])]
     else:
@@ -417,7 +417,7 @@ def target_of(found: Mapping[str, Any], port: str | None) -> tuple[str, int]:
     for known, number in ports:
         if port in (known, str(number)):
             return address, number
-    if port.isdecimal() and found["kind"] == "Pod":  # a pod may listen where it does not say so
+    if port.isdecimal() and obj["kind"] == "Pod":  # a pod may listen where it does not say so
         return address, int(port)
     raise DevclusterError(
         f"{name} has no port {port}; it has {', '.join(f'{n} {p}'.strip() for n, p in ports)}"

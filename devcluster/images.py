@@ -41,7 +41,7 @@ _BASE_UNUSED = (
 # What the repository's own Dockerfile copies; .dockerignore lets exactly this through.
 OWN_INPUTS = (
     *("pyproject.toml", "README.md", "LICENSE", "requirements", "compile_modules.py"),
-    *("operator", "router", "sdk", "sidecar", "wire"),
+    *("cli", "operator", "router", "sdk", "sidecar", "wire"),
 )
 _IGNORED_PARTS = {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 _STORE_LAYERS = 800  # some 15 GB, after a hundred changes of code
@@ -72,10 +72,10 @@ def store_lock() -> Iterator[None]:
 def built() -> dict[str, str]:
     """Return the images in the layout: name → hash of what each was made from."""
     try:
-        found: dict[str, str] = json.loads(_root().joinpath("built.json").read_text())
+        record: dict[str, str] = json.loads(_root().joinpath("built.json").read_text())
     except (OSError, ValueError):
         return {}
-    return found
+    return record
 
 
 def reference(name: str) -> str:
@@ -90,11 +90,11 @@ def files(root: Path, names: Sequence[str] = (".",)) -> list[Path]:
         root: The folder.
         names: Files and folders in it.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for name in names:
         entry = root / name
-        found.extend([entry] if entry.is_file() else (one for one in entry.rglob("*") if one.is_file()))
-    return sorted(one for one in found if not _IGNORED_PARTS & set(one.relative_to(root).parts))
+        paths.extend([entry] if entry.is_file() else (path for path in entry.rglob("*") if path.is_file()))
+    return sorted(path for path in paths if not _IGNORED_PARTS & set(path.relative_to(root).parts))
 
 
 def content_key(
@@ -227,7 +227,7 @@ def _store(name: str, key: str) -> None:
     _tool("skopeo", "copy", "--dest-oci-accept-uncompressed-layers", source, into)
     known = {**built(), name: key}
     write_atomically(_root() / "built.json", json.dumps(known, indent=1))
-    ocistore.prune(layout(), {reference(one) for one in known})
+    ocistore.prune(layout(), {reference(name) for name in known})
 
 
 def build(

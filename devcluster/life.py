@@ -49,11 +49,11 @@ def read_status(state: State) -> Status:
     if record is None:
         return Status(phase="dead" if state.root.exists() else "absent")
     try:
-        told = json.loads(state.status.read_text())
+        status = json.loads(state.status.read_text())
     except (OSError, ValueError):
-        told = {"phase": "starting", "error": "", "components": {}}
-    phase = told["phase"] if record.alive or told["phase"] == "failed" else "dead"
-    return Status(phase=phase, error=told["error"], components=told["components"], record=record)
+        status = {"phase": "starting", "error": "", "components": {}}
+    phase = status["phase"] if record.alive or status["phase"] == "failed" else "dead"
+    return Status(phase=phase, error=status["error"], components=status["components"], record=record)
 
 
 def launch(state: State, first: Node) -> None:
@@ -169,8 +169,8 @@ def first_child(record: Record) -> int:
         DevclusterError: The recorded process ended.
     """
     while start_time(record.pid) == record.started:
-        if found := children(record.pid):
-            return found[0]
+        if pids := children(record.pid):
+            return pids[0]
         time.sleep(0.005)
     raise DevclusterError(f"process {record.pid} ended before it started another")
 
@@ -185,16 +185,16 @@ def await_ready(state: State) -> None:
         DevclusterError: It failed or is not ready in time; its logs stay.
     """
     begin = time.monotonic()
-    told = 0
+    reported = 0
     while True:
         status = read_status(state)
         try:
             done = json.loads(state.status.read_text())["done"]
         except (OSError, ValueError):
             done = []
-        for what, seconds in done[told:]:
+        for what, seconds in done[reported:]:
             say(f"{what}: {seconds:.1f} s")
-        told = len(done)
+        reported = len(done)
         if status.phase == "ready":
             return
         if status.phase in ("failed", "dead", "absent"):

@@ -27,8 +27,8 @@ def load(state: State, record: Record, *what: str | Path) -> None:
     Raises:
         DevclusterError: There is no such image or archive, or containerd refused it.
     """
-    archives = [Path(one) for one in what if isinstance(one, Path) or Path(one).is_file()]
-    names = [str(one) for one in what if Path(one) not in archives]
+    archives = [Path(entry) for entry in what if isinstance(entry, Path) or Path(entry).is_file()]
+    names = [str(entry) for entry in what if Path(entry) not in archives]
     for archive in archives:
         with step(f"loading {archive}"), archive.open("rb") as file, _importing(record) as into:
             shutil.copyfileobj(file, into, 1 << 20)

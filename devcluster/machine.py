@@ -100,8 +100,8 @@ def ensure_packages(*needs: Mapping[str, str]) -> None:
 
 def parse_go_version(text: str) -> tuple[int, int] | None:
     """Return major and minor of `go version`'s answer; None when it is something else."""
-    found = re.search(r"\bgo(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.search(r"\bgo(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def require_go() -> Path:
@@ -111,14 +111,14 @@ def require_go() -> Path:
         UnsupportedMachineError: There is none, or it is too old.
     """
     wanted = ".".join(map(str, GO_NEEDED))
-    found = shutil.which("go") or (str(_GO_DEFAULT) if _GO_DEFAULT.exists() else None)
-    if not found:
+    path = shutil.which("go") or (str(_GO_DEFAULT) if _GO_DEFAULT.exists() else None)
+    if not path:
         raise UnsupportedMachineError(
             f"the cluster's programs are built from source with Go {wanted} or newer, and there is no `go` "
             f"on PATH or in {_GO_DEFAULT.parent}"
         )
     answer = subprocess.run(
-        [found, "version"],
+        [path, "version"],
         capture_output=True,
         text=True,
         check=False,
@@ -127,9 +127,9 @@ def require_go() -> Path:
     version = parse_go_version(answer)
     if version is None or version < GO_NEEDED:
         raise UnsupportedMachineError(
-            f"the cluster's programs need Go {wanted} or newer; {found} says {answer.strip() or 'nothing'!r}"
+            f"the cluster's programs need Go {wanted} or newer; {path} says {answer.strip() or 'nothing'!r}"
         )
-    return Path(found)
+    return Path(path)
 
 
 def load_kernel_modules(modules: Sequence[str] = ("overlay", "br_netfilter", "veth", "nf_tables")) -> None:

@@ -28,10 +28,10 @@ def parse(name: str) -> tuple[int, Node]:
     Raises:
         DevclusterError: The name is none of `node1` to `node9`.
     """
-    found = _NAME.fullmatch(name)
-    if not found:
+    match = _NAME.fullmatch(name)
+    if not match:
         raise DevclusterError(f"a further node is called node1 to node{MOST}, not {name!r}")
-    return int(found[1]), network.node(int(found[1]))
+    return int(match[1]), network.node(int(match[1]))
 
 
 def names(state: State) -> list[str]:
@@ -41,13 +41,13 @@ def names(state: State) -> list[str]:
 
 def running(state: State) -> list[tuple[State, Record]]:
     """Return folder and process of each further node that runs."""
-    found = []
+    containers = []
     for name in names(state):
         mine = state.of_node(name)
         record = Record.read(mine.record)
         if record is not None and record.alive:
-            found.append((mine, record))
-    return found
+            containers.append((mine, record))
+    return containers
 
 
 def start(state: State, cluster: Record, name: str) -> tuple[State, Record]:
@@ -151,9 +151,9 @@ def kill_container(record: Record, pod: Mapping[str, Any], container: str) -> No
     """
     status = pod["status"]
     ids = {
-        one["name"]: one["containerID"].rpartition("/")[2]
-        for one in (*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ()))
-        if "running" in one["state"]
+        container["name"]: container["containerID"].rpartition("/")[2]
+        for container in (*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ()))
+        if "running" in container["state"]
     }
     name = pod["metadata"]["name"]
     if container not in ids:

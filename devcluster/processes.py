@@ -112,13 +112,13 @@ def run_tethered(
 
 def children(pid: int) -> list[int]:
     """Return the ids of the direct children of `pid`, none when it is gone."""
-    found: list[int] = []
+    pids: list[int] = []
     for listing in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            found.extend(int(child) for child in listing.read_text().split())
+            pids.extend(int(child) for child in listing.read_text().split())
         except OSError:
             continue
-    return found
+    return pids
 
 
 def kill_and_wait(record: Record, *, timeout: float) -> None:

@@ -56,12 +56,12 @@ class Component:
     @property
     def version(self) -> str:
         """The pinned version, such as `v3.6.16`."""
-        found = re.search(
+        match = re.search(
             rf"^(?:require )?\s*{re.escape(self.module)} (v\S+)", self.pins[0].read_text(), re.MULTILINE
         )
-        if not found:
+        if not match:
             raise DevclusterError(f"{self.pins[0]} does not require {self.module}")
-        return found[1]
+        return match[1]
 
     @property
     def key(self) -> str:
@@ -195,7 +195,11 @@ def program(component: str, binary: str) -> Path:
 
 def missing() -> list[Component]:
     """Return a cluster's components that are not built yet."""
-    return [one for one in COMPONENTS.values() if not one.extra and not one.folder.is_dir()]
+    return [
+        component
+        for component in COMPONENTS.values()
+        if not component.extra and not component.folder.is_dir()
+    ]
 
 
 def ensure_all() -> None:

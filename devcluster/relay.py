@@ -100,11 +100,11 @@ async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host
     try:
         await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
     finally:
-        for one in (there_writer, writer):
-            one.close()
-        for one in (there_writer, writer):
+        for stream in (there_writer, writer):
+            stream.close()
+        for stream in (there_writer, writer):
             with contextlib.suppress(OSError):
-                await one.wait_closed()
+                await stream.wait_closed()
 
 
 def watch_process(pid: int) -> asyncio.Future[None]:

@@ -73,12 +73,12 @@ class Supervisor:
                     "error": self._error,
                     "done": self._done,
                     "components": {
-                        one.name: {
-                            "pid": one.process.pid if one.process else 0,
-                            "running": one.due is None,
-                            "restarts": one.restarts,
+                        component.name: {
+                            "pid": component.process.pid if component.process else 0,
+                            "running": component.due is None,
+                            "restarts": component.restarts,
                         }
-                        for one in self._components.values()
+                        for component in self._components.values()
                     },
                 }
             ),
@@ -238,7 +238,9 @@ class Supervisor:
                 os.read(reader, 4096)
 
     def _reap(self) -> None:
-        mine = {one.process.pid: one for one in self._components.values() if one.process}
+        mine = {
+            component.process.pid: component for component in self._components.values() if component.process
+        }
         for component in mine.values():  # one that ended while the others were started
             if component.due is None and component.process and component.process.returncode is not None:
                 self._ended(component, component.process.returncode)

@@ -1,7 +1,7 @@
-"""A backend in simulated time: arrivals, pods that start, batch and refuse, an autoscaler that looks at reports.
+"""A backend in simulated time: arrivals, pods that start, batch and refuse, an autoscaler.
 
-Batches are cut when a slot falls free; their size, the answers' forecasts and what is refused are decided by the
-sidecar's own `ModelPace`. Its queue is a first-come, first-served line here, as it is for requests of one
+Batches are cut when a slot falls free; their size, the forecasts of answers and what is refused are decided by
+the sidecar's own `ModelPace`. Its queue is a first-come, first-served line here, as it is for requests of one
 class without priority. The autoscaler gets the reports in the operator's own `LoadWindow`.
 """
 
@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from bench.autoscaling.traces import Trace
@@ -247,7 +248,7 @@ class Simulation:
             pod.batches, pod.items = pod.batches + 1, pod.items + len(batch)
             model = self._model
             seconds = (model.a + model.b * len(batch)) * math.exp(self._random.gauss(0.0, model.noise))
-            self._at(now + seconds, lambda at, b=batch, t=turn, s=seconds: self._answer(pod, b, t, s, at))
+            self._at(now + seconds, partial(self._answer, pod, batch, turn, seconds))
 
     def _answer(self, pod: _Pod, batch: list[float], turn: SlotCycle, seconds: float, now: float) -> None:
         pod.running, pod.ongoing = pod.running - 1, pod.ongoing - len(batch)

@@ -43,12 +43,12 @@ class Peer:
     @property
     def version(self) -> str:
         """The version that is pinned."""
-        found = re.search(
+        match = re.search(
             rf"^{self.name}(?:\[\w+\])?==(\S+)",
             (venvs.REQUIREMENTS / f"{self.name}.txt").read_text(),
             re.MULTILINE,
         )
-        return found[1] if found else "unknown"
+        return match[1] if match else "unknown"
 
     @contextlib.contextmanager
     def serve(
@@ -62,7 +62,7 @@ class Peer:
         """
         python = venvs.ensure(self.name)
         port = processes.free_port()
-        told = {
+        settings = {
             "BENCH_PORT": str(port),
             "BENCH_SECOND_PORT": str(processes.free_port()),
             "BENCH_A_MS": str(a_ms),
@@ -71,7 +71,7 @@ class Peer:
             "BENCH_OBJECTIVE_MS": str(int(objective_ms)),
         }
         command = [str(python), str(venvs.REQUIREMENTS / f"serve_{self.name}.py")]
-        with processes.running(command, core=core, env=told) as (process, log):
+        with processes.running(command, core=core, env=settings) as (process, log):
             server = processes.Server(port=port, pid=process.pid, path=self.path, form=self.form)
             processes.await_answer(server, process, log, seconds=self.start_seconds)
             yield server

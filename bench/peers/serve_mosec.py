@@ -26,7 +26,7 @@ class Model(Worker):
 
     def forward(self, data):
         time.sleep((A_MS + B_MS * len(data)) / 1000)
-        return [{"predictions": one["instances"]} for one in data]
+        return [{"predictions": body["instances"]} for body in data]
 
 
 if __name__ == "__main__":

@@ -137,8 +137,8 @@ class Demo:
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """An object of the demo's namespace."""
-        found: dict[str, Any] = json.loads(self.k("get", kind, name, "-o", "json"))
-        return found
+        document: dict[str, Any] = json.loads(self.k("get", kind, name, "-o", "json"))
+        return document
 
     def show(self, *arguments: str) -> None:
         """Run kubectl in the demo's namespace and show both the command and what it prints."""
@@ -160,12 +160,12 @@ class Demo:
         """Wait until a resource of ours is Ready for its own generation."""
 
         def ready() -> bool:
-            found = self.get(kind, name)
+            document = self.get(kind, name)
             return any(
-                one["type"] == "Ready"
-                and one["status"] == "True"
-                and one.get("observedGeneration") == found["metadata"]["generation"]
-                for one in (found.get("status") or {}).get("conditions") or []
+                condition["type"] == "Ready"
+                and condition["status"] == "True"
+                and condition.get("observedGeneration") == document["metadata"]["generation"]
+                for condition in (document.get("status") or {}).get("conditions") or []
             )
 
         self.wait(f"{kind}/{name} to be Ready", ready)
@@ -241,8 +241,12 @@ class Demo:
         start = time.monotonic()
         say("$ kubectl apply -f examples/digits/resources.yaml")
         self.k("apply", "-f", "-", input=yaml.safe_dump_all([*documents, client_pod(self.target.digits)]))
-        self.backends = [one["metadata"]["name"] for one in documents if one["kind"] == "ModelBackend"]
-        self.policy = next(one["metadata"]["name"] for one in documents if one["kind"] == "BatchPolicy")
+        self.backends = [
+            document["metadata"]["name"] for document in documents if document["kind"] == "ModelBackend"
+        ]
+        self.policy = next(
+            document["metadata"]["name"] for document in documents if document["kind"] == "BatchPolicy"
+        )
         for document in documents:
             if document["kind"] != "BatchPolicy":
                 self.wait_ready(document["kind"].lower(), document["metadata"]["name"])
@@ -256,12 +260,12 @@ class Demo:
         """Each held-out digit once: accuracy by backend and the observed split."""
         head("5/8  Every held-out digit once, through the endpoint's Service")
         answer = self.load(connections=8, seconds=0)
-        total = sum(one["requests"] for one in answer["backends"].values())
+        total = sum(backend["requests"] for backend in answer["backends"].values())
         say(f"  {'backend':<20}{'requests':>10}{'share':>9}{'accuracy':>11}")
         shares = []
-        for name, one in sorted(answer["backends"].items(), key=lambda pair: -pair[1]["requests"]):
-            share, right = one["requests"] / total, one["correct"] / one["requests"]
-            say(f"  {name:<20}{one['requests']:>10}{share:>9.1%}{right:>11.1%}")
+        for name, counts in sorted(answer["backends"].items(), key=lambda pair: -pair[1]["requests"]):
+            share, right = counts["requests"] / total, counts["correct"] / counts["requests"]
+            say(f"  {name:<20}{counts['requests']:>10}{share:>9.1%}{right:>11.1%}")
             shares.append(f"{name} {share:.1%} (accuracy {right:.1%})")
         self.fact("observed split", ", ".join(shares))
 
@@ -295,9 +299,12 @@ class Demo:
             means[size] = {
                 key: sum(run[key] for run in runs) / len(runs) for key in ("rate", "p50_ms", "p99_ms")
             }
-            one = means[size]
+            measured = means[size]
             mean = sum(run["batch_items"] for run in runs) / max(sum(run["batches"] for run in runs), 1)
-            say(f"  {label:<22}{one['rate']:>12.0f}{one['p50_ms']:>9.1f}{one['p99_ms']:>9.1f}{mean:>15.1f}")
+            say(
+                f"  {label:<22}{measured['rate']:>12.0f}{measured['p50_ms']:>9.1f}"
+                f"{measured['p99_ms']:>9.1f}{mean:>15.1f}"
+            )
         ratio = means[32]["rate"] / means[1]["rate"]
         say(
             f"  batching: {ratio:.1f} times the requests a second, "
@@ -343,14 +350,15 @@ class Demo:
 
     def settings_versions(self) -> dict[str, tuple[int, bool]]:
         """For each backend its settings' version and whether every ready pod obeys them."""
-        found = {}
+        versions = {}
         for name in self.backends:
             status = self.get("modelbackend", name)["status"]
             applied = any(
-                one["type"] == "SettingsApplied" and one["status"] == "True" for one in status["conditions"]
+                condition["type"] == "SettingsApplied" and condition["status"] == "True"
+                for condition in status["conditions"]
             )
-            found[name] = (int(status.get("settingsVersion", 0)), applied)
-        return found
+            versions[name] = (int(status.get("settingsVersion", 0)), applied)
+        return versions
 
     def scaling(self) -> None:
         """Replicas follow the load up and down."""
@@ -377,19 +385,21 @@ class Demo:
         thread = threading.Thread(target=client, daemon=True)
         thread.start()
         say(f"  {'':>8}64 connections for 25 s")
-        most, told, start, seen_down = 1, "", time.monotonic(), False
+        most, reported, start, seen_down = 1, "", time.monotonic(), False
         reasons = 0
         while time.monotonic() - start < 150:
             status = self.get("modelbackend", name)["status"]
             now = f"  {time.monotonic() - start:6.1f} s  "
-            for one in reversed((status.get("scaling") or [])[: len(status.get("scaling") or []) - reasons]):
-                say(f"{now}{one['from']} -> {one['to']} replicas: {one['reason']}")
+            for decision in reversed(
+                (status.get("scaling") or [])[: len(status.get("scaling") or []) - reasons]
+            ):
+                say(f"{now}{decision['from']} -> {decision['to']} replicas: {decision['reason']}")
                 reasons += 1
             replicas, ready = status.get("replicas", 0), status.get("readyReplicas", 0)
             most = max(most, ready)
             line = f"{ready} of {replicas} ready"
-            if line != told:
-                told = line
+            if line != reported:
+                reported = line
                 say(f"{now}{line:<16} {'#' * ready}")
             if done.is_set() and replicas == ready == 1:
                 seen_down = True

@@ -29,15 +29,15 @@ def parts() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     from sklearn.model_selection import train_test_split
 
     pixels, labels = load_digits(return_X_y=True)
-    found = train_test_split(pixels, labels, test_size=HELD_OUT, random_state=SEED, stratify=labels)
-    return found[0], found[1], found[2], found[3]
+    split = train_test_split(pixels, labels, test_size=HELD_OUT, random_state=SEED, stratify=labels)
+    return split[0], split[1], split[2], split[3]
 
 
 def held_out() -> tuple[Images, list[int]]:
     """The held-out images as JSON has them, and what they show."""
     if FILE.is_file():
-        found = json.loads(FILE.read_text())
-        return found["images"], found["labels"]
+        document = json.loads(FILE.read_text())
+        return document["images"], document["labels"]
     _, images, _, labels = parts()
     return images.astype(int).tolist(), labels.tolist()
 

@@ -26,6 +26,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.config import Config
     from penstock_operator.control.auth import ReportAuthenticator
     from penstock_operator.control.load_monitor import LoadMonitor
+    from penstock_operator.control.recommendation import Recommendations
     from penstock_operator.control.server import ControlServer
     from penstock_operator.dry_run import preview, read_file
     from penstock_operator.errors import ConfigError, LeaseLost
@@ -76,8 +77,8 @@ class Operator:
         queue, scale_queue = build_queues(clock, observers)
         self._memory = memory = Memory(render=config.render, load_turns=LoadTurns(clock, queue.add))
         metrics.show(ResourceMetrics(store, self._reports, memory.scaled).text)
-        for name, one in (("reconcile", queue), ("scale", scale_queue)):
-            metrics.watch_work(name, one.underway)
+        for name, each in (("reconcile", queue), ("scale", scale_queue)):
+            metrics.watch_work(name, each.underway)
         self._lease = LeaseThread(
             partial(KubernetesCluster.connect, config.kubeconfig or None, timeout=CALL_SECONDS),
             partial(_leadership, config, clock, self._waits_for, self._is_refused),
@@ -140,6 +141,7 @@ class Operator:
             own_addresses=config.check_peer_address,
             observer=metrics,
             metrics=metrics.text,
+            recommendation=Recommendations(memory.scaled).answer,
             alive=self._what_is_wrong,
             waits=self._why_not_ready,
         )

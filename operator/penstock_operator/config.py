@@ -45,8 +45,10 @@ def _lifetime(shortest: str) -> AfterValidator:
 
 def _list_of(kind: str) -> AfterValidator:
     def check(text: str) -> str:
-        found = _parsed(text)
-        if not isinstance(found, list) or not all(isinstance(one, dict) and one for one in found):
+        parsed = _parsed(text)
+        if not isinstance(parsed, list) or not all(
+            isinstance(element, dict) and element for element in parsed
+        ):
             raise ValueError(f"expected a JSON list of {kind}s")
         return text
 
@@ -54,10 +56,10 @@ def _list_of(kind: str) -> AfterValidator:
 
 
 def _tracing(text: str) -> str:
-    found = _parsed(text)
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    parsed = _parsed(text)
+    if not isinstance(parsed, dict) or not all(isinstance(value, str) for value in parsed.values()):
         raise ValueError("expected a JSON object of strings")
-    for name in found:
+    for name in parsed:
         if not re.match(_OTEL, name):
             raise ValueError(f"expected names of OpenTelemetry's variables, OTEL_…, found {name!r}")
     return text
@@ -78,9 +80,9 @@ def _parsed(text: str) -> Any:
 
 
 def _resources(text: str) -> str:
-    found = _parsed(text)
-    fits = isinstance(found, dict) and found.keys() <= {"requests", "limits"}
-    if not fits or not all(map(_quantities, found.values())):
+    parsed = _parsed(text)
+    fits = isinstance(parsed, dict) and parsed.keys() <= {"requests", "limits"}
+    if not fits or not all(map(_quantities, parsed.values())):
         raise ValueError("expected a JSON object of requests and limits, each of quantities by name")
     return text
 
@@ -111,11 +113,11 @@ class _Autoscaling(BaseModel):
 
 
 def _autoscaling(text: str) -> str:
-    found = _parsed(text)
-    if found == {}:
+    parsed = _parsed(text)
+    if parsed == {}:
         return text
     try:
-        read = _Autoscaling.model_validate(found)
+        read = _Autoscaling.model_validate(parsed)
     except pydantic.ValidationError as error:
         raise ValueError(f"expected a JSON object as a HorizontalPodAutoscaler has it: {error}") from None
     if read.maxReplicas < read.minReplicas:
@@ -353,13 +355,13 @@ class Config(BaseModel):
 
     @property
     def _router_autoscaling(self) -> RouterAutoscaling | None:
-        found: dict[str, int] = json.loads(self.router_autoscaling)
-        if not found:
+        values: dict[str, int] = json.loads(self.router_autoscaling)
+        if not values:
             return None
         return RouterAutoscaling(
-            min_replicas=found["minReplicas"],
-            max_replicas=found["maxReplicas"],
-            target=found["targetCPUUtilizationPercentage"],
+            min_replicas=values["minReplicas"],
+            max_replicas=values["maxReplicas"],
+            target=values["targetCPUUtilizationPercentage"],
         )
 
     @property

@@ -114,12 +114,12 @@ def read_file(path: str) -> list[Obj]:
     """
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        found = [document for document in yaml.safe_load_all(text) if document is not None]
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"--file: {path}: {error}") from error
     ours = {kind.kind: kind.api_version for kind in PARENTS}
     resources: list[Obj] = []
-    for document in _flat(found):
+    for document in _flat(documents):
         if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
             raise ConfigError(f"--file: {path}: expected Kubernetes objects, found {str(document)[:80]!r}")
         if ours.get(str(document.get("kind"))) == document.get("apiVersion"):
@@ -166,8 +166,8 @@ async def preview(
 def _authorities(store: Store, render: RenderConfig) -> str:
     """The certificates that pods get: those that they have now, which needs no look at a Secret."""
     written = [live.get("data") or {} for live in store.all(CONFIG_MAP)]
-    found = next((data[AUTHORITIES_KEY] for data in written if AUTHORITIES_KEY in data), "")
-    return found or (DRAWN if render.report_url.startswith("https:") else "")
+    authorities = next((data[AUTHORITIES_KEY] for data in written if AUTHORITIES_KEY in data), "")
+    return authorities or (DRAWN if render.report_url.startswith("https:") else "")
 
 
 def _document(write: Write) -> str:
@@ -184,8 +184,8 @@ def _document(write: Write) -> str:
     return f"---\n{head}{text.replace(secret, DRAWN) if secret else text}"
 
 
-def _flat(found: list[Any]) -> Iterable[Any]:
-    for document in found:
+def _flat(documents: list[Any]) -> Iterable[Any]:
+    for document in documents:
         if isinstance(document, dict) and document.get("kind") == "List":
             yield from document.get("items") or ()
         else:

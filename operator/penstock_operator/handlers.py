@@ -202,11 +202,11 @@ class Watches:
 
         @kopf.on.login(registry=registry, backoff=LOGIN_BACKOFF)
         async def login(**_kwargs: Any) -> kopf.AiohttpSession:
-            found = await self._credentials()
-            if found not in logins:
-                logins[found] = _session(found)
-                self._sessions.append(logins[found].aiohttp_session)
-            return logins[found]
+            credentials = await self._credentials()
+            if credentials not in logins:
+                logins[credentials] = _session(credentials)
+                self._sessions.append(logins[credentials].aiohttp_session)
+            return logins[credentials]
 
         for kind in (*PARENTS, *WATCHED_CHILDREN):
             self._listen(registry, kind)
@@ -231,24 +231,24 @@ class Watches:
         return self._loop.time()
 
 
-def _session(found: Credentials) -> kopf.AiohttpSession:
+def _session(credentials: Credentials) -> kopf.AiohttpSession:
     """What kopf makes of credentials itself, with answers that are bounded in depth."""
-    scheme, _, token = found.authorization.partition(" ")
+    scheme, _, token = credentials.authorization.partition(" ")
     info = kopf.ConnectionInfo(
-        server=found.server,
-        ca_path=found.ca_path,
-        insecure=found.insecure,
+        server=credentials.server,
+        ca_path=credentials.ca_path,
+        insecure=credentials.insecure,
         scheme=scheme or None,
         token=token or None,
-        certificate_path=found.certificate_path,
-        private_key_path=found.private_key_path,
+        certificate_path=credentials.certificate_path,
+        private_key_path=credentials.private_key_path,
     )
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
         response_class=_Answer,
     )
-    return kopf.AiohttpSession(server=found.server, aiohttp_session=session)
+    return kopf.AiohttpSession(server=credentials.server, aiohttp_session=session)
 
 
 class _Answer(aiohttp.ClientResponse):

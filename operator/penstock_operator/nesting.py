@@ -52,9 +52,9 @@ def check_count(spec: Any, most: int = VALUES) -> None:
         TooMany: it has more; the message says where most of them are.
     """
     fields = spec if isinstance(spec, dict) else {}
-    found = {name: count(member, most) for name, member in fields.items()}
-    if sum(found.values()) > most:
-        largest = max(found, key=lambda name: found[name])
+    counts = {name: count(member, most) for name, member in fields.items()}
+    if sum(counts.values()) > most:
+        largest = max(counts, key=lambda name: counts[name])
         raise TooMany(f"spec.{largest}: expected at most {most} values in a resource, found more")
 
 
@@ -65,14 +65,14 @@ def count(value: Any, most: int) -> int:
         value: what a parser gave.
         most: where counting ends.
     """
-    found, waiting = 1, [value]
-    while waiting and found <= most:
+    total, waiting = 1, [value]
+    while waiting and total <= most:
         members = waiting.pop()
         if isinstance(members, dict | list):
-            found += len(members)
-            if found <= most:
+            total += len(members)
+            if total <= most:
                 waiting += members.values() if isinstance(members, dict) else members
-    return found
+    return total
 
 
 def decode(data: bytes) -> Any:

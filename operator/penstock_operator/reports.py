@@ -133,10 +133,10 @@ class Reports:
             namespace: where.
             backend: its name.
         """
-        found = self._windows.get((namespace, backend))
-        if found is None:
-            found = self._windows[(namespace, backend)] = LoadWindow(KEEP)
-        return found
+        load_window = self._windows.get((namespace, backend))
+        if load_window is None:
+            load_window = self._windows[(namespace, backend)] = LoadWindow(KEEP)
+        return load_window
 
     def of_backend(self, namespace: str, backend: str) -> dict[str, SidecarReport]:
         """The fresh reports of a backend's pods, by pod.
@@ -175,7 +175,7 @@ class Reports:
             reports: by pod.
         """
         return max(
-            (one.settings_version for one in reports.values() if one.settings_version < MAX_VERSION),
+            (report.settings_version for report in reports.values() if report.settings_version < MAX_VERSION),
             default=0,
         )
 
@@ -264,5 +264,7 @@ def _sidecar_face(report: SidecarReport) -> tuple[object, ...]:
 
 
 def _router_face(report: RouterReport) -> tuple[object, ...]:
-    ports = tuple(sorted((name, one.listening, one.error) for name, one in report.endpoints.items()))
+    ports = tuple(
+        sorted((name, listener.listening, listener.error) for name, listener in report.endpoints.items())
+    )
     return (report.uid, report.state, report.settings_version, ports)

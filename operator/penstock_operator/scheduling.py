@@ -60,8 +60,8 @@ class Toleration(_Part):
         if self.operator != "Exists" and not self.key:
             raise ValueError("expected a key, or operator Exists, found neither")
         if self.toleration_seconds is not None and self.effect != "NoExecute":
-            found = repr(self.effect) if self.effect else "none"
-            raise ValueError(f"expected effect NoExecute with tolerationSeconds, found {found}")
+            actual = repr(self.effect) if self.effect else "none"
+            raise ValueError(f"expected effect NoExecute with tolerationSeconds, found {actual}")
 
 
 class _Requirement(_Part):
@@ -184,7 +184,10 @@ class Scheduling(_Part):
 
     def __post_init__(self) -> None:
         """See whether each kind of spread is said once."""
-        kinds = [(one.topology_key, one.when_unsatisfiable) for one in self.topology_spread_constraints or ()]
+        kinds = [
+            (constraint.topology_key, constraint.when_unsatisfiable)
+            for constraint in self.topology_spread_constraints or ()
+        ]
         for kind in kinds:
             if kinds.count(kind) > 1:
                 raise ValueError(
@@ -205,19 +208,19 @@ def read(text: str) -> dict[str, Any]:
         ValueError: it is none; the message says where, what was expected and what was found.
     """
     try:
-        found = json.loads(text, parse_float=_number, object_pairs_hook=_members)
+        parsed = json.loads(text, parse_float=_number, object_pairs_hook=_members)
     except RecursionError:
         raise ValueError("expected JSON of fewer levels") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise ValueError(f"expected a JSON object of {', '.join(Scheduling.__struct_encode_fields__)}")
     try:
-        msgspec.convert(handwritten.read(found, Scheduling, what="PodSpec"), Scheduling)
+        msgspec.convert(handwritten.read(parsed, Scheduling, what="PodSpec"), Scheduling)
     except (DocumentError, msgspec.ValidationError) as error:
         message = str(error)
         for pattern, words in _CALLED.items():
             message = message.replace(f"Expected `str` matching regex {pattern!r}", f"expected {words}")
         raise ValueError(message) from None
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in parsed.items() if value}
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

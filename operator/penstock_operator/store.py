@@ -145,8 +145,8 @@ class Store:
             label: one of `INDEXED_LABELS`.
             value: the label's value.
         """
-        found = self._by_label.get((kind.kind, namespace, label, value), {})
-        return [found[name] for name in sorted(found)]
+        objects = self._by_label.get((kind.kind, namespace, label, value), {})
+        return [objects[name] for name in sorted(objects)]
 
     def epoch(self, kind: Kind, namespace: str) -> int:
         """A number that rises with every change of an object of a kind in a namespace, for caches.
@@ -301,9 +301,9 @@ def child_changed(change: Change) -> bool:
 def slim(obj: Obj) -> Obj:
     """The object without the parts that are never read.
 
-    That is who wrote which field, but for a resource's replicas; of a pod its annotations, and its spec but
-    for the node and the ServiceAccount; of a ConfigMap what we do not render, and all of one that no resource
-    of ours owns.
+    That is who wrote which field, but for a resource's replicas; of a pod its annotations but for its
+    deletion cost, and its spec but for the node and the ServiceAccount; of a ConfigMap what we do not render,
+    and all of one that no resource of ours owns.
 
     Args:
         obj: as the cluster gave it; it is not changed.
@@ -314,7 +314,9 @@ def slim(obj: Obj) -> Obj:
         owners = owners_of_replicas(obj)
         return {**obj, "metadata": metadata | ({"managedFields": owners} if owners else {})}
     if obj["kind"] == POD.kind:
-        metadata.pop("annotations", None)
+        annotations = metadata.pop("annotations", None) or {}
+        if labels.DELETION_COST in annotations:
+            metadata["annotations"] = {labels.DELETION_COST: annotations[labels.DELETION_COST]}
         if "spec" not in obj:
             return {**obj, "metadata": metadata}
         spec = obj["spec"]
@@ -383,7 +385,7 @@ def adopting(obj: Obj, old: Obj) -> Obj:
     parent = obj["kind"] in _PARENT_KINDS
     settled = not parent or obj["metadata"].get("generation") == old["metadata"].get("generation")
     levels = nesting.LEVELS - 1
-    found: Obj = {}
+    adopted: Obj = {}
     for name, member in obj.items():
         known = old.get(name)
         if name in ("metadata", "status") and isinstance(member, dict) and isinstance(known, dict):
@@ -394,8 +396,8 @@ def adopting(obj: Obj, old: Obj) -> Obj:
             member = _adopted(member, known, levels)
         else:
             member = sharing(member, levels)
-        found[intern(name)] = member
-    return found
+        adopted[intern(name)] = member
+    return adopted
 
 
 def _adopted(value: Any, known: Any, levels: int) -> Any:
@@ -419,15 +421,15 @@ def _taken_in(obj: Obj, old: Obj | None) -> Obj:
     except Exception as error:
         why = f"it cannot be read: {type(error).__name__}: {error}"
     metadata = obj["metadata"]
-    found: Obj = {
+    stub: Obj = {
         "apiVersion": obj.get("apiVersion"),
         "kind": obj["kind"],
         "metadata": {name: metadata[name] for name in _STUB_METADATA if name in metadata},
         UNREADABLE: why,
     }
     with suppress(Exception):
-        found["status"] = sharing(obj.get("status") or {})
-    return found
+        stub["status"] = sharing(obj.get("status") or {})
+    return stub
 
 
 def _label_keys(key: Key, obj: Obj) -> list[tuple[str, str, str, str]]:

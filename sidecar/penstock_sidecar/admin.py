@@ -71,8 +71,8 @@ class Admin:
         """Answer one request."""
         route = self._routes.get(request.path)
         if route is None:
-            found = f"expected one of {', '.join(self._routes)}, found {request.path[:100]}"
-            return PenstockError(Reason.NO_ROUTE, found).response()
+            detail = f"expected one of {', '.join(self._routes)}, found {request.path[:100]}"
+            return PenstockError(Reason.NO_ROUTE, detail).response()
         allowed = ("GET", "POST") if request.path == contract.DRAIN_PATH else ("GET",)
         if request.method not in allowed:
             allow = (b"allow", ", ".join(allowed).encode())

@@ -10,7 +10,8 @@ from penstock_sidecar.interfaces import RequestObserver
 from penstock_sidecar.model.answers import model_reason
 from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passthrough
 from penstock_sidecar.protocols.base import BatchProtocol
-from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
+from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
 from penstock_wire.headers import QUEUE, REQUEST_ID
 from penstock_wire.http import Exchange, Request, Response
@@ -167,13 +168,14 @@ class SidecarHandler:
             self._arrived(size)
             self._dispatcher.accept(call)
             exchange.gone = call.gone
-            request.recall = call.recall
-        except PenstockError as found:
-            if found.reason is Reason.QUEUE_FULL:
-                found.__traceback__ = None  # others get the same object; it must keep no frame
-                self._refuse(exchange, found, request_id, size)
+            if not fields.sticky:
+                request.recall = call.recall
+        except PenstockError as refusal:
+            if refusal.reason is Reason.QUEUE_FULL:
+                refusal.__traceback__ = None  # others get the same object; it must keep no frame
+                self._refuse(exchange, refusal, request_id, size)
             else:
-                self.answer(exchange, found, request_id, size)
+                self.answer(exchange, refusal, request_id, size)
         except Exception as error:
             log("request failed", level="error", error=repr(error), request_id=request_id.decode())
             failed = PenstockError(Reason.INTERNAL, "the request could not be handled")

@@ -47,12 +47,12 @@ class _Histogram:
 
     def cumulative(self) -> list[tuple[str, float]]:
         """`(le, count)` as Prometheus wants them: each bucket holds the smaller ones."""
-        found: list[tuple[str, float]] = []
+        buckets: list[tuple[str, float]] = []
         count = 0
         for bound, here in zip((*self.bounds, "+Inf"), self.counts, strict=True):
             count += here
-            found.append((str(bound), count))
-        return found
+            buckets.append((str(bound), count))
+        return buckets
 
 
 class Metrics:
@@ -103,12 +103,12 @@ class Metrics:
     def ended(self, status: int, reason: Reason | None, items: int, said: str = "") -> None:
         """See `interfaces.RequestObserver`."""
         try:
-            found = self._ended[status, reason, said]
+            counts = self._ended[status, reason, said]
         except KeyError:
-            found = self._ended[status, reason, said] = [0, 0]
-        found[0] += 1
+            counts = self._ended[status, reason, said] = [0, 0]
+        counts[0] += 1
         # What could not be read is refused all the same, as one.
-        found[1] += items if reason is None else items or 1
+        counts[1] += items if reason is None else items or 1
 
     def cut(self, reason: Reason) -> None:
         """A streamed answer of a batch was cut after its head, which `ended` has counted."""

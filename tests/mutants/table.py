@@ -208,8 +208,8 @@ MUTANTS = (
         name="a request with two arrays of instances loses one",
         breaks=HONEST,
         package=WIRE,
-        old="return found if used == size else None",
-        new="return found",
+        old="return slices if used == size else None",
+        new="return slices",
         tests=(f"{_UNIT}/wire/test_wire_json.py::TestSole::test_anything_else_is_left_to_the_slow_way",),
     ),
     # -- what has expired is never sent
@@ -394,8 +394,8 @@ MUTANTS = (
         name="a request with two hosts is served",
         breaks=HONEST,
         package=WIRE,
-        old="if hosts > 1 or (not hosts and not found.old):",
-        new="if not hosts and not found.old:",
+        old="if hosts > 1 or (not hosts and not parsed.old):",
+        new="if not hosts and not parsed.old:",
         tests=(f"{_FRONT_RFC}::test_what_a_server_must_refuse_is_refused",),
     ),
     Mutant(

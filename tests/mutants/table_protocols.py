@@ -45,7 +45,7 @@ PROTOCOL_MUTANTS = (
         name="v2: the key forgets parameters",
         breaks=ALIKE,
         package=SIDECAR,
-        old='rest += b"," + _inner(found)',
+        old='rest += b"," + _inner(document)',
         new="pass",
         tests=(f"{_V2}::test_what_shares_a_batch",),
     ),

@@ -21,8 +21,9 @@ from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
 from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
 from penstock_sidecar.queue.batch_key import Keys
+from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest, Slice
+from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
 from penstock_wire.control.settings import Batching
 from penstock_wire.http import Request
 from penstock_wire.timers import TIMER_SLACK

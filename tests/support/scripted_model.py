@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
-from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
+from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.http import ConnectionLost, Done, GiveUp, Request, Response, UpstreamError
 

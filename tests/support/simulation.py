@@ -17,7 +17,8 @@ from typing import Literal
 
 from penstock_sidecar.estimators import latency_model, wait_estimator
 from penstock_sidecar.queue import queue
-from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
+from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.http import Request
 
 KEY = Key("POST", "/v1/models/m:predict", (), ())

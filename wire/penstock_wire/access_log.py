@@ -17,12 +17,12 @@ def share(text: str) -> float:
         argparse.ArgumentTypeError: not a number from 0 to 1.
     """
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = -1.0
-    if not 0.0 <= found <= 1.0:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
         raise argparse.ArgumentTypeError(f"expected a share from 0 to 1 such as 0.01, found {text!r}")
-    return found
+    return value
 
 
 class AccessLog:

@@ -164,6 +164,6 @@ def bad_timeout(headers: Headers) -> PenstockError:
     Args:
         headers: its fields.
     """
-    found = (get(headers, TIMEOUT_MS) or b"")[:64].decode("latin-1")
+    given = (get(headers, TIMEOUT_MS) or b"")[:64].decode("latin-1")
     expected = f"expected {TIMEOUT_MS.decode()} in whole milliseconds"
-    return PenstockError(Reason.BAD_REQUEST, f"{expected}, found {found!r}")
+    return PenstockError(Reason.BAD_REQUEST, f"{expected}, found {given!r}")

@@ -31,31 +31,31 @@ def read_request(body: bytes) -> tuple[list[bytes], Parameters]:
     if sole is not None:
         return sole, ()
     try:
-        found = members(body)
+        document = members(body)
     except NotJSON as error:
         raise PenstockError(Reason.BAD_JSON, str(error)) from error
-    if INSTANCES not in found:
-        names = ", ".join(sorted(found)[:10]) or "no members"
+    if INSTANCES not in document:
+        names = ", ".join(sorted(document)[:10]) or "no members"
         raise shape_error("$", 'an object with a member "instances"', names)
-    return take_items(found)
+    return take_items(document)
 
 
-def take_items(found: dict[str, bytes]) -> tuple[list[bytes], Parameters]:
+def take_items(document: dict[str, bytes]) -> tuple[list[bytes], Parameters]:
     """The items and the other members of an object.
 
     Args:
-        found: the members of an object that has `instances`; that member is removed.
+        document: the members of an object that has `instances`; that member is removed.
 
     Raises:
         PenstockError: `bad_shape` (422), where `instances` is not an array, or holds more than `MAX_ITEMS`.
     """
     try:
-        items = elements(found.pop(INSTANCES), MAX_ITEMS)
+        items = elements(document.pop(INSTANCES), MAX_ITEMS)
     except NotJSON as error:
         raise _not_an_array(error) from error
     if len(items) > MAX_ITEMS:
         raise shape_error("$.instances", f"at most {MAX_ITEMS} items", str(len(items)))
-    return items, tuple(sorted(found.items())) if found else ()
+    return items, tuple(sorted(document.items())) if document else ()
 
 
 def member_name(name: str) -> bytes:
@@ -66,15 +66,15 @@ def member_name(name: str) -> bytes:
         return json.dumps(name).encode()
 
 
-def shape_error(path: str, expected: str, found: str) -> PenstockError:
+def shape_error(path: str, expected: str, actual: str) -> PenstockError:
     """A `bad_shape` that says where."""
     return PenstockError(
         Reason.BAD_SHAPE,
-        f"{path}: expected {expected}, found {found}",
-        extra={"path": path, "expected": expected, "found": found},
+        f"{path}: expected {expected}, found {actual}",
+        extra={"path": path, "expected": expected, "found": actual},
     )
 
 
 def _not_an_array(error: NotJSON) -> PenstockError:
-    expected = f"at most {MAX_ITEMS} items" if error.found == "more" else "an array"
-    return shape_error("$.instances", expected, error.found)
+    expected = f"at most {MAX_ITEMS} items" if error.actual == "more" else "an array"
+    return shape_error("$.instances", expected, error.actual)

@@ -37,12 +37,12 @@ class NotJSON(ValueError):
 
     Args:
         message: what was expected, what was found and where.
-        found: what was found, for callers that expected something of their own; the message unless given.
+        actual: what was found, for callers that expected something of their own; the message unless given.
     """
 
-    def __init__(self, message: str, found: str = "") -> None:
+    def __init__(self, message: str, actual: str = "") -> None:
         super().__init__(message)
-        self.found = found or message
+        self.actual = actual or message
 
 
 @mypyc_attr(native_class=False)
@@ -90,25 +90,25 @@ def members(body: bytes) -> dict[str, bytes]:
         raise _other_kind("object", body) from other
     except (msgspec.DecodeError, RecursionError) as error:
         return _scan_members(body, error)
-    found = {}
+    result = {}
     slack = len(body) - 1
     for name, raw in decoded.items():
-        found[name] = value = bytes(raw)
+        result[name] = value = bytes(raw)
         slack -= len(name if name.isascii() else name.encode()) + len(value) + 4
-    if slack >= _SMALLEST_MEMBER and not _is_spaced(body, slack, found):
-        _check_twins(body, len(found))
-    return found
+    if slack >= _SMALLEST_MEMBER and not _is_spaced(body, slack, result):
+        _check_twins(body, len(result))
+    return result
 
 
 _SMALLEST_MEMBER = len(b',"":1')
 
 
-def _is_spaced(body: bytes, slack: int, found: dict[str, bytes]) -> bool:
+def _is_spaced(body: bytes, slack: int, fields: dict[str, bytes]) -> bool:
     """Whether the body is just these members in the spelling of `json.dumps`."""
-    if slack != 2 * len(found) - 1:
+    if slack != 2 * len(fields) - 1:
         return False
     try:
-        spaced = b", ".join([b'"%b": %b' % (name.encode(), raw) for name, raw in found.items()])
+        spaced = b", ".join([b'"%b": %b' % (name.encode(), raw) for name, raw in fields.items()])
     except UnicodeEncodeError:
         return False
     return body == b"{%b}" % spaced
@@ -135,12 +135,12 @@ def object_with(name: str, body: bytes) -> dict[str, bytes] | None:
     if body.lstrip(_SPACE)[:1] != b"{":
         return None
     try:
-        found = members(body)
+        fields = members(body)
     except NotJSON:
         if b'"%b"' % name.encode() in body:
             raise
         return None
-    return found if name in found else None
+    return fields if name in fields else None
 
 
 def elements(array: bytes, limit: int | None = None) -> list[bytes]:
@@ -198,17 +198,19 @@ class Sole:
         if not compact and not body.startswith(self._spaced):
             return None
         try:
-            found = list(map(bytes, self._decoder.decode(body).raws))
+            slices = list(map(bytes, self._decoder.decode(body).raws))
         except (msgspec.MsgspecError, RecursionError):
             return None
         if compact:
             used = (
-                len(self._compact) + len(b"]}") + len(found) - 1 if found else len(self._compact) + len(b"]}")
+                len(self._compact) + len(b"]}") + len(slices) - 1
+                if slices
+                else len(self._compact) + len(b"]}")
             )
-            for element in found:
+            for element in slices:
                 used += len(element)
-            return found if used == size else None
-        return found if body == b"%b%b]}" % (self._spaced, b", ".join(found)) else None
+            return slices if used == size else None
+        return slices if body == b"%b%b]}" % (self._spaced, b", ".join(slices)) else None
 
 
 _SOLE_BYTES = 64 * 1024
@@ -243,8 +245,8 @@ def _check_text(body: bytes) -> None:
         try:
             body.decode("utf-8")
         except UnicodeDecodeError as error:
-            found = f"byte {body[error.start]:#04x} at {error.start}"
-            raise NotJSON(f"expected UTF-8, found {found}", found) from error
+            actual = f"byte {body[error.start]:#04x} at {error.start}"
+            raise NotJSON(f"expected UTF-8, found {actual}", actual) from error
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
         # Tensors as nested lists have very many brackets and few levels: fold the innermost ones away, each
@@ -275,8 +277,8 @@ def _kind(body: bytes) -> str:
 
 
 def _other_kind(expected: str, body: bytes) -> NotJSON:
-    found = _kind(body)
-    return NotJSON(f"expected a JSON {expected}, found {found}", found)
+    kind = _kind(body)
+    return NotJSON(f"expected a JSON {expected}, found {kind}", kind)
 
 
 def _twin(names: list[str]) -> NotJSON:
@@ -290,8 +292,8 @@ def _check_loads(body: bytes, cause: Exception) -> None:
         json.loads(body, parse_int=float)  # an integer may have more digits than `int` takes
     except (ValueError, RecursionError):
         message = str(cause).removeprefix("JSON is malformed: ")
-        found = f"bytes that are not JSON ({message})"
-        raise NotJSON(f"the bytes are not JSON: {message}", found) from cause
+        actual = f"bytes that are not JSON ({message})"
+        raise NotJSON(f"the bytes are not JSON: {message}", actual) from cause
 
 
 def _split(body: bytes, opening: bytes, closing: bytes) -> tuple[list[bytes], list[int]]:
@@ -324,14 +326,14 @@ def _split(body: bytes, opening: bytes, closing: bytes) -> tuple[list[bytes], li
 def _scan_members(body: bytes, cause: Exception) -> dict[str, bytes]:
     _check_loads(body, cause)
     names: list[str] = []
-    found: dict[str, bytes] = {}
+    result: dict[str, bytes] = {}
     for part, colon in zip(*_split(body, b"{", b"}"), strict=True):
         name = json.loads(part[:colon])
         names.append(name)
-        found[name] = part[colon + 1 :].strip(_SPACE)
-    if len(found) != len(names):
+        result[name] = part[colon + 1 :].strip(_SPACE)
+    if len(result) != len(names):
         raise _twin(names)
-    return found
+    return result
 
 
 def _scan_elements(array: bytes, cause: Exception) -> list[bytes]:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock_wire.headers import TRACEPARENT, Headers
+from penstock_wire.headers import TRACEPARENT, TRACESTATE, Headers
 from penstock_wire.http import Request
 from penstock_wire.process import log
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TRACESTATE = b"tracestate"
 FLUSH_SECONDS = 2.0
 """How long the last spans may take to leave when the process ends."""
 
@@ -136,8 +135,8 @@ class Spans:
         """
         from opentelemetry import trace
 
-        found = [value for name, value in request.headers if name == TRACEPARENT]
-        parent = parse(found[0]) if len(found) == 1 else None
+        parents = [value for name, value in request.headers if name == TRACEPARENT]
+        parent = parse(parents[0]) if len(parents) == 1 else None
         context = None
         if parent is not None:
             trace_id, span_id, sampled = parent
@@ -196,5 +195,5 @@ def named(headers: Headers, context: SpanContext) -> Headers:
 def _state(headers: Headers) -> Any:
     from opentelemetry.trace import TraceState
 
-    found = [value.decode("latin-1") for name, value in headers if name == TRACESTATE]
-    return TraceState.from_header(found)
+    states = [value.decode("latin-1") for name, value in headers if name == TRACESTATE]
+    return TraceState.from_header(states)

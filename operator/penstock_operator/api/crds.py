@@ -153,8 +153,8 @@ def rendered() -> dict[str, str]:
 def stale(folder: Path) -> list[str]:
     """The files of a folder that are not what would be generated now: changed, missing, or too many."""
     wanted = rendered()
-    found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
-    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    existing = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
+    return sorted(name for name in wanted.keys() | existing.keys() if wanted.get(name) != existing.get(name))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

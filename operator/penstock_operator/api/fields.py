@@ -18,17 +18,17 @@ def cel(rule: str, message: str, *, expression: str | None = None, path: str | N
         expression: CEL that makes the message, where it can say what was found.
         path: the field to blame, as `.name`, where it is not the one the rule stands on.
     """
-    found = {"rule": rule, "message": message}
+    validation = {"rule": rule, "message": message}
     if expression is not None:
-        found["messageExpression"] = expression
+        validation["messageExpression"] = expression
     if path is not None:
-        found["fieldPath"] = path
-    return found
+        validation["fieldPath"] = path
+    return validation
 
 
-def rules(*found: dict[str, str], **words: Any) -> dict[str, Any]:
+def rules(*validations: dict[str, str], **words: Any) -> dict[str, Any]:
     """`json_schema_extra` of a field or a model: CEL rules, and further words of the schema as `x_…`."""
-    extra: dict[str, Any] = {"x-kubernetes-validations": list(found)} if found else {}
+    extra: dict[str, Any] = {"x-kubernetes-validations": list(validations)} if validations else {}
     extra.update({word.replace("_", "-"): value for word, value in words.items()})
     return extra
 

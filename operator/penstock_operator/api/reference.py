@@ -40,10 +40,10 @@ def pages() -> dict[str, str]:
 
 def page(kind: str) -> str:
     """The page of a kind: what it is, its fields, one table for each object, and kubectl's columns."""
-    found = definition(kind)["spec"]
-    (version,) = found["versions"]
+    spec = definition(kind)["spec"]
+    (version,) = spec["versions"]
     schema = version["schema"]["openAPIV3Schema"]
-    names = found["names"]
+    names = spec["names"]
     scale = "scale" in version["subresources"]
     parts = [
         _HEADER + f"# {kind}",

@@ -114,9 +114,9 @@ def _resolve(node: Schema, definitions: Schema) -> Schema:
 
 def _over(below: Schema, above: Schema) -> Schema:
     """Both schemas in one: the words of `above` win, rules add up."""
-    found = copy.deepcopy(below) | above
+    merged = copy.deepcopy(below) | above
     rules = below.get(_RULES, []) + above.get(_RULES, [])
-    return found | {_RULES: rules} if rules else found
+    return merged | {_RULES: rules} if rules else merged
 
 
 def _merge_int_or_string(node: Schema) -> None:

@@ -7,8 +7,8 @@
 
 Without an objective, without a curve, and where not even one item keeps the objective, W* is `maxBatchSize`.
 
-The curve is remembered: sidecars report none of a model that had nothing to do for ten seconds. It follows the
-reports slowly, since a line through some batches of one pod is off by some percent, and the replicas that
+The curve is remembered: sidecars report none of a model that had nothing to do for ten seconds. It follows
+the reports slowly, since a line through some batches of one pod is off by some percent, and the replicas that
 follow from it should not be. A flat line is mostly one through batches of one size: it replaces no other.
 """
 
@@ -166,7 +166,8 @@ def arrival_rate(
         now: the time in seconds.
         unknown: the rate of a pod that has been silent for all of that time.
     """
-    firsts = [sender.samples[0].at for sender in (*pods, *holds) if sender.samples]
+    senders: list[PodLoad | RouterHolds] = [*pods, *holds]
+    firsts = [sender.samples[0].at for sender in senders if sender.samples]
     start = max(now - window, min(firsts, default=now))
     if now - start < 1.0:
         return None

@@ -5,11 +5,11 @@ hold for the backend, averaged over the stable window (as Knative's pod autoscal
 tenth of that window decides alone while it asks for at least twice what is ready (Knative's panic mode).
 Where no pod is ready, what is held now decides: it waits, and nobody else answers it.
 
-Without `targetLoad` the target follows from what a pod can do (`capacity`), and the rate at which items arrive
-is a term beside the load:
+Without `targetLoad` the target follows from what a pod can do (`capacity`), and the rate at which items
+arrive is a term beside the load:
 
     by rate    arrivals / (0.8 · μ*)     as soon as a curve is known
-    by load    load / T*                 but no more than clears it in a stable window, or one more than are ready
+    by load    load / T*                 at most what clears it in a stable window, or one more than are ready
 
 A load of more than the ready pods should have is a queue: where it comes from too few pods, the rate says how
 many, and the queue goes as soon as they are there. It would only ask for more and more pods while they start.

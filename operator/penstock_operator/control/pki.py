@@ -86,13 +86,13 @@ def read(certificate: bytes, key: bytes) -> Issued:
     Raises:
         UnreadableKeys: not a certificate, or not its key.
     """
-    found, _ = _load(certificate, key) if key else (_certificate(certificate), None)
+    parsed, _ = _load(certificate, key) if key else (_certificate(certificate), None)
     return Issued(
         certificate=certificate,
         key=key,
-        begins=found.not_valid_before_utc.timestamp(),
-        ends=found.not_valid_after_utc.timestamp(),
-        names=_names(found),
+        begins=parsed.not_valid_before_utc.timestamp(),
+        ends=parsed.not_valid_after_utc.timestamp(),
+        names=_names(parsed),
     )
 
 
@@ -139,14 +139,14 @@ def _issued(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> I
 
 
 def _load(certificate: bytes, key: bytes) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    found = _certificate(certificate)
+    parsed = _certificate(certificate)
     try:
         private = serialization.load_pem_private_key(key, None)
     except (ValueError, TypeError) as error:
         raise UnreadableKeys(f"expected a private key in PEM: {error}") from error
-    if not isinstance(private, ec.EllipticCurvePrivateKey) or private.public_key() != found.public_key():
+    if not isinstance(private, ec.EllipticCurvePrivateKey) or private.public_key() != parsed.public_key():
         raise UnreadableKeys("expected the certificate's own EC key, found another")
-    return found, private
+    return parsed, private
 
 
 def _certificate(pem: bytes) -> x509.Certificate:
@@ -158,10 +158,10 @@ def _certificate(pem: bytes) -> x509.Certificate:
 
 def _names(certificate: x509.Certificate) -> tuple[str, ...]:
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ()
-    return tuple(str(name.value) for name in found)
+    return tuple(str(name.value) for name in extension)
 
 
 def _general(name: str) -> x509.GeneralName:

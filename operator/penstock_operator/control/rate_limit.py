@@ -63,7 +63,7 @@ class RateLimit:
         """
         now = self._clock.time()
         if source not in self._full_at and len(self._full_at) >= self._sources:
-            self._full_at = {one: full for one, full in self._full_at.items() if full > now}
+            self._full_at = {key: full for key, full in self._full_at.items() if full > now}
             if len(self._full_at) >= self._sources:
                 return None
         full = max(now, self._full_at.get(source, now)) + 1 / self._per_second

@@ -86,7 +86,9 @@ class Keyring:
     def authorities(self) -> bytes:
         """The certificates of all authorities that are trusted, PEM, the one in use first."""
         return b"".join(
-            one.certificate for one in (self.current, self.next, self.previous) if one is not None
+            authority.certificate
+            for authority in (self.current, self.next, self.previous)
+            if authority is not None
         )
 
 

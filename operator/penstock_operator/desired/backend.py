@@ -39,18 +39,18 @@ def backend_objects(
     def metadata(child: str) -> Object:
         return objects.metadata(child, backend.namespace, labels.of_backend(backend.name), [backend])
 
-    found: list[Object] = []
+    rendered: list[Object] = []
     if template is None or template.service_account_name is None:
-        found.append(objects.service_account(metadata(name)))
+        rendered.append(objects.service_account(metadata(name)))
     record = metadata(names.backend_settings(backend.name))
-    found.append(settings.configmap(record, document, config.authorities))
-    found.append(service.service(backend))
+    rendered.append(settings.configmap(record, document, config.authorities))
+    rendered.append(service.service(backend))
     asked = backend.spec.disruption_budget
     if backend.spec.replicas > 1 or asked is not None:
         selector = labels.backend_selector(backend.name)
-        found.append(disruption.budget(metadata(name), selector, asked.document() if asked else None))
+        rendered.append(disruption.budget(metadata(name), selector, asked.document() if asked else None))
     if config.network_policies:
-        found.append(
+        rendered.append(
             networkpolicy.of_backend(
                 metadata(name),
                 labels.backend_selector(backend.name),
@@ -59,5 +59,5 @@ def backend_objects(
                 config=config,
             )
         )
-    found.append(deployment.deployment(backend, pinned))
-    return found
+    rendered.append(deployment.deployment(backend, pinned))
+    return rendered

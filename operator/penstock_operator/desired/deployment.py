@@ -87,11 +87,11 @@ def pod_template(backend: ModelBackend, *, config: RenderConfig, drain_secret: s
 
 
 def _pod_metadata(backend: ModelBackend, template: PodTemplate) -> Object:
-    found: Object = {"labels": template.labels | labels.of_backend(backend.name)}
+    pod_metadata: Object = {"labels": template.labels | labels.of_backend(backend.name)}
     annotations = dict(template.annotations)
     if backend.spec.warmup is not None:
         annotations[labels.WARMUP] = sidecar.warmup_requests(backend.spec.warmup)
-    return found | ({"annotations": annotations} if annotations else {})
+    return pod_metadata | ({"annotations": annotations} if annotations else {})
 
 
 def _pod_spec(

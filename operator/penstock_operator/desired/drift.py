@@ -160,8 +160,8 @@ def _contained_list(desired: list[Any], live: list[Any], field: str) -> bool:
     mine = [_list_key(item, keys) for item in desired]
     # NB: the order counts, as of `env` and `initContainers`; an apply restores it. Others' may be between.
     wanted = set(mine)
-    found = [key for key in there if key in wanted]
-    in_place = len(found) == len(mine) if field in _UNORDERED else found == mine
+    kept = [key for key in there if key in wanted]
+    in_place = len(kept) == len(mine) if field in _UNORDERED else kept == mine
     return in_place and all(contained(item, there[key]) for key, item in zip(mine, desired, strict=True))
 
 

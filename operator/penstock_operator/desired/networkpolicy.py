@@ -68,10 +68,10 @@ def of_router(
         sidecars: port of requests of model pods.
         config: what the installation decides.
     """
-    found = _policy(metadata, selector, [_rule(config.routers_from, data), *_metrics(admin, config)])
+    policy = _policy(metadata, selector, [_rule(config.routers_from, data), *_metrics(admin, config)])
     if config.egress:
-        found["spec"]["policyTypes"].append("Egress")
-        found["spec"]["egress"] = [
+        policy["spec"]["policyTypes"].append("Egress")
+        policy["spec"]["egress"] = [
             {
                 "to": [{"podSelector": {"matchLabels": labels.backends_selector()}}],
                 "ports": _ports([sidecars]),
@@ -80,7 +80,7 @@ def of_router(
             {"ports": [{"protocol": protocol, "port": DNS_PORT} for protocol in ("UDP", "TCP")]},
             *config.egress,
         ]
-    return found
+    return policy
 
 
 def _reports(config: RenderConfig) -> Object:

@@ -51,14 +51,14 @@ def container_security(*, user: int | None = None) -> Object:
     Args:
         user: the numeric user and group; None leaves it to the image.
     """
-    found: Object = {
+    context: Object = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    return found if user is None else found | {"runAsUser": user, "runAsGroup": user}
+    return context if user is None else context | {"runAsUser": user, "runAsGroup": user}
 
 
 def settings_volume(configmap: str) -> Object:

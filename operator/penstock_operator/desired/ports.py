@@ -35,16 +35,16 @@ def allocate(endpoints: Iterable[str], services: Iterable[Object]) -> dict[str, 
         if name is not None and port is not None and port not in taken and name not in claims:
             claims[name] = port
             taken.add(port)
-    found = {name: claims[name] for name in wanted if name in claims}
+    ports = {name: claims[name] for name in wanted if name in claims}
     for name in wanted:
-        if name in found or len(taken) >= _COUNT:
+        if name in ports or len(taken) >= _COUNT:
             continue
         step = zlib.crc32(name.encode()) % _COUNT
         while FIRST + step in taken:
             step = (step + 1) % _COUNT
-        found[name] = FIRST + step
-        taken.add(found[name])
-    return found
+        ports[name] = FIRST + step
+        taken.add(ports[name])
+    return ports
 
 
 def _age(service: Object) -> tuple[str, str]:

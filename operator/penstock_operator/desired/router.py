@@ -185,8 +185,8 @@ def _replicas(config: RenderConfig, live: Object | None) -> int:
     if scaled is None:
         return config.router_replicas
     now = ((live or {}).get("spec") or {}).get("replicas")
-    found = now if isinstance(now, int) else scaled.min_replicas
-    return min(max(found, scaled.min_replicas), scaled.max_replicas)
+    replicas = now if isinstance(now, int) else scaled.min_replicas
+    return min(max(replicas, scaled.min_replicas), scaled.max_replicas)
 
 
 def _pods_objects(

@@ -87,11 +87,11 @@ def reconfigure_env(backend: ModelBackend, drain_secret: str) -> list[Object]:
 
 def warmup_requests(warmup: Warmup) -> str:
     """The warm-up requests as the sidecar's file has them: a JSON list."""
-    found = [
-        {"path": one.path, "method": one.method, "headers": one.headers, "body": one.body}
-        for one in warmup.requests
+    requests = [
+        {"path": request.path, "method": request.method, "headers": request.headers, "body": request.body}
+        for request in warmup.requests
     ]
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(requests, separators=(",", ":"), ensure_ascii=False)
 
 
 def pre_stop(drain_secret: str) -> Object:

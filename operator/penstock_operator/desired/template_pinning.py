@@ -116,8 +116,8 @@ def recorded(live: Object | None) -> RenderedRecord | None:
     if not isinstance(text, str):
         return None
     try:
-        found = json.loads(text)
-        inputs, rendered, template = found["inputs"], found["hash"], found["template"]
+        record = json.loads(text)
+        inputs, rendered, template = record["inputs"], record["hash"], record["template"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return (
@@ -141,13 +141,15 @@ def drain_secret(template: Object) -> str | None:
 
 
 def _dicts(holder: object, member: str) -> list[Object]:
-    found = holder.get(member) if isinstance(holder, dict) else None
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    elements = holder.get(member) if isinstance(holder, dict) else None
+    return (
+        [element for element in elements if isinstance(element, dict)] if isinstance(elements, list) else []
+    )
 
 
 def _written(inputs: str, rendered: str, template: Object) -> str | None:
-    found = {"inputs": inputs, "hash": rendered, "template": _elided(template)}
-    text = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    record = {"inputs": inputs, "hash": rendered, "template": _elided(template)}
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text if len(text.encode()) <= _MOST else None
 
 

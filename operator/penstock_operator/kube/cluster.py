@@ -84,6 +84,24 @@ class Cluster(Protocol):
         """
         ...
 
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
+    ) -> Obj:
+        """Write annotations of an object that others made.
+
+        Args:
+            kind: the object's kind.
+            namespace: where it is.
+            name: its name.
+            annotations: the values; None takes one away.
+            uid: annotate this one only, never a namesake.
+
+        Raises:
+            NotFound: it is gone.
+            Conflict: it is another one.
+        """
+        ...
+
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         """One object, None when there is none.
 
@@ -162,7 +180,7 @@ class WriteObserver(Protocol):
     """Who counts writes."""
 
     def wrote(self, verb: str, kind: str) -> None:
-        """A write succeeded: apply, delete, status, scale or create, of this kind."""
+        """A write succeeded: apply, delete, status, scale, annotate or create, of this kind."""
 
 
 class NoObserver:
@@ -241,6 +259,18 @@ class KubernetesCluster:
         }
         return await self._patch(kind, body, SCALE_MANAGER, subresource="scale")
 
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
+    ) -> Obj:
+        """See `Cluster`."""
+        return await self._call(
+            "PATCH",
+            kind.path(namespace, name),
+            query={"fieldManager": MANAGER},
+            body={"metadata": {"uid": uid, "annotations": dict(annotations)}},
+            content_type="application/merge-patch+json",
+        )
+
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         """See `Cluster`."""
         try:
@@ -265,7 +295,7 @@ class KubernetesCluster:
         if name:
             first["fieldSelector"] = f"metadata.name={name}"
         accept = _METADATA_ONLY if metadata_only else "application/json"
-        found: list[T] = []
+        objects: list[T] = []
         token, anew = "", 0
         while True:
             query = first | ({"continue": token} if token else {})
@@ -275,16 +305,16 @@ class KubernetesCluster:
                 if error.status != 410 or not token or anew == _ANEW:
                     raise
                 # The version that the pages are of is compacted away: those there are do not fit to others.
-                found, token, anew = [], "", anew + 1
+                objects, token, anew = [], "", anew + 1
                 continue
             for item in page.get("items") or []:
                 # A list's items carry no type of their own.
                 item.setdefault("apiVersion", kind.api_version)
                 item["kind"] = kind.kind
-                found.append(keep(item))
+                objects.append(keep(item))
             token = (page.get("metadata") or {}).get("continue") or ""
             if not token:
-                return found
+                return objects
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         """See `Cluster`."""
@@ -378,15 +408,15 @@ async def credentials(kubeconfig: str | None) -> Credentials:
     Raises:
         ConfigError: neither works.
     """
-    found = await login(kubeconfig)
-    token = await found.get_api_key_with_prefix("BearerToken", alias="authorization")
+    credentials = await login(kubeconfig)
+    token = await credentials.get_api_key_with_prefix("BearerToken", alias="authorization")
     return Credentials(
-        server=found.host,
+        server=credentials.host,
         authorization=token or "",
-        ca_path=found.ssl_ca_cert or None,
-        insecure=not found.verify_ssl,
-        certificate_path=found.cert_file or None,
-        private_key_path=found.key_file or None,
+        ca_path=credentials.ssl_ca_cert or None,
+        insecure=not credentials.verify_ssl,
+        certificate_path=credentials.cert_file or None,
+        private_key_path=credentials.key_file or None,
     )
 
 

@@ -16,12 +16,18 @@ from penstock_operator.desired.drift import CHANGED, needs_write
 from penstock_operator.desired.template_pinning import PinnedTemplate
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SERVICE_ACCOUNT
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile import parent_check
+from penstock_operator.reconcile import parent_check, victims
 from penstock_operator.reconcile.children import apply_children, requeue_after
 from penstock_operator.reconcile.context import Context, Problems, Scaled
 from penstock_operator.reconcile.parent import load_parent
 from penstock_operator.reconcile.status_writer import same_status, write_status
-from penstock_operator.status import BackendObserved, backend_status, load_moved, unreadable_status
+from penstock_operator.status import (
+    BackendObserved,
+    backend_status,
+    load_moved,
+    terms_moved,
+    unreadable_status,
+)
 from penstock_operator.store import Key, key_of, owner_uids
 
 LOAD_SETTLES = 15.0
@@ -62,6 +68,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
             backend, document=versioned.document, pinned=pinned, config=ctx.render
         )
         uid = backend.metadata.uid
+        await victims.before_decrease(ctx, backend, live)
         problems = await apply_children(
             ctx, key, desired, owners=(uid,), candidates=lambda: _unused(ctx, backend), looked=looked,
             confirm=lambda: parent_check.confirm_own(ctx, stored),
@@ -138,17 +145,17 @@ def _held(
     ctx: Context, backend: ModelBackend, pinned: PinnedTemplate, *, recorded: Obj | None, live: Obj | None
 ) -> tuple[str, ...]:
     """What would be changed if the backend were not suspended; drift is not meant: it may be why it is."""
-    found = []
+    held = []
     if live is not None and needs_write(deployment.deployment(backend, pinned), live) == CHANGED:
-        found.append("pods")
+        held.append("pods")
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(backend.namespace, reference) if reference else None
     last = settings.recorded_version(recorded)
     if last is not None and not (reference and policy is None):
         wanted = settings.for_sidecar(backend, policy)
         if wanted(last.version) != last.document:
-            found.append("settings")
-    return tuple(found)
+            held.append("settings")
+    return tuple(held)
 
 
 def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.Versioned) -> int:
@@ -166,7 +173,10 @@ def _unsure(backend: ModelBackend, recommendation: Recommendation | None) -> boo
         return False
     if recommendation is None:
         return True
-    known = any(one.type == "MetricsAvailable" and one.status == "True" for one in backend.status.conditions)
+    known = any(
+        condition.type == "MetricsAvailable" and condition.status == "True"
+        for condition in backend.status.conditions
+    )
     return known and not recommendation.metrics_available
 
 
@@ -182,7 +192,7 @@ def look_at_load(ctx: Context, key: Key) -> None:
         return
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(key.namespace, reference) if reference else None
-    if _is_news(ctx, backend, _load(ctx, key, batching_spec(backend, policy).max_batch_size)):
+    if _is_news(ctx, backend, key, _load(ctx, key, batching_spec(backend, policy).max_batch_size)):
         ctx.memory.load_turns.ask(key)
 
 
@@ -190,12 +200,13 @@ def _load(ctx: Context, key: Key, max_batch_size: int) -> LoadStatus:
     return ctx.reports.window(key.namespace, key.name).load(ctx.clock.time(), max_batch_size)
 
 
-def _is_news(ctx: Context, backend: ModelBackend, load: LoadStatus) -> bool:
-    """Whether a load is to be shown: not while it is that of the few reports that a new operator has."""
+def _is_news(ctx: Context, backend: ModelBackend, key: Key, load: LoadStatus) -> bool:
+    """Whether load and terms are to be shown: not while they are of the few reports of a new operator."""
     old = backend.status.load
     if old is not None and ctx.clock.time() < ctx.memory.started + LOAD_SETTLES:
         return False
-    return load_moved(old, load)
+    scaled = ctx.memory.scaled.get(key) or Scaled()
+    return load_moved(old, load) or terms_moved(backend.status.recommendation, scaled.recommendation)
 
 
 async def _write_status(
@@ -247,9 +258,9 @@ async def _write_status(
         held=held,
     )
     status = backend_status(backend, seen, now=ctx.now())
-    if _is_news(ctx, backend, fresh) and (turn or not same_status(status, stored.get("status") or {})):
+    if _is_news(ctx, backend, key, fresh) and (turn or not same_status(status, stored.get("status") or {})):
         # What is written anyway shows the load as well.
-        status = backend_status(backend, replace(seen, load=fresh), now=ctx.now())
+        status = backend_status(backend, replace(seen, load=fresh, terms=True), now=ctx.now())
         ctx.memory.load_turns.forget(key)
     written = await write_status(ctx, stored, status)
     # NB: what the autoscaler has changed while this was being written stays for the next status.

@@ -45,9 +45,9 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
             looked=looked,
             confirm=lambda: parent_check.confirm_own(ctx, parent),
         )
-    for found in (problems, own):
-        if found.unpublished:
-            return requeue_after(found)
+    for refusal in (problems, own):
+        if refusal.unpublished:
+            return requeue_after(refusal)
     plan = ctx.view.plan(namespace).endpoints.get(name)
     stored = ctx.store.get(ENDPOINT, namespace, name)
     if plan is None or stored is None:

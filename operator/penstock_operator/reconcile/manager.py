@@ -198,9 +198,9 @@ class Manager:
             backend.forget(self.ctx, key)
 
     def _policy_of(self, key: Key) -> None:
-        found = self.ctx.view.backend(key.namespace, key.name)
-        if found is not None and found.spec.batch_policy_ref:
-            self.queue.add(Key(POLICY.kind, key.namespace, found.spec.batch_policy_ref))
+        backend = self.ctx.view.backend(key.namespace, key.name)
+        if backend is not None and backend.spec.batch_policy_ref:
+            self.queue.add(Key(POLICY.kind, key.namespace, backend.spec.batch_policy_ref))
 
     # -- what runs ---------------------------------------------------------------------------------------
 
@@ -319,9 +319,9 @@ class Manager:
         Raises:
             ClusterError: a call failed.
         """
-        found = Found()
+        relisted = Found()
         for kind in (*PARENTS, *WATCHED_CHILDREN):
-            found += await relist_kind(
+            relisted += await relist_kind(
                 self.ctx.cluster,
                 self.ctx.store,
                 kind,
@@ -329,7 +329,7 @@ class Manager:
                 namespace=self._namespace,
                 selector=CHILD_SELECTOR,
             )
-        return found
+        return relisted
 
     def enqueue_all(self) -> None:
         """Have every key looked at."""

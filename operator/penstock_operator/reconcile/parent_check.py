@@ -45,9 +45,9 @@ async def confirm(ctx: Context, kind: Kind, namespace: str, name: str | None = N
         Outdated: one is gone, or another one.
         ClusterError: the apiserver did not say.
     """
-    found = await relist_kind(ctx.cluster, ctx.store, kind, ctx.changed, namespace=namespace, name=name)
-    if found.dropped:
-        ctx.log("gone without a word", kind=kind.kind, namespace=namespace, count=found.dropped)
+    relisted = await relist_kind(ctx.cluster, ctx.store, kind, ctx.changed, namespace=namespace, name=name)
+    if relisted.dropped:
+        ctx.log("gone without a word", kind=kind.kind, namespace=namespace, count=relisted.dropped)
         raise Outdated(f"{kind.kind} {namespace}/{name or '*'}")
 
 

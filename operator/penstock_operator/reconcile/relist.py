@@ -81,7 +81,7 @@ class Relister:
             owed = not await self._called() or owed
             self._now.clear()
             try:
-                found = await self._relist()
+                relisted = await self._relist()
             except ClusterError as error:
                 self._log("re-list failed", level="warning", error=str(error))
                 self._now.set()
@@ -89,8 +89,8 @@ class Relister:
             if owed:
                 self._enqueue_all()
                 owed = False
-            level = "info" if found != Found() else "debug"
-            self._log("re-listed", level=level, dropped=found.dropped, fetched=found.fetched)
+            level = "info" if relisted != Found() else "debug"
+            self._log("re-listed", level=level, dropped=relisted.dropped, fetched=relisted.fetched)
 
     async def _called(self) -> bool:
         """Wait until a list is due; whether `soon` called for it."""

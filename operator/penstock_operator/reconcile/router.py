@@ -197,8 +197,8 @@ def serving(ctx: Context, namespace: str, endpoint: str) -> RouterObserved:
         namespace: where.
         endpoint: its name; that of none asks about the namespace's.
     """
-    found = ctx.view.endpoint(namespace, endpoint)
-    return observed(ctx, namespace, endpoint if found is not None and is_dedicated(found) else "")
+    resource = ctx.view.endpoint(namespace, endpoint)
+    return observed(ctx, namespace, endpoint if resource is not None and is_dedicated(resource) else "")
 
 
 def observed(ctx: Context, namespace: str, endpoint: str = "") -> RouterObserved:

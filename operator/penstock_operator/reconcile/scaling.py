@@ -1,4 +1,7 @@
-"""The autoscaler's hand: asks for a recommendation, and writes it through the backend's ``/scale``."""
+"""The autoscaler's hand: asks for a recommendation, and writes it through the backend's ``/scale``.
+
+With `mode: External` it writes nothing: another scaler reads the recommendation.
+"""
 
 from __future__ import annotations
 
@@ -109,8 +112,13 @@ class Scaler:
         self._seen(key, scaled, stored, current)
         before = (scaled.recommendation, scaled.foreign)
         scaled.recommendation = recommendation
-        scaled.foreign = self._yields_to(key, stored, current)
-        if scaled.foreign is None and (recommendation.replicas != current or not owns_replicas(stored)):
+        external = backend.spec.autoscaling is not None and backend.spec.autoscaling.mode == "External"
+        scaled.foreign = None if external else self._yields_to(key, stored, current)
+        if (
+            not external
+            and scaled.foreign is None
+            and (recommendation.replicas != current or not owns_replicas(stored))
+        ):
             # The first write of the current value makes us a co-owner: who then takes `replicas` out of what
             # he applies does not throw the backend back to the default.
             asked = self._ask(key, recommendation, current)
@@ -153,10 +161,10 @@ class Scaler:
             if any(share.name == key.name and share.weight > 0 for share in plan.backends)
         ]
         # An endpoint may have routers of its own.
-        found = (router_ready(name, router.serving(ctx, namespace, name)) for name in senders)
+        readiness = (router_ready(name, router.serving(ctx, namespace, name)) for name in senders)
         return Holders(
             named=bool(senders),
-            missing=next((one.message for one in found if one.status != "True"), ""),
+            missing=next((condition.message for condition in readiness if condition.status != "True"), ""),
             awaited=any(
                 key.name == plan.waits_for or (key.name in plan.untried and name not in senders)
                 for name, plan in plans.items()

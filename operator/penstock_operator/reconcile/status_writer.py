@@ -79,14 +79,14 @@ async def _write(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
     return True
 
 
-def same_status(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same_status(status: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two statuses say the same.
 
     Args:
-        one: a whole status.
+        status: a whole status.
         other: another.
     """
-    return bool(_unordered(one) == _unordered(other))
+    return bool(_unordered(status) == _unordered(other))
 
 
 def _unordered(value: Any) -> Any:
@@ -110,7 +110,7 @@ def transitions(stored: Obj, status: dict[str, Any]) -> list[tuple[dict[str, Any
         status: the new status.
     """
     before = conditions_of(stored)
-    found = []
+    events = []
     for new in status.get("conditions") or ():
         old = before.get(new["type"])
         if new["type"] in _QUIET:
@@ -119,8 +119,8 @@ def transitions(stored: Obj, status: dict[str, Any]) -> list[tuple[dict[str, Any
         if changed or (
             old is not None and new["status"] != "True" and old.get("reason") != new.get("reason")
         ):
-            found.append((old, new))
-    return found
+            events.append((old, new))
+    return events
 
 
 def worth_an_event(old: dict[str, Any] | None, new: dict[str, Any], *, underway: bool) -> bool:

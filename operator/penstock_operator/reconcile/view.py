@@ -211,7 +211,10 @@ class View:
                 if backend.spec.replicas == 0
                 and backend.spec.autoscaling is not None
                 and backend.spec.autoscaling.min_replicas == 0
-                and not foreign_scaler(self.store.get(BACKEND, namespace, backend.name) or {})
+                and (
+                    backend.spec.autoscaling.mode == "External"
+                    or not foreign_scaler(self.store.get(BACKEND, namespace, backend.name) or {})
+                )
             )
             seen = Backends(
                 ready=ready, untried=untried, without_service=without, closed_paths=closed, asleep=asleep
@@ -290,9 +293,13 @@ class View:
         planned = self._planned(namespace)
         closed = planned.backends.closed_paths
         served = [
-            one
-            for one in planned.endpoints
-            if (one.name == endpoint if endpoint else one.name in lingering or self._is_shared(one))
+            planned_endpoint
+            for planned_endpoint in planned.endpoints
+            if (
+                planned_endpoint.name == endpoint
+                if endpoint
+                else planned_endpoint.name in lingering or self._is_shared(planned_endpoint)
+            )
         ]
         return settings.for_router(traffic.router_endpoints(served, planned.plan, planned.ports, closed))
 
@@ -352,17 +359,17 @@ class View:
         if stored is None:
             return None
         try:
-            found = self.read(stored)
+            parsed = self.read(stored)
         except ResourceError:
             return None
-        return found if isinstance(found, model) and not found.deleting else None
+        return parsed if isinstance(parsed, model) and not parsed.deleting else None
 
     def _all(self, model: type[R], kind: Kind, namespace: str) -> list[R]:
-        found = [
+        parsed = [
             self._one(model, kind, namespace, stored["metadata"]["name"])
             for stored in self.store.all(kind, namespace)
         ]
-        return [resource for resource in found if resource is not None]
+        return [resource for resource in parsed if resource is not None]
 
 
 def _parsed(stored: Obj) -> Resource | ResourceError:

@@ -35,8 +35,8 @@ def keys_for(view: View, change: Change) -> set[Key]:
     if kind in _PARENTS:
         if kind == BACKEND.kind and _tried(change.old) != _tried(change.new):
             key = key_of(versions[0])
-            found = set(readiness_matters(view, key.namespace, key.name))
-            return found | (set(_of_parent(view, change, versions)) if parent_changed(change) else set())
+            keys = set(readiness_matters(view, key.namespace, key.name))
+            return keys | (set(_of_parent(view, change, versions)) if parent_changed(change) else set())
         return set(_of_parent(view, change, versions)) if parent_changed(change) else set()
     if not child_changed(change):
         return set()
@@ -92,9 +92,9 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
                 yield Key(SPLIT.kind, namespace, split.name)
                 for share in split.spec.backends:
                     yield Key(BACKEND.kind, namespace, share.name)
-        for found in view.endpoints(namespace):
-            if found.name in endpoints:
-                yield Key(BACKEND.kind, namespace, found.spec.backend)
+        for candidate in view.endpoints(namespace):
+            if candidate.name in endpoints:
+                yield Key(BACKEND.kind, namespace, candidate.spec.backend)
         for version in versions:
             for entry in _spec(version).get("backends") or ():
                 if isinstance(entry, dict) and entry.get("name"):
@@ -163,9 +163,9 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
         if backend and version["kind"] == DEPLOYMENT.kind and _ready(change.old) != _ready(change.new):
             if not _ready(change.old) or not _ready(change.new):
                 yield from readiness_matters(view, namespace, backend)
-            found = view.backend(namespace, backend)
-            if found is not None and found.spec.batch_policy_ref:
-                yield Key(POLICY.kind, namespace, found.spec.batch_policy_ref)
+            resource = view.backend(namespace, backend)
+            if resource is not None and resource.spec.batch_policy_ref:
+                yield Key(POLICY.kind, namespace, resource.spec.batch_policy_ref)
 
 
 def _of_port(view: View, namespace: str) -> Iterator[Key]:

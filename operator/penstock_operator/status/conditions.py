@@ -48,17 +48,17 @@ def merge(
         generation: the resource's metadata.generation.
         now: the time, as RFC 3339 in UTC, such as 2026-01-31T12:00:00Z.
     """
-    found = []
+    merged = []
     for item in sorted(new, key=lambda item: (item.type != "Ready", item.type)):
         before = find(old, item.type)
         same = before is not None and before.status == item.status and before.last_transition_time
         since = before.last_transition_time if before is not None and same else now
-        found.append(
+        merged.append(
             item.model_copy(
                 update={"observed_generation": generation, "last_transition_time": since}
             ).document()
         )
-    return found
+    return merged
 
 
 def flags(ready: Condition, *, reconciling: bool, stalled: bool) -> list[Condition]:

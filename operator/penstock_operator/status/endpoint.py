@@ -80,12 +80,12 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
     router = router_ready(endpoint.name, seen.router)
     stood = conditions.stands(conditions.find(old.conditions, "Ready"), generation)
     ready = _summary(accepted, backends, router, stood=stood)
-    found = [accepted, backends, router, ready]
+    status_conditions = [accepted, backends, router, ready]
     refusals = (seen.refused, seen.router.refused)
     stalled = backends.reason == "BackendMissing" or router.reason in _STALLED
     stalled = stalled or (accepted.status == "False" and not (seen.refused and seen.refused.passing))
-    stalled = stalled or any(one is not None and not one.passing for one in refusals)
-    found += conditions.flags(ready, reconciling=ready.status != "True", stalled=stalled)
+    stalled = stalled or any(refusal is not None and not refusal.passing for refusal in refusals)
+    status_conditions += conditions.flags(ready, reconciling=ready.status != "True", stalled=stalled)
     return ModelEndpointStatus(
         observed_generation=generation,
         url=url(endpoint) if seen.port is not None and not seen.taken else None,
@@ -94,7 +94,9 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
             ServingBackend(name=share.name, weight=share.weight, ready=seen.backends.get(share.name, False))
             for share in seen.plan.backends
         ),
-    ).document() | {"conditions": conditions.merge(old.conditions, found, generation=generation, now=now)}
+    ).document() | {
+        "conditions": conditions.merge(old.conditions, status_conditions, generation=generation, now=now)
+    }
 
 
 _STALLED = {"NameTaken", "PortFailed", "ImagePullFailed", "ContainerCrashed", "PodsRefused"}
@@ -134,7 +136,8 @@ def _backends_ready(seen: EndpointObserved) -> Condition:
     kind, missing = "BackendsReady", seen.plan.missing
     if missing:
         return condition(kind, "False", "BackendMissing", f"no such ModelBackend: {conditions.some(missing)}")
-    asked = {share.name for share in seen.plan.backends if share.weight > 0} | set(seen.plan.untried)
+    asked = {share.name for share in seen.plan.backends if share.weight > 0 or share.match}
+    asked.update(seen.plan.untried)
     if hidden := asked.intersection(seen.without_service):
         text = (
             f"pods are ready, but no router finds them, of: {conditions.some(hidden)}; the Service "

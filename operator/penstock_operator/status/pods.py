@@ -69,7 +69,7 @@ def trouble(pods: Sequence[Object]) -> Trouble | None:
     """The gravest trouble of the living pods that are not ready: the youngest such pod's."""
     waiting = [pod for pod in living(pods) if not _is_true(pod, "Ready")]
     waiting.sort(key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", name(pod)), reverse=True)
-    return next((found for pod in waiting if (found := _of_pod(pod)) is not None), None)
+    return next((failure for pod in waiting if (failure := _of_pod(pod)) is not None), None)
 
 
 def refused(deployment: Object | None) -> Trouble | None:
@@ -88,8 +88,8 @@ def overdue(deployment: Object | None) -> Trouble | None:
     return None
 
 
-def _conditions(found: Object | None) -> Sequence[Mapping[str, Any]]:
-    return (found or {}).get("status", {}).get("conditions") or ()
+def _conditions(status: Object | None) -> Sequence[Mapping[str, Any]]:
+    return (status or {}).get("status", {}).get("conditions") or ()
 
 
 def _is_true(pod: Object, kind: str) -> bool:
@@ -98,9 +98,9 @@ def _is_true(pod: Object, kind: str) -> bool:
 
 def _of_pod(pod: Object) -> Trouble | None:
     for status in _containers(pod):
-        found = _of_container(status, unready_since=_unready_since(pod))
-        if found is not None:
-            return Trouble(reason=found.reason, message=f"pod {name(pod)}: {found.message}")
+        failure = _of_container(status, unready_since=_unready_since(pod))
+        if failure is not None:
+            return Trouble(reason=failure.reason, message=f"pod {name(pod)}: {failure.message}")
     for raw in _conditions(pod):
         if raw.get("type") == "PodScheduled" and raw.get("status") == "False":
             return Trouble(reason="Unschedulable", message=f"pod {name(pod)}: {raw.get('message') or ''}")

@@ -40,7 +40,7 @@ def policy_status(policy: BatchPolicy, uses: Sequence[PolicyUse], *, now: str) -
     before = {user.name: user.applied_generation for user in old.backends}
     behind = [use for use in uses if use.applied_pods < use.ready_pods]
     ready = _ready(policy, uses, behind)
-    found = [ready, *conditions.flags(ready, reconciling=bool(behind), stalled=False)]
+    status_conditions = [ready, *conditions.flags(ready, reconciling=bool(behind), stalled=False)]
     return BatchPolicyStatus(
         observed_generation=generation,
         backends=tuple(
@@ -51,7 +51,9 @@ def policy_status(policy: BatchPolicy, uses: Sequence[PolicyUse], *, now: str) -
             )
             for use in sorted(uses, key=lambda use: use.name)
         ),
-    ).document() | {"conditions": conditions.merge(old.conditions, found, generation=generation, now=now)}
+    ).document() | {
+        "conditions": conditions.merge(old.conditions, status_conditions, generation=generation, now=now)
+    }
 
 
 def _taken_up(use: PolicyUse) -> bool:

@@ -27,8 +27,9 @@ from penstock_sidecar.batching.fault_tracker import FaultTracker
 from penstock_sidecar.estimators.latency_model import LatencyModel
 from penstock_sidecar.queue.batch_limits import Limits
 from penstock_sidecar.queue.deadline_list import earlier
+from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import Key, Slice
+from penstock_sidecar.queue.request import Slice
 from penstock_wire.timers import TIMER_SLACK, EarliestTimer
 
 _BYTES = 1

@@ -12,7 +12,8 @@ from typing import Any
 
 from penstock.errors import DeadlineExceeded
 from penstock.in_process.stream import Pieces
-from penstock_sidecar.queue.request import Key, QueuedRequest
+from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.request import QueuedRequest
 from penstock_wire.http import Request
 
 NEVER = math.inf

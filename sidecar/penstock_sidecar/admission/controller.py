@@ -15,8 +15,9 @@ from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.queue.batch_key import RequestFields
 from penstock_sidecar.queue.eviction import BYTES, ITEMS
+from penstock_sidecar.queue.key import class_of
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import QueuedRequest, class_of
+from penstock_sidecar.queue.request import QueuedRequest
 from penstock_wire.control.settings import Batching
 from penstock_wire.errors import PenstockError
 
@@ -127,9 +128,9 @@ class AdmissionController:
         late = self._cached().late
         # NB: a deadline before the latest one may be kept though that one cannot; a share may be the next.
         if late and not fields.share and deadline >= queue.latest:
-            found = late.get(class_of(target, fields.fields))
-            if found is not None and found[0] > deadline:
-                return found[1]
+            rejection = late.get(class_of(target, fields.fields))
+            if rejection is not None and rejection[0] > deadline:
+                return rejection[1]
         return None
 
     # A whole request

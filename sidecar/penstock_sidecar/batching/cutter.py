@@ -18,8 +18,9 @@ from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
 from penstock_sidecar.queue.batch_key import Keys
 from penstock_sidecar.queue.batch_limits import Limits, deadline_margin, fills
+from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import Key, QueuedRequest
+from penstock_sidecar.queue.request import QueuedRequest
 from penstock_wire.control.settings import Batching
 from penstock_wire.timers import TIMER_SLACK
 

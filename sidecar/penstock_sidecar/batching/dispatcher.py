@@ -184,8 +184,8 @@ class Dispatcher:
 
     def fits(self) -> dict[str, Fit]:
         """See `RequestPath`."""
-        found = self.pace.latency_model.fits(self._clock())
-        return {cls: Fit(a_ms=a * 1e3, b_ms=b * 1e3, n=n) for cls, (a, b, n) in found.items()}
+        curves = self.pace.latency_model.fits(self._clock())
+        return {cls: Fit(a_ms=a * 1e3, b_ms=b * 1e3, n=n) for cls, (a, b, n) in curves.items()}
 
     def lines(self) -> list[dict[str, Any]]:
         """See `RequestPath`."""

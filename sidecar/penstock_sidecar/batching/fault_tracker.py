@@ -11,9 +11,9 @@ import functools
 from collections.abc import Callable, Sequence
 
 from penstock_sidecar.estimators.latency_model import LatencyModel
-from penstock_sidecar.queue.group_size import Faults
+from penstock_sidecar.queue.key import Faults, Key
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import Key, QueuedRequest, Slice
+from penstock_sidecar.queue.request import QueuedRequest, Slice
 
 MAX_KEYS = 256
 """Keys whose bad requests are remembered; beyond, the one that has been longest is forgotten."""
@@ -59,18 +59,18 @@ class FaultTracker:
             limits += [each.limit for each in (faults, *own) if each.at >= since]
         return min(limits)
 
-    def group(self, work: QueuedRequest, found: int, resolved: int) -> int:
+    def group(self, work: QueuedRequest, failed: int, resolved: int) -> int:
         """Requests of which nothing is known to run together in a search.
 
         Args:
             work: one of them.
-            found: bad requests that the search has found already.
+            failed: bad requests that the search has found already.
             resolved: requests that it has resolved.
         """
         now, key = self._clock(), work.key
         faults = key.faults or Faults()
         seconds = functools.partial(self._latency_model.predict, now, key.cls)
-        return faults.requests(found, resolved, self._size(now, key.cls), seconds)
+        return faults.requests(failed, resolved, self._size(now, key.cls), seconds)
 
     def resolved(self, parts: Sequence[Slice], bad: Sequence[Slice], seconds: float, searched: float) -> None:
         """Each of these parts of a batch has an outcome of its own.
@@ -95,12 +95,13 @@ class FaultTracker:
         faults.at = now
         most = self._size(now, key.cls)
         times = functools.partial(self._latency_model.predict, now, key.cls)
+        sizes = [part.size for part in parts]
         # A batch whose requests all pass alone is too much for the model: that counts as one.
-        faults.note(parts, len(bad) or (1 if searched else 0), most, times)
+        faults.note(sizes, len(bad) or (1 if searched else 0), most, times)
         full = times(most) or 0.0
         if faults.parent is not None:
             if full:
-                beyond = seconds * most / full - sum([part.size for part in parts])
+                beyond = seconds * most / full - sum(sizes)
                 self._queue.charge(parts[0].work.share, max(0.0, beyond))
             if faults.over:
                 faults.rejoin()
@@ -108,7 +109,8 @@ class FaultTracker:
         for part in bad:
             if full:
                 self._queue.charge(part.work.share, searched * most / full / len(bad))
-        for share, theirs in faults.note_senders(parts, bad, most, times):
+        requests = [(part.work.share, part.size, part in bad) for part in parts]
+        for share, theirs in faults.note_senders(requests, most, times):
             own = theirs.key = Key(key.method, key.target, key.fields, key.parameters)
             own.faults = theirs
             self._queue.move(share, key, own)

@@ -384,11 +384,11 @@ def _as_answer(error: bytes) -> Response | PenstockError:
     status = 500
     detail = ""
     try:
-        found = members(error)
-        said = found.get("status", b"500")
+        fields = members(error)
+        said = fields.get("status", b"500")
         if len(said) == 3 and said.isdigit() and 400 <= int(said) < 600:
             status = int(said)
-        detail = read_string(found["detail"]) if "detail" in found else ""
+        detail = read_string(fields["detail"]) if "detail" in fields else ""
     except NotJSON:
         detail = error.decode("utf-8", "replace")[:1000]
     return PenstockError(Reason.MODEL_FAILED, detail or "the model answered with an error", status=status)

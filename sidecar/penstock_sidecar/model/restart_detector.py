@@ -121,7 +121,7 @@ class ListenerIdentity:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
             self._socket.settimeout(0)  # the kernel answers in the call that asks
         self._socket.send(_HEADER.pack(_HEADER.size + len(asked), _BY_FAMILY, flags, sequence, 0) + asked)
-        found: list[int] = []
+        cookies: list[int] = []
         while True:
             data = self._socket.recv(_RECEIVE)
             at = 0
@@ -131,12 +131,12 @@ class ListenerIdentity:
                     raise OSError("expected the answer to what was asked")
                 if kind in (_ERROR, _DONE):
                     self._check_end(data[at + _HEADER.size : at + length], family, every=every)
-                    return found
+                    return cookies
                 if _takes(data, at + _HEADER.size, host):
                     low, high = struct.unpack_from("=II", data, at + _COOKIE_AT)
-                    found.append(low | high << 32)
+                    cookies.append(low | high << 32)
                 if not every:
-                    return found
+                    return cookies
                 at += (length + 3) & ~3
 
     def _check_end(self, said: bytes, family: int, *, every: bool) -> None:

@@ -70,24 +70,24 @@ def decode(data: bytes) -> tuple[Request, ...]:
         written = msgspec.convert(document, list[_Written])
     except msgspec.ValidationError as error:
         raise DocumentError(f"warm-up: {error}") from error
-    return tuple(_request(one, f"$[{index}]") for index, one in enumerate(written))
+    return tuple(_request(element, f"$[{index}]") for index, element in enumerate(written))
 
 
 def _request(written: _Written, where: str) -> Request:
     for name, value, pattern, wanted in (
         ("method", written.method, _METHOD, "an upper-case method such as POST"),
         ("path", written.path, _TARGET, "a path of visible ASCII that begins with /"),
-        *((f"headers.{one}", one, _FIELD_NAME, "a field name") for one in written.headers),
-        *((f"headers.{one}", text, _FIELD_VALUE, "ASCII text") for one, text in written.headers.items()),
+        *((f"headers.{name}", name, _FIELD_NAME, "a field name") for name in written.headers),
+        *((f"headers.{name}", text, _FIELD_VALUE, "ASCII text") for name, text in written.headers.items()),
     ):
         if not pattern.fullmatch(value):
             raise DocumentError(f"warm-up: {where}.{name}: expected {wanted}, found {value[:100]!r}")
     headers: list[tuple[bytes, bytes]] = []
-    for one, text in written.headers.items():
-        field = one.lower().encode()
+    for header, text in written.headers.items():
+        field = header.lower().encode()
         if field in HOP_BY_HOP or field == b"content-length":
             raise DocumentError(
-                f"warm-up: {where}.headers.{one}: expected a field that is not about the connection"
+                f"warm-up: {where}.headers.{header}: expected a field that is not about the connection"
             )
         headers.append((field, text.strip().encode()))
     names = {name for name, _ in headers}

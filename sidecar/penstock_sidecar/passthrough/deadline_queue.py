@@ -65,13 +65,13 @@ class DeadlineQueue(Generic[W]):
 
     def expired(self, now: float) -> list[W]:
         """Take out all whose deadline has come."""
-        found: list[W] = []
+        late: list[W] = []
         while self.by_arrival:
             self._skip()
             if self._heap[0][0] > now:
                 break
-            found.append(self._pop())
-        return found
+            late.append(self._pop())
+        return late
 
     def next(self) -> W | None:
         """Take out whose turn it is."""
@@ -80,12 +80,12 @@ class DeadlineQueue(Generic[W]):
 
     def clear(self) -> list[W]:
         """Take out all, the one that came first first."""
-        found = list(self.by_arrival)
-        for waiter in found:
+        waiters = list(self.by_arrival)
+        for waiter in waiters:
             waiter.waiting = False
         self.by_arrival.clear()
         self._heap.clear()
-        return found
+        return waiters
 
     def _skip(self) -> None:
         heap = self._heap

@@ -76,11 +76,11 @@ class _Envelope:
         self, answer: Response, parts: Sequence[Sequence[Item]], parameters: Hashable
     ) -> list[Response | PenstockError]:
         try:
-            found = members(answer.body)
-            if "items" not in found:
-                names = ", ".join(sorted(found)[:10]) or "none"
+            fields = members(answer.body)
+            if "items" not in fields:
+                names = ", ".join(sorted(fields)[:10]) or "none"
                 raise NotJSON(f'expected a member "items", found {names}')
-            items = elements(found["items"])
+            items = elements(fields["items"])
         except NotJSON as error:
             raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
         if len(items) != len(parts):
@@ -112,19 +112,19 @@ def read_item(raw: bytes) -> Response:
     return read_answer(members(raw))
 
 
-def read_answer(found: dict[str, bytes], *, ours: bool = False) -> Response:
+def read_answer(fields: dict[str, bytes], *, ours: bool = False) -> Response:
     """An answer from its members `status`, `headers` and `body` or `bodyB64`; others are ignored.
 
     Args:
-        found: the members.
+        fields: the members.
         ours: as for `read_head`.
 
     Raises:
         NotJSON: it is none.
     """
-    status, headers = read_head(found, ours=ours)
-    body = found.get("body")
-    encoded = found.get("bodyB64")
+    status, headers = read_head(fields, ours=ours)
+    body = fields.get("body")
+    encoded = fields.get("bodyB64")
     if body is not None and encoded is not None:
         raise NotJSON("expected body or bodyB64, found both")
     if encoded is not None:
@@ -134,21 +134,21 @@ def read_answer(found: dict[str, bytes], *, ours: bool = False) -> Response:
     return Response(status, headers, body or b"")
 
 
-def read_head(found: dict[str, bytes], *, ours: bool = False) -> tuple[int, Headers]:
+def read_head(fields: dict[str, bytes], *, ours: bool = False) -> tuple[int, Headers]:
     """Status and fields of an answer from its members; 200 and none where it has none.
 
     Args:
-        found: the members.
+        fields: the members.
         ours: keep fields that only Penstock may set, for a caller that looks at them.
 
     Raises:
         NotJSON: they cannot be sent.
     """
-    raw = found.get("status", b"200")
+    raw = fields.get("status", b"200")
     if not re.fullmatch(rb"[2-5][0-9][0-9]", raw):
         raise NotJSON(f"expected a status from 200 to 599, found {_short(raw)}")
     headers: list[tuple[bytes, bytes]] = []
-    for name, value in (members(found["headers"]) if "headers" in found else {}).items():
+    for name, value in (members(fields["headers"]) if "headers" in fields else {}).items():
         field = name.lower().encode("utf-8", "surrogateescape")
         if not _NAME.fullmatch(name):
             raise NotJSON(f"expected the name of a field, found {name[:40]!r}")
@@ -179,15 +179,15 @@ def read_base64(raw: bytes) -> bytes:
 
 def _fields(headers: Headers) -> dict[str, str]:
     """Fields as one object; values of one name are joined as RFC 9110 section 5.3 has it."""
-    found: dict[str, str] = {}
+    decoded: dict[str, str] = {}
     for name, value in headers:
         if name.startswith(PREFIX) and name != METHOD:
             continue
         key, text = name.decode("latin-1"), value.decode("latin-1")
-        if key in found:
-            text = found[key] + ("; " if name == b"cookie" else ", ") + text
-        found[key] = text
-    return found
+        if key in decoded:
+            text = decoded[key] + ("; " if name == b"cookie" else ", ") + text
+        decoded[key] = text
+    return decoded
 
 
 def _body(request: Request) -> bytes:
@@ -201,12 +201,12 @@ def _body(request: Request) -> bytes:
     if encoded or not (media in (JSON, b"text/json") or media.endswith(b"+json")):
         return b',"bodyB64":"' + base64.b64encode(request.body) + b'"'
     try:
-        found = members(b'{"body":' + request.body + b"}")
+        fields = members(b'{"body":' + request.body + b"}")
     except NotJSON as error:
         raise PenstockError(Reason.BAD_JSON, str(error)) from error
-    if len(found) != 1:
+    if len(fields) != 1:
         raise PenstockError(Reason.BAD_JSON, "expected one JSON value, found more")
-    return b',"body":' + found["body"]
+    return b',"body":' + fields["body"]
 
 
 def _short(raw: bytes) -> str:

@@ -106,35 +106,35 @@ class Splitter:
             return []
         try:
             if line[:1] != b"[":
-                found = members(line)
-                return self._event(self._index(found), found)
+                fields = members(line)
+                return self._event(self._index(fields), fields)
             parts = elements(line, self._count)
             if len(parts) != self._count:
                 raise NotJSON(f"expected {self._count} parts, found {len(parts)}")
             read = [(index, members(part)) for index, part in enumerate(parts) if part != b"null"]
         except NotJSON as error:
             return self._fail(f"the model's stream: {error}")
-        return [event for index, found in read for event in self._event(index, found)]
+        return [event for index, fields in read for event in self._event(index, fields)]
 
-    def _index(self, found: dict[str, bytes]) -> int:
-        raw = found.get("i", b"nothing")
+    def _index(self, fields: dict[str, bytes]) -> int:
+        raw = fields.get("i", b"nothing")
         if not raw.isdigit() or len(raw) > 9 or int(raw) >= self._count:
             shown = raw[:40].decode("utf-8", "replace")
             raise NotJSON(f"expected i from 0 to {self._count - 1}, found {shown}")
         return int(raw)
 
-    def _event(self, index: int, found: dict[str, bytes]) -> list[Event]:
+    def _event(self, index: int, fields: dict[str, bytes]) -> list[Event]:
         if index not in self._open:
             return []
-        error = found.get("error")
-        end = found.get("end") == b"true"
+        error = fields.get("error")
+        end = fields.get("end") == b"true"
         try:
-            if error is None and not end and "data" not in found and "status" not in found:
-                raise NotJSON("expected data, end or error, found " + (", ".join(sorted(found)) or "none"))
-            status, headers = read_head(found, ours=self._ours)
+            if error is None and not end and "data" not in fields and "status" not in fields:
+                raise NotJSON("expected data, end or error, found " + (", ".join(sorted(fields)) or "none"))
+            status, headers = read_head(fields, ours=self._ours)
         except NotJSON as problem:
             self._open.discard(index)
             return [Event(index, bad=f"the model's stream: {problem}")]
         if end or error is not None:
             self._open.discard(index)
-        return [Event(index, found.get("data"), end, error, "", status, headers)]
+        return [Event(index, fields.get("data"), end, error, "", status, headers)]

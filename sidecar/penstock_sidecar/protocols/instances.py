@@ -115,10 +115,10 @@ def merge(bodies: Sequence[bytes]) -> bytes:
     predictions: list[bytes] = []
     rest: dict[str, bytes] = {}
     for index, body in enumerate(bodies):
-        found = members(body)
-        predictions += elements(found.pop(PREDICTIONS))
+        fields = members(body)
+        predictions += elements(fields.pop(PREDICTIONS))
         if index == 0:
-            rest = found
+            rest = fields
     return b'{"predictions":[' + b",".join(predictions) + _tail(rest.items())
 
 
@@ -139,12 +139,12 @@ class _Instances:
         if sole is not None:
             return Parsed(items=sole, parameters=(), fields=fields)
         try:
-            found = object_with(INSTANCES, request.body)
+            document = object_with(INSTANCES, request.body)
         except NotJSON as error:
             raise PenstockError(Reason.BAD_JSON, str(error)) from error
-        if found is None:
+        if document is None:
             return None
-        items, parameters = take_items(found)
+        items, parameters = take_items(document)
         return Parsed(items=items, parameters=parameters, fields=fields)
 
     def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:

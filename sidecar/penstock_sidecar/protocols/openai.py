@@ -53,16 +53,16 @@ class _OpenAI:
 
     def parse(self, request: Request) -> Parsed | None:
         try:
-            found = object_with("input", request.body)
+            document = object_with("input", request.body)
         except NotJSON as error:
             raise PenstockError(Reason.BAD_JSON, str(error)) from error
-        if found is None:
+        if document is None:
             return None
         fields = _BODY.of_json(request.headers)
-        items, tokens = _items(found.pop("input"))
+        items, tokens = _items(document.pop("input"))
         if not items:
             return Parsed(items=(), lone=True, fields=fields)
-        parameters = _Parameters(tokens, tuple(sorted(found.items())))
+        parameters = _Parameters(tokens, tuple(sorted(document.items())))
         return Parsed(items=items, parameters=parameters, fields=fields)
 
     def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:
@@ -76,9 +76,9 @@ class _OpenAI:
     ) -> list[Response]:
         total = sum(map(len, parts))
         try:
-            found = members(answer.body)
-            embeddings = _embeddings(found, total)
-            usage = _usage(found)
+            fields = members(answer.body)
+            embeddings = _embeddings(fields, total)
+            usage = _usage(fields)
         except NotJSON as error:
             raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
         weights = [sum(map(len, part)) for part in parts]
@@ -88,7 +88,7 @@ class _OpenAI:
         for index, part in enumerate(parts):
             own = {**usage, **{name: b"%d" % share[index] for name, share in counts.items()}}
             some = embeddings[start : start + len(part)]
-            answers.append(Response(answer.status, answer.headers, _body(found, some, own)))
+            answers.append(Response(answer.status, answer.headers, _body(fields, some, own)))
             start += len(part)
         return answers
 
@@ -98,14 +98,14 @@ class _OpenAI:
         usage: dict[str, bytes] = {}
         for index, answer in enumerate(answers):
             try:
-                found = members(answer.body)
-                some = _embeddings(found, None)
-                reported = _usage(found)
+                fields = members(answer.body)
+                some = _embeddings(fields, None)
+                reported = _usage(fields)
             except NotJSON as error:
                 raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
             embeddings += some
             if not index:
-                first, usage = found, reported
+                first, usage = fields, reported
                 continue
             for name, raw in reported.items():
                 mine = usage.get(name, b"0")
@@ -134,29 +134,29 @@ def _items(raw: bytes) -> tuple[list[bytes], bool]:
     if raw[:1] == b'"':
         return [raw], False
     try:
-        found = None if raw[:1] != b"[" else [raw] if _TOKENS.fullmatch(raw) else elements(raw, MAX_ITEMS)
+        items = None if raw[:1] != b"[" else [raw] if _TOKENS.fullmatch(raw) else elements(raw, MAX_ITEMS)
     except NotJSON as error:
         raise shape_error("$.input", f"at most {MAX_ITEMS} items", "more") from error
-    if found is None:
+    if items is None:
         raise shape_error("$.input", "a string or an array", raw[:40].decode("utf-8", "replace"))
-    if found == [raw] and not raw[1:-1].strip():
+    if items == [raw] and not raw[1:-1].strip():
         return [], True  # nothing in it: the model says what that means
-    if len(found) > MAX_ITEMS:
-        raise shape_error("$.input", f"at most {MAX_ITEMS} items", str(len(found)))
-    tokens = found[0][:1] == b"["
-    for index, item in enumerate(found):
+    if len(items) > MAX_ITEMS:
+        raise shape_error("$.input", f"at most {MAX_ITEMS} items", str(len(items)))
+    tokens = items[0][:1] == b"["
+    for index, item in enumerate(items):
         if not (_TOKENS.fullmatch(item) if tokens else item[:1] == b'"'):
             expected = "an array of token ids" if tokens else "a string"
             raise shape_error(f"$.input[{index}]", expected, item[:40].decode("utf-8", "replace"))
-    return found, tokens
+    return items, tokens
 
 
-def _embeddings(found: dict[str, bytes], total: int | None) -> list[dict[str, bytes]]:
+def _embeddings(fields: dict[str, bytes], total: int | None) -> list[dict[str, bytes]]:
     """The elements of `data` in the order of their `index`; they are taken out of the answer."""
-    raw = found.get("data")
+    raw = fields.get("data")
     if raw is None:
-        raise NotJSON('expected a member "data", found ' + (", ".join(sorted(found)[:10]) or "none"))
-    found["data"] = b""
+        raise NotJSON('expected a member "data", found ' + (", ".join(sorted(fields)[:10]) or "none"))
+    fields["data"] = b""
     data = [members(each) for each in elements(raw)]
     if total is not None and len(data) != total:
         raise NotJSON(f"expected {total} embeddings, found {len(data)}")
@@ -171,19 +171,19 @@ def _embeddings(found: dict[str, bytes], total: int | None) -> list[dict[str, by
     return data
 
 
-def _usage(found: dict[str, bytes]) -> dict[str, bytes]:
-    raw = found.get("usage")
+def _usage(fields: dict[str, bytes]) -> dict[str, bytes]:
+    raw = fields.get("usage")
     return {} if raw is None or raw == b"null" else members(raw)
 
 
-def _body(found: dict[str, bytes], embeddings: list[dict[str, bytes]], usage: dict[str, bytes]) -> bytes:
+def _body(fields: dict[str, bytes], embeddings: list[dict[str, bytes]], usage: dict[str, bytes]) -> bytes:
     """An answer; `data` and `usage` stand where the model's stood."""
     data = [_object({**each, "index": b"%d" % place}) for place, each in enumerate(embeddings)]
-    own = {**found, "data": b"[" + b",".join(data) + b"]"}
+    own = {**fields, "data": b"[" + b",".join(data) + b"]"}
     if usage:
         own["usage"] = _object(usage)
     return _object(own)
 
 
-def _object(found: dict[str, bytes]) -> bytes:
-    return b"{" + b",".join([member_name(name) + b":" + raw for name, raw in found.items()]) + b"}"
+def _object(fields: dict[str, bytes]) -> bytes:
+    return b"{" + b",".join([member_name(name) + b":" + raw for name, raw in fields.items()]) + b"}"

@@ -121,14 +121,14 @@ class _V2:
             text, binary = _parts(request.headers, request.body)
             if not text and binary:
                 return _LONE  # Triton's raw request: one tensor and nothing that describes it
-            found = object_with("inputs", text)
-            if found is None:
+            document = object_with("inputs", text)
+            if document is None:
                 return None
-            return _read(found, binary, _BODY.of_json(request.headers) if binary is None else None)
+            return _read(document, binary, _BODY.of_json(request.headers) if binary is None else None)
         except NotJSON as error:
             raise PenstockError(Reason.BAD_JSON, str(error)) from error
         except BadTensor as error:
-            raise shape_error(error.path, error.expected, error.found) from error
+            raise shape_error(error.path, error.expected, error.actual) from error
 
     def join(self, parts: Sequence[Sequence[Row]], parameters: Hashable) -> Message:
         signature = cast("_Signature", parameters)
@@ -185,13 +185,13 @@ class _Answer:
         """Read an answer whose outputs have `rows` rows; as many as the first one has where that is None."""
         try:
             text, binary = _parts(response.headers, response.body)
-            found = members(text)
-            own = found.pop("id", None)
-            tensors = _objects(_list(found, "outputs", "$"), "outputs")
+            document = members(text)
+            own = document.pop("id", None)
+            tensors = _objects(_list(document, "outputs", "$"), "outputs")
             outputs, axes = _read_tensors(tensors, binary, "outputs", rows)
         except (NotJSON, BadTensor) as error:
             raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
-        return cls(response, own, _inner(found), outputs, axes)
+        return cls(response, own, _inner(document), outputs, axes)
 
     def part(self, start: int, stop: int, id: bytes | None) -> Response:
         """The answer for some rows, with an `id` as raw JSON, or without one (None)."""
@@ -212,21 +212,21 @@ def _parts(headers: Headers, body: bytes) -> tuple[bytes, memoryview | None]:
         return body, None
     said = lengths[0].strip()
     if len(lengths) > 1 or not said.isdigit() or len(said) > 12 or int(said) > len(body):
-        found = b", ".join(lengths).decode("latin-1")[:100]
-        raise BadTensor(HEADER_LENGTH.decode(), f"a length up to the body's {len(body)} bytes", found)
+        sizes = b", ".join(lengths).decode("latin-1")[:100]
+        raise BadTensor(HEADER_LENGTH.decode(), f"a length up to the body's {len(body)} bytes", sizes)
     return body[: int(said)], memoryview(body)[int(said) :]
 
 
-def _read(found: dict[str, bytes], binary: memoryview | None, fields: Headers | None) -> Parsed:
+def _read(document: dict[str, bytes], binary: memoryview | None, fields: Headers | None) -> Parsed:
     lone = Parsed(items=(), lone=True, fields=fields)
-    own = _optional(found, "id")
+    own = _optional(document, "id")
     if own is not None and own[:1] != b'"':
         raise BadTensor("$.id", "a string", own[:40].decode("utf-8", "replace"))
-    inputs = _objects(_list(found, "inputs", "$"), "inputs")
-    parameters = _parameters(found, "$")
+    inputs = _objects(_list(document, "inputs", "$"), "inputs")
+    parameters = _parameters(document, "$")
     if parameters and any(parameters.get(name, b"0") not in (b"0", b'""', b"false") for name in _STATEFUL):
         return lone
-    outputs = _optional(found, "outputs")
+    outputs = _optional(document, "outputs")
     rest = b""
     if outputs is not None:
         wanted = _objects(_elements(outputs, "$.outputs"), "outputs")
@@ -239,9 +239,9 @@ def _read(found: dict[str, bytes], binary: memoryview | None, fields: Headers | 
                 each["parameters"] = b"{" + _inner(settings) + b"}"
         rest += b',"outputs":[' + b",".join([b"{" + _inner(each) + b"}" for each in wanted]) + b"]"
     if parameters:
-        found["parameters"] = b"{" + _inner(parameters) + b"}"
-    if found:
-        rest += b"," + _inner(found)
+        document["parameters"] = b"{" + _inner(parameters) + b"}"
+    if document:
+        rest += b"," + _inner(document)
     shapes = _first_look(inputs)
     if not shapes or any(not shape or 0 in shape for shape in shapes):
         return lone
@@ -260,14 +260,14 @@ def _first_look(inputs: list[dict[str, bytes]]) -> list[Shape]:
     """The inputs' shapes; none where an input's data is in shared memory."""
     shapes = []
     names = []
-    for index, found in enumerate(inputs):
-        settings = _optional(found, "parameters")
+    for index, tensor in enumerate(inputs):
+        settings = _optional(tensor, "parameters")
         if settings is not None:
             if "shared_memory_region" in _object(settings, f"$.inputs[{index}].parameters"):
                 return []
-            found["parameters"] = settings
-        names.append(found.get("name"))
-        shapes.append(_shape(found, f"$.inputs[{index}]"))
+            tensor["parameters"] = settings
+        names.append(tensor.get("name"))
+        shapes.append(_shape(tensor, f"$.inputs[{index}]"))
     _check_names(names, "inputs")
     return shapes
 
@@ -278,25 +278,25 @@ def _read_tensors(
     """The tensors, and how many rows each of them has."""
     tensors: list[_Tensor] = []
     offset = 0
-    for index, found in enumerate(objects):
+    for index, tensor in enumerate(objects):
         path = f"$.{member}[{index}]"
-        name = _text(found.get("name"), path + ".name")
-        shape = _shape(found, path)
+        name = _text(tensor.get("name"), path + ".name")
+        shape = _shape(tensor, path)
         if rows is None and shape:
             rows = shape[0]
         if not shape or shape[0] != rows:
             about = f"{path}.shape ({name!r})"
             raise BadTensor(about, f"a first axis of {rows} rows", shape_text(shape))
-        datatype = _text(found.get("datatype"), path + ".datatype")
+        datatype = _text(tensor.get("datatype"), path + ".datatype")
         if datatype not in SIZES and datatype != "BYTES":
             raise BadTensor(path + ".datatype", "one of " + ", ".join([*SIZES, "BYTES"]), datatype)
-        settings = _parameters(found, path)
+        settings = _parameters(tensor, path)
         size = _optional(settings, "binary_data_size")
-        data = _optional(found, "data")
-        found.pop("shape")
+        data = _optional(tensor, "data")
+        tensor.pop("shape")
         if size is None:
             if data is None:
-                raise BadTensor(path, 'a member "data"', ", ".join(sorted(found)))
+                raise BadTensor(path, 'a member "data"', ", ".join(sorted(tensor)))
             form, cells = cut_json(data, shape, datatype, path + ".data")
         else:
             if data is not None:
@@ -314,7 +314,7 @@ def _read_tensors(
             form, cells = BINARY, cut_binary(part, shape, datatype, path)
         if len(cells) != rows:  # rows without elements
             cells = [b""] * rows if rows <= MAX_ITEMS else []
-        kind = _Kind(_inner(found), shape[1:], _inner(settings), form)
+        kind = _Kind(_inner(tensor), shape[1:], _inner(settings), form)
         tensors.append(_Tensor(name, kind, cells))
     if binary is not None and offset != len(binary):
         raise BadTensor(f"$.{member}", f"{offset} bytes of binary data behind the JSON", str(len(binary)))
@@ -341,15 +341,15 @@ def _tensors(
     return b",".join(texts), pieces
 
 
-def _optional(found: dict[str, bytes], name: str) -> bytes | None:
+def _optional(fields: dict[str, bytes], name: str) -> bytes | None:
     """Take a member that need not be there out of its object; null says that it is absent."""
-    raw = found.pop(name, None)
+    raw = fields.pop(name, None)
     return None if raw == b"null" else raw
 
 
-def _parameters(found: dict[str, bytes], path: str) -> dict[str, bytes]:
+def _parameters(fields: dict[str, bytes], path: str) -> dict[str, bytes]:
     """Take an object's parameters out of it."""
-    raw = _optional(found, "parameters")
+    raw = _optional(fields, "parameters")
     return {} if raw is None else _object(raw, path + ".parameters")
 
 
@@ -357,17 +357,17 @@ def _object(raw: bytes, path: str) -> dict[str, bytes]:
     try:
         return members(raw)
     except NotJSON as error:
-        raise BadTensor(path, "an object", error.found) from error
+        raise BadTensor(path, "an object", error.actual) from error
 
 
 def _objects(raws: list[bytes], member: str) -> list[dict[str, bytes]]:
     return [_object(raw, f"$.{member}[{index}]") for index, raw in enumerate(raws)]
 
 
-def _list(found: dict[str, bytes], name: str, path: str) -> list[bytes]:
-    raw = found.pop(name, None)
+def _list(fields: dict[str, bytes], name: str, path: str) -> list[bytes]:
+    raw = fields.pop(name, None)
     if raw is None:
-        raise BadTensor(path, f'a member "{name}"', ", ".join(sorted(found)[:10]) or "no members")
+        raise BadTensor(path, f'a member "{name}"', ", ".join(sorted(fields)[:10]) or "no members")
     return _elements(raw, f"{path}.{name}")
 
 
@@ -375,13 +375,13 @@ def _elements(raw: bytes, path: str) -> list[bytes]:
     try:
         return elements(raw, MAX_TENSORS)
     except NotJSON as error:
-        raise BadTensor(path, f"an array of at most {MAX_TENSORS} objects", error.found) from error
+        raise BadTensor(path, f"an array of at most {MAX_TENSORS} objects", error.actual) from error
 
 
-def _shape(found: dict[str, bytes], path: str) -> Shape:
-    if "shape" not in found:
-        raise BadTensor(path, 'a member "shape"', ", ".join(sorted(found)[:10]) or "no members")
-    return read_shape(found["shape"], path + ".shape")
+def _shape(tensor: dict[str, bytes], path: str) -> Shape:
+    if "shape" not in tensor:
+        raise BadTensor(path, 'a member "shape"', ", ".join(sorted(tensor)[:10]) or "no members")
+    return read_shape(tensor["shape"], path + ".shape")
 
 
 def _text(raw: bytes | None, path: str) -> str:
@@ -405,6 +405,6 @@ def _check_names(names: Sequence[bytes | None], member: str) -> None:
             raise BadTensor(f"$.{member}[{index}].name", "another name than the others", text)
 
 
-def _inner(found: dict[str, bytes]) -> bytes:
+def _inner(tensor: dict[str, bytes]) -> bytes:
     """Members sorted by name, as JSON without the braces."""
-    return b",".join([member_name(name) + b":" + found[name] for name in sorted(found)]) if found else b""
+    return b",".join([member_name(name) + b":" + tensor[name] for name in sorted(tensor)]) if tensor else b""

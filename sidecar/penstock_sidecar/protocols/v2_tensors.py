@@ -40,14 +40,14 @@ class BadTensor(ValueError):
     Args:
         path: JSON path of what is wrong.
         expected: what should be there.
-        found: what is.
+        actual: what is there.
     """
 
-    def __init__(self, path: str, expected: str, found: str) -> None:
-        super().__init__(f"{path}: expected {expected}, found {found}")
+    def __init__(self, path: str, expected: str, actual: str) -> None:
+        super().__init__(f"{path}: expected {expected}, found {actual}")
         self.path = path
         self.expected = expected
-        self.found = found
+        self.actual = actual
 
 
 def read_shape(raw: bytes, path: str) -> Shape:
@@ -103,8 +103,8 @@ def cut_json(data: bytes, shape: Shape, datatype: str, path: str) -> tuple[str, 
         raise BadTensor(path, "an array", _short(data))
     if data.count(b"[") == 1 and b'"' not in data and b"{" not in data:
         inner = data[1:-1].strip()
-        found = data.count(b",") + 1 if inner else 0
-        _check_count(found, shape, path)
+        count = data.count(b",") + 1 if inner else 0
+        _check_count(count, shape, path)
         if width == 0:
             return FLAT, [b""] * rows if rows <= MAX_STRINGS else []
         return FLAT, list(_group_numbers(inner, rows, width))
@@ -113,7 +113,7 @@ def cut_json(data: bytes, shape: Shape, datatype: str, path: str) -> tuple[str, 
         parts = elements(data, MAX_STRINGS)
     except NotJSON as error:
         expected = f"an array of at most {MAX_STRINGS} elements that are not numbers"
-        raise BadTensor(path, expected, error.found) from error
+        raise BadTensor(path, expected, error.actual) from error
     if tail and parts and parts[0][:1] == b"[":
         if len(parts) != rows:
             raise BadTensor(path, f"{rows} rows (shape {shape_text(shape)})", str(len(parts)))
@@ -188,15 +188,15 @@ def _group_numbers(inner: bytes, rows: int, width: int) -> list[bytes]:
     if width == 1:
         return list(map(bytes.strip, inner.split(b",")))
     if width < _WIDE:
-        found: list[bytes] = re.findall(rb"((?:[^,]*+,){%d}[^,]*+),?" % (width - 1), inner)
-        return found
-    found = []
+        groups: list[bytes] = re.findall(rb"((?:[^,]*+,){%d}[^,]*+),?" % (width - 1), inner)
+        return groups
+    groups = []
     start = 0
     for _ in range(rows - 1):
         end = _comma(inner, start, width, len(inner) // rows)
-        found.append(inner[start:end])
+        groups.append(inner[start:end])
         start = end + 1
-    return [*found, inner[start:]]
+    return [*groups, inner[start:]]
 
 
 def _comma(text: bytes, start: int, number: int, guess: int) -> int:
@@ -228,9 +228,9 @@ def _nesting(tail: Shape) -> bytes:
     return b"[" + b",".join([_nesting(tail[1:])] * tail[0]) + b"]" if math.prod(tail) else b"[]"
 
 
-def _check_count(found: int, shape: Shape, path: str) -> None:
-    if found != math.prod(shape):
-        raise BadTensor(path, f"{math.prod(shape)} elements (shape {shape_text(shape)})", str(found))
+def _check_count(count: int, shape: Shape, path: str) -> None:
+    if count != math.prod(shape):
+        raise BadTensor(path, f"{math.prod(shape)} elements (shape {shape_text(shape)})", str(count))
 
 
 def _short(raw: bytes) -> str:

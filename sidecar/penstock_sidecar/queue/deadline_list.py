@@ -107,8 +107,8 @@ class DeadlineList:
         return heap[0]
 
 
-def earlier(one: float | None, other: float | None) -> float | None:
+def earlier(time: float | None, other: float | None) -> float | None:
     """The earlier of two times that need not be."""
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+    if time is None or other is None:
+        return other if time is None else time
+    return min(time, other)

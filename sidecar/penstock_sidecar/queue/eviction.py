@@ -94,11 +94,11 @@ class EvictionIndex:
         """The request that gives way next, None where none must; arguments as for `can_evict`."""
         rankings = self._by_bytes if measure else self._by_items
         for least in range(LEVELS, level, -1):
-            found = rankings[least].first()
-            if found is not None:
-                return found.newest.first()
-        found = self._heavier(measure, level, group, amount, limit)
-        return None if found is None else found.newest.first()
+            candidate = rankings[least].first()
+            if candidate is not None:
+                return candidate.newest.first()
+        candidate = self._heavier(measure, level, group, amount, limit)
+        return None if candidate is None else candidate.newest.first()
 
     def _heavier(
         self, measure: int, level: int, group: PriorityClass | None, amount: int, limit: int
@@ -109,10 +109,10 @@ class EvictionIndex:
         part = max(1, (limit - sum((self._bytes if measure else self._items)[:level])) / shares)
         if held + amount > part:
             return None
-        found = (self._by_bytes if measure else self._by_items)[level].first()
-        if found is None or (found.bytes if measure else found.items) <= part:
+        candidate = (self._by_bytes if measure else self._by_items)[level].first()
+        if candidate is None or (candidate.bytes if measure else candidate.items) <= part:
             return None
-        return found
+        return candidate
 
 
 def _by_items(group: PriorityClass) -> float | None:

@@ -24,8 +24,9 @@ from penstock_sidecar.queue.batch_limits import Limits, deadline_margin, fills, 
 from penstock_sidecar.queue.deadline_list import DeadlineList
 from penstock_sidecar.queue.eviction import BYTES, ITEMS, LEVELS, EvictionIndex
 from penstock_sidecar.queue.fair_queueing import Flow, Flows
+from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.lazy_heap import LazyHeap
-from penstock_sidecar.queue.request import Key, QueuedRequest, Slice
+from penstock_sidecar.queue.request import QueuedRequest, Slice
 from penstock_sidecar.queue.structures import KeyQueue, PriorityClass, SubQueue, group_rank
 
 AGEING = 5.0
@@ -278,8 +279,8 @@ class Queue:
             line: the key of the line that it is in.
             to: the key of the other line.
         """
-        found = self._lines.get(line)
-        for work in [] if found is None else found.of_share(share):
+        moved = self._lines.get(line)
+        for work in [] if moved is None else moved.of_share(share):
             self.leave(work)
             work.key = to
             self.add(work)
@@ -344,13 +345,13 @@ class Queue:
         while (over := self.items + size > limit) or self.bytes + length > space:
             group = self._groups.get((level, work.share))
             wanted = (ITEMS, level, group, size, limit) if over else (BYTES, level, group, length, space)
-            found = eviction.next(*wanted) if gone or eviction.can_evict(*wanted) else None
-            if found is None:
+            victim = eviction.next(*wanted) if gone or eviction.can_evict(*wanted) else None
+            if victim is None:
                 for each in reversed(gone):
                     self.add(each)
                 return []
-            self.leave(found)
-            gone.append(found)
+            self.leave(victim)
+            gone.append(victim)
         return gone
 
     # Lines, sub-queues, groups

@@ -2,60 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from penstock_sidecar.queue.key import Key
 from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.errors import PenstockError
-from penstock_wire.headers import METHOD, Headers, get
+from penstock_wire.headers import Headers
 from penstock_wire.http import Request, Response
-from penstock_wire.item_streams import stream_type
-
-if TYPE_CHECKING:
-    from penstock_sidecar.queue.group_size import Faults
-
-
-class Key:
-    """What must be equal for two requests to share a batch, as raw bytes.
-
-    Keys are made by `batch_key.Keys` alone, one object for equal values: they compare and hash by identity.
-
-    Args:
-        method: the method.
-        target: path and query.
-        fields: the header fields that a model may act upon, sorted by name.
-        parameters: what the protocol sends once for a batch.
-        lone: the request shares its batch with no other; such a key belongs to one request.
-
-    `cls` is the class whose service curve counts: the path, and the method that is called there. `faults` are
-    the bad requests of this key, where there were any lately. `streamed` says that its clients accept a
-    stream.
-    """
-
-    __slots__ = ("cls", "faults", "fields", "lone", "method", "parameters", "streamed", "target")
-
-    def __init__(
-        self, method: str, target: str, fields: Headers, parameters: Hashable, *, lone: bool = False
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.cls = class_of(target, fields)
-        self.faults: Faults | None = None
-        self.fields = fields
-        self.parameters = parameters
-        self.lone = lone
-        self.streamed = stream_type(fields) is not None
-
-    def __repr__(self) -> str:
-        return repr((self.method, self.target, self.fields, self.parameters, self.lone))
-
-
-def class_of(target: str, fields: Headers) -> str:
-    """The class whose service curve counts for a request: its path, and the method that is called there."""
-    named = get(fields, METHOD)
-    path = target.partition("?")[0]
-    return path if named is None else f"{path} {named.decode('latin-1')}"
-
 
 Outcome = Response | PenstockError
 """What a request ends with: an answer of the model, or an error of ours."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from penstock_sidecar.queue.deadline_list import DeadlineList
 from penstock_sidecar.queue.fair_queueing import Flow
+from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.lazy_heap import LazyHeap
-from penstock_sidecar.queue.request import Key, QueuedRequest
+from penstock_sidecar.queue.request import QueuedRequest
 
 
 class PriorityClass:
@@ -126,9 +127,9 @@ class KeyQueue:
                 return subqueue
             return None
         for level in sorted(self._levels):
-            found = self._levels[level].first()
-            if found is not None:
-                return found
+            candidate = self._levels[level].first()
+            if candidate is not None:
+                return candidate
         return None
 
 

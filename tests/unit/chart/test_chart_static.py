@@ -108,21 +108,21 @@ def test_every_value_has_a_description() -> None:
 
 
 def table() -> str:
-    """The values as a Markdown table."""
-    rows = ["| value | default | what it says |", "| -- | -- | -- |"]
+    """Render the values as a Markdown table."""
+    rows = ["| value | default | meaning |", "| -- | -- | -- |"]
     for path, value in leaves(VALUES):
         schema = described(path)
-        told = schema["description"].replace("|", "\\|")
+        meaning = schema["description"].replace("|", "\\|")
         if "enum" in schema:
-            told += f" One of {', '.join(f'`{one}`' for one in schema['enum'])}."
+            meaning += f" One of {', '.join(f'`{choice}`' for choice in schema['enum'])}."
         if "minimum" in schema:
-            told += f" From {schema['minimum']} to {schema['maximum']}."
-        rows.append(f"| `{path}` | `{json.dumps(value)}` | {told} |")
+            meaning += f" From {schema['minimum']} to {schema['maximum']}."
+        rows.append(f"| `{path}` | `{json.dumps(value)}` | {meaning} |")
     return "\n".join(rows)
 
 
 def test_the_docs_list_the_values_as_they_are(request: pytest.FixtureRequest) -> None:
-    """docs/chart.md has the table that values.yaml and the schema make (`--update-golden` writes it)."""
+    """docs/chart.md has the table of values.yaml and its schema (`--update-golden` writes it)."""
     head, mark, rest = DOCS.read_text().partition("<!-- values: generated -->\n")
     found, end, tail = rest.partition("<!-- end of values -->")
     assert mark

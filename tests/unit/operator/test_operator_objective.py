@@ -45,7 +45,8 @@ def pod(
         Sample(at=until - seconds + second, arrived=total[second + 1] - total[second], **sample)
         for second in range(seconds + 1)
     )
-    return PodLoad(**({"name": name, "ready": True, "was_ready": True, "samples": samples} | more))
+    values: dict[str, Any] = {"name": name, "ready": True, "was_ready": True, "samples": samples} | more
+    return PodLoad(**values)
 
 
 def starting(count: int) -> list[PodLoad]:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from penstock_sidecar.queue.batch_limits import Limits
 from penstock_sidecar.queue.eviction import ITEMS
+from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import AGEING, Queue
-from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest
+from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.http import Request
 
 KEYS = tuple(Key("POST", f"/{name}", (), ()) for name in "ab")

@@ -11,26 +11,20 @@ from hypothesis import strategies as st
 
 from bench.ideal import halving_rate
 from penstock_sidecar.batching.bisection import Bisection
-from penstock_sidecar.queue.group_size import MAX_SENDERS, WINDOW, Faults, best, cost
-from penstock_sidecar.queue.request import Key, QueuedRequest, Slice
+from penstock_sidecar.queue.group_size import best, cost
+from penstock_sidecar.queue.key import MAX_SENDERS, WINDOW, Faults
 from penstock_wire.control.settings import Fairness
-from penstock_wire.http import Request
 from tests.support import fake_loop
 from tests.support.closed_loop import A, B, Sender, closed_loop
-
-KEY = Key("POST", "/p", (), None)
 
 
 def seconds(items: int) -> float:
     return A + B * items
 
 
-def parts(count: int, sender: bytes = b"") -> list[Slice]:
-    works = [
-        QueuedRequest(KEY, Request("POST", "/p", (), b""), b"id", [b"1"], (), 0.0, 1.0, 1.0, share=sender)
-        for _ in range(count)
-    ]
-    return [work.take(1) for work in works]
+def sent(good: int, bad: int, sender: bytes) -> list[tuple[bytes, int, bool]]:
+    """Requests of one item each, as `Faults.note_senders` takes them."""
+    return [(sender, 1, number >= good) for number in range(good + bad)]
 
 
 def test_without_bad_requests_a_batch_is_as_large_as_it_may_be():
@@ -42,8 +36,8 @@ def test_where_all_are_bad_each_runs_alone():
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.integers(1, 300))
-def test_more_bad_requests_never_make_larger_batches(one: float, other: float, most: int):
-    low, high = sorted((one, other))
+def test_more_bad_requests_never_make_larger_batches(rate: float, another: float, most: int):
+    low, high = sorted((rate, another))
     assert 1 <= best(high, most, seconds) <= best(low, most, seconds) <= most
 
 
@@ -80,12 +74,12 @@ def test_the_expected_cost_is_what_searches_take_on_average(rate: float, request
 def test_bad_requests_make_batches_smaller_and_good_ones_make_them_larger_again():
     faults = Faults()
     for _ in range(40):
-        faults.note(parts(16), 2, 32, seconds)
+        faults.note([1] * 16, 2, 32, seconds)
     assert faults.rate == pytest.approx(2 / 16, rel=0.01)
     assert faults.limit <= 8
     good = 0
     while faults.rate:
-        faults.note(parts(faults.limit), 0, 32, seconds)
+        faults.note([1] * faults.limit, 0, 32, seconds)
         good += faults.limit
     assert faults.limit == 32
     assert good <= 8 * WINDOW
@@ -94,26 +88,25 @@ def test_bad_requests_make_batches_smaller_and_good_ones_make_them_larger_again(
 def test_one_bad_request_in_a_thousand_leaves_batches_full():
     faults = Faults()
     for number in range(400):
-        faults.note(parts(32), int(number % 31 == 0), 32, seconds)
+        faults.note([1] * 32, int(number % 31 == 0), 32, seconds)
     assert faults.limit == 32
 
 
 def test_requests_of_several_items_count_as_requests():
-    """Two bad of 16 requests, of four items each: batches hold fewer requests, and so fewer items."""
-    several = [Slice(part.work, 0, part.items * 4, 4) for part in parts(8)]
+    """One bad request of eight, of four items each: batches hold fewer requests, and so fewer items."""
     faults = Faults()
     for _ in range(60):
-        faults.note(several, 1, 32, seconds)
+        faults.note([4] * 8, 1, 32, seconds)
     assert 4 <= faults.limit <= 24
     assert faults.limit % 4 == 0 or faults.limit >= 4
 
 
 def test_a_sender_of_bad_requests_gets_batches_of_its_own_and_others_do_not():
-    faults, batch = Faults(), [*parts(14, b"good"), *parts(2, b"bad")]
+    faults, batch = Faults(), [*sent(14, 0, b"good"), *sent(0, 2, b"bad")]
     parted: list[tuple[bytes, Faults]] = []
     for _ in range(8):
-        faults.note(batch, 2, 32, seconds)
-        parted += faults.note_senders(batch, batch[14:], 32, seconds)
+        faults.note([1] * 16, 2, 32, seconds)
+        parted += faults.note_senders(batch, 32, seconds)
         if parted:
             break
     assert [sender for sender, _ in parted] == [b"bad"]
@@ -121,18 +114,17 @@ def test_a_sender_of_bad_requests_gets_batches_of_its_own_and_others_do_not():
 
 
 def test_one_bad_request_parts_nobody():
-    faults, batch = Faults(), [*parts(15, b"good"), *parts(1, b"once")]
-    faults.note(batch, 1, 32, seconds)
-    assert faults.note_senders(batch, batch[15:], 32, seconds) == []
+    faults = Faults()
+    faults.note([1] * 16, 1, 32, seconds)
+    assert faults.note_senders([*sent(15, 0, b"good"), *sent(0, 1, b"once")], 32, seconds) == []
 
 
 def test_senders_are_remembered_within_bounds():
     """In number, and in bytes: a client may choose the value of the header."""
     faults = Faults()
     for number in range(MAX_SENDERS + 50):
-        batch = parts(2, b"%d" % number * 1000)
-        faults.note(batch, 1, 32, seconds)
-        faults.note_senders(batch, batch[:1], 32, seconds)
+        faults.note([1] * 2, 1, 32, seconds)
+        faults.note_senders(sent(1, 1, b"%d" % number * 1000), 32, seconds)
     assert len(faults.senders) == MAX_SENDERS
     assert max(map(len, faults.senders)) <= 32
 

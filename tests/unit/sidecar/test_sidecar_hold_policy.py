@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_sidecar.estimators.hold_policy import KEYS, HoldPolicy
-from penstock_sidecar.queue.request import Key
+from penstock_sidecar.queue.key import Key
 
 SERVICE = 1e-3
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_sidecar.queue.batch_limits import Limits
+from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import AGEING, LEVELS, Queue
-from penstock_sidecar.queue.request import Key, Outcome, QueuedRequest, Slice
+from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
 from penstock_wire.http import Request
 
 ONE = Key("POST", "/v1/models/m:predict", (), ())

@@ -184,7 +184,7 @@ def test_what_was_found_is_there_for_messages_of_others(array: bytes, found: str
     """So that none of them says `found expected …`."""
     with pytest.raises(NotJSON) as caught:
         elements(array, 2)
-    assert caught.value.found == found
+    assert caught.value.actual == found
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_what_was_found_is_there_for_messages_of_others(array: bytes, found: str
 def test_what_was_found_instead_of_an_object_is_there_for_messages_of_others(body: bytes, found: str):
     with pytest.raises(NotJSON) as caught:
         members(body)
-    assert caught.value.found == found
+    assert caught.value.actual == found
 
 
 class TestInstances:

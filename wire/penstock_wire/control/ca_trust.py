@@ -97,10 +97,10 @@ class Trust:
 
     def _read(self) -> None:
         try:
-            found = self._path.read_bytes()
-            if found != self._file:
-                client_context(found)
-            self._file, self._unreadable = found, ""
+            data = self._path.read_bytes()
+            if data != self._file:
+                client_context(data)
+            self._file, self._unreadable = data, ""
         except (OSError, DocumentError) as error:
             if str(error) != self._unreadable:
                 self._unreadable = str(error)

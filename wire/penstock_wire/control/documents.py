@@ -63,9 +63,9 @@ _TYPES = {b"[": "list", b'"': "str", b"n": "NoneType", b"t": "bool", b"f": "bool
 def _straight(kind: type[T], data: bytes, *, what: str) -> T:
     """Decode JSON into the struct, with nothing made of the members that it has not."""
     try:
-        found = bytes(_HEAD.decode(data).v)
-        if found != b"%d" % VERSION:
-            shown = found[:20].decode("utf-8", "replace")
+        straight = bytes(_HEAD.decode(data).v)
+        if straight != b"%d" % VERSION:
+            shown = straight[:20].decode("utf-8", "replace")
             raise DocumentError(f"{what}: expected v: {VERSION}, found v: {shown}")
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:

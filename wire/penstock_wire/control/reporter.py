@@ -130,8 +130,8 @@ class Reporter:
         )
         answer = await self._upstream.send(self._host, self._port, request, timeout=TIMEOUT_SECONDS)
         if answer.status != 200:
-            found = answer.body[:300].decode("utf-8", "replace")
-            raise DocumentError(f"report answer: expected status 200, found {answer.status}: {found}")
+            detail = answer.body[:300].decode("utf-8", "replace")
+            raise DocumentError(f"report answer: expected status 200, found {answer.status}: {detail}")
         document, settings = decode_answer(answer.body)
         if document.authorities is not None and self._trust is not None:
             self._trust.take(document.authorities)

@@ -109,7 +109,7 @@ def read_length(data: bytes, start: int, end: int) -> int:
     """
     if end - start < LONG.size:
         raise ValueError(f"expected a length of {LONG.size} bytes, found {end - start}")
-    found = int(LONG.unpack_from(data, start)[0])
-    if found >= 1 << 62:
-        raise ValueError(f"expected the length of a body, found {found}")
-    return found
+    length = int(LONG.unpack_from(data, start)[0])
+    if length >= 1 << 62:
+        raise ValueError(f"expected the length of a body, found {length}")
+    return length

@@ -165,8 +165,8 @@ class HopConnection(Link):
         Args:
             room: see `Rooms.share`.
         """
-        told = self._told
-        if bool(room[0]) != bool(told[0]) or bool(room[1]) != bool(told[1]):
+        announced = self._told
+        if bool(room[0]) != bool(announced[0]) or bool(room[1]) != bool(announced[1]):
             self._turned = True
             if not self._scheduled:
                 self._scheduled = True
@@ -220,8 +220,8 @@ class HopConnection(Link):
         if error is None:
             try:
                 self._read_own(request, head, data[start:body])
-            except PenstockError as found:
-                error = found
+            except PenstockError as refusal:
+                error = refusal
         if error is None and end - body > self._front.max_body_bytes:
             error = self._too_large(request, f"{end - body}")
         if not whole:
@@ -289,9 +289,9 @@ class HopConnection(Link):
         assert allowance is not None  # noqa: S101 - for mypy
         allowance.take(size)
         exchange.body_bytes += size
-        found = exchange.body_bytes
-        if length is not None and (found > length or (ended and found < length)):
-            raise ValueError(f"expected a body of {length} bytes, found {found}")
+        received = exchange.body_bytes
+        if length is not None and (received > length or (ended and received < length)):
+            raise ValueError(f"expected a body of {length} bytes, found {received}")
         exchange.since = self._front.now
         receiver = exchange.receiver
         if receiver is not None:
@@ -301,7 +301,7 @@ class HopConnection(Link):
                 receiver.finish()
             return
         front = self._front
-        if found > front.max_body_bytes:
+        if received > front.max_body_bytes:
             exchange.answer(self._too_large(exchange.request, "a larger one").response())
             return
         front.unfinished_bytes += size
@@ -325,11 +325,11 @@ class HopConnection(Link):
             self._front.unfinished_bytes -= sum(map(len, exchange.pieces))
             exchange.pieces = []
 
-    def _too_large(self, request: Request, found: str) -> PenstockError:
+    def _too_large(self, request: Request, actual: str) -> PenstockError:
         request_id = (get(request.headers, REQUEST_ID) or b"").decode("latin-1")
         return PenstockError(
             Reason.TOO_LARGE,
-            f"expected a body of at most {self._front.max_body_bytes} bytes, found {found}",
+            f"expected a body of at most {self._front.max_body_bytes} bytes, found {actual}",
             extra={"request_id": request_id} if request_id else None,
         )
 
@@ -503,9 +503,9 @@ class HopConnection(Link):
     def overdue(self, now: float) -> bool:
         """See `H1Connection.overdue`."""
         if self._paused:
-            found = self.transport.get_write_buffer_size()
-            if found != self._stuck_bytes:
-                self._stuck_bytes, self._stuck_since = found, now
+            buffered = self.transport.get_write_buffer_size()
+            if buffered != self._stuck_bytes:
+                self._stuck_bytes, self._stuck_since = buffered, now
             return now - self._stuck_since > limits.WRITE_SECONDS + limits.SWEEP_SECONDS
         if self._parts:
             if self._frames != self._frames_seen:

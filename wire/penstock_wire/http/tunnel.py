@@ -44,11 +44,11 @@ class _Watch:
             half.cancel()
 
 
-async def join(one: Tunnel, other: Tunnel, idle: float) -> None:
+async def join(tunnel: Tunnel, other: Tunnel, idle: float) -> None:
     """Carry bytes both ways until both sides have ended; each half ends by itself.
 
     Args:
-        one: a side.
+        tunnel: a side.
         other: the other.
         idle: seconds without a byte either way after which both are closed.
 
@@ -57,9 +57,9 @@ async def join(one: Tunnel, other: Tunnel, idle: float) -> None:
             are when this is cancelled.
     """
     watch = _Watch(idle)
-    back = asyncio.get_running_loop().create_task(_carry(other, one, watch))
+    back = asyncio.get_running_loop().create_task(_carry(other, tunnel, watch))
     try:
-        forth = asyncio.get_running_loop().create_task(_carry(one, other, watch))
+        forth = asyncio.get_running_loop().create_task(_carry(tunnel, other, watch))
         watch.halves = [forth, back]
         try:
             done, _ = await asyncio.wait({forth, back}, return_when=asyncio.FIRST_EXCEPTION)
@@ -70,7 +70,7 @@ async def join(one: Tunnel, other: Tunnel, idle: float) -> None:
         finally:
             await _stop(forth)
     except BaseException:  # a cancellation too: neither side may be left open
-        one.abort()
+        tunnel.abort()
         other.abort()
         raise
     finally:

@@ -557,8 +557,8 @@ class Connection(Carrier):
     def _asked_for(self, fields: list[tuple[bytes, bytes]]) -> bool:
         """Whether an answer switches to a protocol that the request asked for."""
         asked = {name.strip().lower() for name in self._upgrade.split(b",")} - {b""}
-        found = [value.lower() for name, value in fields if name == b"upgrade"]
-        return len(found) == 1 and found[0] in asked
+        upgrades = [value.lower() for name, value in fields if name == b"upgrade"]
+        return len(upgrades) == 1 and upgrades[0] in asked
 
     def _whole(self) -> Response:
         pieces = self._pieces

@@ -86,6 +86,6 @@ def is_silence(error: BaseException | None) -> bool:
 
 def nothing_waits(transport: asyncio.BaseTransport) -> bool:
     """Whether the peer has said nothing, not even its end, that the loop has not handed over yet."""
-    found = select.poll()
-    found.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return not found.poll(0)
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return not poll.poll(0)

@@ -203,8 +203,8 @@ class H1Upstream:
         if idle is None:
             return None
         now = time.monotonic()
-        found: Connection | None = None
-        while idle and found is None:
+        chosen: Connection | None = None
+        while idle and chosen is None:
             connection, _ = idle.popitem()
             age = now - connection.idle_since
             if (
@@ -213,7 +213,7 @@ class H1Upstream:
                 and not connection.transport.is_closing()
                 and (age < LOOK_SECONDS or peer_liveness.nothing_waits(connection.transport))
             ):
-                found = connection
+                chosen = connection
             else:
                 connection.end()
         while idle and now - (oldest := next(iter(idle))).idle_since >= self._idle_seconds:
@@ -221,7 +221,7 @@ class H1Upstream:
             oldest.end()
         if not idle:
             del self._idle[key]
-        return found
+        return chosen
 
     async def _connect(
         self, key: tuple[str, int], timeout: float, connected: Callable[[], object] | None
@@ -292,22 +292,26 @@ class H1Upstream:
         """
         if self._silence_seconds is None:
             return
-        others = [one for one in self._open if one.key == lost.key and not one.transport.is_closing()]
+        others = [other for other in self._open if other.key == lost.key and not other.transport.is_closing()]
         # Half: what was sent last on the others may have been acknowledged a little later.
-        if all(peer_liveness.look(one.transport).heard_ago > self._silence_seconds / 2 for one in others):
-            for one in others:
-                one.fail(PeerSilent(f"nothing has come from {one.where} for some time, on any connection"))
+        if all(peer_liveness.look(other.transport).heard_ago > self._silence_seconds / 2 for other in others):
+            for other in others:
+                other.fail(
+                    PeerSilent(f"nothing has come from {other.where} for some time, on any connection")
+                )
 
     def look_for_silence(self) -> None:
         """End the connections on which sent data has not been acknowledged for the time of a silence."""
         most = self._silence_seconds
-        for one in list(self._open):
-            if most is None or one.transport.is_closing():
+        for connection in list(self._open):
+            if most is None or connection.transport.is_closing():
                 continue
-            signs = peer_liveness.look(one.transport)
+            signs = peer_liveness.look(connection.transport)
             if signs.unacknowledged and signs.heard_ago >= most:
-                one.fail(PeerSilent(f"{one.where} has given no sign of life for {signs.heard_ago:.1f} s"))
-                self.silent(one)
+                connection.fail(
+                    PeerSilent(f"{connection.where} has given no sign of life for {signs.heard_ago:.1f} s")
+                )
+                self.silent(connection)
 
     def _look(self) -> None:
         self._next_look = None

@@ -231,5 +231,5 @@ class Acceptor:
 def _first(connections: Iterable[Seated], number: int) -> deque[tuple[tuple[int, float], Seated]]:
     """The first to be evicted, with how each stands; of equals the one that was accepted first."""
     standing = ((each.standing(), each) for each in connections)
-    begun = [(found, each) for found, each in standing if found is not None]
+    begun = [(rank, each) for rank, each in standing if rank is not None]
     return deque(heapq.nsmallest(number, begun, key=lambda pair: pair[0]))

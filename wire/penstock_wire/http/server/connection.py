@@ -163,8 +163,8 @@ class H1Connection(AnswerSide):
 
     def _unreadable(self, error: Exception, data: bytes) -> None:
         if not self._last:  # else it was we who ended the parsing
-            found = error.__context__
-            self._refuse(found if isinstance(found, PenstockError) else heads.cannot_read(error, data))
+            cause = error.__context__
+            self._refuse(cause if isinstance(cause, PenstockError) else heads.cannot_read(error, data))
 
     def _around(self, data: bytes) -> None:
         """What was received is not for the parser."""
@@ -275,34 +275,34 @@ class H1Connection(AnswerSide):
         """Take a head that has more in it than most have."""
         parser = self._parser
         method = parser.get_method().decode("latin-1")
-        found = heads.framing(parser.get_http_version(), special, keep=parser.should_keep_alive())
+        framing = heads.framing(parser.get_http_version(), special, keep=parser.should_keep_alive())
         target, host = heads.origin_form(method, url)
         if host is not None:  # an http URL: what it names is the host
             fields = [field for field in fields if field[0] != b"host"]
             fields.insert(0, (b"host", host))
-        if found.named:
-            fields = [field for field in fields if field[0] not in found.named]
+        if framing.named:
+            fields = [field for field in fields if field[0] not in framing.named]
         request = Request(method, target, tuple(fields), b"", self._peer)
-        self._incoming = exchange = H1Exchange(self, request, keep=found.keep)
-        exchange.old = found.old
-        self._left = -1 if found.chunked else found.length
-        self._continue = exchange.expects = found.expects and self._left != 0
-        upgrades = found.keep and parser.should_upgrade()
+        self._incoming = exchange = H1Exchange(self, request, keep=framing.keep)
+        exchange.old = framing.old
+        self._left = -1 if framing.chunked else framing.length
+        self._continue = exchange.expects = framing.expects and self._left != 0
+        upgrades = framing.keep and parser.should_upgrade()
         if self._left and parser.should_upgrade():
             # NB: httptools takes no body behind an `Upgrade`: what is one would be read as the next request.
             self._behind_upgrade = (exchange, self._left)
             self._incoming = None
         elif self._left:
-            self._begin_body(exchange, None if found.chunked else found.length)
-        elif upgrades and target == "*" and found.upgrade.lower() in self._listener.successors:
+            self._begin_body(exchange, None if framing.chunked else framing.length)
+        elif upgrades and target == "*" and framing.upgrade.lower() in self._listener.successors:
             # NB: of the server itself alone: a proxy passes upgrades of paths on.
             if self._listener.closing or self._current is not None or self._line:
                 expected = "expected no further connection of this kind, or one that has no other request"
                 raise PenstockError(Reason.DRAINING, expected)
-            self._successor = found.upgrade.lower()
+            self._successor = framing.upgrade.lower()
             self._incoming = None
-        elif found.upgrade and upgrades:
-            request.upgrade = found.upgrade
+        elif framing.upgrade and upgrades:
+            request.upgrade = framing.upgrade
             if self._listener.streams is not None:
                 self._undecided = exchange
 
@@ -415,8 +415,8 @@ class H1Connection(AnswerSide):
                 entry.fail(error)
             return
         if not self._front.pipelining:
-            found = "found one behind another"
-            self._refuse(PenstockError(Reason.BAD_REQUEST, f"expected one request at a time, {found}"))
+            actual = "found one behind another"
+            self._refuse(PenstockError(Reason.BAD_REQUEST, f"expected one request at a time, {actual}"))
             return
         if self._line is None:
             self._line = collections.deque()
@@ -480,12 +480,12 @@ class H1Connection(AnswerSide):
             self._line = collections.deque()
         self._line.append(error)
 
-    def _too_large(self, found: str) -> PenstockError:
+    def _too_large(self, actual: str) -> PenstockError:
         headers = self._incoming.request.headers if self._incoming is not None else ()
         request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1")
         return PenstockError(
             Reason.TOO_LARGE,
-            f"expected a body of at most {self._front.max_body_bytes} bytes, found {found}",
+            f"expected a body of at most {self._front.max_body_bytes} bytes, found {actual}",
             extra={"request_id": request_id} if request_id else None,
         )
 
@@ -567,9 +567,9 @@ class H1Connection(AnswerSide):
             now: what `H1Front.now` is, in seconds.
         """
         if self._paused:
-            found = self._transport.get_write_buffer_size()
-            if found != self._stuck_bytes:
-                self._stuck_bytes, self._stuck_since = found, now
+            buffered = self._transport.get_write_buffer_size()
+            if buffered != self._stuck_bytes:
+                self._stuck_bytes, self._stuck_since = buffered, now
             return now - self._stuck_since > limits.WRITE_SECONDS + limits.SWEEP_SECONDS
         if self._tunnel is not None or self._holders or self._undecided is not None:
             return False

@@ -433,9 +433,9 @@ class AnswerSide:
         """End the connection so that no client takes what was sent for the whole."""
         if self._transport.is_closing():
             return
-        found = self._transport.get_extra_info("socket")
-        if found is not None:  # a reset: to HTTP/1.0 an orderly end would be the body's
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:  # a reset: to HTTP/1.0 an orderly end would be the body's
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
     # -- what streams and tunnels ask for -----------------------------------------------------------------

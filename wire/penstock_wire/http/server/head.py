@@ -78,10 +78,10 @@ def framing(version: str, special: Fields, *, keep: bool) -> Framing:
     """
     if version not in ("1.1", "1.0"):
         raise PenstockError(Reason.BAD_REQUEST, f"expected HTTP/1.1, found HTTP/{version}", status=505)
-    found = Framing()
-    found.old = version == "1.0"
+    parsed = Framing()
+    parsed.old = version == "1.0"
     # A client of HTTP/1.0 waits for the end of the connection unless the answer says `keep-alive`.
-    found.keep = keep and not found.old
+    parsed.keep = keep and not parsed.old
     hosts = 0
     named: set[bytes] = set()
     for name, value in special:
@@ -91,31 +91,31 @@ def framing(version: str, special: Fields, *, keep: bool) -> Framing:
         elif name == b"content-length":
             if not value.isdigit():
                 raise PenstockError(Reason.BAD_REQUEST, "expected a number as content-length")
-            found.length = int(value)
+            parsed.length = int(value)
         elif name == b"transfer-encoding":
-            if value.lower() != b"chunked" or found.chunked:
+            if value.lower() != b"chunked" or parsed.chunked:
                 raise PenstockError(
                     Reason.BAD_REQUEST, f"expected transfer-encoding chunked, found {value!r}", status=501
                 )
-            if found.old:
+            if parsed.old:
                 raise PenstockError(Reason.BAD_REQUEST, "expected no transfer-encoding in HTTP/1.0")
-            found.chunked = True
+            parsed.chunked = True
         elif name == b"connection":
             named.update(token.strip(b" \t").lower() for token in value.split(b","))
         elif name == b"expect":
             # RFC 9110 section 10.1.1: a client of HTTP/1.0 cannot mean it.
-            found.expects = value.lower() == b"100-continue" and not found.old
-        elif name == b"upgrade" and not found.old:  # RFC 9110 section 7.8
-            found.upgrade = value
-    if hosts > 1 or (not hosts and not found.old):
+            parsed.expects = value.lower() == b"100-continue" and not parsed.old
+        elif name == b"upgrade" and not parsed.old:  # RFC 9110 section 7.8
+            parsed.upgrade = value
+    if hosts > 1 or (not hosts and not parsed.old):
         raise PenstockError(Reason.BAD_REQUEST, f"expected one Host field, found {hosts}")
     # NB: `Connection: host` would take from a request what every request must have.
-    found.named = frozenset(named - {b"", b"host"})
-    if b"upgrade" not in named or found.length or found.chunked:
+    parsed.named = frozenset(named - {b"", b"host"})
+    if b"upgrade" not in named or parsed.length or parsed.chunked:
         # NB: before its whole body has come, no request may switch (RFC 9110 section 7.8); one with a body is
         # answered as if it had not asked.
-        found.upgrade = b""
-    return found
+        parsed.upgrade = b""
+    return parsed
 
 
 def check_host(value: bytes) -> None:
@@ -142,8 +142,8 @@ def origin_form(method: str, url: bytes) -> tuple[str, bytes | None]:
         return target, None
     if target == "*" and method == "OPTIONS":
         return target, None
-    scheme, found, rest = target.partition("://")
-    if not found or scheme.lower() not in ("http", "https"):
+    scheme, separator, rest = target.partition("://")
+    if not separator or scheme.lower() not in ("http", "https"):
         raise bad
     end = min([index for index in (rest.find("/"), rest.find("?")) if index >= 0], default=len(rest))
     authority, path = rest[:end].encode("latin-1"), rest[end:]
@@ -196,14 +196,14 @@ class AnswerHead:
         Raises:
             ValueError: no final status.
         """
-        found = self._firsts.get(status)
-        if found is None:
+        cached = self._firsts.get(status)
+        if cached is None:
             if not 200 <= status <= 999:
                 raise ValueError(f"expected a final status, found {status}")
             date = email.utils.formatdate(self._now or time.time(), usegmt=True).encode()
             line = b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"Unknown"))
-            found = self._firsts[status] = b"%bdate: %b\r\n" % (line, date)
-        return found
+            cached = self._firsts[status] = b"%bdate: %b\r\n" % (line, date)
+        return cached
 
     def beginning(self, status: int, headers: Headers) -> bytes:
         """Status line, date and end-to-end fields; the connection's own lines and an empty one end the head.
@@ -213,9 +213,9 @@ class AnswerHead:
         """
         if headers is self._fields and status == self._status:
             return self._shared
-        found = self._render(status, headers)
-        self._fields, self._status, self._shared = headers, status, found
-        return found
+        rendered = self._render(status, headers)
+        self._fields, self._status, self._shared = headers, status, rendered
+        return rendered
 
     def _render(self, status: int, headers: Headers) -> bytes:
         first = self.first(status)
@@ -244,12 +244,12 @@ def cannot_read(error: object, data: bytes) -> PenstockError:
     """400 for bytes that are no request; 505 for those with which a client begins to speak HTTP/2."""
     if data.startswith(_PREFACE):  # RFC 9113 section 3.4
         return PenstockError(Reason.BAD_REQUEST, "expected HTTP/1.1, found HTTP/2", status=505)
-    found = (
+    detail = (
         "found a TLS handshake, and this port speaks plain HTTP"
         if data[:2] == b"\x16\x03"
         else f"found: {error}"
     )
-    return PenstockError(Reason.BAD_REQUEST, f"expected an HTTP/1.1 request, {found}")
+    return PenstockError(Reason.BAD_REQUEST, f"expected an HTTP/1.1 request, {detail}")
 
 
 def fields_too_large(detail: str) -> PenstockError:

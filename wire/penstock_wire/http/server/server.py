@@ -174,7 +174,7 @@ class H1Front:
         """Take up the time, and end the connections whose peers are late."""
         self.now = now = time.monotonic()
         self.heads.tick()
-        for connection in [one for one in self.connections if one.overdue(now)]:
+        for connection in [each for each in self.connections if each.overdue(now)]:
             connection.expire()
 
     async def _sweep(self) -> None:
