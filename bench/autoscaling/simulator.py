@@ -1,6 +1,6 @@
 """A backend in simulated time: arrivals, pods that start, batch and refuse, an autoscaler.
 
-Batches are cut when a slot falls free; their size, the forecasts of answers and what is refused are decided by
+Batches are cut when a slot falls free; their size, the forecasts and what is refused are decided by
 the sidecar's own `ModelPace`. Its queue is a first-come, first-served line here, as it is for requests of one
 class without priority. The autoscaler gets the reports in the operator's own `LoadWindow`.
 """

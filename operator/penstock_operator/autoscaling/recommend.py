@@ -23,6 +23,7 @@ when that is ready and there are refusals still.
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from typing import Literal
 from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.api.backendstatus import ScalingInputs
 from penstock_operator.api.defaults import max_ongoing_requests
-from penstock_operator.autoscaling import slow_start
+from penstock_operator.autoscaling import schedule, slow_start
 from penstock_operator.autoscaling.capacity import Curve, Objective, capacity, follow
 from penstock_operator.autoscaling.demand import Asking, demand
 from penstock_operator.autoscaling.scale_to_zero import Holders, active_at
@@ -47,6 +48,7 @@ Verdict = Literal[
     "ShortOfProcessors",
     "NoHolder",
     "NoReports",
+    "Schedule",
     "TooManyUnknown",
 ]
 
@@ -58,8 +60,8 @@ NO_HOLDER = "no endpoint sends it requests, so no router would hold one to wake 
 class Target:
     """`spec.autoscaling` in numbers: replicas, items a pod, seconds.
 
-    `zero_after` is None where there is to be a pod at all times; `target_load` where it follows from the
-    objective.
+    `schedule` names the schedule that the limits are of, if any. `zero_after` is None where there is to
+    be a pod at all times; `target_load` where it follows from the objective.
     """
 
     min_replicas: int
@@ -68,6 +70,7 @@ class Target:
     stable_window: float
     downscale_delay: float
     zero_after: float | None = None
+    schedule: str = ""
     objective: Objective = field(default_factory=lambda: Objective(max_batch_size=1))
 
     def clamp(self, replicas: int) -> int:
@@ -75,24 +78,31 @@ class Target:
         return min(max(replicas, self.min_replicas), self.max_replicas)
 
 
-def target_of(backend: ModelBackend, batching: BatchPolicySpec) -> Target | None:
+def target_of(backend: ModelBackend, batching: BatchPolicySpec, now: datetime.datetime) -> Target | None:
     """The target of a backend; None where it has no autoscaling, or is suspended.
 
     Args:
         backend: the backend.
         batching: the batching that holds for it.
+        now: wall time, for its schedules.
     """
     spec = backend.spec.autoscaling
     if spec is None or backend.spec.suspend:
         return None
+    scheduled = schedule.in_force(spec.schedules, now)
+    least, most = spec.min_replicas, spec.max_replicas
+    if scheduled is not None:
+        least = least if scheduled.min_replicas is None else scheduled.min_replicas
+        most = most if scheduled.max_replicas is None else scheduled.max_replicas
     return Target(
-        min_replicas=spec.min_replicas,
-        max_replicas=spec.max_replicas,
+        min_replicas=least,
+        max_replicas=most,
+        schedule=scheduled.name if scheduled is not None else "",
         target_load=spec.target_load,
         stable_window=durations.parse_ms(spec.stable_window) / 1000,
         downscale_delay=durations.parse_ms(spec.downscale_delay) / 1000,
         zero_after=durations.parse_ms(spec.scale_to_zero.after) / 1000
-        if spec.min_replicas == 0 and spec.scale_to_zero is not None
+        if least == 0 and spec.scale_to_zero is not None
         else None,
         objective=_objective(backend, batching),
     )
@@ -140,6 +150,7 @@ class Recommendation:
         message: the cause in words, with the numbers.
         inputs: for `status.scaling`.
         metrics_available: whether enough pods report for the number to mean something.
+        limit: in words, what stands between the number and what the load asks for.
         unreachable: seconds of a batch of one item, where that is more than the objective allows.
     """
 
@@ -150,6 +161,7 @@ class Recommendation:
     inputs: ScalingInputs
     metrics_available: bool
     unreachable: float | None = None
+    limit: str = ""
 
 
 def recommend(
@@ -305,6 +317,7 @@ def _follow(
             inputs=ScalingInputs(wanted=wanted, **asked.terms, **known),
             metrics_available=True,
             unreachable=unreachable,
+            limit=limit.lstrip(",; "),
         ),
         replace(state, first_look=first, wanted=history, panic_until=asked.panic_until),
     )
@@ -321,6 +334,8 @@ def _decide(
         edge = f", limited to minReplicas {target.min_replicas}"
     else:
         edge = ""
+    if edge and target.schedule:
+        edge += f" of schedule {target.schedule}"
     held = target.clamp(current)
     if within < held:
         if not lowering:
@@ -333,6 +348,8 @@ def _decide(
             return held, "Delayed", f"{edge}; {recent} were wanted within the last {seconds}"
     if within != current:
         return within, "Scale", edge
+    if edge and target.schedule:
+        return within, "Schedule", edge
     return within, "Limited" if wanted > target.max_replicas else "Steady", edge
 
 

@@ -81,7 +81,7 @@ class Scaler:
         ctx = self._ctx
         stored = ctx.store.get(BACKEND, key.namespace, key.name)
         backend = ctx.view.backend(key.namespace, key.name)
-        target = target_of(backend, self._batching(backend)) if backend is not None else None
+        target = target_of(backend, self._batching(backend), ctx.clock.now()) if backend is not None else None
         if stored is None or backend is None or target is None:
             self.forget(key)
             last = ctx.memory.scaled.pop(key, None)
