@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.api.backendstatus import ScalingEntry
+from penstock_operator.api.defaults import batching_spec
 from penstock_operator.autoscaling import Holders, Recommendation, ScalerState, recommend, target_of
 from penstock_operator.errors import ClusterError, Rejected
 from penstock_operator.kinds import BACKEND
@@ -86,7 +88,7 @@ class Scaler:
         ctx = self._ctx
         stored = ctx.store.get(BACKEND, key.namespace, key.name)
         backend = ctx.view.backend(key.namespace, key.name)
-        target = target_of(backend) if backend is not None else None
+        target = target_of(backend, self._batching(backend), ctx.clock.now()) if backend is not None else None
         if stored is None or backend is None or target is None:
             self.forget(key)
             last = ctx.memory.scaled.pop(key, None)
@@ -150,6 +152,11 @@ class Scaler:
         elif before[0] is None or _face(before) != _face((recommendation, scaled.foreign)):
             ctx.enqueue(key, 0.0)
         return INTERVAL
+
+    def _batching(self, backend: ModelBackend) -> BatchPolicySpec:
+        reference = backend.spec.batch_policy_ref
+        policy = self._ctx.view.policy(backend.namespace, reference) if reference else None
+        return batching_spec(backend, policy)
 
     def _holders(self, key: Key) -> Holders:
         """Who would hold the backend's requests while it has no pod."""
@@ -227,5 +234,6 @@ def _face(seen: tuple[object, object]) -> tuple[object, ...]:
         getattr(recommendation, "replicas", None),
         getattr(recommendation, "verdict", None),
         getattr(recommendation, "metrics_available", None),
+        getattr(recommendation, "unreachable", None) is None,
         foreign,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from dataclasses import replace
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_operator.api import ModelBackend
+from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.autoscaling import (
     LoadWindow,
+    Objective,
     PodLoad,
     Recommendation,
     Sample,
@@ -23,6 +25,7 @@ from penstock_operator.autoscaling import (
 )
 from penstock_wire.control.report import Items, SidecarReport, State, Totals
 
+NOW = datetime.datetime(2026, 11, 23, 9, tzinfo=datetime.UTC)
 FIRST_LOOK = "not lowered before one stable window has been watched"
 TARGET = Target(min_replicas=1, max_replicas=10, target_load=10, stable_window=60, downscale_delay=300)
 
@@ -436,11 +439,13 @@ def backend(**spec: Any) -> ModelBackend:
 def test_target_of() -> None:
     """Seconds and numbers out of the spec; none without autoscaling, none while suspended."""
     scaling = {"targetLoad": 7, "stableWindow": "1m30s", "downscaleDelay": "500ms"}
-    assert target_of(backend(autoscaling=scaling)) == Target(
-        min_replicas=1, max_replicas=10, target_load=7, stable_window=90, downscale_delay=0.5
-    )
-    assert target_of(backend()) is None
-    assert target_of(backend(autoscaling=scaling, suspend=True)) is None
+    policy = BatchPolicySpec(max_batch_size=8, max_concurrent_batches=2, latency_objective="250ms")
+    assert target_of(backend(autoscaling=scaling), policy, NOW) == Target(
+        min_replicas=1, max_replicas=10, target_load=7, stable_window=90, downscale_delay=0.5,
+        objective=Objective(max_batch_size=8, slots=2, latency=0.25),
+    )  # fmt: skip
+    assert target_of(backend(), policy, NOW) is None
+    assert target_of(backend(autoscaling=scaling, suspend=True), policy, NOW) is None
 
 
 def test_a_fresh_state_says_nothing() -> None:
