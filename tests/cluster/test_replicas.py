@@ -1,4 +1,4 @@
-"""The one path of replicas: whoever scales writes the ModelBackend's `/scale`."""
+"""The one path of replicas: every scaler writes the ModelBackend's `/scale`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code
 
 
 def test_kubectl_scale_works_on_the_backend(namespace: Namespace, load: Load) -> None:
-    """`kubectl scale modelbackend` reaches the Deployment, and status tells what is there."""
+    """`kubectl scale modelbackend` reaches the Deployment, and the status shows the pods."""
     namespace.apply(ledger_code(), ledger_backend("b", collector=load.port))
     namespace.wait_ready("modelbackend", "b")
     namespace.kubectl("scale", "modelbackend", "b", "--replicas=2")

@@ -39,8 +39,8 @@ for found in pkgutil.walk_packages(importlib.import_module(package).__path__, pa
 def locked(extra: str) -> list[str]:
     """The distributions of a lock, and ours."""
     text = (ROOT / "requirements" / f"{extra}.lock").read_text()
-    found = re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)
-    return ["penstock", *(re.sub(r"[-_.]+", "-", name).lower() for name in found)]
+    names = re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)
+    return ["penstock", *(re.sub(r"[-_.]+", "-", name).lower() for name in names)]
 
 
 def import_all(package: str, extra: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,9 @@ def classes() -> Iterator[type[Any]]:
     """All classes of the modules that are compiled."""
     for name in compile_modules.texts():
         module = importlib.import_module(name)
-        yield from (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == name)
+        yield from (
+            value for value in vars(module).values() if isinstance(value, type) and value.__module__ == name
+        )
 
 
 def is_native(cls: type[Any]) -> bool:
@@ -31,15 +33,15 @@ def test_weak_references_are_refused_or_ended(cls: type[Any]) -> None:
     if is_native(cls) and not getattr(cls, "_is_protocol", False):
         assert cls.__weakrefoffset__ == 0
     try:
-        found = cls.__new__(cls)
+        instance = cls.__new__(cls)
     except TypeError:  # what a `Protocol` or a builtin says
         return
     try:
-        reference = weakref.ref(found)
+        reference = weakref.ref(instance)
     except TypeError:
         return
     assert not is_native(cls)
-    del found
+    del instance
     assert reference() is None
 
 
@@ -50,8 +52,8 @@ def test_a_request_that_python_extends_ends_its_weak_references() -> None:
         def finish(self, outcome: Outcome) -> None:
             """See `QueuedRequest.finish`."""
 
-    found = Extended.__new__(Extended)
+    instance = Extended.__new__(Extended)
     ended = []
-    reference = weakref.ref(found, ended.append)
-    del found
+    reference = weakref.ref(instance, ended.append)
+    del instance
     assert (reference(), ended) == (None, [reference])

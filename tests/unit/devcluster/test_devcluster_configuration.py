@@ -17,10 +17,10 @@ _NODE = network.node(0)
 
 @pytest.fixture
 def state(tmp_path: Path) -> State:
-    found = State(name="unit", root=tmp_path / "unit")
-    for folder in (found.root, found.conf, found.logs):
+    state = State(name="unit", root=tmp_path / "unit")
+    for folder in (state.root, state.conf, state.logs):
         folder.mkdir()
-    return found
+    return state
 
 
 @pytest.fixture
@@ -77,12 +77,12 @@ def test_kubeconfigs_carry_their_certificates(written: State) -> None:
 
 def test_kubelet_on_both_cgroup_versions(state: State) -> None:
     """On v1 it must be told that it is wanted; a v2 kubelet does not hear of it."""
-    one, two = (
+    first, two = (
         node.kubelet_config(state, _NODE, cgroup_root="/penstock-unit/node0", cgroup_version=version)
         for version in (1, 2)
     )
-    assert one.pop("failCgroupV1") is False
-    assert one == two
+    assert first.pop("failCgroupV1") is False
+    assert first == two
     assert two["cgroupRoot"] == "/penstock-unit/node0"
     assert two["cgroupDriver"] == "cgroupfs"
     assert two["resolvConf"] == ""

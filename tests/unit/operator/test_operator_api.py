@@ -53,17 +53,22 @@ def test_reads_what_is_stored() -> None:
         },
         "status": {"scaling": [{"time": "2026-01-01T00:00:00Z", "from": 1, "to": 2, "reason": "r"}]},
     }
-    found = ModelBackend.parse(stored)
-    assert (found.name, found.namespace, found.metadata.generation, found.deleting) == ("b", "n", 3, True)
-    assert found.spec.batch_policy_ref == "p"
-    assert found.spec.pod_template is not None
-    assert found.spec.pod_template.document()["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
-    assert found.status.scaling[0].from_ == 1
-    assert found.status.scaling[0].document()["from"] == 1
+    backend = ModelBackend.parse(stored)
+    assert (backend.name, backend.namespace, backend.metadata.generation, backend.deleting) == (
+        "b",
+        "n",
+        3,
+        True,
+    )
+    assert backend.spec.batch_policy_ref == "p"
+    assert backend.spec.pod_template is not None
+    assert backend.spec.pod_template.document()["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
+    assert backend.status.scaling[0].from_ == 1
+    assert backend.status.scaling[0].document()["from"] == 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "told"),
+    ("kind", "spec", "message"),
     [
         (ModelBackend, {}, "spec.model: Field required, found nothing"),
         (
@@ -86,12 +91,12 @@ def test_reads_what_is_stored() -> None:
         (ModelEndpoint, None, "spec: Input should be a valid dictionary"),
     ],
 )
-def test_what_does_not_fit_is_named(kind: type[Any], spec: Any, told: str) -> None:
+def test_what_does_not_fit_is_named(kind: type[Any], spec: Any, message: str) -> None:
     """An object that an older schema let through: which, each path, what was expected, what was found."""
     with pytest.raises(ResourceError) as caught:
         kind.parse({"metadata": {"name": "x", "namespace": "n"}, "spec": spec})
     assert str(caught.value).startswith(f"{kind.__name__} n/x: ")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_strange_status_is_taken_as_empty() -> None:
@@ -101,7 +106,7 @@ def test_a_strange_status_is_taken_as_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantity", "found"),
+    ("quantity", "expected"),
     [
         (1024, 1024),
         ("1024", 1024),
@@ -112,9 +117,9 @@ def test_a_strange_status_is_taken_as_empty() -> None:
         ("1Gi", 2**30),
     ],
 )
-def test_bytes(quantity: int | str, found: int) -> None:
+def test_bytes(quantity: int | str, expected: int) -> None:
     """Quantities as the schema lets them through."""
-    assert defaults.bytes_of(quantity) == found
+    assert defaults.bytes_of(quantity) == expected
 
 
 @pytest.mark.parametrize("quantity", ["", "Mi", "1.5Mi", "1KiKi", "-1", "1T"])
@@ -145,8 +150,8 @@ def test_batching_comes_from_one_source() -> None:
 )
 def test_queue(spec: dict[str, Any], queue: int | None) -> None:
     """Where `maxQueuedItems` is absent the sidecar derives it; 0 is not absent."""
-    told = defaults.batching(BatchPolicySpec.model_validate(spec))
-    assert told.max_queued_items == queue
+    batching = defaults.batching(BatchPolicySpec.model_validate(spec))
+    assert batching.max_queued_items == queue
 
 
 def test_the_sidecar_has_the_same_defaults() -> None:
@@ -222,12 +227,12 @@ def test_a_batch_that_can_never_be_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("given", "expected"),
     [(None, "/e"), ("", ""), ("/", "/"), ("/v1", "/v1"), ("/v1/", "/v1"), ("/v1/digits/", "/v1/digits")],
 )
-def test_route(given: str | None, found: str) -> None:
+def test_route(given: str | None, expected: str) -> None:
     """`/<name>` by default; a trailing slash says nothing."""
-    assert defaults.route(endpoint(**({} if given is None else {"route": given}))) == found
+    assert defaults.route(endpoint(**({} if given is None else {"route": given}))) == expected
 
 
 def test_url() -> None:

@@ -134,17 +134,17 @@ def cluster() -> MemoryCluster:
 
 @pytest.fixture
 async def operator(cluster: MemoryCluster) -> AsyncIterator[Operator]:
-    found = Operator(cluster)
-    await found.start()
-    yield found
-    await found.harness.server.stop()
+    operator = Operator(cluster)
+    await operator.start()
+    yield operator
+    await operator.harness.server.stop()
 
 
 @pytest.fixture
 async def pod(operator: Operator, tmp_path: Path) -> AsyncIterator[Pod]:
-    found = Pod(tmp_path, operator.port, operator.told[-1])
-    yield found
-    await found.stop()
+    pod = Pod(tmp_path, operator.port, operator.told[-1])
+    yield pod
+    await pod.stop()
 
 
 def secret(cluster: MemoryCluster) -> dict[str, Any]:
@@ -317,28 +317,28 @@ async def test_a_server_that_cannot_be_checked_gets_no_report(
 async def test_clocks_that_are_a_day_apart_do_no_harm(cluster: MemoryCluster, tmp_path: Path) -> None:
     """An operator 23 hours ahead or 9 days behind makes certificates that everybody can check now."""
     for number, hours in enumerate((23, -9 * 24)):
-        found = Operator(MemoryCluster())
-        found.clock.turn(0)
-        found.clock._now += hours * 3600.0
-        await found.start()
+        operator = Operator(MemoryCluster())
+        operator.clock.turn(0)
+        operator.clock._now += hours * 3600.0
+        await operator.start()
         folder = tmp_path / str(number)
         folder.mkdir()
-        pod = Pod(folder, found.port, found.told[-1])
+        pod = Pod(folder, operator.port, operator.told[-1])
         try:
-            await reported(found)
+            await reported(operator)
         finally:
             await pod.stop()
-            await found.harness.server.stop()
+            await operator.harness.server.stop()
 
 
 @pytest.fixture
 async def old(cluster: MemoryCluster) -> AsyncIterator[Operator]:
     """An operator that began three weeks ago, by its own clock and by its certificate."""
-    found = Operator(cluster)
-    found.clock._now -= 21 * DAY
-    await found.start()
-    yield found
-    await found.harness.server.stop()
+    operator = Operator(cluster)
+    operator.clock._now -= 21 * DAY
+    await operator.start()
+    yield operator
+    await operator.harness.server.stop()
 
 
 async def test_a_certificate_is_renewed_long_before_its_end(old: Operator, tmp_path: Path) -> None:
@@ -407,14 +407,14 @@ async def test_the_leaders_word_is_taken_over(cluster: MemoryCluster, operator: 
 def test_keys_survive_being_written_down() -> None:
     """Names, times and keys read back as they were made."""
     authority = pki.make_authority(now=time.time(), life=DAY)
-    one = pki.issue(authority, names=("a.svc", "10.0.0.1", "fd00::1"), now=time.time(), life=9 * DAY)
-    assert pki.read(one.certificate, one.key) == one
+    issued = pki.issue(authority, names=("a.svc", "10.0.0.1", "fd00::1"), now=time.time(), life=9 * DAY)
+    assert pki.read(issued.certificate, issued.key) == issued
     assert pki.read(authority.certificate, b"") == replace(authority, key=b"")
-    assert one.ends == authority.ends, "no longer than its authority"
-    assert pki.signed_by(one, authority)
-    assert not pki.signed_by(one, pki.make_authority(now=time.time(), life=DAY))
+    assert issued.ends == authority.ends, "no longer than its authority"
+    assert pki.signed_by(issued, authority)
+    assert not pki.signed_by(issued, pki.make_authority(now=time.time(), life=DAY))
     with pytest.raises(pki.UnreadableKeys):
-        pki.read(one.certificate, authority.key)
+        pki.read(issued.certificate, authority.key)
 
 
 def test_authorities_that_cannot_be_read_change_nothing(
@@ -433,8 +433,8 @@ def test_authorities_that_cannot_be_read_change_nothing(
     assert trust.context() is good
     file.unlink()
     assert trust.context() is good
-    told = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
-    assert told == ["authorities refused", "authorities cannot be read", "authorities cannot be read"]
+    messages = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert messages == ["authorities refused", "authorities cannot be read", "authorities cannot be read"]
     file.write_bytes(authority.certificate)
     trust.take(pki.make_authority(now=time.time(), life=DAY).certificate.decode())
     assert len(trust.context().get_ca_certs()) == 2

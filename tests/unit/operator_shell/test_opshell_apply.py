@@ -32,16 +32,16 @@ def config_map(name: str = "c", data: dict[str, str] | None = None, **metadata: 
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         ("0.5", "500m"), ("1024Mi", "1Gi"), ("1000m", 1), ("1e3", "1k"), ("1E3", "1000"), ("0", 0),
         ("1Ti", "1024Gi"), ("100n", "0.1u"), ("2", 2.0), ("12E", "12000P"), ("-1", "-1000m"),
     ],
 )  # fmt: skip
-def test_spellings_of_one_quantity_are_equal(one: object, other: object) -> None:
+def test_spellings_of_one_quantity_are_equal(first: object, other: object) -> None:
     """Kubernetes rewrites quantities; that is no drift."""
-    assert quantity(one) == quantity(other)
-    assert quantity(one) is not None
+    assert quantity(first) == quantity(other)
+    assert quantity(first) is not None
 
 
 @pytest.mark.parametrize("text", ["", "x", "1i", "Mi", "1Qi", "1 Gi x"])
@@ -179,12 +179,12 @@ async def test_drift_is_mended() -> None:
 
 async def test_what_is_remembered_of_children_is_bounded_by_what_is_there() -> None:
     """Resources of ever new names come and go for months."""
-    cluster, store, one = await applier()
+    cluster, store, applier_ = await applier()
     for number in range(500):
-        live = await one.ensure(config_map(f"c{number}"), owners=["u-1"])
+        live = await applier_.ensure(config_map(f"c{number}"), owners=["u-1"])
         cluster.remove(CONFIG_MAP, "n", f"c{number}")
         store.remove(live)
-    assert len(one._settled) < 200
+    assert len(applier_._settled) < 200
 
 
 async def test_a_foreign_object_is_never_touched() -> None:

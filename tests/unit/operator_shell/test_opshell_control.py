@@ -135,8 +135,8 @@ async def test_refusals(server: Harness, name: str, setup: dict[str, Any], statu
     """Every report that is not the pod's own is refused with a word, and changes nothing."""
     server.status = setup["status"]
     server.store.put(pod("m-2", "uid-2", **{"penstock.dev/backend": "m"}))
-    found, answer = await server.post(sidecar())
-    assert (found, answer["reason"]) == (status, reason)
+    code, answer = await server.post(sidecar())
+    assert (code, answer["reason"]) == (status, reason)
     assert answer["error"] == answer["detail"]
     assert server.heard == []
     assert server.reports.of_backend("n", "m") == {}
@@ -230,12 +230,12 @@ async def test_an_endpoints_own_router_gets_its_own_settings(
     server.store.put(pod("d-1", "uid-d", app="penstock-dedicated-router", **own))
     server.status = verdict(name="d-1", uid="uid-d")
     report = encode(RouterReport(pod="d-1", uid="uid-d", seq=1, state="ready"))
-    status, found = await server.post(report, kind="router", bearer=token(mark="d"))
+    status, document = await server.post(report, kind="router", bearer=token(mark="d"))
     if answer == "wrong_role":
-        assert (status, found["reason"]) == (403, answer)
+        assert (status, document["reason"]) == (403, answer)
         return
     assert status == 200
-    assert found.get("settings") == answer
+    assert document.get("settings") == answer
     assert list(server.reports.of_router("n", "e")) == ["d-1"]
     assert server.reports.of_router("n") == {}
 
@@ -282,8 +282,8 @@ async def test_an_apiserver_that_cannot_review_is_told_as_503(server: Harness, e
 )  # fmt: skip
 async def test_bad_reports_are_refused(server: Harness, body: bytes, reason: str) -> None:
     """From a pod that was let in: each with its word, and nothing changes."""
-    found, answer = await server.post(body)
-    assert (found, answer["reason"]) == ({"too_large": 413, "other_pod": 403}.get(reason, 400), reason)
+    status, answer = await server.post(body)
+    assert (status, answer["reason"]) == ({"too_large": 413, "other_pod": 403}.get(reason, 400), reason)
     assert server.heard == []
     assert (await server.post(sidecar()))[0] == 200, "the next one is taken"
 
@@ -344,8 +344,8 @@ async def test_who_knows_other_authorities_is_told_ours(server: Harness) -> None
     """By name; a reporter that names none speaks plain text and needs none."""
     assert (await server.post(sidecar(1)))[1]["authorities"] is None
     server.server.tell_authorities(b"PEM")
-    told = (await server.post(sidecar(2), **{"x-penstock-authorities": "other"}))[1]["authorities"]
-    assert told == "PEM"
+    answer = (await server.post(sidecar(2), **{"x-penstock-authorities": "other"}))[1]["authorities"]
+    assert answer == "PEM"
     knows = {"x-penstock-authorities": digest(b"PEM")}
     assert (await server.post(sidecar(3), **knows))[1]["authorities"] is None
     assert (await server.post(sidecar(4)))[1]["authorities"] is None
@@ -441,8 +441,8 @@ async def test_requests_that_do_not_end_are_bounded_in_bytes_and_keep_nobody_out
         return asyncio.create_task(reader.readline())
 
     answers = [await begin(10_000) for _ in range(8)]
-    await until(lambda: sum(one.done() for one in answers) == 4)
-    assert {one.result()[:12] for one in answers if one.done()} == {b"HTTP/1.1 503"}
+    await until(lambda: sum(task.done() for task in answers) == 4)
+    assert {task.result()[:12] for task in answers if task.done()} == {b"HTTP/1.1 503"}
     assert (await (await begin(17_000)))[:12] == b"HTTP/1.1 431"
     harness.pages = f"http://{plain[0]}:{plain[1]}"
     async with aiohttp.ClientSession() as harness.session:

@@ -30,7 +30,7 @@ def shape(harness: Harness) -> dict[tuple[str, str, str], Any]:
         )
         return json.loads(text)
 
-    found = {}
+    shapes = {}
     for key, live in harness.cluster.objects.items():
         if key[0] == "Event":
             continue
@@ -39,8 +39,8 @@ def shape(harness: Harness) -> dict[tuple[str, str, str], Any]:
             cleaned = {"replicas": live["spec"]["replicas"], "labels": live["metadata"]["labels"]}
         if key[0] == "ConfigMap":  # versions count the changes on the way
             cleaned = {**json.loads(live["data"]["settings.json"]), "version": None}
-        found[key] = cleaned
-    return found
+        shapes[key] = cleaned
+    return shapes
 
 
 async def converge(harness: Harness) -> None:
@@ -127,9 +127,9 @@ async def test_what_was_deleted_while_nobody_watched_is_found_by_the_re_list() -
     harness.cluster.remove(BACKEND, "n", "m")
     harness.events = True
     assert harness.ctx.store.get(BACKEND, "n", "m") is not None
-    found = await harness.manager.relist()
+    relisted = await harness.manager.relist()
     await harness.run()
-    assert found.dropped >= 4
+    assert relisted.dropped >= 4
     assert harness.ctx.store.get(BACKEND, "n", "m") is None
     assert "BackendMissing" in str(harness.cluster.find(ENDPOINT, "n", "e")["status"])
 

@@ -19,8 +19,8 @@ IMAGE = {"container": {"image": "model:2"}, "protocol": "instances", "port": 808
 def claimed(harness: Harness, kind: Kind, name: str) -> bool:
     """What `kubectl wait --for=condition=Ready` looks at."""
     live = harness.cluster.find(kind, "n", name)
-    ready = [one for one in live["status"]["conditions"] if one["type"] == "Ready"]
-    return [(one["status"], one["observedGeneration"]) for one in ready] == [
+    ready = [each for each in live["status"]["conditions"] if each["type"] == "Ready"]
+    return [(each["status"], each["observedGeneration"]) for each in ready] == [
         ("True", live["metadata"]["generation"])
     ]
 
@@ -89,7 +89,7 @@ async def test_not_before_the_routers_have_the_change(first: str) -> None:
     assert claimed(harness, ENDPOINT, "e")
     assert claimed(harness, SPLIT, "s")
     weights = harness.cluster.find(SPLIT, "n", "s")["status"]["weights"]
-    assert [(one["desired"], one["applied"]) for one in weights] == [(7, 7)]
+    assert [(weight["desired"], weight["applied"]) for weight in weights] == [(7, 7)]
 
 
 @pytest.mark.parametrize("first", ["router", "endpoint"])
@@ -104,8 +104,8 @@ async def test_a_new_endpoint_beside_a_running_router_has_failed_nowhere(first: 
     assert harness.condition(ENDPOINT, "e2", "RouterReady") == ("False", "Waiting")
     assert harness.condition(ENDPOINT, "e2", "Stalled") is None
     events = [live for key, live in harness.cluster.objects.items() if key[0] == "Event"]
-    about = [one for one in events if one["regarding"]["name"] == "e2"]
-    assert [one["type"] for one in about if one["type"] == "Warning"] == []
+    about = [event for event in events if event["regarding"]["name"] == "e2"]
+    assert [event["type"] for event in about if event["type"] == "Warning"] == []
     version = settings(harness, "penstock-router-settings")["version"]
     harness.router_report("penstock-router-0", ["e", "e2"], version=version)
     await harness.run()
@@ -179,9 +179,9 @@ async def test_a_suspended_backend_is_not_ready_for_a_change_that_waits(change: 
     if waits:
         assert harness.condition(BACKEND, "m", "Ready") == ("False", "Suspended")
         (text,) = (
-            one["message"]
-            for one in harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
-            if one["type"] == "Ready"
+            each["message"]
+            for each in harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
+            if each["type"] == "Ready"
         )
         assert waits in text
     else:

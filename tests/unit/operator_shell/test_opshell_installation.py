@@ -56,12 +56,12 @@ class Line:
             return await serve()
 
         answer = asyncio.ensure_future(served())
-        answer.add_done_callback(lambda one: one.cancelled() or one.exception())
-        found = await asyncio.shield(answer)
+        answer.add_done_callback(lambda task: task.cancelled() or task.exception())
+        result = await asyncio.shield(answer)
         await self.clock.sleep(self.takes())
         if self.fails(name):
             raise Unavailable(0, "induced")
-        return found
+        return result
 
 
 @dataclass
@@ -120,7 +120,7 @@ async def led_after(clock: HandClock, pod: Pod, *others: Pod) -> float:
     began = clock.time()
     while not pod.leads:
         await clock.advance(0.5)
-        assert sum(one.leads for one in (pod, *others)) <= 1
+        assert sum(each.leads for each in (pod, *others)) <= 1
         assert clock.time() - began < 120, pod.lines
     return clock.time() - began
 
@@ -266,8 +266,8 @@ async def test_of_several_that_find_no_lease_one_acts(slow: float) -> None:
     made.append(Pod(cluster, clock, "three"))
     for _ in range(120):
         await clock.advance(0.5)
-        assert sum(one.leads for one in made) <= 1
-    assert sum(one.leads for one in made) == 1
+        assert sum(each.leads for each in made) <= 1
+    assert sum(each.leads for each in made) == 1
     for pod in made:
         await pod.die()
 

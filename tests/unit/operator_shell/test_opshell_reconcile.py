@@ -145,7 +145,7 @@ async def test_a_field_taken_out_of_the_spec_leaves_the_child() -> None:
         containers = harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"]["spec"][
             "containers"
         ]
-        model = next(one for one in containers if one["name"] == "model")
+        model = next(each for each in containers if each["name"] == "model")
         return [entry["name"] for entry in model.get("env", [])]
 
     assert {"A", "B"} <= set(env())
@@ -252,9 +252,12 @@ async def test_a_split_changes_the_routers_settings_and_not_its_pods() -> None:
     generation = harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["generation"]
     harness.apply(split(m=90, other=10))
     await harness.run()
-    told = settings(harness, "penstock-router-settings")
-    assert told["version"] == version + 1
-    assert {one["name"]: one["weight"] for one in told["endpoints"][0]["backends"]} == {"m": 90, "other": 10}
+    document = settings(harness, "penstock-router-settings")
+    assert document["version"] == version + 1
+    assert {backend["name"]: backend["weight"] for backend in document["endpoints"][0]["backends"]} == {
+        "m": 90,
+        "other": 10,
+    }
     assert harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["generation"] == generation
     status = harness.cluster.find(BACKEND, "n", "other")["status"]
     assert "TrafficSplit/s" in status["usedBy"]

@@ -25,7 +25,7 @@ def refusing(error: ClusterError, verb: str, kind: str, name: str) -> Callable[.
 
 def flags(harness: Harness, kind: Any, name: str) -> set[str]:
     """Which of kstatus's two conditions are there."""
-    return {found for found in ("Reconciling", "Stalled") if harness.condition(kind, name, found)}
+    return {condition for condition in ("Reconciling", "Stalled") if harness.condition(kind, name, condition)}
 
 
 async def tries(harness: Harness, seconds: float = 10.0) -> None:
@@ -79,8 +79,8 @@ async def test_what_passes_at_the_next_tries_is_not_told() -> None:
     await tries(harness, 1)
     harness.cluster.fail = lambda *_: None
     await tries(harness)
-    told = [key for key, live in harness.cluster.objects.items() if "webhook" in str(live.get("status"))]
-    assert told == []
+    events = [key for key, live in harness.cluster.objects.items() if "webhook" in str(live.get("status"))]
+    assert events == []
     assert [key for key in harness.cluster.objects if key[0] == "Event" and "Webhook" in str(key)] == []
 
 

@@ -87,8 +87,8 @@ async def test_what_a_stalled_watch_did_not_tell_is_fetched() -> None:
     harness.cluster.edit(BACKEND, "n", "m", lambda live: live["spec"].update(replicas=3))
     harness.apply(backend("other"))
     harness.events = True
-    found = await harness.manager.relist()
-    assert found == Found(dropped=0, fetched=2)
+    relisted = await harness.manager.relist()
+    assert relisted == Found(dropped=0, fetched=2)
     await harness.run()
     assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 3
     assert harness.cluster.find(DEPLOYMENT, "n", "other-backend")

@@ -41,13 +41,13 @@ def test_a_scrape_tells_the_age_of_the_oldest_and_the_time_until_all_are_through
         await asyncio.sleep(0.25)
         waiting = [s.ask(number) for number in range(12)]
         await asyncio.sleep(0.5)
-        told = shown(metrics)
-        assert told["oldest_age_seconds"] == pytest.approx(0.5)
-        assert told["drain_seconds"] == pytest.approx(3.0, rel=0.01)
-        assert (told["queued_items"], told["ongoing_items"]) == (12, 4)
+        values = shown(metrics)
+        assert values["oldest_age_seconds"] == pytest.approx(0.5)
+        assert values["drain_seconds"] == pytest.approx(3.0, rel=0.01)
+        assert (values["queued_items"], values["ongoing_items"]) == (12, 4)
         await asyncio.gather(*first, *waiting)
         # From the next free slot on it took what was told.
-        assert s.loop.time() - (begun + 1.0) == pytest.approx(told["drain_seconds"], rel=0.01)
+        assert s.loop.time() - (begun + 1.0) == pytest.approx(values["drain_seconds"], rel=0.01)
         done = shown(metrics)
         assert (done["oldest_age_seconds"], done["drain_seconds"]) == (0.0, 0.0)
         # The twelve left in fours, 0.75, 1.75 and 2.75 s after they came; nobody else waited.

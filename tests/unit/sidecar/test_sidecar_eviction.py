@@ -170,11 +170,11 @@ class Plain:
             return []
         least = max((self.level(w) for w in less), default=level)
         loads = {share: self.load(least, share, measure) for share in {w.share for w in self.works}}
-        found = []
+        candidates = []
         for share in (share for share, load in loads.items() if load == max(loads.values())):
             among = [w for w in self.works if (self.level(w), w.share) == (least, share)]
-            found.append(max(among, key=lambda w: w.arrived))
-        return found
+            candidates.append(max(among, key=lambda w: w.arrived))
+        return candidates
 
 
 STEP = st.tuples(
@@ -225,9 +225,9 @@ def test_it_does_what_a_plain_list_would(steps: list[tuple], limit: int, space: 
             queue.rekey(lambda _: None, evicting=True)
         elif kind == "cut" and works:
             # NB: whole requests, so that each of what waits may give way.
-            found = queue.choose(now, Limits(size=5, bytes=SPACE)).key
-            assert found is not None
-            for part in queue.cut(found, Limits(size=5, bytes=SPACE)):
+            chosen = queue.choose(now, Limits(size=5, bytes=SPACE)).key
+            assert chosen is not None
+            for part in queue.cut(chosen, Limits(size=5, bytes=SPACE)):
                 works.remove(part.work)  # type: ignore[arg-type]
         assert queue.items == sum(work.left for work in works)
         assert {work.name for work in queue} == {work.name for work in works}  # type: ignore[attr-defined]

@@ -24,8 +24,8 @@ Start = Callable[..., Awaitable[ProtocolPair]]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    async with pairs(tmp_path) as found:
-        yield found
+    async with pairs(tmp_path) as pair:
+        yield pair
 
 
 def body(kind: str, value: int) -> dict[str, Any]:
@@ -43,13 +43,13 @@ def value_of(kind: str, reply: Reply) -> int:
     """Whose answer it is."""
     assert reply.status == 200, (reply.status, reply.body)
     document = reply.document
-    found = {
+    values = {
         "instances": lambda: document["predictions"][0],
         "v2": lambda: document["outputs"][0]["data"][0] / 2,
         "openai": lambda: document["data"][0]["embedding"][0],
         "envelope": lambda: document["twice"] / 2,
     }[kind]()
-    return int(found)
+    return int(values)
 
 
 async def check_well(pair: ProtocolPair, kind: str) -> None:

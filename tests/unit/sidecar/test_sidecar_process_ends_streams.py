@@ -121,11 +121,11 @@ CUT = [True, False, True, True] + [True] * WAITING
 async def begin(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Streaming]]]:
     async with pairs(tmp_path) as start:
 
-        async def found(*flags: str, **batching: Any) -> Streaming:
+        async def streaming(*flags: str, **batching: Any) -> Streaming:
             settings = {"defaultTimeoutMs": 600_000, **batching}
             return await Streaming(await start("envelope", *flags, **settings)).begin()
 
-        yield found
+        yield streaming
 
 
 Begin = Callable[..., Awaitable[Streaming]]

@@ -74,10 +74,10 @@ class Uvicorn(Pair):
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Uvicorn]:
-    found = Uvicorn(tmp_path)
-    await found.start(maxBatchSize=8, batchWaitTimeoutMs=100)
-    yield found
-    await found.stop()
+    pair = Uvicorn(tmp_path)
+    await pair.start(maxBatchSize=8, batchWaitTimeoutMs=100)
+    yield pair
+    await pair.stop()
 
 
 async def test_an_exception_behind_an_answer_costs_no_later_request(pair: Uvicorn) -> None:

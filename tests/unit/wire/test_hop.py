@@ -37,8 +37,8 @@ from tests.support.waiting import SECONDS, until
 
 @pytest_asyncio.fixture
 async def pair() -> AsyncIterator[Pair]:
-    async with paired() as found:
-        yield found
+    async with paired() as pair:
+        yield pair
 
 
 async def test_requests_share_a_connection_and_each_gets_its_own_answer(pair: Pair) -> None:
@@ -453,7 +453,7 @@ async def test_a_short_answer_that_begins_before_a_whole_body_has_come_is_whole(
     pair: Pair, status: int
 ) -> None:
     """As over HTTP/1.1: who reads on gets the rest, and then ends its answer."""
-    pair.server.streamed = lambda one: True
+    pair.server.streamed = lambda request: True
 
     async def work(exchange: Exchange) -> None:
         stream = exchange.request.stream

@@ -42,8 +42,8 @@ from tests.support.waiting import SECONDS, until
 
 @pytest_asyncio.fixture
 async def pair() -> AsyncIterator[Pair]:
-    async with paired() as found:
-        yield found
+    async with paired() as pair:
+        yield pair
 
 
 async def test_a_server_that_leaves_is_left_and_loses_nothing(pair: Pair) -> None:

@@ -181,8 +181,8 @@ async def test_a_head_that_the_front_would_refuse_is_refused_each_time(block: by
         client = await raw_client(server)
         client.write(head(block), request(1), request(2, b"abc"), request(3, flags=0))
         for number in (1, 2, 3):
-            kind, found, _, _, answered = await client.until_kind(frames.ANSWER)
-            assert (kind, found) == (frames.ANSWER, number)
+            kind, reason, _, _, answered = await client.until_kind(frames.ANSWER)
+            assert (kind, reason) == (frames.ANSWER, number)
             assert b'"status":%d' % status in answered
         client.write(head(), request(4, b"fine"))
         assert (await client.until_kind(frames.ANSWER))[4] == b"fine"
@@ -264,9 +264,9 @@ async def test_a_broken_server_is_left_and_its_requests_are_lost(
         await peers[-1].until_kind(frames.REQUEST)
         await peers[-1].until_kind(frames.REQUEST)
         play(peers[-1])
-        for one in asked:
+        for task in asked:
             with pytest.raises(AnswerUnreadable):
-                await asyncio.wait_for(one, SECONDS)
+                await asyncio.wait_for(task, SECONDS)
         assert address not in upstream._hops
         assert "expected " in (await peers[-1].until_kind(frames.GOODBYE))[4].decode("utf-8", "replace")
     assert "hop's server does not keep to the protocol" in capfd.readouterr().err
@@ -296,8 +296,8 @@ async def test_a_reset_says_that_the_last_request_was_not_read(monkeypatch: pyte
         hop = upstream._hops[address]
         await until(lambda: hop._flushed >= 3)
         hop.connection_lost(ConnectionResetError())
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(each) for each in found] == [ConnectionLost, ConnectionLost, RequestUnread]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(each) for each in results] == [ConnectionLost, ConnectionLost, RequestUnread]
 
 
 @settings(max_examples=150, deadline=None)

@@ -46,8 +46,8 @@ class Peer(Scripted):
 
 @pytest_asyncio.fixture
 async def peer() -> AsyncIterator[Peer]:
-    async with scripted(Peer()) as found:
-        yield found
+    async with scripted(Peer()) as peer:
+        yield peer
 
 
 def request(method: str = "GET", headers: tuple[tuple[bytes, bytes], ...] = (), body: bytes = b"") -> Request:
