@@ -63,7 +63,7 @@ def test_another_program_s_arguments_are_its_own(
         (["up", "--nodes", "11"], "--nodes: expected 1 to 10, found 11"),
         (["node", "add", "node0"], "a further node is called node1 to node9, not 'node0'"),
         (["node", "lose", "node1"], "cluster penstock is not up"),
-        (["logs", "kubelet"], "there is no log of 'kubelet'; there are: none"),
+        (["logs", "kubelet"], "'kubelet' has no log; these have: none"),
         (["images", "--file", "Dockerfile"], "--file needs --tag"),
         (["images", "--build-arg", "A"], "--build-arg: expected KEY=VALUE, found 'A'"),
         (["images", "--tag", "x"], "--tag names one image, so give a --target"),
