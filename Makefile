@@ -21,7 +21,7 @@ $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	@touch $@
 
 lock: # Write requirements/*.lock anew from pyproject.toml
-	@for extra in operator router sidecar tracing sdk compile dev; do \
+	@for extra in cli operator router sidecar tracing sdk compile dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --no-emit-package penstock --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
@@ -33,27 +33,30 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 	@echo "[check] import contracts"; $(BIN)/lint-imports --no-cache >build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }; rm -f build.log
 	@echo "[check] CRDs in step";   $(BIN)/python -m penstock_operator.api.crds --check
 	@echo "[check] repeated code";  $(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --score=n \
-	  operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
+	  cli/penstock_cli operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
 
-# The tests without a cluster run while one is built; their output follows when both are done.
+# Unit tests of what is compiled run beside the start of the cluster and the other unit tests, on two cores. Their output is
+# printed once both are done.
 BESIDE := .beside.log
-# Exists once the unit tests of wire, sidecar and router have passed on the compiled modules, as in images: then they do not run again.
+# Exists once these tests have passed on the compiled modules, as in images: then they do not run again.
 COMPILED := .compiled.passed
+COMPILED_TESTS := $(addprefix tests/unit/,compiled wire sidecar router)
 test: check ## Everything: `check`, the unit tests, the tests on a real Kubernetes cluster
-	@echo "[test] while the cluster starts: the unit tests on compiled modules (output follows)"; rm -f $(COMPILED); \
+	@echo "[test] while the cluster starts and the first unit tests run: compiled modules (printed below)"; rm -f $(COMPILED); \
 	$(MAKE) --no-print-directory compiled >$(BESIDE) 2>&1 & beside=$$!; \
 	$(BIN)/python -m devcluster --name penstock-test down && \
 	$(BIN)/python -m devcluster --name penstock-test up && \
-	$(BIN)/python -m devcluster --name penstock-test images --load; cluster=$$?; \
-	tail -n +1 -f --pid=$$beside $(BESIDE); wait $$beside; code=$$?; rm -f $(BESIDE); exit $$((code | cluster))
-	@$(BIN)/pytest tests $$(test ! -f $(COMPILED) || echo --without-compiled)
+	$(BIN)/python -m devcluster --name penstock-test images --load && \
+	$(BIN)/pytest -q tests/unit --without-compiled; first=$$?; \
+	tail -n +1 -f --pid=$$beside $(BESIDE); wait $$beside; code=$$?; rm -f $(BESIDE); exit $$((code | first))
+	@$(BIN)/pytest -m "not interpreted" tests/cluster $$(test -f $(COMPILED) || echo $(COMPILED_TESTS))
 
 # Without a compiler the target says so and does not fail: images then contain Python, on which all other tests run.
 compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire, sidecar and router on the compiled modules
 	@echo "[compiled] compiling wire, sidecar and router"; folder=$$($(BIN)/python compile_modules.py --cached); code=$$?; \
 	case $$code in \
 	0) PYTHONPATH=$$folder PENSTOCK_TEST_BUILD=compiled $(BIN)/pytest -q -m "not interpreted" \
-	     tests/unit/compiled tests/unit/wire tests/unit/sidecar tests/unit/router && touch $(COMPILED);; \
+	     $(COMPILED_TESTS) && touch $(COMPILED);; \
 	3) echo "[compiled] NOT RUN: see above";; \
 	*) exit $$code;; \
 	esac

@@ -107,14 +107,18 @@ MODULES: dict[str, Sequence[str]] = {
         "queue.structures",
     ),
     "penstock_router": (
+        "affinity",
+        "arrived_head",
         "attempts",
         "endpoints",
         "forwarder",
         "header_policy",
         "hold_queue",
         "load_balancing",
+        "match_rules",
         "metrics",
         "pods",
+        "steering",
     ),
 }
 """What is compiled. Not: what runs once a connection or less often, whose coroutines use `async with`

@@ -31,6 +31,7 @@ from bench.processes import cpu_seconds, rss_mb
 from penstock_operator.clock import LoopClock
 from penstock_operator.control.auth import ReportAuthenticator
 from penstock_operator.control.rate_limit import RateLimit
+from penstock_operator.control.recommendation import Recommendations
 from penstock_operator.control.server import ControlServer
 from penstock_operator.kinds import Kind
 from penstock_operator.kube.cluster import Cluster, Obj
@@ -134,6 +135,7 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
         reported=lambda _namespace, _backend, _notable: None,
         leads=lambda: True,
         observer=metrics,
+        recommendation=Recommendations({}).answer,
         metrics=metrics.text,
         alive=lambda: None,
     )

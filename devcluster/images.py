@@ -41,7 +41,7 @@ _BASE_UNUSED = (
 # What the repository's own Dockerfile copies; .dockerignore lets exactly this through.
 OWN_INPUTS = (
     *("pyproject.toml", "README.md", "LICENSE", "requirements", "compile_modules.py"),
-    *("operator", "router", "sdk", "sidecar", "wire"),
+    *("cli", "operator", "router", "sdk", "sidecar", "wire"),
 )
 _IGNORED_PARTS = {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 _STORE_LAYERS = 800  # some 15 GB, after a hundred changes of code

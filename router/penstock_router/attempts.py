@@ -28,6 +28,7 @@ from penstock_wire.http.messages import CONTINUE
 
 if TYPE_CHECKING:
     from penstock_router.endpoints import EndpointState
+    from penstock_router.steering import Steering
 
 TELLING_SECONDS = 0.2
 """A connect attempt cut short in less by the request's own deadline is not held against the pod."""
@@ -40,6 +41,8 @@ queue."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own words."""
 _EXPECT = (b"expect", b"100-continue")
+_UNREADY = frozenset({Reason.MODEL_UNREACHABLE.value, Reason.NOT_READY.value})
+"""Refusals by a pod whose model takes no requests now: it would refuse all that it gets."""
 
 
 class Unexecuted:
@@ -133,6 +136,7 @@ class ProxiedRequest:
         "sequence",
         "shared",
         "state",
+        "steering",
         "trace",
     )
 
@@ -164,6 +168,8 @@ class ProxiedRequest:
         """When it is over, however far its answer is; None for no such time."""
         self.deadline: float | None = None
         """When its time is over; set when it leaves the hold."""
+        self.steering: Steering | None = None
+        """What decides who gets it, beside weights and loads; None for nothing."""
         self.drawn: str | None = None
         """The backend that was drawn for it; None before."""
         self.backend = ""
@@ -291,12 +297,16 @@ def answered(pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: 
         pods: where it is noted.
         now: seconds of the router's clock.
     """
-    pods.reached(pod)
     if fields.queued >= 0:
         pod.reports_queue(fields.queued, now)
     if not fields.refuses:
+        pods.reached(pod)
         return None
     word = fields.reason or "other"
+    if word in _UNREADY:
+        pods.unready(pod)
+    else:
+        pods.reached(pod)
     if word == Reason.DRAINING.value:
         pods.refuses(pod)
     elif word == Reason.QUEUE_FULL.value:

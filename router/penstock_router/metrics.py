@@ -36,6 +36,7 @@ class Series:
         "endpoint",
         "retries",
         "seconds",
+        "strays",
     )
 
     def __init__(self, endpoint: str, backend: str) -> None:
@@ -50,6 +51,8 @@ class Series:
         """How long all of them took."""
         self.retries = 0
         """Further tries."""
+        self.strays = 0
+        """Tries of requests with a key on another pod than the key's own."""
 
     def answered(self, status: int, reason: str, seconds: float) -> None:
         """Count a request."""
@@ -132,7 +135,15 @@ class Metrics:
             "From a request's arrival to the end of its answer, holding included.",
             labels=["endpoint", "backend"],
         )
+        strays = core.CounterMetricFamily(
+            "penstock_router_affinity_misses",
+            "Tries of requests with a key on another pod than its own, which was full, drained or could not "
+            "be reached.",
+            labels=["endpoint", "backend"],
+        )
         for series in list(self._series.values()):
+            if series.strays:
+                strays.add_metric([series.endpoint, series.backend], series.strays)
             for (status, reason), count in series.answers.items():
                 requests.add_metric([series.endpoint, series.backend, str(status), reason], count)
             if series.endpoint:
@@ -166,4 +177,4 @@ class Metrics:
         )
         for backend, count in self._with_room().items():
             with_room.add_metric([backend], count)
-        yield from (requests, duration, retries, build, held, with_room)
+        yield from (requests, duration, retries, strays, build, held, with_room)

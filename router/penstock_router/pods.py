@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from penstock_router.affinity import Hashed, score
 from penstock_router.endpoint_slices import Address
 from penstock_router.load_balancing import two_of
 from penstock_wire.process import log
@@ -52,6 +53,7 @@ class Pod:
         "_avoid_until",
         "_before",
         "_failures",
+        "_hashed",
         "_told",
         "_told_at",
         "address",
@@ -90,6 +92,7 @@ class Pod:
         self._failures = 0
         self._avoid_until = 0.0
         self._before = 0  # those in flight that went out before it failed; they try nothing
+        self._hashed: Hashed | None = None
 
     def begins(self) -> None:
         """A request goes to it."""
@@ -125,6 +128,10 @@ class Pod:
         self._failures = max(self._failures, SILENT_FAILURES)
         self._avoid(now)
 
+    def unready(self, now: float) -> None:
+        """It answers, but its model takes no requests: others are preferred, as after `failed`."""
+        self._avoid(now)
+
     def reached(self) -> None:
         """It took a connection or gave an answer, so it is there."""
         self._failures = 0
@@ -148,9 +155,22 @@ class Pod:
         Once the first has its connection, the others follow.
         """
         fresh = max(0.0, 1 - (now - self._told_at) / QUEUE_FRESH_SECONDS)
-        avoid = now < self._avoid_until or (self._failures and self.in_flight > self._before)
         load = (self.in_flight + self._told * fresh + 1) / self.share(now)
-        return (1 if avoid else 0, load)
+        return (1 if self.avoided(now) else 0, load)
+
+    def avoided(self, now: float) -> bool:
+        """Whether others are preferred, since connections to it have failed."""
+        return now < self._avoid_until or (self._failures > 0 and self.in_flight > self._before)
+
+    @property
+    def hashed(self) -> Hashed:
+        """Its name, hashed once: its address may be another's in another router's eyes for a while."""
+        found = self._hashed
+        if found is None:
+            address = self.address
+            name = address.pod or f"{address.host}:{address.port}"
+            found = self._hashed = Hashed(name.encode())
+        return found
 
     def share(self, now: float) -> float:
         """Of what one of the others gets; less than 1 while it is new."""
@@ -266,6 +286,22 @@ class Pods:
         one, other = two_of(len(pods), self._random)
         return pods[one] if pods[one].load(now) <= pods[other].load(now) else pods[other]
 
+    def own(self, backend: str, key: Hashed) -> Pod | None:
+        """The ready pod to which requests with a key stick, whatever its state; None where none is ready."""
+        return _best(self.ready(backend), key)
+
+    def pick_by_key(self, backend: str, key: Hashed, *, without: Iterable[Pod] = ()) -> Pod | None:
+        """The pod, none of `without`, for the next request with a key; None where none is left.
+
+        The key's own; where that one drains, cannot be reached or had no room lately, the one that is next by
+        the key. A request waits in the queue of its own pod although it would begin at another at once.
+        """
+        excluded = set(without)
+        pods = [pod for pod in self.available(backend) if pod not in excluded]
+        now = self._clock()
+        able = [pod for pod in pods if now >= pod.full_until and not pod.unreachable and not pod.avoided(now)]
+        return _best(able or pods, key)
+
     def has_room(self, backend: str, *, without: Iterable[Pod] = ()) -> bool:
         """Whether a pod that can be reached, none of `without`, did not refuse for want of room lately."""
         now = self._clock()
@@ -293,6 +329,10 @@ class Pods:
         if news:
             log("pod is reached again", pod=pod.address.pod, host=pod.address.host)
             self._changed()
+
+    def unready(self, pod: Pod) -> None:
+        """The pod's model takes no requests: what begins there is refused, so others are preferred."""
+        pod.unready(self._clock())
 
     def full(self, pod: Pod) -> None:
         """The pod had no room for a request."""
@@ -445,3 +485,14 @@ class Pods:
                     del table[name]
         self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
         self._changed()
+
+
+def _best(pods: Sequence[Pod], key: Hashed) -> Pod | None:
+    """The pod of a key by rendezvous hashing (`affinity`); None where there is none."""
+    best: Pod | None = None
+    most = -1
+    for pod in pods:
+        found = score(key, pod.hashed)
+        if best is None or found > most or (found == most and pod.address < best.address):
+            best, most = pod, found
+    return best

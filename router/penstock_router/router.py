@@ -170,6 +170,9 @@ class Router:
         self._matches.clear()
         for name, conflict in self._table.conflicts.items():
             log("endpoint has no route", level="warning", endpoint=name, error=conflict)
+        for name, state in self._endpoints.items():
+            for fault in state.faults:
+                log("match rule left out", level="warning", endpoint=name, error=fault)
         self._owners, self._owner_errors = owners(settings.endpoints)
         self.settings = settings
         self.ports.want(self._owners)
@@ -229,6 +232,7 @@ class Router:
                     "port": endpoint.port or None,
                     "backends": backends,
                     **({"error": error} if (error := conflict or self._port_error(endpoint)) else {}),
+                    **({"faults": state.faults} if state.faults else {}),
                 }
             )
         return listed

@@ -21,24 +21,43 @@ Read in this order: `errors`, `end` (`END`), `decorators` (`@batched`), `respons
 code), `answer_list` (what a method returned), `item_pieces` (what a generator yields), `model` (runs the
 model on a request's items), `instances_response`, `item_answers` and `streamed_response` (answers as HTTP),
 `openapi` (what is served, as a document), `server` (the HTTP side), `serve` (the command). `in_process`
-(`@batch`) stands by itself, `testing` serves a class in a test.
+(`@batch`) stands by itself, `testing` serves a class in a test. `composition` (`@backend`, `.bind`) makes
+one application of several classes, `handles` (`Handle`) are how they call each other.
 """
 
 from penstock.call_context import Context, context
+from penstock.composition import Application, backend
 from penstock.decorators import batched
 from penstock.end import END
-from penstock.errors import AnswerError, DeadlineExceeded, LoadError, SlowReader
+from penstock.errors import (
+    AnswerError,
+    CompositionError,
+    DeadlineExceeded,
+    EndpointNotFound,
+    LoadError,
+    SlowReader,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from penstock.handles.handle import Handle
 from penstock.in_process.decorator import batch
 from penstock.response import Response
 
 __all__ = [
     "END",
     "AnswerError",
+    "Application",
+    "CompositionError",
     "Context",
     "DeadlineExceeded",
+    "EndpointNotFound",
+    "Handle",
     "LoadError",
     "Response",
     "SlowReader",
+    "UpstreamError",
+    "UpstreamTimeout",
+    "backend",
     "batch",
     "batched",
     "context",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
 from penstock import request_ids
 from penstock_wire.contract import BACKEND_ENV, NAMESPACE_ENV, POD_ENV
-from penstock_wire.headers import REQUEST_ID, Headers, get, timeout_ms
+from penstock_wire.headers import REQUEST_ID, TIMEOUT_MS, Headers, get, timeout_ms
 
 
 class Context:
@@ -24,12 +25,14 @@ class Context:
         pod: the pod.
         deadline: until when an answer is of use (of a batch: to the last of its requests), by
             `time.monotonic`; None where nobody said.
+        calls: each gives up a call that was made from here by a handle and is under way.
     """
 
-    __slots__ = ("backend", "deadline", "fields", "namespace", "pod")
+    __slots__ = ("backend", "calls", "deadline", "fields", "namespace", "pod")
 
     def __init__(self, fields: Headers = ()) -> None:
         self.fields = fields
+        self.calls: set[Callable[[], object]] = set()
         self.namespace, self.backend, self.pod = _PLACE
         left = timeout_ms(fields)
         self.deadline = None if left is None or left < 0 else time.monotonic() + left / 1000
@@ -54,6 +57,11 @@ class Context:
         """Seconds until the deadline, 0 where it has passed; None where there is none."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
+    def cancel_calls(self) -> None:
+        """Nobody waits for the answer any more: give up the calls that were made for it."""
+        for cancel in list(self.calls):
+            cancel()
+
 
 _PLACE = tuple(os.environ.get(name, "") for name in (NAMESPACE_ENV, BACKEND_ENV, POD_ENV))
 _current: ContextVar[Context] = ContextVar("context")
@@ -65,9 +73,28 @@ def context() -> Context:
     return Context() if found is None else found
 
 
-def begin(fields: Headers) -> None:
+def begin(fields: Headers) -> Context:
     """Note the request that is answered from here on."""
-    _current.set(Context(fields))
+    found = Context(fields)
+    _current.set(found)
+    return found
+
+
+def of_batch(contexts: Sequence[Context]) -> Context:
+    """The context of a batch: what all its requests share, their ids, and the latest of their deadlines.
+
+    Args:
+        contexts: of the requests, at least one.
+    """
+    shared = [field for field in contexts[0].fields if all(field in each.fields for each in contexts)]
+    fields = [field for field in shared if field[0] not in (REQUEST_ID, TIMEOUT_MS)]
+    ids = b",".join([get(each.fields, REQUEST_ID) or b"" for each in contexts])
+    # NB: an object of its own also for one request: what is called for it here ends with it, not with who
+    # waits for it.
+    found = Context((*fields, (REQUEST_ID, ids)) if ids.strip(b",") else tuple(fields))
+    deadlines = [each.deadline for each in contexts if each.deadline is not None]
+    found.deadline = max(deadlines) if len(deadlines) == len(contexts) else None
+    return found
 
 
 def current() -> Context | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Mapping
@@ -70,13 +71,16 @@ class ModelServer:
         """Answer one request (a `penstock_wire.http.Handler`)."""
         field = get(request.headers, REQUEST_ID)
         ids = request_ids.begin(field)
-        call_context.begin(request.headers)
+        context = call_context.begin(request.headers)
         # NB: a problem of a batch goes to several clients, and names none of the others' requests.
         request_id = ids[0] if len(ids) == 1 else ""
         try:
             answer = await self._answer(request, request_id)
         except PenstockError as error:
             answer = error.response(request_id=request_id)
+        except asyncio.CancelledError:
+            context.cancel_calls()
+            raise
         except Exception as error:
             log("unexpected error", level="error", error=repr(error), **request_ids.logged())
             answer = PenstockError(Reason.INTERNAL, "see the log of the model server").response(

@@ -68,6 +68,7 @@ class _Body:
         self._first: Events | None = first
         self._writer = writer
         self._context = call_context.current()
+        self._ended = False
 
     def __aiter__(self) -> _Body:
         return self
@@ -79,13 +80,18 @@ class _Body:
             if events is None:
                 events = await anext(self._pieces)
         except StopAsyncIteration:
+            self._ended = True
             raise
         except Exception as error:
             return self._writer.failed(error)
         return self._writer.write(events)
 
     async def aclose(self) -> None:
-        await self._pieces.aclose()
+        try:
+            await self._pieces.aclose()
+        finally:
+            if not self._ended and self._context is not None:
+                self._context.cancel_calls()
 
 
 class _Lone:

@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.decorators import mark_of
 from penstock.errors import LoadError
+from penstock.handles.init_kwargs import with_handles
 from penstock.signature import Shape, read
 
 DEFAULTS = ("__call__", "predict")
@@ -90,13 +91,13 @@ def target_of(name: str, found: Any, init_kwargs: Mapping[str, Any] | None = Non
     Args:
         name: how messages call it.
         found: a class or a function.
-        init_kwargs: keyword arguments of the class.
+        init_kwargs: keyword arguments of the class; `{"handle": name}` is a handle of that endpoint.
 
     Raises:
         LoadError: as for `find`.
     """
     if isinstance(found, type):
-        return _class(name, found, dict(init_kwargs or {}))
+        return _class(name, found, with_handles(init_kwargs or {}))
     if not inspect.isroutine(found):
         raise LoadError(f"{name}: expected a class or a function, found {type(found).__name__}")
     if init_kwargs:
@@ -105,6 +106,22 @@ def target_of(name: str, found: Any, init_kwargs: Mapping[str, Any] | None = Non
     served = Served(shape=shape, method=found)
     methods = {getattr(found, "__name__", name): served}
     return Target(name=name, shape=shape, build=lambda: dataclasses.replace(served, methods=methods))
+
+
+def find_default(name: str, found: Any) -> Shape:
+    """The shape of the method that answers requests without a name; of several marked ones the first's.
+
+    Args:
+        name: how messages call the target.
+        found: a class or a function.
+
+    Raises:
+        LoadError: it has no method to serve, or one of a wrong shape.
+    """
+    if not isinstance(found, type):
+        return read(found, name)
+    default, names = _choose(name, found)
+    return _shape(name, found, default or names[0])
 
 
 def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:

@@ -13,21 +13,30 @@ its own caller, a batch that raises is searched for who makes it raise: all as b
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Unpack
 
+from penstock import call_context
+from penstock.call_context import Context
+from penstock.composition import Application, Node, Reference
 from penstock.encoding import decode, encode
 from penstock.errors import LoadError
+from penstock.handles.handle import Handle
+from penstock.handles.place import add_local, remove_local
+from penstock.handles.served import Method as Sendable
+from penstock.handles.served import ServedHere
 from penstock.in_process.batcher import Batcher
 from penstock.in_process.decorator import Changes
-from penstock.in_process.settings import MAX_CONCURRENT, BatchSettings
+from penstock.in_process.settings import MAX_CONCURRENT, BatchSettings, changed
 from penstock.item_pieces import Events, ends
 from penstock.model import Model
 from penstock.response import Response
 from penstock.target import Served, target_of
+from penstock.target import Target as Built
 from penstock.threads import in_thread
 
 
@@ -55,15 +64,29 @@ class Method:
         Raises:
             ArgumentsError: the parameters do not fit; of an item that does not, when its answer is awaited.
         """
-        key = encode(sorted(parameters.items()))
-        shared = self._model.shape.bind_shared(_through_json(parameters))
+        return self.send(_through_json(item), _through_json(parameters))
+
+    @property
+    def streams(self) -> bool:
+        """The method is a generator."""
+        return self._model.shape.generator
+
+    def send(self, item: Any, members: Mapping[str, Any]) -> Any:
+        """As a call, with what has been through JSON.
+
+        Args:
+            item: the item.
+            members: what a client sends beside `instances`.
+        """
+        key = encode(sorted(members.items()))
+        shared = self._model.shape.bind_shared(members)
         batcher = self._batchers.get(key)
         if batcher is None:
             code = _Code(self._model, shared, self.batches)
             batcher = self._batchers[key] = Batcher(code, self._settings)
         if self._model.shape.generator:
-            return batcher.stream(None, _through_json(item))
-        return _awaited(batcher, _through_json(item))
+            return batcher.stream(None, (item, call_context.current()))
+        return _awaited(batcher, (item, call_context.current()))
 
 
 class Target(Method):
@@ -75,6 +98,13 @@ class Target(Method):
         self._methods = {
             name: Method(Model(each, executor), settings) for name, each in served.methods.items()
         }
+
+    def by_name(self) -> dict[str | None, Sendable]:
+        """All methods; the default one by None."""
+        found: dict[str | None, Sendable] = dict(self._methods.items())
+        if self._default:
+            found[None] = self
+        return found
 
     def __call__(self, item: Any, /, **parameters: Any) -> Any:
         """Send one item to the default method; see `Method`."""
@@ -96,26 +126,59 @@ async def serving(
 ) -> AsyncIterator[Target]:
     """Construct a target as `python -m penstock.serve` does, and serve it in this process.
 
+    Of an application (`.bind`) all nodes are served, and what is yielded is its root; handles of the nodes'
+    names call them without HTTP meanwhile.
+
     Args:
-        target: a class or a function.
+        target: a class, a function or an application.
         init_kwargs: keyword arguments of the class.
-        settings: how it is batched, as of `@penstock.batch`.
+        settings: how it is batched, as of `@penstock.batch`; of an application this is for all nodes, and
+            `maxBatchSize` and `maxConcurrentBatches` in the `spec` of a node go before it.
 
     Raises:
         LoadError: it cannot be served.
+        CompositionError: no application can be made of what was bound.
         Exception: what its constructor, `load`, `warmup` or `close` raised.
     """
-    if not isinstance(target, type) and not callable(target):
-        raise LoadError(f"expected a class or a function, found {target!r}")
-    found = target_of(getattr(target, "__qualname__", repr(target)), target, init_kwargs)
-    with ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="model") as executor:
-        served = await in_thread(executor, found.build)
-        await _hook(served, "load", executor)
-        await _hook(served, "warmup", executor)
-        try:
-            yield Target(served, BatchSettings(**settings), executor)
-        finally:
-            await _hook(served, "close", executor)
+    async with contextlib.AsyncExitStack() as stack:
+        if not isinstance(target, Application):
+            if not isinstance(target, type) and not callable(target):
+                raise LoadError(f"expected a class, a function or an application, found {target!r}")
+            name = getattr(target, "__qualname__", repr(target))
+            found = target_of(name, target, init_kwargs)
+            yield await _begin(stack, found, BatchSettings(**settings))
+            return
+        if init_kwargs:
+            raise LoadError("expected no init kwargs for an application, whose nodes have theirs, found some")
+        served: Target | None = None
+        for node in target.nodes:
+            found = target_of(node.name, node.kind, node.resolved(_handle))
+            served = await _begin(stack, found, _settings(node, settings))
+            add_local(node.name, ServedHere(served.by_name()))
+            stack.callback(remove_local, node.name)
+        if served is not None:
+            yield served
+
+
+async def _begin(stack: contextlib.AsyncExitStack, found: Built, settings: BatchSettings) -> Target:
+    """Construct a target; it is closed with the stack."""
+    executor = stack.enter_context(ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="model"))
+    served = await in_thread(executor, found.build)
+    await _hook(served, "load", executor)
+    await _hook(served, "warmup", executor)
+    stack.push_async_callback(_hook, served, "close", executor)
+    return Target(served, settings, executor)
+
+
+def _handle(reference: Reference) -> Handle:
+    return Handle(reference.endpoint, reference.namespace, missing_ok=True)
+
+
+def _settings(node: Node, settings: Changes) -> BatchSettings:
+    batching = node.spec.get("batching", {})
+    names = {"maxBatchSize": "max_batch_size", "maxConcurrentBatches": "max_concurrent_batches"}
+    own = {name: batching[field] for field, name in names.items() if field in batching}
+    return changed(BatchSettings(**settings), own)
 
 
 async def _hook(served: Served, name: str, executor: ThreadPoolExecutor) -> None:
@@ -138,14 +201,30 @@ class _Code:
         return self._model.shape.generator
 
     async def answers(self, owner: object, values: Sequence[Any]) -> list[Any]:
-        self._batches.append(list(values))
-        return await self._model.run(values, self._shared, by_item=True)
+        items, context = self._begin(values)
+        try:
+            return await self._model.run(items, self._shared, by_item=True)
+        except asyncio.CancelledError:
+            context.cancel_calls()
+            raise
 
     async def pieces(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[Events, None]:
-        self._batches.append(list(values))
-        async with contextlib.aclosing(self._model.stream(values, self._shared)) as steps:
-            async for events in steps:
-                yield [(index, piece if ends(piece) else _through_json(piece)) for index, piece in events]
+        items, context = self._begin(values)
+        try:
+            async with contextlib.aclosing(self._model.stream(items, self._shared)) as steps:
+                async for events in steps:
+                    yield [(index, piece if ends(piece) else _through_json(piece)) for index, piece in events]
+        except (asyncio.CancelledError, GeneratorExit):
+            context.cancel_calls()
+            raise
+
+    def _begin(self, values: Sequence[tuple[Any, Context | None]]) -> tuple[list[Any], Context]:
+        """Note a batch, and whom it answers."""
+        items = [item for item, _ in values]
+        self._batches.append(items)
+        context = call_context.of_batch([context or Context() for _, context in values])
+        call_context.resume(context)
+        return items, context
 
 
 async def _awaited(batcher: Batcher, item: Any) -> Any:

@@ -71,6 +71,8 @@ class Network:
         self.first: set[str] = set()
         """Identities of requests that a pod takes however many it has."""
         self.refused = 0
+        self.asked: list[str] = []
+        """The host of each try that began."""
         self.tried: list[Headers] = []
         """The fields of each try that began."""
         self.executed: list[str] = []
@@ -91,6 +93,7 @@ class Network:
     ) -> WholeAnswer:
         """See `Upstream.open`."""
         self.connecting += 1
+        self.asked.append(host)
         self.tried.append(request.headers)
         self.on_connect()
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from penstock_operator.desired.drift import LIST_KEYS
@@ -75,6 +75,24 @@ class MemoryCluster:
             "spec": {"replicas": live["spec"]["replicas"]},
             "status": {"replicas": live.get("status", {}).get("replicas", 0)},
         }
+
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
+    ) -> Obj:
+        key = (kind.kind, namespace, name)
+        self.fail("annotate", *key)
+        live = self.objects.get(key)
+        if live is None:
+            raise NotFound(404, f"{kind.plural} {name!r} not found")
+        if live["metadata"]["uid"] != uid:
+            raise Conflict(409, "another one by now")
+        self.writes.append(("annotate", *key))
+
+        def change(obj: Obj) -> None:
+            merged = (obj["metadata"].get("annotations") or {}) | dict(annotations)
+            obj["metadata"]["annotations"] = {name: text for name, text in merged.items() if text is not None}
+
+        return copy.deepcopy(self.edit(kind, namespace, name, change))
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         self.reads += 1

@@ -37,6 +37,8 @@ _ENDPOINT = some(
     maxBodyBytes=st.sampled_from([1, 2**40]),
     retries=SMALL,
     coldStart=some(timeout=st.sampled_from(["0s", "5m"]), maxPending=SMALL),
+    sessionAffinity=st.sampled_from([{"header": "x-user"}, {"cookie": {"name": "pod", "ttl": "1h"}}]),
+    static=st.sampled_from([[{"path": "/healthz"}, {"path": "/b", "status": 204}]]),
     cors=st.sampled_from(
         [{"origins": ["*"]}, {"origins": ["http://a:1", "null-x://b"], "credentials": True}]
     ),

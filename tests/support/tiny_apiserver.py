@@ -162,6 +162,10 @@ class TinyApiserver:
             if live is None:
                 raise ClusterError(404, f"{kind.plural} {name!r} not found")
             return live
+        if request.method == "PATCH" and request.content_type == "application/merge-patch+json" and not sub:
+            assert (kind.kind, query["fieldManager"]) == ("Pod", _MANAGERS[""])
+            metadata = body["metadata"]
+            return await cluster.annotate(kind, namespace, name, metadata["annotations"], uid=metadata["uid"])
         if request.method == "PATCH" and request.content_type == "application/merge-patch+json":
             assert (sub, query["fieldManager"]) == ("scale", _MANAGERS["scale"])
             return await cluster.apply_scale(kind, namespace, name, body["spec"]["replicas"])

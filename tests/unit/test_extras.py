@@ -56,6 +56,7 @@ def import_all(package: str, extra: str) -> subprocess.CompletedProcess[str]:
         ("penstock_router", "router"),
         ("penstock_operator", "operator"),
         ("penstock", "sdk"),
+        ("penstock_cli", "cli"),
     ],
 )
 def test_a_process_needs_no_more_than_its_lock(package: str, extra: str) -> None:
@@ -79,6 +80,7 @@ COMMANDS = [
     ("penstock_router", "penstock-router", "router"),
     ("penstock_operator", "penstock-operator", "operator"),
     ("penstock.serve", "penstock.serve", "sdk"),
+    ("penstock_cli", "kubectl-penstock", "cli"),
 ]
 RUN = f"""
 import runpy, sys

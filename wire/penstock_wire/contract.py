@@ -75,6 +75,9 @@ DRAIN_SECRET_ENV: Final = "PENSTOCK_DRAIN_SECRET"  # noqa: S105 - a variable's n
 """Likewise, to the sidecar alone: what the kubelet's preStop sends in `x-penstock-drain`."""
 RECONFIGURE_SECRET_ENV: Final = "PENSTOCK_RECONFIGURE_SECRET"  # noqa: S105 - a variable's name
 """Likewise, to sidecar and model: what a userConfig comes with in `x-penstock-reconfigure`."""
+ENDPOINTS_ENV: Final = "PENSTOCK_ENDPOINTS"
+"""Outside of a cluster, to the SDK's handles: where endpoints are, a JSON object of names and URLs. Where it
+is set, an endpoint that is not in it does not exist."""
 
 # -- rules ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock_wire.headers import TRACEPARENT, Headers
+from penstock_wire.headers import TRACEPARENT, TRACESTATE, Headers
 from penstock_wire.http import Request
 from penstock_wire.process import log
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TRACESTATE = b"tracestate"
 FLUSH_SECONDS = 2.0
 """How long the last spans may take to leave when the process ends."""
 

@@ -90,6 +90,30 @@ class ScalingInputs(Part):
     ] = None
 
 
+class RecommendationStatus(Part):
+    """What the autoscaler says: as of its last other number or verdict, with terms refreshed as `load` is."""
+
+    verdict: Annotated[
+        str,
+        Field(
+            max_length=64,
+            description="What decides the number now: Scale: the load. Steady: the load asks for what is "
+            "there. Limited: maxReplicas. Delayed: it may not fall yet. FirstLook: the operator has not "
+            "watched for a stable window yet. ShortOfProcessors: pods start step by step. NoHolder: no "
+            "endpoint would hold a request at 0. NoReports, TooManyUnknown: too little is known.",
+        ),
+    ]
+    message: Annotated[str, Field(max_length=1024, description="The computation in words.")]
+    since: Annotated[
+        str,
+        Field(
+            json_schema_extra={"format": "date-time"},
+            description="Since when it has been this number with this verdict.",
+        ),
+    ]
+    inputs: Annotated[ScalingInputs, Field(description="The terms that it was made from.")] = ScalingInputs()
+
+
 class ScalingEntry(Part):
     """One change of the replicas."""
 
@@ -118,7 +142,14 @@ class ModelBackendStatus(Status):
         str | None, Field(description="Label selector of the pods, for the scale subresource.")
     ] = None
     desired_replicas: Annotated[
-        int | None, Field(description="What the autoscaler recommends; without it, spec.replicas.")
+        int | None,
+        Field(
+            description="What the autoscaler recommends, with mode External too; without one, spec.replicas."
+        ),
+    ] = None
+    recommendation: Annotated[
+        RecommendationStatus | None,
+        Field(description="Why the autoscaler recommends desiredReplicas; absent without autoscaling."),
     ] = None
     load: Annotated[LoadStatus | None, Field(description="The load of all pods.")] = None
     model: Annotated[ModelStatus | None, Field(description="How the loading of the model stands.")] = None

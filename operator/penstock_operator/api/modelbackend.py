@@ -62,6 +62,14 @@ class Autoscaling(Part):
         )
     )
 
+    mode: Annotated[
+        Literal["Builtin", "External"],
+        Field(
+            description="Who writes replicas. Builtin, the default: Penstock. External: another scaler, such "
+            "as an HPA or KEDA; Penstock never writes them, and what it recommends is in "
+            "status.desiredReplicas, in metrics and on the operator's port."
+        ),
+    ] = "Builtin"
     min_replicas: Annotated[
         int,
         Field(

@@ -9,6 +9,8 @@ from pydantic import Field
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
 from penstock_operator.api.fields import Name, cel, map_list, rules
+from penstock_operator.api.match import MatchList
+from penstock_wire.control.traffic_rules import OnMissing
 
 
 class SplitBackend(Part):
@@ -23,6 +25,14 @@ class SplitBackend(Part):
             description="Its share of the requests, relative to the sum of all weights. 0 = none.",
         ),
     ]
+    match: Annotated[
+        MatchList,
+        Field(
+            description="Rules: a request that matches one of them is this backend's, whatever the weights. "
+            "The first backend of the list with such a rule gets it; all other requests are shared by "
+            "weight."
+        ),
+    ] = ()
 
 
 class TrafficSplitSpec(Part):
@@ -50,6 +60,13 @@ class TrafficSplitSpec(Part):
             description="The backends and their weights; names are unique, the weights are proportional.",
         ),
     ]
+    on_missing: Annotated[
+        OnMissing,
+        Field(
+            description="What becomes of the requests of a backend that does not exist. Share: the others "
+            "have them, by weight. Fail: they are answered 503 at once. Default Share."
+        ),
+    ] = "Share"
 
 
 class SplitWeight(Part):

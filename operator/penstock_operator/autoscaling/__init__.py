@@ -1,7 +1,8 @@
 """Reports in, a recommendation out. Pure: the time is an argument, in seconds of any steady clock.
 
 Read `window` (what pods and routers reported lately), then `recommend` (how many replicas that asks for) and
-`slow_start` (how many at once where processors are short) and `scale_to_zero` (from one to none, and back).
+`slow_start` (how many at once where processors are short), `scale_to_zero` (from one to none, and back) and
+`victims` (which pods go when there are to be fewer).
 """
 
 from penstock_operator.autoscaling.recommend import (

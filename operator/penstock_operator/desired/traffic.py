@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from penstock_operator.api import ModelEndpoint, TrafficSplit
+from penstock_operator.api import ModelEndpoint, TrafficSplit, match
 from penstock_operator.api.defaults import is_dedicated, route
-from penstock_operator.api.modelendpoint import Cors, Timeouts
+from penstock_operator.api.match import Match
+from penstock_operator.api.modelendpoint import Cors, SessionAffinity, Timeouts
 from penstock_wire import durations
-from penstock_wire.control import router_settings
+from penstock_wire.control import router_settings, traffic_rules
+from penstock_wire.control.traffic_rules import OnMissing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """A backend's share of an endpoint."""
+    """A backend's share of an endpoint, and the requests that are its own whatever the shares.
+
+    Args:
+        name: the backend's.
+        weight: relative to the others'.
+        match: rules of requests that are its own.
+    """
 
     name: str
     weight: int
+    match: tuple[Match, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +43,7 @@ class EndpointPlan:
         missing: backends that are named and do not exist.
         untried: backends of weight > 0 that were never ready.
         waits_for: the endpoint's own backend, if the last weights stand in until it is ready.
+        on_missing: what becomes of the requests of backends that do not exist.
     """
 
     route: str
@@ -43,6 +53,7 @@ class EndpointPlan:
     missing: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
     waits_for: str | None = None
+    on_missing: OnMissing = "Share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +67,8 @@ class SplitPlan:
         missing: backends that are named and do not exist.
         untried: backends of weight > 0 that were never ready.
         left_out: those of them whose part the others have.
+        faults: rules that match nothing since they cannot be used, and why.
+        on_missing: what becomes of the requests of the missing ones.
     """
 
     accepted: bool
@@ -64,6 +77,8 @@ class SplitPlan:
     missing: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    on_missing: OnMissing = "Share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +131,7 @@ def plan(
         decided = chosen.get(endpoint.name)
         user = f"TrafficSplit/{decided.name}" if decided else f"ModelEndpoint/{endpoint.name}"
         weights = _weights(endpoint, decided, backends)
+        on_missing: OnMissing = decided.spec.on_missing if decided else "Share"
         for share in weights:
             used.setdefault(share.name, set()).add(user)
         own = endpoint.spec.backend
@@ -128,10 +144,11 @@ def plan(
             route="" if lost else wanted,
             route_taken_by=routes[wanted] if lost else None,
             split=decided.name if decided else None,
-            backends=_tried(_present(weights, backends), backends, untried),
+            backends=_tried(_present(weights, backends, on_missing), backends, untried),
             missing=_missing(named, backends),
             untried=_untried(weights, untried),
             waits_for=waits_for,
+            on_missing=on_missing,
         )
     return TrafficPlan(
         endpoints=plans,
@@ -147,7 +164,9 @@ def _weights(
 ) -> tuple[Weight, ...]:
     """The shares that are asked for, before those of missing backends are dealt out."""
     if split is not None:
-        return tuple(Weight(name=share.name, weight=share.weight) for share in split.spec.backends)
+        return tuple(
+            Weight(name=share.name, weight=share.weight, match=share.match) for share in split.spec.backends
+        )
     if not backends.get(endpoint.spec.backend, False):
         last = tuple(
             Weight(name=share.name, weight=share.weight)
@@ -159,8 +178,15 @@ def _weights(
     return (Weight(name=endpoint.spec.backend, weight=1),)
 
 
-def _present(weights: tuple[Weight, ...], backends: Mapping[str, bool]) -> tuple[Weight, ...]:
-    """Without backends that do not exist, so that the others share their weight; all if none is left."""
+def _present(
+    weights: tuple[Weight, ...], backends: Mapping[str, bool], on_missing: OnMissing
+) -> tuple[Weight, ...]:
+    """Without backends that do not exist, so that the others share their weight; all if none is left.
+
+    All, too, where the requests of those that do not exist are to fail.
+    """
+    if on_missing == "Fail":
+        return weights
     left = tuple(share for share in weights if share.name in backends)
     return left if any(share.weight > 0 for share in left) else weights
 
@@ -168,14 +194,22 @@ def _present(weights: tuple[Weight, ...], backends: Mapping[str, bool]) -> tuple
 def _tried(
     weights: tuple[Weight, ...], backends: Mapping[str, bool], untried: Collection[str]
 ) -> tuple[Weight, ...]:
-    """Without backends that were never ready, so that the others share their weight; all if none is ready."""
+    """Without backends that were never ready, so that the others share their weight; all if none is ready.
+
+    One with rules stays, with no weight: the requests that ask for it are held, as for any without a pod.
+    """
     if not any(share.weight > 0 and backends.get(share.name, False) for share in weights):
         return weights
-    return tuple(share for share in weights if share.weight == 0 or share.name not in untried)
+    return tuple(
+        share if share.name not in untried else replace(share, weight=0)
+        for share in weights
+        if share.weight == 0 or share.name not in untried or share.match
+    )
 
 
 def _untried(weights: tuple[Weight, ...], untried: Collection[str]) -> tuple[str, ...]:
-    return tuple(sorted(share.name for share in weights if share.weight > 0 and share.name in untried))
+    asked = (share.name for share in weights if share.weight > 0 or share.match)
+    return tuple(sorted(name for name in asked if name in untried))
 
 
 def _missing(weights: tuple[Weight, ...], backends: Mapping[str, bool]) -> tuple[str, ...]:
@@ -192,13 +226,20 @@ def _split_plan(
     conflict = chosen.name if chosen.name != split.name else None
     accepted = conflict is None and not endpoint_missing
     decided = endpoints[split.spec.endpoint] if accepted else EndpointPlan(route="")
-    serving = {share.name for share in decided.backends}
+    serving = {share.name for share in decided.backends if share.weight > 0}
+    shared = {share.name for share in split.spec.backends if share.weight > 0}
     return SplitPlan(
         accepted=accepted,
         conflict_with=conflict,
         endpoint_missing=endpoint_missing,
         untried=decided.untried,
-        left_out=tuple(name for name in decided.untried if name not in serving),
+        left_out=tuple(name for name in decided.untried if name in shared - serving),
+        faults=tuple(
+            fault
+            for number, share in enumerate(split.spec.backends)
+            for fault in match.faults(share.match, f"spec.backends[{number}].match")
+        ),
+        on_missing=split.spec.on_missing,
         missing=tuple(sorted(share.name for share in split.spec.backends if share.name not in backends)),
     )
 
@@ -207,6 +248,17 @@ def _cors(cors: Cors | None) -> router_settings.Cors | None:
     if cors is None:
         return None
     return router_settings.Cors(origins=cors.origins, headers=cors.headers, credentials=cors.credentials)
+
+
+def _affinity(affinity: SessionAffinity | None) -> traffic_rules.SessionAffinity | None:
+    if affinity is None:
+        return None
+    if affinity.cookie is None:
+        return traffic_rules.SessionAffinity(header=affinity.header)
+    cookie = traffic_rules.AffinityCookie(
+        name=affinity.cookie.name, ttl_ms=_milliseconds(affinity.cookie.ttl)
+    )
+    return traffic_rules.SessionAffinity(cookie=cookie)
 
 
 def _timeouts(timeouts: Timeouts | None) -> router_settings.Timeouts | None:
@@ -254,8 +306,16 @@ def router_endpoints(
             ),
             cors=_cors(endpoint.spec.cors),
             backends=tuple(
-                router_settings.WeightedBackend(name=share.name, weight=share.weight)
+                router_settings.WeightedBackend(
+                    name=share.name, weight=share.weight, match=match.settings(share.match)
+                )
                 for share in plan.endpoints[endpoint.name].backends
+            ),
+            on_missing=plan.endpoints[endpoint.name].on_missing,
+            session_affinity=_affinity(endpoint.spec.session_affinity),
+            static=tuple(
+                traffic_rules.StaticAnswer(path=answer.path, status=answer.status, body=answer.body)
+                for answer in endpoint.spec.static
             ),
             closed=tuple(
                 sorted(

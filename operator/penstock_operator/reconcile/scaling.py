@@ -1,4 +1,7 @@
-"""The autoscaler's hand: asks for a recommendation, and writes it through the backend's ``/scale``."""
+"""The autoscaler's hand: asks for a recommendation, and writes it through the backend's ``/scale``.
+
+With `mode: External` it writes nothing: another scaler reads the recommendation.
+"""
 
 from __future__ import annotations
 
@@ -107,8 +110,13 @@ class Scaler:
         self._seen(key, scaled, stored, current)
         before = (scaled.recommendation, scaled.foreign)
         scaled.recommendation = recommendation
-        scaled.foreign = self._yields_to(key, stored, current)
-        if scaled.foreign is None and (recommendation.replicas != current or not owns_replicas(stored)):
+        external = backend.spec.autoscaling is not None and backend.spec.autoscaling.mode == "External"
+        scaled.foreign = None if external else self._yields_to(key, stored, current)
+        if (
+            not external
+            and scaled.foreign is None
+            and (recommendation.replicas != current or not owns_replicas(stored))
+        ):
             # The first write of the current value makes us a co-owner: who then takes `replicas` out of what
             # he applies does not throw the backend back to the default.
             asked = self._ask(key, recommendation, current)

@@ -211,7 +211,10 @@ class View:
                 if backend.spec.replicas == 0
                 and backend.spec.autoscaling is not None
                 and backend.spec.autoscaling.min_replicas == 0
-                and not foreign_scaler(self.store.get(BACKEND, namespace, backend.name) or {})
+                and (
+                    backend.spec.autoscaling.mode == "External"
+                    or not foreign_scaler(self.store.get(BACKEND, namespace, backend.name) or {})
+                )
             )
             seen = Backends(
                 ready=ready, untried=untried, without_service=without, closed_paths=closed, asleep=asleep

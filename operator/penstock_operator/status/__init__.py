@@ -9,6 +9,7 @@ from penstock_operator.status.backend import (
     BackendObserved,
     backend_status,
     load_moved,
+    terms_moved,
     unreadable_status,
 )
 from penstock_operator.status.conditions import condition, merge, parse_failed
@@ -34,5 +35,6 @@ __all__ = [
     "refusal",
     "router_ready",
     "split_status",
+    "terms_moved",
     "unreadable_status",
 ]

@@ -11,6 +11,7 @@ from penstock_operator.api.backendstatus import (
     LoadStatus,
     ModelBackendStatus,
     ModelStatus,
+    RecommendationStatus,
     ReconfigureStatus,
     ScalingEntry,
     SidecarStatus,
@@ -29,8 +30,9 @@ ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
 HISTORY = 10
 """Entries that a status keeps of what was changed, and of which pods refused."""
 _SAID = 1024
-"""Characters of a model's message that a status keeps."""
+"""Characters of a model's message, or of the autoscaler's, that a status keeps."""
 _SHOW_LOAD_SHARE = 0.1
+_QUIET = {"processor_wait_percent"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class BackendObserved:
         used_by: as `traffic.TrafficPlan.used_by`.
         load: the load to show.
         recommendation: the autoscaler's last one; None where there is no autoscaling.
+        terms: whether its terms are shown as they are now, and not as they were when its number last changed.
         scaled: what was changed through `/scale` and may not be in `status.scaling` yet, the oldest first.
         foreign_scaler: another manager that writes `/scale` beside the autoscaler.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
@@ -68,6 +71,7 @@ class BackendObserved:
     used_by: Sequence[str] = ()
     load: LoadStatus | None = None
     recommendation: Recommendation | None = None
+    terms: bool = False
     scaled: Sequence[ScalingEntry] = ()
     foreign_scaler: str | None = None
     batching_note: str | None = None
@@ -112,6 +116,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         first_ready_time=old.first_ready_time or (now if counts.get("readyReplicas") else None),
         selector=labels.selector_text(labels.backend_selector(backend.name)),
         desired_replicas=recommended.replicas if recommended else backend.spec.replicas,
+        recommendation=_recommendation(backend, seen, now),
         load=seen.load,
         model=model,
         sidecar=_sidecar(seen),
@@ -156,6 +161,42 @@ def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
         return True
     before, after = old.model_dump(), new.model_dump()
     return any(abs(after[key] - before[key]) > _SHOW_LOAD_SHARE * abs(before[key]) for key in before)
+
+
+def terms_moved(old: RecommendationStatus | None, new: Recommendation | None) -> bool:
+    """Whether the terms that a status shows are others by now: one has changed by more than a tenth.
+
+    Args:
+        old: what the live status shows.
+        new: what the autoscaler said last.
+    """
+    if old is None or new is None:
+        return False  # it is shown without being asked for
+    # What waits for processors changes all the time and decides seldom.
+    before, after = (inputs.model_dump(exclude=_QUIET) for inputs in (old.inputs, new.inputs))
+    return any(
+        abs((after[key] or 0) - (before[key] or 0)) > _SHOW_LOAD_SHARE * abs(before[key] or 0)
+        for key in before
+    )
+
+
+def _recommendation(backend: ModelBackend, seen: BackendObserved, now: str) -> RecommendationStatus | None:
+    """What the autoscaler says; where its number and verdict are the same, with the terms shown so far."""
+    found, old = seen.recommendation, backend.status.recommendation
+    if backend.spec.autoscaling is None or backend.spec.suspend:
+        return None
+    if found is None:
+        return old
+    shown = (backend.status.desired_replicas, old.verdict if old is not None else None)
+    same = old is not None and shown == (found.replicas, found.verdict)
+    if same and not seen.terms:
+        return old
+    return RecommendationStatus(
+        verdict=found.verdict,
+        message=found.message[:_SAID],
+        since=old.since if old is not None and same else now,
+        inputs=found.inputs,
+    )
 
 
 def _needed(backend: ModelBackend) -> int:
@@ -355,6 +396,9 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     elif recommended is not None and recommended.verdict == "ShortOfProcessors":
         text = "the load asks for more; as many start at a time as are ready, which wait for processors"
         active = condition("ScalingActive", "True", "ShortOfProcessors", text)
+    elif spec.mode == "External":
+        text = "spec.autoscaling.mode is External: another scaler writes the replicas"
+        active = condition("ScalingActive", "True", "External", text)
     else:
         active = condition("ScalingActive", "True", "FollowingLoad")
     if recommended is None:

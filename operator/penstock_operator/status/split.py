@@ -36,7 +36,7 @@ def split_status(
     stood = conditions.stands(conditions.find(old.conditions, "Ready"), generation)
     ready = _summary(accepted, plan, routers, stood=stood)
     status_conditions = [accepted, ready]
-    stalled = accepted.status == "False" or bool(plan.missing)
+    stalled = accepted.status == "False" or bool(plan.missing or plan.faults)
     status_conditions += conditions.flags(ready, reconciling=ready.status != "True", stalled=stalled)
     taken_up = plan.accepted and routers.status == "True"
     before = {weight.name: weight.applied for weight in old.weights}
@@ -47,7 +47,7 @@ def split_status(
             SplitWeight(
                 name=share.name,
                 desired=share.weight,
-                applied=(share.weight if share.name in backends and share.name not in plan.left_out else 0)
+                applied=(share.weight if _serves(share.name, plan, backends) else 0)
                 if taken_up
                 else before.get(share.name),
             )
@@ -56,6 +56,11 @@ def split_status(
     ).document() | {
         "conditions": conditions.merge(old.conditions, status_conditions, generation=generation, now=now)
     }
+
+
+def _serves(name: str, plan: SplitPlan, backends: Mapping[str, bool]) -> bool:
+    """Whether a backend has the share that the spec asks for, be it that its requests fail."""
+    return (name in backends or plan.on_missing == "Fail") and name not in plan.left_out
 
 
 def _accepted(split: TrafficSplit, plan: SplitPlan) -> Condition:
@@ -72,8 +77,12 @@ def _summary(accepted: Condition, plan: SplitPlan, routers: Condition, *, stood:
     if accepted.status == "False":
         return condition("Ready", "False", accepted.reason, accepted.message)
     if plan.missing:
-        text = f"no such ModelBackend: {conditions.some(plan.missing)}; the others share its weight"
+        then = "the others share its weight" if plan.on_missing == "Share" else "its requests fail"
+        text = f"no such ModelBackend: {conditions.some(plan.missing)}; {then}"
         return condition("Ready", "False", "BackendMissing", text)
+    if plan.faults:
+        text = f"rules that cannot be used, and match nothing: {'; '.join(plan.faults[:3])}"
+        return condition("Ready", "False", "InvalidMatch", text)
     if routers.status == "False":
         return condition("Ready", "False", routers.reason, routers.message)
     if plan.untried:

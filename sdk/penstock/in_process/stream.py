@@ -94,15 +94,16 @@ class Stream(Generic[R]):
         try:
             piece: R = await self._pieces.next()
         except asyncio.CancelledError:
-            self._close()
+            self.close()
             raise
         return piece
 
     async def aclose(self) -> None:
         """Read no more of it."""
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """As `aclose`."""
         self._leave()
         self._pieces.unread.clear()
         self._pieces.end()

@@ -27,7 +27,7 @@ from penstock_sidecar.batching.item_responses import refused
 from penstock_sidecar.batching.streaming import StreamCompleted, StreamedSends
 from penstock_sidecar.estimators.wait_estimator import SlotCycle
 from penstock_sidecar.interfaces import Send
-from penstock_sidecar.model.answers import failure, from_model, unresolved
+from penstock_sidecar.model.answers import admitted, failure, from_model, not_admitted, unresolved
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.protocols.item_answers import is_form
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
@@ -269,7 +269,9 @@ class BatchRunner:
         said: Outcome | None = None
         unread = isinstance(answer, RequestUnread)  # and so sent again
         try:
-            if isinstance(answer, Response):
+            if isinstance(answer, Response) and not admitted(answer):
+                self._lost(batch, not_admitted(answer))
+            elif isinstance(answer, Response):
                 said = self._answered(batch, batch.parts, 0, answer, batch.began, batch.sent)
             elif isinstance(answer, AnswerUnreadable):
                 said = self._unreadable(batch.parts, 0, answer, batch.sent)
@@ -457,6 +459,8 @@ class BatchRunner:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
             self._listener.batch_succeeded(parts[0].work, items, seconds, again=attempt > 0)
             return None
+        if not admitted(answer):
+            raise not_admitted(answer)
         return self._answered(batch, parts, attempt, answer, begun, sent)
 
     def _unreadable(

@@ -4,17 +4,40 @@ from __future__ import annotations
 
 from penstock_sidecar.queue.request import Outcome
 from penstock_wire.errors import MODEL_ANSWER, MODEL_REASONS, PenstockError, Reason
-from penstock_wire.headers import PREFIX, REASON, REQUEST_ID, Headers, get
+from penstock_wire.headers import NOT_ADMITTED, PREFIX, REASON, REQUEST_ID, Headers, get
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
+    NotAdmitted,
+    Response,
+    UpstreamAnswer,
     UpstreamError,
     UpstreamTimeout,
 )
 
 _BUSY = frozenset({429, 503, 504})
 """Statuses of a model that has too much to do, which clients act upon."""
+
+
+def admitted(answer: Response | UpstreamAnswer) -> bool:
+    """Whether the model may have executed what it answers."""
+    return answer.status != Reason.NOT_READY.status or get(answer.headers, NOT_ADMITTED) != b"1"
+
+
+def not_admitted(answer: Response | UpstreamAnswer) -> NotAdmitted:
+    """What an answer that is not `admitted` is: no answer. The SDK sends such while its model loads.
+
+    That is so after a restart, before the pod is known not to be ready.
+    """
+    text = f"the model answered {answer.status} and that it executed nothing"
+    return NotAdmitted(text, _retry_after(answer.headers))
+
+
+def _retry_after(headers: Headers) -> float | None:
+    """Seconds, where a model says in how many it has less to do."""
+    asked = get(headers, b"retry-after")
+    return float(asked) if asked is not None and asked.isdigit() and len(asked) < 6 else None
 
 
 def from_model(headers: Headers) -> Headers:
@@ -62,8 +85,7 @@ def unresolved(said: Outcome, requests: int) -> PenstockError:
     status, retry_after = None, None
     if said.status in _BUSY:
         status = said.status
-        asked = get(said.headers, b"retry-after")
-        retry_after = float(asked) if asked is not None and asked.isdigit() and len(asked) < 6 else None
+        retry_after = _retry_after(said.headers)
     return PenstockError(
         Reason.BATCH_FAILED,
         f"the model answered {said.status} to a batch of {requests} requests; it may have been executed",
@@ -81,6 +103,13 @@ def failure(error: UpstreamError, *, executed: bool) -> PenstockError:
     """
     if isinstance(error, ConnectFailed):
         return PenstockError(Reason.MODEL_UNREACHABLE, str(error), not_admitted=not executed)
+    if isinstance(error, NotAdmitted):
+        return PenstockError(
+            Reason.NOT_READY,
+            str(error),
+            retry_after=error.retry_after,
+            not_admitted=not executed,
+        )
     if isinstance(error, UpstreamTimeout):
         return PenstockError(Reason.DEADLINE, f"the model: {error}")
     if isinstance(error, AnswerUnreadable):

@@ -22,7 +22,7 @@ from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.error_responses import ErrorResponder
 from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Throughput
 from penstock_sidecar.interfaces import Counts, Open, RequestObserver, RequestPath
-from penstock_sidecar.model.answers import failure, from_model, model_reason
+from penstock_sidecar.model.answers import admitted, failure, from_model, model_reason, not_admitted
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
 from penstock_sidecar.queue.batch_key import lone_fields
 from penstock_wire.control.report import Fit
@@ -420,6 +420,9 @@ class Passthrough:
             if between is None:
                 between = max(STREAM_IDLE_SECONDS, self._batching.default_timeout_ms / 1000)
             answer = await self._open(self._outgoing(exchange, call.request_id, timeout), timeout, between)
+            if not admitted(answer):
+                answer.abort()
+                raise not_admitted(answer)
         except PenstockError as error:
             self._finish(call, error)
         except UpstreamError as error:

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_operator.api import BatchPolicy, ModelBackend, ModelEndpoint, TrafficSplit
+from penstock_operator.api.match import Match
 from penstock_operator.desired import backend as backends
 from penstock_operator.desired import deployment, labels, objects, ports, router, settings, traffic
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.traffic import Weight
+from penstock_wire.control import traffic_rules
 
 CONFIG = RenderConfig(sidecar_image="s", router_image="r")
 
@@ -453,6 +455,46 @@ def test_weight_0_neither_waits_nor_takes_over() -> None:
     plan = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=0, c=0)], backends, {"a", "c"})
     assert {share.name: share.weight for share in plan.endpoints["e"].backends} == {"a": 1, "b": 0, "c": 0}
     assert (plan.splits["s"].untried, plan.splits["s"].left_out) == (("a",), ())
+
+
+@pytest.mark.parametrize(
+    ("backends", "untried", "shares", "left_out"),
+    [
+        ({"a": True, "b": True}, set(), {"a": 1, "b": 0, "c": 9}, ()),
+        ({"a": True, "b": False}, {"b"}, {"a": 1, "b": 0, "c": 9}, ()),
+        ({"a": True, "b": True, "c": False}, {"c"}, {"a": 1, "b": 0}, ("c",)),
+    ],
+)
+def test_who_is_asked_for_by_a_rule_stays_and_with_fail_the_missing_too(
+    backends: dict[str, bool], untried: set[str], shares: dict[str, int], left_out: tuple[str, ...]
+) -> None:
+    """A backend with rules that was never ready has no weight, but the requests that ask for it."""
+    rule = {"header": "X-Group", "value": "beta"}
+    asked = split("s", "e", a=1, b=0, c=9)
+    ruled = asked.spec.backends[1].model_copy(update={"match": (Match.model_validate(rule),)})
+    spec = asked.spec.model_copy(
+        update={"on_missing": "Fail", "backends": (asked.spec.backends[0], ruled, asked.spec.backends[2])}
+    )
+    found = traffic.plan([endpoint("e")], [asked.model_copy(update={"spec": spec})], backends, untried)
+    (sent,) = traffic.router_endpoints([endpoint("e")], found, {"e": 20000}, {})
+    assert {share.name: share.weight for share in sent.backends} == shares
+    assert [share.match for share in sent.backends if share.match] == [
+        (traffic_rules.Match(header="X-Group", value="beta"),)
+    ]
+    assert sent.on_missing == "Fail"
+    assert set(found.endpoints["e"].untried) == untried
+    assert found.splits["s"].left_out == left_out
+
+
+def test_an_untried_backend_with_weight_and_rules_loses_its_weight_alone() -> None:
+    asked = split("s", "e", a=9, b=1)
+    ruled = asked.spec.backends[1].model_copy(update={"match": (Match(cookie="g", prefix=""),)})
+    spec = asked.spec.model_copy(update={"backends": (asked.spec.backends[0], ruled)})
+    found = traffic.plan(
+        [endpoint("e")], [asked.model_copy(update={"spec": spec})], {"a": True, "b": False}, {"b"}
+    )
+    assert {share.name: share.weight for share in found.endpoints["e"].backends} == {"a": 9, "b": 0}
+    assert found.splits["s"].left_out == ("b",)
 
 
 def test_the_oldest_endpoint_has_the_route() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock_operator import status
 from penstock_operator.api import ModelBackend
-from penstock_operator.api.backendstatus import LoadStatus, ScalingEntry, ScalingInputs
+from penstock_operator.api.backendstatus import LoadStatus, ModelBackendStatus, ScalingEntry, ScalingInputs
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.status import BackendObserved, refusal
 from penstock_wire.control.report import Reconfigure, SidecarReport, State
@@ -449,6 +449,13 @@ def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int
             ("True", "ReportsReceived"),
         ),
         ({}, {"target_note": "too much"}, ("True", "TargetUnreachable"), ("True", "ReportsReceived")),
+        ({"mode": "External"}, {}, ("True", "External"), ("True", "ReportsReceived")),
+        (
+            {"mode": "External"},
+            {"recommendation": recommendation("Limited")},
+            ("True", "Limited"),
+            ("True", "ReportsReceived"),
+        ),
         ({"suspend": True}, {}, ("False", "Suspended"), None),
     ],
 )
@@ -456,11 +463,37 @@ def test_scaling_conditions(
     spec: dict[str, Any], seen: dict[str, Any], active: tuple[str, str], metrics: tuple[str, str] | None
 ) -> None:
     """Whether it scales, and whether it knows enough to."""
-    scaled = backend(autoscaling={"targetLoad": 10}, **spec)
+    mode = {"mode": spec.pop("mode")} if "mode" in spec else {}
+    scaled = backend(autoscaling={"targetLoad": 10, **mode}, **spec)
     observed = replace(WELL, **({"recommendation": recommendation()} | seen))
     conditions = by_type(status.backend_status(scaled, observed, now=NOW))
     assert conditions["ScalingActive"] == active
     assert conditions.get("MetricsAvailable") == metrics
+
+
+def test_a_recommendation_is_shown_with_the_terms_of_its_number() -> None:
+    """They are refreshed where asked for, and with another number or verdict; its age stays till then."""
+    scaled = backend(autoscaling={"targetLoad": 10})
+    why, later = recommendation(), "2026-01-02T03:04:05Z"
+    moved = replace(why, message="load 39", inputs=why.inputs.model_copy(update={"load": 39}))
+
+    def shown(before: Any, found: Any, now: str = later, **seen: Any) -> tuple[str, str, int]:
+        old = scaled.model_copy(update={"status": ModelBackendStatus.model_validate(before)})
+        document = status.backend_status(old, replace(WELL, recommendation=found, **seen), now=now)
+        new = document["recommendation"]
+        return new["verdict"], new["since"], new["inputs"]["load"]
+
+    first = status.backend_status(scaled, replace(WELL, recommendation=why), now=NOW)
+    assert shown(first, moved) == ("Scale", NOW, 35)
+    assert shown(first, moved, terms=True) == ("Scale", NOW, 39)
+    assert shown(first, replace(moved, replicas=5)) == ("Scale", later, 39)
+    assert shown(first, replace(moved, verdict="Delayed")) == ("Delayed", later, 39)
+    assert shown(first, None) == ("Scale", NOW, 35)
+    plain = status.backend_status(backend(), replace(WELL, recommendation=why), now=NOW)
+    assert "recommendation" not in plain
+    assert not status.terms_moved(scaled.status.recommendation, why)
+    known = ModelBackendStatus.model_validate(first).recommendation
+    assert [status.terms_moved(known, one) for one in (why, moved, None)] == [False, True, False]
 
 
 def change(step: int) -> ScalingEntry:

@@ -9,6 +9,7 @@ import pytest
 
 from penstock_operator import status
 from penstock_operator.api import BatchPolicy, ModelEndpoint, TrafficSplit
+from penstock_operator.api.match import Match
 from penstock_operator.desired.traffic import EndpointPlan, SplitPlan, Weight
 from penstock_operator.status import EndpointObserved, PolicyUse, RouterObserved, refusal
 from penstock_wire.control.report import EndpointReport, RouterReport
@@ -190,6 +191,18 @@ def test_a_backend_of_weight_0_need_not_be_ready() -> None:
     assert result["backends"][1] == {"name": "b", "weight": 0, "ready": False}
 
 
+def test_a_backend_that_requests_ask_for_by_a_rule_is_to_be_ready() -> None:
+    """Whatever its weight: they wait for it."""
+    rule = Match(header="x", value="1")
+    plan = replace(
+        SEEN.plan, backends=(Weight(name="a", weight=1), Weight(name="b", weight=0, match=(rule,)))
+    )
+    found = status.endpoint_status(
+        endpoint(), replace(SEEN, plan=plan, backends={"a": True, "b": False}), now=NOW
+    )
+    assert by_type(found)["BackendsReady"] == ("False", "BackendNotReady")
+
+
 # --- TrafficSplit ---------------------------------------------------------------------------------------
 
 
@@ -250,6 +263,18 @@ def test_a_split_on_its_way() -> None:
             "BackendMissing",
             "no such ModelBackend: b; the others share its weight",
         ),
+        (
+            SplitPlan(accepted=True, missing=("b",), on_missing="Fail"),
+            "Ready",
+            "BackendMissing",
+            "no such ModelBackend: b; its requests fail",
+        ),
+        (
+            SplitPlan(accepted=True, faults=("spec.backends[0].match[1].regex: expected less",)),
+            "Ready",
+            "InvalidMatch",
+            "rules that cannot be used, and match nothing: spec.backends[0].match[1].regex: expected less",
+        ),
     ],
 )
 def test_a_split_that_cannot_be(plan: SplitPlan, kind: str, reason: str, text: str) -> None:
@@ -260,7 +285,8 @@ def test_a_split_that_cannot_be(plan: SplitPlan, kind: str, reason: str, text: s
         assert message(result, which) == text
     assert by_type(result)["Stalled"] == ("True", reason)
     if plan.missing:
-        assert result["weights"][1] == {"name": "b", "desired": 1, "applied": 0}
+        applied = 0 if plan.on_missing == "Share" else 1
+        assert result["weights"][1] == {"name": "b", "desired": 1, "applied": applied}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from penstock_operator.api.backendstatus import ScalingInputs
+from penstock_operator.autoscaling import Recommendation
 from penstock_operator.control import pki
 from penstock_operator.control.auth import Caller
 from penstock_operator.control.certificates import server_context, show
@@ -18,8 +20,9 @@ from penstock_operator.control.rotation import DAY
 from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT
 from penstock_operator.control.settings_cache import KEEP_VERSIONS, SettingsCache
 from penstock_operator.errors import Rejected, Unavailable
+from penstock_operator.reconcile.context import Scaled
 from penstock_operator.reports import FRESH, Reports
-from penstock_operator.store import Store
+from penstock_operator.store import Key, Store
 from penstock_wire.control.ca_trust import client_context, digest
 from penstock_wire.control.report import (
     BackendTotals,
@@ -388,6 +391,33 @@ async def test_other_paths_and_methods_are_not_there(server: Harness) -> None:
             assert answer.status == 404
     async with server.session.head(f"{server.pages}/livez") as answer:
         assert answer.status == 200
+
+
+async def test_other_scalers_get_the_recommendation_as_json(server: Harness) -> None:
+    """A number where there is one; else an error, never a 0."""
+    path, key = "/recommendation/n/m", Key("ModelBackend", "n", "m")
+    assert (await server.page(path))[0] == 404
+    server.scaled[key] = Scaled()
+    assert (await server.page(path))[0] == 404
+    server.scaled[key].recommendation = Recommendation(
+        replicas=3, current=2, verdict="Scale", message="load 25 / targetLoad 10 = 3",
+        inputs=ScalingInputs(load=25, target_load=10, wanted=3), metrics_available=True,
+    )  # fmt: skip
+    status, text = await server.page(path)
+    assert (status, json.loads(text) | {"inputs": {}}) == (
+        200,
+        {
+            "desiredReplicas": 3, "replicas": 2, "verdict": "Scale", "message": "load 25 / targetLoad 10 = 3",
+            "metricsAvailable": True, "inputs": {},
+        },
+    )  # fmt: skip
+    assert json.loads(text)["inputs"]["targetLoad"] == 10
+    for wrong in ("/recommendation/n", "/recommendation/n/m/x", "/recommendation/", "/recommendation/x/m"):
+        status, text = await server.page(wrong)
+        assert (status, json.loads(text)["reason"]) == (404, "no_recommendation")
+        assert wrong in json.loads(text)["detail"]
+    server.leads = False
+    assert (await server.page(path))[0] == 503
 
 
 async def test_health_and_metrics(server: Harness) -> None:

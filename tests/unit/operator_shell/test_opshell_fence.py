@@ -39,6 +39,7 @@ WRITES: dict[str, Callable[[Cluster], Any]] = {
     "apply": lambda cluster: cluster.apply(CONFIG_MAP, CHILD),
     "status": lambda cluster: cluster.apply_status(POLICY, STATUS),
     "scale": lambda cluster: cluster.apply_scale(BACKEND, "n", "m", 3),
+    "annotate": lambda cluster: cluster.annotate(BACKEND, "n", "m", {"a": "1"}, uid="uid-2"),
     "delete": lambda cluster: cluster.delete(CONFIG_MAP, "n", "c"),
     "create": lambda cluster: cluster.create(EVENT, EVENT_OBJECT),
 }
@@ -75,7 +76,9 @@ async def test_every_write_that_is_not_taken_is_counted_with_its_status(verb: st
         inner.fail = raising(error)
         with pytest.raises(type(error)):
             await WRITES[verb](fenced)
-    kind = {"status": "BatchPolicy", "scale": "ModelBackend", "create": "Event"}.get(verb, "ConfigMap")
+    kind = {
+        "status": "BatchPolicy", "scale": "ModelBackend", "annotate": "ModelBackend", "create": "Event",
+    }.get(verb, "ConfigMap")  # fmt: skip
     assert counted == [(verb, kind, 403), (verb, kind, 0)]
     clock.turn(9)
     with pytest.raises(LeaseLost):

@@ -8,7 +8,15 @@ from tests.support.reasons import in_code
 OF_OTHERS = {
     *("PodsReady", "Loaded", "Loading", "NoPod", "NoReadyPod", "Accepted", "Listening"),
     "NoReconfigurePath",
-    *("FollowingLoad", "ForeignScaler", "Limited", "NotLookedYet", "ReportsReceived", "TooManyUnknown"),
+    *(
+        "FollowingLoad",
+        "ForeignScaler",
+        "External",
+        "Limited",
+        "NotLookedYet",
+        "ReportsReceived",
+        "TooManyUnknown",
+    ),
     *("TargetUnreachable", "ShortOfProcessors", "NoHolder", "ScalingDisabled"),
 }
 """Reasons of Available, ModelLoaded, Accepted, RouterReady, SettingsApplied and scaling, never of Ready."""

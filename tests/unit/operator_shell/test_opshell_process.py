@@ -23,6 +23,7 @@ from penstock_operator.kinds import (
     ENDPOINT_SLICE,
     LEASE,
     PARENTS,
+    POD,
     POLICY,
     WATCHED_CHILDREN,
 )
@@ -64,6 +65,14 @@ async def test_the_client_reads_and_writes(server: TinyApiserver, cluster: Kuber
     assert (await cluster.apply_status(BACKEND, body))["status"] == {"replicas": 2}
     for replicas in (3, 3, 0):  # one that changes the scale, one that only owns it
         assert (await cluster.apply_scale(BACKEND, "n", "m", replicas))["spec"] == {"replicas": replicas}
+    pod = server.cluster.user_applies(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "n", "name": "p"}, "spec": {}}
+    )
+    for cost, kept in (("-1", {"cost": "-1"}), (None, {})):
+        noted = await cluster.annotate(POD, "n", "p", {"cost": cost}, uid=pod["metadata"]["uid"])
+        assert noted["metadata"]["annotations"] == kept
+    with pytest.raises(Conflict):
+        await cluster.annotate(POD, "n", "p", {"cost": "1"}, uid="another")
     with pytest.raises(Conflict, match="already exists"):
         await cluster.create(CONFIG_MAP, config_map("a"))
     assert not await cluster.delete(CONFIG_MAP, "n", "a", uid="other")

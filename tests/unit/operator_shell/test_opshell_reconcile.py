@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from typing import Any
 
 import pytest
@@ -508,6 +509,30 @@ async def test_another_scaler_is_told_and_not_fought() -> None:
     for _ in range(160):
         await harness.turn(2)
     assert (harness.condition(BACKEND, "m", "ScalingActive") or ("",))[0] == "True"
+    assert harness.errors == []
+
+
+async def test_an_external_scaler_is_recommended_to_and_never_written_over() -> None:
+    """For an hour in which it follows late, or not at all; nothing is said against it."""
+    harness = Harness()
+    external = {"mode": "External", "targetLoad": 10, "maxReplicas": 5, "minReplicas": 0}
+    harness.apply(backend(autoscaling=external | {"scaleToZero": {"after": "10s"}}))
+    await harness.run()
+    for replicas, load in ((1, 35), (4, 35), (2, 0), (0, 0)):
+        harness.cluster.scale(BACKEND, "n", "m", replicas)
+        await harness.run()
+        harness.cluster.writes.clear()
+        pods = harness.pods_ready("m-backend", replicas)
+        for _ in range(450):
+            for number, pod in enumerate(pods):
+                harness.report("m", pod, version=settings(harness)["version"], load=0 if number else load)
+            await harness.turn(2)
+        assert [write for write in harness.cluster.writes if write[0] == "scale"] == []
+        assert harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"] == replicas
+        status = harness.cluster.find(BACKEND, "n", "m")["status"]
+        assert status["desiredReplicas"] == min(math.ceil(load / 10) or 1, replicas * 4)
+        assert "scaling" not in status or status["scaling"] == []
+        assert (harness.condition(BACKEND, "m", "ScalingActive") or ("",))[0] == "True"
     assert harness.errors == []
 
 

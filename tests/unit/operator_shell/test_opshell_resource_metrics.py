@@ -97,7 +97,9 @@ async def test_every_term_of_the_recommendation_is_told_of_backends_that_scale()
             harness.report("m", pod, load=75, processor_wait=0.04)
         await harness.turn(1)
     terms = {key[-1]: value for key, value in scrape(harness).items() if key[0] == "backend_recommendation"}
+    assert scrape(harness)["backend_verdict", "m", "n", "Limited"] == 1
     assert terms == {
+        "refused": 0,
         "current": 4,
         "recommended": 4,
         "wanted": 8,

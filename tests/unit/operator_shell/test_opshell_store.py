@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_operator.desired import names
+from penstock_operator.desired import labels, names
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD
 from penstock_operator.store import Change, Key, Store, child_changed, parent_changed
 
@@ -146,10 +146,12 @@ def test_of_children_what_is_read_is_kept() -> None:
     """A pod's annotations, a stranger's megabyte under our label, and what we never render cost no memory."""
     store = Store()
     owners = {"ownerReferences": [{"kind": "ModelBackend", "name": "b", "uid": "b"}]}
-    store.put(obj("Pod", 1, name="p", annotations={"a": "x" * 100_000}, labels={"l": "1"}))
-    pod = store.get(POD, "n", "p")
-    assert pod is not None
-    assert "annotations" not in pod["metadata"]
+    for number, more in enumerate(({}, {labels.DELETION_COST: "-1"}), start=1):
+        annotations = {"a": "x" * 100_000, **more}
+        store.put(obj("Pod", number, name="p", annotations=annotations, labels={"l": "1"}))
+        pod = store.get(POD, "n", "p")
+        assert pod is not None
+        assert pod["metadata"].get("annotations", {}) == more
     assert pod["metadata"]["labels"] == {"l": "1"}
     data = {"settings.json": "{}", "ca.crt": "PEM", "more": "x" * 1_000_000}
     for name, more in (

@@ -61,6 +61,19 @@ async def test_a_pod_that_drains_is_left_alone_at_once(upstream: Any, router: An
     assert len(refusing.seen) == 1
 
 
+@pytest.mark.parametrize("reason", ["model_unreachable", "not_ready"])
+async def test_a_pod_whose_model_takes_nothing_is_passed_over(
+    upstream: Any, router: Any, reason: str
+) -> None:
+    """It refuses at once, so that it always has room: without this it would get every request first."""
+    refusing, well = await upstream(refuse(reason)), await upstream()
+    process = await router().start(endpoint("e", backend("b", refusing.target, well.target)))
+    for _ in range(60):
+        assert (await process.ask()).status == 200
+    assert len(refusing.seen) < 20
+    assert len(well.seen) == 60
+
+
 @pytest.mark.parametrize(("retries", "status"), [(1, 200), (0, 502)])
 async def test_a_request_that_a_pod_ended_its_connection_before_is_tried_again(
     router: Any, retries: int, status: int

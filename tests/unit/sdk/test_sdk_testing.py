@@ -118,7 +118,7 @@ async def test_targets_that_are_called_wrongly_say_so() -> None:
             two(1)
         with pytest.raises(AttributeError, match="expected one of the methods a, b, found c"):
             two.c  # noqa: B018 - the access is what is refused
-    with pytest.raises(LoadError, match="expected a class or a function, found 7"):
+    with pytest.raises(LoadError, match="expected a class, a function or an application, found 7"):
         async with serving(7):
             pass
     async with serving(len) as length:

@@ -13,7 +13,7 @@ from penstock_sidecar.batching import runner
 from penstock_sidecar.queue.request import Outcome
 from penstock_wire.control.settings import Batching
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import SERVER_TIMING, get
+from penstock_wire.headers import NOT_ADMITTED, SERVER_TIMING, get
 from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamError, UpstreamTimeout
 from tests.support import fake_loop
 from tests.support.scripted_model import Asked, Run, Scripted, got
@@ -352,15 +352,21 @@ class TestAnswers:
         ("error", "reason", "not_admitted"),
         [
             (ConnectFailed("refused"), Reason.MODEL_UNREACHABLE, True),
+            # As the SDK does while it loads.
+            (Response(503, ((NOT_ADMITTED, b"1"),)), Reason.NOT_READY, True),
             (ConnectionLost("cut"), Reason.MODEL_UNREACHABLE, False),
             (UpstreamTimeout("slow"), Reason.DEADLINE, False),
             (RuntimeError("a defect"), Reason.INTERNAL, False),
         ],
     )
     def test_a_failed_run_answers_all_of_its_batch_and_the_next_goes_on(
-        self, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: Reason, not_admitted: bool
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        error: Exception | Response,
+        reason: Reason,
+        not_admitted: bool,
     ):
-        if not isinstance(error, UpstreamError):
+        if not isinstance(error, UpstreamError | Response):
             monkeypatch.setattr(Scripted, "tasks", True)  # who calls back has errors of upstreams only
 
         async def main():

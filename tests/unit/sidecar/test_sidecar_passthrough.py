@@ -214,6 +214,7 @@ class TestAnswers:
         ("error", "status", "reason", "not_admitted"),
         [
             (ConnectFailed("x"), 502, "model_unreachable", b"1"),
+            (Answer(503, headers=((b"x-penstock-not-admitted", b"1"),)), 503, "not_ready", b"1"),
             (ConnectionLost("x"), 502, "model_unreachable", None),
             (AnswerUnreadable("x"), 502, "bad_answer", None),
             (UpstreamTimeout("x"), 504, "deadline", None),
@@ -221,7 +222,7 @@ class TestAnswers:
         ],
     )
     def test_a_model_that_gives_no_answer(
-        self, error: Exception, status: int, reason: str, not_admitted: bytes | None
+        self, error: Exception | Answer, status: int, reason: str, not_admitted: bytes | None
     ) -> None:
         """The reason says why; only what was surely not executed may be tried elsewhere; the slot is free."""
 

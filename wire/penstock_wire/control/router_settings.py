@@ -7,7 +7,8 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from penstock_wire.control import documents
+from penstock_wire.control import documents, traffic_rules
+from penstock_wire.control.traffic_rules import Match, OnMissing, SessionAffinity, StaticAnswer
 from penstock_wire.errors import DocumentError
 
 ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?$"
@@ -70,11 +71,14 @@ class WeightedBackend(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     Args:
         name: name of the ModelBackend; its pods come from the EndpointSlices of its Service.
         weight: its share, relative to the others'.
+        match: rules; a request that matches one is its own, whatever the weights. The first backend of the
+            list that has such a rule gets the request.
         targets: `host:port` of its sidecars, for a router that runs alone.
     """
 
     name: str
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1
+    match: tuple[Match, ...] = ()
     targets: tuple[str, ...] = ()
 
 
@@ -93,6 +97,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         cold_start: holding.
         cors: which web pages may read the answers; None = what the model answers passes as it is.
         backends: who serves it.
+        on_missing: what becomes of the requests of a backend that does not exist: the others share them, or
+            they fail at once.
+        session_affinity: by what requests come to the same pod, beside `x-penstock-shard-key`; None = by no
+            other.
+        static: answers of the router's own.
         closed: paths that are refused in every spelling: those where a sidecar alone may ask its model.
     """
 
@@ -107,6 +116,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cold_start: ColdStart = msgspec.field(default_factory=ColdStart)
     cors: Cors | None = None
     backends: tuple[WeightedBackend, ...] = ()
+    on_missing: OnMissing = "Share"
+    session_affinity: SessionAffinity | None = None
+    static: tuple[StaticAnswer, ...] = ()
     closed: tuple[str, ...] = ()
 
     @property
@@ -154,6 +166,20 @@ def _slip(endpoint: Endpoint) -> str:
         return f"timeouts.firstByte: {most}"
     if not any(backend.weight for backend in endpoint.backends):
         return "backends: expected at least one backend with a weight above 0, found none"
+    return _traffic_slip(endpoint)
+
+
+def _traffic_slip(endpoint: Endpoint) -> str:
+    """What of the rules by which an endpoint chooses cannot be meant; empty where nothing is wrong."""
+    for index, backend in enumerate(endpoint.backends):
+        for place, rule in enumerate(backend.match):
+            if slip := traffic_rules.match_slip(rule):
+                return f"backends[{index}].match[{place}]{slip}"
+    affinity = endpoint.session_affinity
+    if affinity is not None and (slip := traffic_rules.affinity_slip(affinity)):
+        return f"sessionAffinity{slip}"
+    if slip := traffic_rules.static_slip(endpoint.static):
+        return f"static{slip}"
     return ""
 
 

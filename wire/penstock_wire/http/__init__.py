@@ -49,6 +49,19 @@ class ConnectTimeout(ConnectFailed):
     """No connection could be made in the time that there was, which may have been the request's own."""
 
 
+class NotAdmitted(UpstreamError):
+    """The upstream answered that it had executed nothing (`x-penstock-not-admitted`).
+
+    Args:
+        text: for people.
+        retry_after: seconds in which it asks to be asked again; None where it said nothing of that.
+    """
+
+    def __init__(self, text: str, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
 class ConnectionLost(UpstreamError):
     """The connection ended before a complete answer: the request may have been executed."""
 

@@ -1,0 +1,411 @@
+"""Several classes as one application: `.bind` says what each is constructed with, other classes among it.
+
+::
+
+    @penstock.backend
+    class Pipeline:
+        def __init__(self, adder, multiplier): ...
+
+    app = Pipeline.bind(Adder.bind(1), Multiplier.bind(factor=2))
+
+Nothing is constructed here. Each class is a node of the graph: a backend and an endpoint of one name. Where a
+node was bound, the object gets a handle of that endpoint (`penstock.Handle`).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+from penstock.encoding import encode
+from penstock.errors import AnswerError, CompositionError
+from penstock.handles.arguments import Options
+from penstock.handles.handle import Handle
+from penstock.target import find_default
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+MAX_NAME = 50
+"""Characters of a node's name: what the operator derives from it has to fit into 63."""
+MAX_DEPTH = 32
+"""How deep nodes may be nested in lists and objects of arguments."""
+ALONE: Mapping[str, Any] = {"maxBatchSize": 1, "maxConcurrentBatches": 64}
+"""How a node whose method takes one item is batched unless its `spec` says so: each request comes alone, with
+its own id, deadline and client, and many are under way at once."""
+
+_BIND = "bind"
+_NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MAX_NAME - 2}}}[a-z0-9])?")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reference:
+    """Stands in a node's arguments for the handle of an endpoint.
+
+    Args:
+        endpoint: its name: another node's, or one that is there already.
+        namespace: the endpoint's namespace; None = the node's own.
+    """
+
+    endpoint: str
+    namespace: str | None = None
+
+    def document(self) -> dict[str, str]:
+        """How `initKwargs` has it."""
+        where = {} if self.namespace is None else {"namespace": self.namespace}
+        return {"handle": self.endpoint, **where}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One backend and one endpoint of an application.
+
+    Args:
+        name: of both.
+        kind: the class, or the function.
+        arguments: of the class by name, with a `Reference` where a node or a handle was bound.
+        spec: further fields of the ModelBackend's spec.
+    """
+
+    name: str
+    kind: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    spec: Mapping[str, Any]
+
+    @property
+    def target(self) -> str:
+        """The class as `module:qualname`, as another process imports it.
+
+        Raises:
+            CompositionError: another process could not: it is defined in a function or on the command line.
+        """
+        name = f"{self.kind.__module__}:{self.kind.__qualname__}"
+        found: Any = sys.modules.get(self.kind.__module__)
+        for part in self.kind.__qualname__.split("."):
+            found = getattr(found, part, None)
+        if found is not self.kind or self.kind.__module__ == "__main__":
+            raise CompositionError(
+                f"{self.name}: expected a class that other processes can import, at the top of a module "
+                f"other than __main__, found {name}"
+            )
+        return name
+
+    @property
+    def init_kwargs(self) -> dict[str, Any]:
+        """The arguments as `initKwargs` has them: JSON, `{"handle": name}` for handles.
+
+        Raises:
+            CompositionError: an argument has no JSON.
+        """
+        found = self.resolved(Reference.document)
+        for name, value in found.items():
+            try:
+                encode(value)
+            except AnswerError as error:
+                raise CompositionError(
+                    f"{self.name}: expected an argument {name} with a JSON form, since the object is "
+                    f"constructed in another process, found {error}; let the constructor make it"
+                ) from error
+        return found
+
+    @property
+    def handles(self) -> tuple[Reference, ...]:
+        """The endpoints whose handles it is constructed with, in order."""
+        found: list[Reference] = []
+
+        def note(reference: Reference) -> Reference:
+            found.append(reference)
+            return reference
+
+        self.resolved(note)
+        return tuple(dict.fromkeys(found))
+
+    def resolved(self, handle: Callable[[Reference], Any]) -> dict[str, Any]:
+        """The arguments with something else for each reference.
+
+        Args:
+            handle: what to put there.
+        """
+
+        def change(value: Any, path: str) -> Any:
+            return handle(value) if isinstance(value, Reference) else value
+
+        return {name: _walk(value, name, change) for name, value in self.arguments.items()}
+
+
+class Application:
+    """A class with what it is constructed with: what `.bind` returns.
+
+    Its attributes are what it was made of; what is made of it are `nodes`.
+
+    Args:
+        kind: the class, or a function.
+        arguments: by name; other applications among them, also in lists and objects.
+        name: the node's name; None = by the class's.
+        spec: further fields of the ModelBackend's spec.
+    """
+
+    __slots__ = ("arguments", "kind", "name", "spec")
+
+    def __init__(
+        self,
+        kind: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        spec: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.kind = kind
+        # NB: containers are copied, so that nobody puts an application into its own arguments later.
+        self.arguments = {
+            key: _walk(value, f"{kind.__name__}.{key}", lambda value, _: value)
+            for key, value in arguments.items()
+        }
+        self.name = name
+        self.spec = copy.deepcopy(dict(spec or {}))
+
+    def named(self, name: str) -> Application:
+        """The same with a name of its own.
+
+        Args:
+            name: of the node: its backend's and its endpoint's.
+
+        Raises:
+            CompositionError: it cannot be a name.
+        """
+        _check_name(name, self.kind)
+        return Application(self.kind, self.arguments, name=name, spec=self.spec)
+
+    @property
+    def root(self) -> Node:
+        """The node that clients call.
+
+        Raises:
+            CompositionError: as for `nodes`.
+        """
+        return self.nodes[-1]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, each behind those that it calls; an application that was bound twice is one node.
+
+        Raises:
+            CompositionError: two have the same name, or handles by name lead round in a circle.
+        """
+        order: dict[int, Application] = {}
+        _collect(self, order)
+        names = _names(list(order.values()))
+
+        def reference(value: Any, path: str) -> Any:
+            return Reference(names[id(value)]) if isinstance(value, Application) else _of_handle(value)
+
+        found = tuple(
+            Node(
+                name=names[id(each)],
+                kind=each.kind,
+                arguments={key: _walk(value, key, reference) for key, value in each.arguments.items()},
+                spec=_full_spec(each),
+            )
+            for each in order.values()
+        )
+        _check_circles(found)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.__qualname__}.bind({', '.join(self.arguments)})>"
+
+
+def _collect(application: Application, order: dict[int, Application]) -> None:
+    """Add those that an application calls and then itself."""
+    if id(application) in order:
+        return
+
+    def child(value: Any, path: str) -> Any:
+        if isinstance(value, Application):
+            _collect(value, order)
+        return value
+
+    for key, value in application.arguments.items():
+        _walk(value, key, child)
+    order[id(application)] = application
+
+
+def _full_spec(application: Application) -> dict[str, Any]:
+    spec = copy.deepcopy(application.spec)
+    shape = find_default(application.kind.__qualname__, application.kind)
+    if "batching" not in spec and "batchPolicy" not in spec and not shape.batched:
+        spec["batching"] = dict(ALONE)
+    return spec
+
+
+@overload
+def backend(target: T, /) -> T: ...
+@overload
+def backend(*, name: str | None = None, spec: Mapping[str, Any] | None = None) -> Callable[[T], T]: ...
+def backend(
+    target: T | None = None, /, *, name: str | None = None, spec: Mapping[str, Any] | None = None
+) -> T | Callable[[T], T]:
+    """Give a class (or a function) a method `bind`, which takes the arguments of its constructor.
+
+    The class stays as it is otherwise.
+
+    Args:
+        target: the class, where the decorator stands without brackets.
+        name: of the backend and endpoint; by default the class's in lower case, with a hyphen before each
+            further word (`TextEncoder` → `text-encoder`), and a number behind it from the second on.
+        spec: further fields of the ModelBackend's spec, such as `{"batching": {"maxBatchSize": 32}}`.
+
+    Raises:
+        TypeError: on something that is neither class nor function, or that has a `bind` already.
+        CompositionError: the name cannot be one.
+    """
+
+    def mark(kind: T) -> T:
+        if not isinstance(kind, type) and not inspect.isroutine(kind):
+            raise TypeError(f"penstock.backend: expected a class or a function, found {kind!r}")
+        taken = inspect.getattr_static(kind, _BIND, None)
+        if taken is not None and not isinstance(taken, _Bind):
+            raise TypeError(
+                f"penstock.backend: expected a class without a bind, found {kind.__qualname__}.bind"
+            )
+        if name is not None:
+            _check_name(name, kind)
+        bind = _Bind(name, dict(spec or {}))
+        # A class gets the descriptor, so that a subclass binds itself; a function has nothing to inherit it.
+        attribute: Any = bind if isinstance(kind, type) else functools.partial(bind.call, kind)
+        setattr(kind, _BIND, attribute)
+        return kind
+
+    return mark if target is None else mark(target)
+
+
+class _Bind:
+    """The method `bind` of a class."""
+
+    def __init__(self, name: str | None, spec: Mapping[str, Any]) -> None:
+        self._name = name
+        self._spec = spec
+
+    def __get__(self, instance: object, owner: type[Any]) -> Callable[..., Application]:
+        return functools.partial(self.call, owner)
+
+    def call(self, kind: Callable[..., Any], /, *args: Any, **named: Any) -> Application:
+        """Bind the arguments of a constructor.
+
+        Raises:
+            TypeError: the constructor does not take them, or has parameters that no name can be given to.
+        """
+        if isinstance(kind, type):
+            arguments = _by_name(kind, args, named)
+        elif args or named:
+            raise TypeError(f"{kind.__qualname__}.bind: expected no arguments for a function, found some")
+        else:
+            arguments = {}
+        return Application(kind, arguments, name=self._name, spec=self._spec)
+
+
+def _by_name(kind: type[Any], args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    signature = inspect.signature(kind)
+    try:
+        bound = signature.bind(*args, **named)
+    except TypeError as error:
+        raise TypeError(f"{kind.__qualname__}.bind: expected {signature}, found {error}") from None
+    found: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        parameter = signature.parameters[name]
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found.update(value)
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise TypeError(
+                f"{kind.__qualname__}.bind: expected parameters that have names, since a backend has "
+                f"initKwargs, found {parameter}"
+            )
+        else:
+            found[name] = value
+    return found
+
+
+def _walk(value: Any, path: str, change: Callable[[Any, str], Any], depth: int = 0) -> Any:
+    """A copy of JSON containers with each other value changed."""
+    if depth > MAX_DEPTH:
+        raise CompositionError(
+            f"{path[:200]}: expected at most {MAX_DEPTH} levels of lists and objects, found more"
+        )
+    if type(value) in (list, tuple):
+        return type(value)(_walk(each, f"{path}[{i}]", change, depth + 1) for i, each in enumerate(value))
+    if type(value) is dict:
+        return {key: _walk(each, f"{path}.{key}", change, depth + 1) for key, each in value.items()}
+    return change(value, path)
+
+
+def _of_handle(value: Any) -> Any:
+    """A reference in place of a handle, which `initKwargs` has the name of alone."""
+    if not isinstance(value, Handle):
+        return value
+    endpoint, namespace, url, options = value.__getstate__()
+    if url is not None or options != Options():
+        raise CompositionError(
+            f"expected a handle with an endpoint and a namespace alone to be bound, found {value!r}: "
+            "call .options(…) in the constructor"
+        )
+    return Reference(endpoint, namespace)
+
+
+def _names(order: Iterable[Application]) -> dict[int, str]:
+    """A name for each application, by its identity."""
+    found: dict[int, str] = {}
+    taken: dict[str, Application] = {}
+    given = {each.name for each in order}
+    for each in order:
+        name = each.name
+        if name is None:
+            base, count = _kebab(each.kind), 1
+            name = base
+            while name in taken or name in given:
+                count += 1
+                name = f"{base}-{count}"
+        elif name in taken:
+            raise CompositionError(
+                f"expected a name for each node, found {name!r} for {taken[name]!r} and {each!r}; "
+                "give one of them another: .named(…)"
+            )
+        taken[name] = each
+        found[id(each)] = name
+    return found
+
+
+def _kebab(kind: Callable[..., Any]) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", kind.__name__)
+    name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+    _check_name(name, kind)
+    return name
+
+
+def _check_name(name: str, kind: Callable[..., Any]) -> None:
+    if not _NAME.fullmatch(name):
+        raise CompositionError(
+            f"{kind.__qualname__}: expected a name of at most {MAX_NAME} lower-case letters, digits and "
+            f"hyphens that begins with a letter, found {name!r}"
+        )
+
+
+def _check_circles(nodes: tuple[Node, ...]) -> None:
+    """Refuse nodes that call each other in a circle: each would wait for a place that the next one holds."""
+    calls = {node.name: [each.endpoint for each in node.handles if each.namespace is None] for node in nodes}
+    left = dict(calls)
+    while free := [name for name, called in left.items() if not any(each in left for each in called)]:
+        for name in free:
+            del left[name]
+    if left:
+        path = [next(iter(left))]
+        while path[-1] not in path[:-1]:
+            path.append(next(each for each in left[path[-1]] if each in left))
+        circle = path[path.index(path[-1]) :]
+        raise CompositionError(
+            f"expected nodes that do not call each other in a circle, found {' → '.join(circle)}"
+        )

@@ -1,0 +1,259 @@
+"""What a call may be given, and the request that it becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from penstock import call_context
+from penstock.encoding import encode
+from penstock.errors import AnswerError, UpstreamTimeout
+from penstock.handles.pending import HandleResponse
+from penstock.handles.stream import HandleStream
+from penstock_wire.contract import REQUEST_ID as REQUEST_ID_FORM
+from penstock_wire.headers import METHOD, REQUEST_ID, SHARD_KEY, TIMEOUT_MS, TRACEPARENT, TRACESTATE, Headers, get
+from penstock_wire.item_streams import EVENTS
+from penstock_wire.request_ids import RequestIds
+
+MAX_LEVELS = 32
+"""How deep arguments are looked into for what must not be in them; JSON that is deeper is not looked at."""
+
+_ids = {"process": 0, "of": RequestIds()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a handle calls.
+
+    Args:
+        stream: the method is a generator, whose pieces are read as they come.
+        timeout: seconds for a call, or until the first piece of a stream; None = as long as the caller has
+            itself, and the endpoint allows.
+        shard_key: requests with the same key go to the same pods where the endpoint says so.
+        method: the method that is called; None = the target's default.
+    """
+
+    stream: bool = False
+    timeout: float | None = None
+    shard_key: str | None = None
+    method: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stream, bool):
+            raise TypeError(f"expected stream to be True or False, found {self.stream!r}")
+        timeout = self.timeout
+        if timeout is not None:
+            if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+                raise TypeError(f"expected a timeout in seconds or None, found {timeout!r}")
+            if not 0 < timeout < math.inf:
+                raise ValueError(f"expected a timeout above 0 seconds, found {timeout!r}")
+        for name in ("shard_key", "method"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, str):
+                raise TypeError(f"expected {name} to be text or None, found {value!r}")
+            if not value or not value.isascii() or not value.isprintable() or value != value.strip():
+                raise ValueError(f"expected {name} to be printable ASCII, found {value[:64]!r}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call before its operands are there.
+
+    Args:
+        endpoint: its name, for messages.
+        args: as given; at most one.
+        named: as given.
+        options: how to call.
+        deadline: when it fails, by `time.monotonic`; None for never.
+        request_id: of the request.
+        headers: its fields but for the time that is left.
+    """
+
+    endpoint: str
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+    options: Options
+    deadline: float | None
+    request_id: str
+    headers: Headers
+
+    @property
+    def has_operands(self) -> bool:
+        """It waits for answers to other calls."""
+        return any(isinstance(each, HandleResponse) for each in (*self.args, *self.named.values()))
+
+    def seconds_left(self) -> float | None:
+        """What is left of its time; None where there is no end to it.
+
+        Raises:
+            UpstreamTimeout: nothing.
+        """
+        if self.deadline is None:
+            return None
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise self.late()
+        return left
+
+    def late(self) -> UpstreamTimeout:
+        """The error of a call that has no answer in time."""
+        return UpstreamTimeout(
+            f"{self.endpoint}: no answer before the deadline",
+            status=504,
+            reason="deadline",
+            request_id=self.request_id,
+            endpoint=self.endpoint,
+        )
+
+    def fields(self) -> Headers:
+        """All fields of its request, from now on.
+
+        Raises:
+            UpstreamTimeout: no time is left.
+        """
+        left = self.seconds_left()
+        if left is None:
+            return self.headers
+        return (*self.headers, (TIMEOUT_MS, b"%d" % math.ceil(left * 1000)))
+
+    async def operands(self) -> Call:
+        """The call with answers in place of the calls that it was given; it waits for all of them at once.
+
+        Raises:
+            UpstreamError: one of them failed, or they took too long.
+        """
+        if not self.has_operands:
+            return self
+        names = list(self.named)
+        try:
+            async with asyncio.timeout(self.seconds_left()):
+                values = await asyncio.gather(*[_value(v) for v in (*self.args, *self.named.values())])
+        except TimeoutError as error:
+            if isinstance(error, UpstreamTimeout):
+                raise
+            raise self.late() from error
+        count = len(self.args)
+        return dataclasses.replace(
+            self, args=tuple(values[:count]), named=dict(zip(names, values[count:], strict=True))
+        )
+
+    def item_and_members(self) -> tuple[Any, Mapping[str, Any]]:
+        """The item, and the members beside `instances`."""
+        return (self.args[0], self.named) if self.args else (dict(self.named), {})
+
+    def body(self) -> bytes:
+        """The request's body.
+
+        Raises:
+            TypeError: an argument has no JSON.
+        """
+        item, members = self.item_and_members()
+        try:
+            text = b'{"instances":[%b]' % encode(item)
+            beside = [b",%b:%b" % (encode(name), encode(value)) for name, value in members.items()]
+        except AnswerError as error:
+            raise TypeError(
+                f"{self.endpoint}: expected arguments that have a JSON form, found {error}"
+            ) from error
+        return text + b"".join(beside) + b"}"
+
+
+async def _value(given: Any) -> Any:
+    return await given if isinstance(given, HandleResponse) else given
+
+
+def call_of(endpoint: str, options: Options, args: tuple[Any, ...], named: Mapping[str, Any]) -> Call:
+    """Check the arguments of a call, and take over what its caller has: deadline, request id, trace.
+
+    Args:
+        endpoint: its name.
+        options: of the handle.
+        args: the item, or nothing where the item is an object of the named ones.
+        named: members of the item; beside an item, what stands beside `instances`.
+
+    Raises:
+        TypeError: several arguments without a name, or one that holds a call or a stream.
+    """
+    if len(args) > 1:
+        raise TypeError(
+            f"{endpoint}: expected one argument without a name (the item) at most, found {len(args)}: "
+            "give the arguments of a method with several parameters by name"
+        )
+    if args and "instances" in named:
+        raise TypeError(f'{endpoint}: expected no argument of the name "instances", found one')
+    for name, value in (("the item", args[0]) if args else ("", None), *named.items()):
+        if not isinstance(value, HandleResponse):
+            _check(value, name, endpoint)
+    context = call_context.current()
+    inherited = () if context is None else context.fields
+    now = time.monotonic()
+    deadline = None if options.timeout is None else now + options.timeout
+    if context is not None and context.deadline is not None:
+        deadline = context.deadline if deadline is None else min(deadline, context.deadline)
+    request_id = _request_id(get(inherited, REQUEST_ID))
+    headers = [(b"content-type", b"application/json"), (REQUEST_ID, request_id)]
+    if options.method is not None:
+        headers.append((METHOD, options.method.encode()))
+    if options.shard_key is not None:
+        headers.append((SHARD_KEY, options.shard_key.encode()))
+    if options.stream:
+        headers.append((b"accept", EVENTS))
+    headers += [field for field in inherited if field[0] in (TRACEPARENT, TRACESTATE)]
+    return Call(
+        endpoint=endpoint,
+        args=args,
+        named=named,
+        options=options,
+        deadline=deadline,
+        request_id=request_id.decode(),
+        headers=tuple(headers),
+    )
+
+
+def _request_id(inherited: bytes | None) -> bytes:
+    """The id of the request that is being answered, or a new one, as for a batch of several."""
+    if inherited is not None and b"," not in inherited and REQUEST_ID_FORM.fullmatch(inherited):
+        return inherited
+    if _ids["process"] != os.getpid():  # two processes of one parent give no id twice
+        _ids.update(process=os.getpid(), of=RequestIds())
+    ids: Any = _ids["of"]
+    made: bytes = ids.of(None)
+    return made
+
+
+def _check(value: Any, name: str, endpoint: str) -> None:
+    """Refuse a call or a stream where it cannot be awaited for its value."""
+    left: list[tuple[Any, int]] = [(value, 0)]
+    while left:
+        each, level = left.pop()
+        if isinstance(each, HandleStream):
+            raise TypeError(
+                f"{endpoint}: expected a value for {name}, found a stream: read its pieces and give them as "
+                "a list ([piece async for piece in stream])"
+            )
+        if isinstance(each, HandleResponse):
+            raise TypeError(
+                f"{endpoint}: expected values in {name}, found a call that was not awaited within a "
+                f"{type(value).__name__}: await it first, or give it as an argument of its own"
+            )
+        if level < MAX_LEVELS:
+            if isinstance(each, list | tuple | set | frozenset):
+                if not _plain(each):
+                    left += [(inner, level + 1) for inner in each]
+            elif isinstance(each, dict):
+                left += [(inner, level + 1) for inner in each.values()]
+
+
+def _plain(values: Any) -> bool:
+    """Whether all are numbers or texts, as in a long row of pixels: the usual case, looked at in C."""
+    return set(map(type, values)) <= _PLAIN
+
+
+_PLAIN = {int, float, str, bool, bytes, type(None)}

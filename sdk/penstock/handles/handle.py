@@ -1,0 +1,184 @@
+"""`Handle`: another endpoint as an object whose methods are called."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from types import ModuleType
+from typing import Any, TypedDict, Unpack
+
+from penstock.errors import EndpointNotFound
+from penstock.handles.arguments import Call, Options, call_of
+from penstock.handles.loop_thread import shared_loop
+from penstock.handles.pending import HandleResponse, running_loop
+from penstock.handles.place import Place, Remote, look_up, place_of, read_url
+from penstock.handles.stream import HandleStream, Pieces
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class Changes(TypedDict, total=False):
+    """What `Handle.options` takes: members of `Options`."""
+
+    stream: bool
+    timeout: float | None
+    shard_key: str | None
+    method: str | None
+
+
+class Handle:
+    """Calls the methods of what an endpoint serves.
+
+    `handle(item)` calls the default method and `handle.embed(item)` another one. The request is sent at once;
+    what is returned is awaited, waited for in a thread (`.result()`), or given to another call as an
+    argument. In a thread without a running event loop the call runs in a loop that all handles share. A
+    handle may be used from any thread and event loop, kept, compared and pickled.
+
+    Args:
+        endpoint: name of the ModelEndpoint.
+        namespace: the endpoint's; by default that of the pod.
+        url: where the endpoint is, for a process that is in no pod.
+        missing_ok: do not look now whether the endpoint is there, but at each call.
+
+    Raises:
+        EndpointNotFound: there is no such endpoint (a KeyError).
+        ValueError: no name, or a URL that cannot be called.
+    """
+
+    __slots__ = ("_endpoint", "_namespace", "_options", "_url")
+
+    def __init__(
+        self,
+        endpoint: str,
+        namespace: str | None = None,
+        url: str | None = None,
+        *,
+        missing_ok: bool = False,
+    ) -> None:
+        for what, value in (("endpoint", endpoint), ("namespace", namespace)):
+            if value is None and what == "namespace":
+                continue
+            if not isinstance(value, str):
+                raise TypeError(f"penstock.Handle: expected the {what}'s name, found {value!r}")
+            if not _NAME.fullmatch(value):
+                raise ValueError(
+                    f"penstock.Handle: expected the {what}'s name of lower-case letters, digits and hyphens, "
+                    f"found {value[:64]!r}"
+                )
+        self._endpoint = endpoint
+        self._namespace = namespace
+        self._url = url
+        self._options = Options()
+        if url is not None:
+            read_url(url)
+        elif not missing_ok:
+            look_up(self._place(), endpoint)
+
+    def options(self, **changes: Unpack[Changes]) -> Handle:
+        """The same handle with other options.
+
+        Args:
+            changes: `stream` (read a generator's pieces as they come), `timeout` (seconds for a call),
+                `shard_key`, `method`; what is not named stays.
+
+        Raises:
+            TypeError, ValueError: no such option, or no value for it.
+        """
+        known = [field.name for field in dataclasses.fields(Options)]
+        unknown = [name for name in changes if name not in known]
+        if unknown:
+            raise TypeError(f"expected options among {', '.join(known)}, found {', '.join(unknown)}")
+        return self._with(dataclasses.replace(self._options, **changes))
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Call the method; the request is sent before this returns, or in the next turn of its loop.
+
+        Args:
+            args: the item, where the method has one parameter or is batched.
+            named: the arguments of a method with several parameters; beside an item, those that a batched
+                method has once for all items.
+
+        Returns:
+            A `HandleResponse`; with `stream=True` a `HandleStream`.
+
+        Raises:
+            TypeError: arguments that cannot be sent. All else is raised where the answer is awaited.
+        """
+        call = call_of(self._endpoint, self._options, args, named)
+        try:
+            place: Place | Exception = self._place()
+        except (EndpointNotFound, ValueError) as error:
+            place = error
+        loop = running_loop() or shared_loop() if isinstance(place, Remote | Exception) else place.loop
+        if self._options.stream:
+            return HandleStream(_opened(place, call), loop, self._endpoint)
+        return HandleResponse(_answered(place, call), loop, self._endpoint)
+
+    def __getattr__(self, name: str) -> Handle:
+        if name.startswith("_"):
+            raise AttributeError(f"expected the name of a method that is served, found {name}")
+        return self._with(dataclasses.replace(self._options, method=name))
+
+    def _place(self) -> Place:
+        return place_of(self._endpoint, self._namespace, self._url)
+
+    def _with(self, options: Options) -> Handle:
+        found = Handle.__new__(Handle)
+        found.__setstate__((self._endpoint, self._namespace, self._url, options))
+        return found
+
+    def __getstate__(self) -> tuple[str, str | None, str | None, Options]:
+        return self._endpoint, self._namespace, self._url, self._options
+
+    def __setstate__(self, state: tuple[str, str | None, str | None, Options]) -> None:
+        self._endpoint, self._namespace, self._url, self._options = state
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Handle) and self.__getstate__() == other.__getstate__()
+
+    def __hash__(self) -> int:
+        return hash(self.__getstate__())
+
+    def __repr__(self) -> str:
+        where = [repr(self._endpoint)]
+        where += [
+            f"{name}={value!r}"
+            for name, value in (("namespace", self._namespace), ("url", self._url))
+            if value is not None
+        ]
+        changed = [
+            f"{field.name}={getattr(self._options, field.name)!r}"
+            for field in dataclasses.fields(Options)
+            if getattr(self._options, field.name) != field.default
+        ]
+        return f"Handle({', '.join(where)})" + (f".options({', '.join(changed)})" if changed else "")
+
+
+async def _answered(place: Place | Exception, call: Call) -> Any:
+    call = await call.operands()
+    if isinstance(place, Exception):
+        raise place
+    if not isinstance(place, Remote):
+        return await place.answer(call)
+    return await _remote().answer(place, call)
+
+
+async def _opened(place: Place | Exception, call: Call) -> Pieces:
+    call = await call.operands()
+    if isinstance(place, Exception):
+        raise place
+    if not isinstance(place, Remote):
+        return await place.stream(call)
+    return await _remote().stream(place, call)
+
+
+def _remote() -> ModuleType:
+    """The module that calls by HTTP; it needs the extra `sdk`, which calls within the process do not."""
+    try:
+        from penstock.handles import remote
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"penstock.Handle: expected the packages of penstock[sdk], found none named {missing.name!r}; in a "
+            "checkout `pip install '.[sdk]'` installs them"
+        ) from missing
+    return remote

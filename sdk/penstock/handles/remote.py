@@ -1,0 +1,291 @@
+"""Calls by HTTP, over the connections of the event loop that they are made in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import weakref
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+
+from penstock.errors import UpstreamError, UpstreamTimeout
+from penstock.handles.arguments import Call
+from penstock.handles.place import Remote, is_unknown, unknown
+from penstock.handles.stream import Events
+from penstock.response import Response
+from penstock_wire import http
+from penstock_wire.headers import REASON, REQUEST_ID, Headers, get
+from penstock_wire.http.body import BodyTooLong, read_whole
+from penstock_wire.http.client.answer import Answer
+from penstock_wire.http.client.pool import MAX_ANSWER_BYTES, H1Upstream
+from penstock_wire.item_streams import EVENTS
+
+NEVER_SECONDS = 86_400.0
+"""How long an exchange without a deadline may take: the endpoint's own timeouts come long before."""
+SILENCE_SECONDS = 5.0
+"""How long the machine of a router may be silent."""
+LATE_SECONDS = 0.05
+"""How much longer than the deadline an answer is waited for: the router's own says more about why."""
+
+_pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = weakref.WeakKeyDictionary()
+
+
+class _Pool:
+    """The connections of one event loop, closed when the loop ends."""
+
+    __slots__ = ("_life", "upstream")
+
+    def __init__(self) -> None:
+        self.upstream = H1Upstream(silence_seconds=SILENCE_SECONDS)
+        self._life = self._live()
+
+    async def begin(self) -> None:
+        """Let the loop close the connections at its end, which is when it closes generators that are open."""
+        await anext(self._life)
+
+    async def _live(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.upstream.close()
+            await asyncio.sleep(0)  # a turn of the loop, in which they end
+
+
+async def _upstream() -> H1Upstream:
+    loop = asyncio.get_running_loop()
+    pool = _pools.get(loop)
+    if pool is None:
+        pool = _pools[loop] = _Pool()
+        await pool.begin()
+    return pool.upstream
+
+
+async def answer(place: Remote, call: Call) -> Any:
+    """Send a call.
+
+    Args:
+        place: of its endpoint.
+        call: its operands are there.
+
+    Returns:
+        The prediction; a `Response` where the method answered with one.
+
+    Raises:
+        EndpointNotFound, UpstreamError: it failed.
+        TypeError: an argument has no JSON.
+    """
+    body = call.body()
+    upstream = await _upstream()
+    for last in (False, True):
+        request = http.Request("POST", place.target, call.fields(), body, fresh=last)
+        try:
+            found = await upstream.send(place.host, place.port, request, timeout=_time(call))
+        except http.UpstreamError as error:
+            _raise_unless_again(error, last, place, call)
+            continue
+        return _value(found, call)
+    raise AssertionError("the second try has an answer or an error")
+
+
+async def stream(place: Remote, call: Call) -> RemotePieces:
+    """Send a call whose answer is a stream; arguments and errors as for `answer`.
+
+    Raises:
+        TypeError: the method is no generator, too.
+    """
+    body = call.body()
+    upstream = await _upstream()
+    for last in (False, True):
+        request = http.Request("POST", place.target, call.fields(), body, fresh=last)
+        try:
+            opened = await upstream.open(
+                place.host, place.port, request, timeout=_time(call), idle=NEVER_SECONDS
+            )
+        except http.UpstreamError as error:
+            _raise_unless_again(error, last, place, call)
+            continue
+        media = (get(opened.headers, b"content-type") or b"").partition(b";")[0].strip()
+        if opened.status == 200 and media == EVENTS:
+            return RemotePieces(opened, call)
+        await _refuse(opened, call)
+    raise AssertionError("the second try has an answer or an error")
+
+
+def _time(call: Call) -> float:
+    left = call.seconds_left()
+    return NEVER_SECONDS if left is None else left + LATE_SECONDS
+
+
+def _raise_unless_again(error: http.UpstreamError, last: bool, place: Remote, call: Call) -> None:  # noqa: FBT001
+    """A request that was surely not executed is sent once more, on a new connection."""
+    if is_unknown(error.__cause__):
+        raise unknown(call.endpoint, place) from error
+    if not last and isinstance(error, http.ConnectFailed | http.RequestUnread):
+        return
+    raise failed(error, call) from error
+
+
+def failed(error: http.UpstreamError, call: Call) -> UpstreamError:
+    """The error of a call that has no HTTP answer."""
+    if isinstance(error, http.UpstreamTimeout) or (isinstance(error, http.ConnectTimeout) and _is_late(call)):
+        return call.late()
+    status, reason = (
+        (503, "unreachable") if isinstance(error, http.ConnectFailed) else (502, "connection_lost")
+    )
+    return UpstreamError(
+        f"{call.endpoint}: {error}",
+        status=status,
+        reason=reason,
+        request_id=call.request_id,
+        endpoint=call.endpoint,
+    )
+
+
+def _is_late(call: Call) -> bool:
+    try:
+        call.seconds_left()
+    except UpstreamTimeout:
+        return True
+    return False
+
+
+async def _refuse(opened: Answer, call: Call) -> None:
+    """Raise what an answer means that is no stream."""
+    try:
+        body = await read_whole(opened.stream, MAX_ANSWER_BYTES)
+    except (http.UpstreamError, BodyTooLong):
+        body = b""
+    finally:
+        opened.abort()
+    if opened.status >= 400:
+        raise refused(opened.status, opened.headers, body, call)
+    raise TypeError(
+        f"{call.endpoint}: expected stream=True for a method that is a generator, found an answer that is "
+        "no stream"
+    )
+
+
+class _Predictions(msgspec.Struct):
+    predictions: list[Any]
+
+
+_PREDICTIONS = msgspec.json.Decoder(_Predictions)
+
+
+def _value(found: http.Response, call: Call) -> Any:
+    """What a call returns for an HTTP answer.
+
+    Raises:
+        UpstreamError: the status is an error's.
+    """
+    if found.status >= 400:
+        raise refused(found.status, found.headers, found.body, call)
+    if found.status == 200:
+        try:
+            values = _PREDICTIONS.decode(found.body).predictions
+        except (msgspec.MsgspecError, RecursionError):
+            values = _tolerant(found.body)
+        if len(values) == 1:
+            return values[0]
+    fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in found.headers}
+    return Response(max(200, found.status), fields, found.body)
+
+
+def _tolerant(body: bytes) -> list[Any]:
+    """The predictions of a text that msgspec does not read; none where it has none."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return []
+    values = document.get("predictions") if isinstance(document, dict) else None
+    return values if isinstance(values, list) else []
+
+
+def refused(status: int, headers: Headers, body: bytes, call: Call) -> UpstreamError:
+    """The error of an answer whose status is one.
+
+    Args:
+        status: of the answer.
+        headers: its fields.
+        body: its body, as a rule a problem document.
+        call: what was asked.
+    """
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    document = document if isinstance(document, dict) else {}
+    reason = (get(headers, REASON) or b"").decode("latin-1") or str(document.get("reason") or "")
+    request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1") or call.request_id
+    detail = document.get("detail") or body[:200].decode("utf-8", "replace") or "no body"
+    kind = UpstreamTimeout if reason == "deadline" else UpstreamError
+    return kind(
+        f"{call.endpoint}: {status} {reason or 'without a reason'}: {detail}",
+        status=status,
+        reason=reason,
+        request_id=request_id,
+        backend=str(document.get("backend") or ""),
+        endpoint=call.endpoint,
+        body=body,
+    )
+
+
+class RemotePieces:
+    """The pieces of a stream (`stream.Pieces`).
+
+    Args:
+        opened: the answer's beginning.
+        call: what was asked.
+    """
+
+    __slots__ = ("_call", "_events", "_opened", "_unread")
+
+    def __init__(self, opened: Answer, call: Call) -> None:
+        self._opened = opened
+        self._call = call
+        self._events = Events(call.endpoint)
+        self._unread: list[tuple[bytes, bytes]] = []
+
+    async def __anext__(self) -> Any:
+        while not self._unread:
+            try:
+                data = await self._opened.stream.read()
+            except http.UpstreamError as error:
+                raise failed(error, self._call) from error
+            if not data:
+                if self._events.cut:
+                    raise failed(http.ConnectionLost("the stream ended within an event"), self._call)
+                raise StopAsyncIteration
+            self._unread = self._events.feed(data)
+            self._unread.reverse()
+        name, data = self._unread.pop()
+        if name != b"error":
+            return _piece(data)
+        problem = _piece(data)
+        problem = problem if isinstance(problem, dict) else {}
+        status = problem.get("status")
+        raise UpstreamError(
+            f"{self._call.endpoint}: the stream failed: {problem.get('reason')}: {problem.get('detail')}",
+            status=status if isinstance(status, int) else 500,
+            reason=str(problem.get("reason") or ""),
+            request_id=self._call.request_id,
+            endpoint=self._call.endpoint,
+        )
+
+    def close(self) -> None:
+        """See `Pieces.close`."""
+        self._opened.abort()
+
+
+def _piece(data: bytes) -> Any:
+    """The value of an event's data; its text where it is no JSON."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data.decode("utf-8", "replace")

@@ -1,0 +1,153 @@
+"""An endpoint of this process: calls of handles go to a served object without HTTP, but through JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from penstock import call_context
+from penstock.encoding import decode
+from penstock.errors import AnswerError, ArgumentsError, DeadlineExceeded, UpstreamError
+from penstock.handles.arguments import Call
+from penstock.in_process.stream import Stream
+from penstock.instances_response import described
+from penstock.response import Response, to_http
+from penstock_wire import instances_form
+from penstock_wire.errors import Reason
+
+
+class Method(Protocol):
+    """A served method (`penstock.testing.Method`)."""
+
+    @property
+    def streams(self) -> bool:
+        """It is a generator."""
+        ...
+
+    def send(self, item: Any, members: Mapping[str, Any]) -> Any:
+        """Make one call; as `penstock.testing.Method.__call__`."""
+        ...
+
+
+class ServedHere:
+    """A `LocalEndpoint`.
+
+    Args:
+        methods: by name; the default one by None.
+    """
+
+    def __init__(self, methods: Mapping[str | None, Method]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._methods = methods
+
+    async def answer(self, call: Call) -> Any:
+        """See `LocalEndpoint.answer`."""
+        method, item, members = self._begin(call)
+        try:
+            sent = method.send(item, members)
+            if isinstance(sent, Stream):
+                found: Any = [_checked(piece, call) async for piece in sent]
+            else:
+                found = await sent
+        except Exception as error:
+            raise _failed(error, call) from error
+        if not isinstance(found, Response):
+            return found
+        _checked(found, call)
+        sent_out = to_http(found)
+        fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent_out.headers}
+        return Response(found.status, fields, sent_out.body)
+
+    async def stream(self, call: Call) -> Pieces:
+        """See `LocalEndpoint.stream`."""
+        method, item, members = self._begin(call)
+        if not method.streams:
+            raise TypeError(
+                f"{call.endpoint}: expected stream=True for a method that is a generator, found another"
+            )
+        try:
+            return Pieces(method.send(item, members), call)
+        except Exception as error:
+            raise _failed(error, call) from error
+
+    def _begin(self, call: Call) -> tuple[Method, Any, dict[str, Any]]:
+        """The method, the item and the members beside it, as they come out of the request's body."""
+        items, parameters = instances_form.read_request(call.body())
+        call_context.begin(call.fields())
+        found = self._methods.get(call.options.method)
+        if found is None:
+            names = ", ".join(sorted(name for name in self._methods if name))
+            what = call.options.method or "no name, and no method for such requests"
+            raise _error(Reason.NO_ROUTE, f"expected a method among {names}, found {what}", call)
+        values = decode([*items, *[raw for _, raw in parameters]])
+        return (
+            found,
+            values[0],
+            {name: value for (name, _), value in zip(parameters, values[1:], strict=True)},
+        )
+
+
+class Pieces:
+    """The pieces of a stream (`stream.Pieces`).
+
+    Args:
+        pieces: of the method.
+        call: what was asked.
+    """
+
+    __slots__ = ("_call", "_pieces")
+
+    def __init__(self, pieces: Stream[Any], call: Call) -> None:
+        self._pieces = pieces
+        self._call = call
+
+    async def __anext__(self) -> Any:
+        try:
+            return _checked(await anext(self._pieces), self._call)
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            raise _failed(error, self._call) from error
+
+    def close(self) -> None:
+        """See `stream.Pieces`."""
+        self._pieces.close()
+
+
+def _checked(found: Any, call: Call) -> Any:
+    """An answer, unless it is one of an error's status."""
+    if isinstance(found, Response) and found.status >= 400:
+        text = f"{call.endpoint}: {found.status} without a reason: the method answered so"
+        body = to_http(found).body
+        raise UpstreamError(
+            text, status=found.status, request_id=call.request_id, endpoint=call.endpoint, body=body
+        )
+    return found
+
+
+def _failed(error: Exception, call: Call) -> Exception:
+    """What the caller of an endpoint gets for what its method raised."""
+    if (
+        isinstance(error, UpstreamError)
+        and error.endpoint == call.endpoint
+        and error.request_id == call.request_id
+    ):
+        return error
+    if isinstance(error, DeadlineExceeded) and not isinstance(error, UpstreamError):
+        return call.late()
+    if isinstance(error, ArgumentsError):
+        return _error(Reason.MISSING_ARGUMENTS, str(error), call)
+    if isinstance(error, AnswerError):
+        return _error(Reason.BAD_ANSWER, str(error), call)
+    return _error(Reason.MODEL_FAILED, f"the model failed with {described(error)}", call)
+
+
+def _error(reason: Reason, detail: str, call: Call) -> UpstreamError:
+    return UpstreamError(
+        f"{call.endpoint}: {reason.status} {reason.value}: {detail}",
+        status=reason.status,
+        reason=reason.value,
+        request_id=call.request_id,
+        endpoint=call.endpoint,
+    )

@@ -1,0 +1,204 @@
+"""A call whose answer is a stream: an iterator of its pieces, asynchronous or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from penstock.errors import UpstreamError
+from penstock.handles import scope
+from penstock.handles.pending import refuse_running_loop, running_loop
+
+_END = object()
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""Of one event of a stream."""
+
+
+class Pieces(Protocol):
+    """The pieces of a stream whose first one is there, or near."""
+
+    async def __anext__(self) -> Any:
+        """The next piece.
+
+        Raises:
+            StopAsyncIteration: there is none.
+            UpstreamError: the stream has failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Read no more: give the call up; no-op at the end."""
+        ...
+
+
+class HandleStream:
+    """What a handle with `stream=True` returns: iterate it, with `async for`, or with `for` in a thread.
+
+    It has one reader. The call is given up when the reader is cancelled, closes it or lets go of it.
+
+    Args:
+        opening: sends the request; its value yields the pieces.
+        loop: where it runs.
+        endpoint: its name, for messages.
+    """
+
+    __slots__ = ("_ended", "_endpoint", "_loop", "_opening", "_over", "_pieces", "_reading")
+
+    def __init__(
+        self,
+        opening: Coroutine[Any, Any, Pieces],
+        loop: asyncio.AbstractEventLoop,
+        endpoint: str,
+    ) -> None:
+        self._endpoint = endpoint
+        self._loop = loop
+        self._pieces: Pieces | None = None
+        self._ended = self._reading = False
+        self._opening: Any
+        if running_loop() is loop:
+            self._opening = loop.create_task(opening)
+        else:
+            self._opening = asyncio.run_coroutine_threadsafe(opening, loop)
+        self._over = scope.adopt(self._let_go_of(self._opening))
+
+    def _let_go_of(self, opening: Any) -> Any:
+        """What gives the call up; it has no reference to this object, which shall end with its reader's."""
+        loop = self._loop
+
+        def let_go() -> None:
+            if loop.is_closed():
+                return
+            if running_loop() is loop:
+                _abandon(opening)
+            else:
+                loop.call_soon_threadsafe(_abandon, opening)
+
+        return let_go
+
+    def __aiter__(self) -> HandleStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        if running_loop() is not self._loop:
+            raise RuntimeError(
+                f"{self._endpoint}: expected a stream to be read in the event loop in which it was called "
+                "for, found another"
+            )
+        piece = await self._next()
+        if piece is _END:
+            raise StopAsyncIteration
+        return piece
+
+    def __iter__(self) -> HandleStream:
+        refuse_running_loop("read the stream with `async for`")
+        return self
+
+    def __next__(self) -> Any:
+        refuse_running_loop("read the stream with `async for`")
+        piece = asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()
+        if piece is _END:
+            raise StopIteration
+        return piece
+
+    def __await__(self) -> Any:
+        raise TypeError(f"{self._endpoint}: a stream cannot be awaited: read it with `async for`")
+
+    async def aclose(self) -> None:
+        """Read no more of it: the call is given up."""
+        self.close()
+
+    def close(self) -> None:
+        """As `aclose`, from a thread."""
+        if not self._ended:
+            self._end()
+            self._let_go_of(self._opening)()
+
+    async def _next(self) -> Any:
+        if self._ended:
+            return _END
+        if self._reading:
+            raise RuntimeError(f"{self._endpoint}: expected one reader of a stream at a time, found two")
+        self._reading = True
+        try:
+            if self._pieces is None:
+                opening = self._opening
+                found: Pieces = await (
+                    opening if isinstance(opening, asyncio.Task) else asyncio.wrap_future(opening)
+                )
+                self._pieces = found
+            return await self._pieces.__anext__()
+        except StopAsyncIteration:
+            self._end()
+            return _END
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._reading = False
+
+    def _end(self) -> None:
+        self._ended = True
+        self._over()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_ended", True):
+            self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self._endpoint}: a stream cannot be pickled: read it, and pickle its pieces")
+
+
+def _abandon(opening: Any) -> None:
+    """Give a stream up, in its loop."""
+    if not opening.done():
+        opening.cancel()
+    elif not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+class Events:
+    """Cuts the bytes of an event stream into pieces.
+
+    Args:
+        endpoint: its name, for messages.
+    """
+
+    __slots__ = ("_endpoint", "_rest")
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """The events that are complete: of each the name, and the data.
+
+        Raises:
+            UpstreamError: one is too long.
+        """
+        *texts, self._rest = (self._rest + data).split(b"\n\n")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise UpstreamError(
+                f"{self._endpoint}: expected events of at most {MAX_EVENT_BYTES} bytes, found more",
+                status=502,
+                reason="bad_answer",
+                endpoint=self._endpoint,
+            )
+        return [_event(text) for text in texts if text]
+
+    @property
+    def cut(self) -> bool:
+        """The stream has ended within an event."""
+        return bool(self._rest.strip())
+
+
+def _event(text: bytes) -> tuple[bytes, bytes]:
+    name, data = b"", []
+    for line in text.split(b"\n"):
+        key, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if key == b"data":
+            data.append(value)
+        elif key == b"event":
+            name = value
+    return name, b"\n".join(data)

@@ -1,0 +1,70 @@
+"""The examples of composition answer alike in one process and through a cluster's processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.testing import serving
+from tests.support.composed import Composed
+
+FOLDER = Path(__file__).parents[3] / "examples" / "composition"
+CASES = [
+    ("chain", 5, 12),
+    ("operands", "a penstock", "2 words, 10 letters"),
+    ("branch", {"language": "spanish", "name": "Dora"}, "Hola Dora"),
+    ("branch", {"name": "Dora"}, "Bonjour Dora"),
+    ("ensemble", 0.5, {"yes": 2, "no": 1}),
+    ("stream", 4, [0, 1, 4, 9]),
+]
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Imports an example."""
+    monkeypatch.syspath_prepend(FOLDER)
+    yield import_module
+    for name in {name for name, _, _ in CASES}:
+        sys.modules.pop(name, None)
+
+
+async def asked(handle: Any, item: Any, *, stream: bool) -> Any:
+    """What a client gets, from a stream its pieces."""
+    given = ((item,), {}) if not isinstance(item, dict) else ((), item)
+    if not stream:
+        return await handle(*given[0], **given[1])
+    return [piece async for piece in handle.options(stream=True)(*given[0], **given[1])]
+
+
+@pytest.mark.parametrize(("name", "item", "answer"), CASES)
+async def test_an_example_answers_in_one_process(module: Any, name: str, item: Any, answer: Any) -> None:
+    app = module(name).app
+    async with serving(app):
+        found = await asked(penstock.Handle(app.root.name), item, stream=name == "stream")
+    assert found == answer
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in CASES}))
+async def test_an_example_answers_through_routers_and_sidecars(
+    module: Any, name: str, tmp_path: Path
+) -> None:
+    app = module(name).app
+    composed = Composed(tmp_path, FOLDER)
+    try:
+        await composed.start(app)
+        handle = penstock.Handle(app.root.name, url=composed.urls[app.root.name])
+        for case, item, answer in CASES:
+            if case == name:
+                assert await asked(handle, item, stream=name == "stream") == answer
+        if name == "branch":
+            with pytest.raises(penstock.UpstreamError, match="422") as raised:
+                await handle(language="x", name="Dora")
+            assert (raised.value.status, raised.value.endpoint) == (422, "greeter")
+    finally:
+        await composed.stop()
