@@ -1,4 +1,4 @@
-"""What the control plane's bench asks for and how it tells what it found; the measuring needs a cluster."""
+"""The objects and the report of the control plane's bench; the measuring needs a cluster."""
 
 from __future__ import annotations
 

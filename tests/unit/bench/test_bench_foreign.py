@@ -1,4 +1,4 @@
-"""Sidecars of others: a profile says how one is started, and what cannot be started is told."""
+"""Other projects' sidecars: a profile says how to start one; one that does not start is reported."""
 
 from __future__ import annotations
 

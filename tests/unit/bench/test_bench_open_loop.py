@@ -1,4 +1,4 @@
-"""The open-loop generator's ledger tells what a server did wrong, request by request."""
+"""The open-loop generator's ledger records a server's faults, request by request."""
 
 import gc
 

@@ -52,7 +52,7 @@ def test_cpu_and_memory_of_a_real_family_are_of_parent_and_child() -> None:
 
 
 def test_a_sidecars_settings_change_as_it_runs() -> None:
-    """When `change` returns, the same process has the new settings; what it cannot take is told."""
+    """When `change` returns, the same process has the new settings; a refusal is raised."""
     core = min(os.sched_getaffinity(0))
     batching = {"maxBatchSize": 8, "batchWaitTimeoutMs": 0}
     with (

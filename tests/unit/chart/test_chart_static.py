@@ -165,7 +165,7 @@ def test_no_role_has_a_wildcard_or_a_right_over_rights() -> None:
             assert rule["resourceNames"] == ["operator-tls"]
             assert rule["verbs"] == ["get", "create", "patch"]
         if name == "operator/leaserole.yaml":
-            # In a namespace that is not ours: named Leases, and of another's no more than a look.
+            # In a namespace that is not the release's: Leases by name, and another's only to read.
             assert rule["resources"] == ["leases"]
             leases, verbs = rule["resourceNames"], rule["verbs"]
             assert (leases, verbs) in (

@@ -1,4 +1,4 @@
-"""No object of ours takes a weak reference that it does not end: following it would read freed memory."""
+"""Our objects take no weak reference that they do not end: following it would read freed memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_native(cls: type[Any]) -> bool:
 
 @pytest.mark.parametrize("cls", list(classes()), ids=lambda cls: cls.__qualname__)
 def test_weak_references_are_refused_or_ended(cls: type[Any]) -> None:
-    """Refused by what is compiled, which has no room for them; ended by what Python made."""
+    """Compiled classes refuse them, since they lack the slot; Python's classes end them."""
     if is_native(cls) and not getattr(cls, "_is_protocol", False):
         assert cls.__weakrefoffset__ == 0
     try:

@@ -81,7 +81,7 @@ def test_what_cannot_be_done_is_one_sentence(
 
 
 def test_status_of_an_absent_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    """It says so, and its exit code tells a script."""
+    """It says so, and its exit code says so to a script."""
     assert cli.main(["status"]) == 1
     assert capsys.readouterr().out.startswith("cluster penstock: absent\n")
     assert images.built() == {}

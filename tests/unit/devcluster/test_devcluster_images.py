@@ -149,7 +149,7 @@ def test_the_dockerfile_has_every_target() -> None:
 
 
 def test_references_are_distinct() -> None:
-    """Names that look alike to the layout are told apart, and none has a sign that it refuses."""
+    """Names that look alike to the layout stay distinct, and none has a character that it refuses."""
     names = ["localhost/a/b:dev", "localhost/a-b:dev", "localhost/a/b-dev"]
     references = {images.reference(name) for name in names}
     assert len(references) == 3

@@ -32,7 +32,7 @@ def endpoint(**spec: Any) -> ModelEndpoint:
 
 
 def test_reads_what_is_stored() -> None:
-    """The API's spelling in, ours out; metadata that decides things is there."""
+    """The API's spelling in, ours out; with the metadata that decides."""
     stored = {
         "apiVersion": "penstock.dev/v1alpha1",
         "kind": "ModelBackend",
@@ -130,7 +130,7 @@ def test_bytes_that_are_none(quantity: str) -> None:
 
 
 def test_batching_comes_from_one_source() -> None:
-    """The backend's own, else its policy's, else the defaults; a policy that is not named has no say."""
+    """The backend's own, else its policy's, else the defaults; a policy that is not named has no effect."""
     policy = BatchPolicy.parse({"metadata": {"name": "p"}, "spec": {"maxBatchSize": 4}})
     assert defaults.batching_spec(backend(), policy) == BatchPolicySpec()
     assert defaults.batching_spec(backend(batchPolicyRef="p"), policy).max_batch_size == 4
@@ -155,7 +155,7 @@ def test_queue(spec: dict[str, Any], queue: int | None) -> None:
 
 
 def test_the_sidecar_has_the_same_defaults() -> None:
-    """An empty policy is told as a sidecar alone would have it."""
+    """An empty policy renders as a sidecar's own defaults."""
     assert defaults.batching(BatchPolicySpec()) == settings.Batching()
     assert defaults.max_ongoing_requests(backend()) == settings.Settings().max_ongoing_requests
 
@@ -209,7 +209,7 @@ def test_where_a_model_is_reconfigured() -> None:
 
 
 def test_a_batch_that_can_never_be_full() -> None:
-    """Both numbers are told; no queue at all is a choice of its own."""
+    """The message has both numbers; no queue at all is a choice of its own."""
     small = BatchPolicySpec(max_batch_size=32, max_queued_items=8)
     assert (
         defaults.unreachable_batch(small) == "maxBatchSize is 32, but maxQueuedItems lets no more than 8 wait"

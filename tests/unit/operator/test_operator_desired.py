@@ -53,7 +53,7 @@ def recorded(document: settings.Versioned) -> dict[str, Any]:
 
 
 def test_version_begins_at_one_and_stays() -> None:
-    """Equal settings are told under the same version, byte for byte."""
+    """Equal settings keep their version, byte for byte."""
     make = settings.for_sidecar(backend(), None)
     first = settings.next_version(make, recorded=None, status_version=0, reported=0)
     assert (first.version, first.changed) == (1, True)
@@ -369,7 +369,7 @@ def test_a_split_overrides() -> None:
 
 
 def test_the_oldest_split_stands() -> None:
-    """The younger one is told whom it lost to."""
+    """The status of the younger one names the winner."""
     plan = traffic.plan([endpoint("e")], [split("new", "e", 2, b=1), split("old", "e", 1, a=1)], {"a": True})
     assert plan.endpoints["e"].split == "old"
     assert plan.splits["old"].accepted
@@ -394,7 +394,7 @@ def test_a_split_of_no_endpoint() -> None:
     ],
 )
 def test_missing_backends_share_their_weight(there: set[str], weights: dict[str, int]) -> None:
-    """The router hears of those that exist; of all when none does, and holds."""
+    """The router gets those that exist; all, to hold their requests, if none exists."""
     plan = traffic.plan([endpoint("e")], [split("s", "e", a=9, b=1)], dict.fromkeys(there, True))
     assert {share.name: share.weight for share in plan.endpoints["e"].backends} == weights
     assert set(plan.endpoints["e"].missing) == {"a", "b"} - there
@@ -450,7 +450,7 @@ def test_a_backend_that_was_never_ready_has_no_share_while_another_is_ready(
 
 
 def test_weight_0_neither_waits_nor_takes_over() -> None:
-    """A ready backend of weight 0 gets nothing, and one that was never ready keeps nobody waiting."""
+    """A ready backend of weight 0 gets nothing, and one that was never ready holds no request up."""
     backends = {"a": False, "b": True, "c": False}
     plan = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=0, c=0)], backends, {"a", "c"})
     assert {share.name: share.weight for share in plan.endpoints["e"].backends} == {"a": 1, "b": 0, "c": 0}
@@ -498,7 +498,7 @@ def test_an_untried_backend_with_weight_and_rules_loses_its_weight_alone() -> No
 
 
 def test_the_oldest_endpoint_has_the_route() -> None:
-    """The other keeps its own Service and says so; an endpoint that is being deleted has no claim."""
+    """The other keeps its own Service and says so; an endpoint that is being deleted loses its claim."""
     plan = traffic.plan([endpoint("new", 2, route="/r"), endpoint("old", 1, route="/r/")], [], {"a": True})
     assert (plan.endpoints["old"].route, plan.endpoints["new"].route) == ("/r", "")
     assert plan.endpoints["new"].route_taken_by == "old"

@@ -43,7 +43,7 @@ def of_router(config: RenderConfig) -> dict[str, Object]:
 
 
 def ingress(objects: dict[str, Object]) -> list[tuple[list[Any] | None, list[Any]]]:
-    """A policy's rules: peers (None: everybody) and ports."""
+    """A policy's rules: peers (None: all) and ports."""
     return [
         (rule.get("from"), [(port["port"], port.get("endPort")) for port in rule["ports"]])
         for rule in objects["NetworkPolicy"]["spec"]["ingress"]
@@ -63,7 +63,7 @@ def ingress(objects: dict[str, Object]) -> list[tuple[list[Any] | None, list[Any
     ],
 )
 def test_who_reaches_a_backend(config: RenderConfig, rules: list[Any]) -> None:
-    """Requests from routers and whom it names, metrics from whom it names, the model from nobody."""
+    """Requests from routers and the named peers, metrics from the named peers, the model from none."""
     assert ingress(of_backend(config)) == rules
 
 
@@ -79,7 +79,7 @@ def test_who_reaches_a_backend(config: RenderConfig, rules: list[Any]) -> None:
     ],
 )
 def test_who_reaches_a_router(config: RenderConfig, rules: list[Any]) -> None:
-    """The front door and every port that an endpoint may get, from everybody unless told; metrics too."""
+    """The front door and every port of an endpoint, by default from all peers; metrics too."""
     assert ingress(of_router(config)) == rules
     assert (ports.FIRST, ports.LAST) == (20000, 29999)
 
@@ -163,7 +163,7 @@ def test_the_ports_of_a_policy_are_those_of_the_containers() -> None:
 
 
 def test_without_network_policies() -> None:
-    """An installation may leave them to somebody else."""
+    """An installation may leave them to another tool."""
     config = replace(CONFIG, network_policies=False)
     assert "NetworkPolicy" not in of_backend(config)
     assert "NetworkPolicy" not in of_router(config)
@@ -354,6 +354,6 @@ def test_what_is_on_is_switched_off_on_the_command_line(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "[{}]", "[", "null"])
 @pytest.mark.parametrize("flag", ["--metrics-from", "--egress"])
 def test_peers_and_rules_that_are_none_are_refused(flag: str, text: str) -> None:
-    """An empty peer would mean everybody to some, nobody to others; an empty rule, everything."""
+    """Plugins read an empty peer as all or as none; an empty rule as everything."""
     with pytest.raises(ConfigError, match=rf"^{flag}: expected (a )?JSON"):
         configuration.parse([flag, text])

@@ -39,7 +39,7 @@ def crashed(**running: str) -> object:
 
 
 def test_a_crash_is_told_until_the_pod_is_ready_whether_its_container_runs_just_now_or_not() -> None:
-    """It has no readiness probe, so it counts as ready for the moment that it runs."""
+    """Without a readiness probe it counts as ready for the moment that it runs."""
     waits, runs = crashed(), crashed(startedAt="2026-01-01T10:00:09Z")
     assert waits == runs
     assert waits is not None

@@ -1,4 +1,4 @@
-"""Work that is refused is asked for by more pods, and a target that no load can exceed is told."""
+"""Refused work adds pods, and a target that no load can exceed is reported."""
 
 from __future__ import annotations
 

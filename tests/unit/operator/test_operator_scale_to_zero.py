@@ -60,17 +60,17 @@ def look(current: int = 1, state: ScalerState = IDLE, **more: Any) -> Recommenda
         ({"pods": [idle_pod(), idle_pod(load=1, until=NOW - 20, left=True)]}, 1, "Steady"),
         ({"holds": [holding(1)]}, 1, "Steady"),
         ({"holds": [holding(1, at=NOW - 20)]}, 1, "Steady"),
-        # who has not watched for long enough does not know
+        # it has not watched for long enough
         ({"state": ScalerState()}, 1, "Steady"),
         ({"state": ScalerState(first_look=NOW - 500)}, 1, "Steady"),
-        # nobody would hold the next one
+        # no router would hold the next request
         ({"holders": Holders()}, 1, "NoHolder"),
         ({"holders": Holders(named=True, missing="1 of 2 ready routers")}, 1, "Delayed"),
         ({"holders": Holders(named=True, awaited=True)}, 1, "Steady"),
         # a pod whose word is not known
         ({"pods": [idle_pod(until=NOW - 20)]}, 1, "TooManyUnknown"),
         ({"pods": [idle_pod(), idle_pod(), idle_pod(until=NOW - 20)]}, 1, "Steady"),
-        # no pod is ready, and nobody asks for one any more
+        # no pod is ready, and no request waits any more
         ({"pods": [PodLoad(name="p", ready=False, was_ready=False)]}, 0, "Scale"),
         # from more than one, `downscaleDelay` decides
         ({"current": 2}, 1, "Scale"),

@@ -252,7 +252,7 @@ def test_a_backend_that_is_not(seen: BackendObserved, ready: str, flag: str, tex
 
 
 def test_a_broken_update_leaves_the_old_pods_available() -> None:
-    """A new image that does not start is told, while the old pod serves."""
+    """A new image that does not start is reported, while the old pod serves."""
     seen = replace(
         WELL,
         deployment=deployment(replicas=2, ready=1, updated=1),
@@ -267,7 +267,7 @@ def test_a_broken_update_leaves_the_old_pods_available() -> None:
 
 
 def test_pods_that_go_away_trouble_nobody() -> None:
-    """A crash of a pod that is being deleted, or an evicted one, is no news."""
+    """A crash of a pod that is being deleted, or an eviction, is not reported."""
     gone = [
         pod("a", ready=False, deleting=True, containerStatuses=[CRASH]),
         pod("b", ready=False, phase="Failed", containerStatuses=[CRASH]),
@@ -322,7 +322,7 @@ def test_pods_that_go_away_trouble_nobody() -> None:
     ],
 )
 def test_loading(seen: BackendObserved, state: str, reason: str, text: str) -> None:
-    """`status.model.state` and ModelLoaded tell one story."""
+    """`status.model.state` and ModelLoaded agree."""
     result = status.backend_status(backend(), seen, now=NOW)
     assert result["model"]["state"] == state
     assert by_type(result)["ModelLoaded"] == ("False", reason)
@@ -374,7 +374,7 @@ def test_settings_applied(versions: dict[str, int | None], truth: str, reason: s
 
 
 def test_ready_is_not_claimed_for_a_generation_whose_settings_pods_are_behind() -> None:
-    """Once claimed for this very generation it stays: what a policy changes is told by SettingsApplied."""
+    """Once claimed for this very generation it stays: SettingsApplied reports a change of the policy."""
     behind = replace(WELL, reports={"p1": report("p1", 2)})
     known, newer = (
         ModelBackend.parse(
@@ -462,7 +462,7 @@ def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int
 def test_scaling_conditions(
     spec: dict[str, Any], seen: dict[str, Any], active: tuple[str, str], metrics: tuple[str, str] | None
 ) -> None:
-    """Whether it scales, and whether it knows enough to."""
+    """Whether it scales, and whether it has enough reports to."""
     mode = {"mode": spec.pop("mode")} if "mode" in spec else {}
     scaled = backend(autoscaling={"targetLoad": 10, **mode}, **spec)
     observed = replace(WELL, **({"recommendation": recommendation()} | seen))
@@ -532,7 +532,7 @@ def test_scaling_history() -> None:
 
 
 def test_ready_while_it_scales_itself_up() -> None:
-    """The autoscaler's coming pods are no reason to call a backend unwell; asked-for ones are."""
+    """The autoscaler's coming pods do not make a backend unwell; asked-for ones do."""
     seen = replace(WELL, deployment=deployment(replicas=3, ready=1), pods=[pod(), pod("new", ready=False)])
     own = backend(replicas=3, autoscaling={"targetLoad": 1})
     assert by_type(status.backend_status(own, seen, now=NOW))["Ready"] == ("True", "Serving")

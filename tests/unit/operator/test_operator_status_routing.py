@@ -159,7 +159,7 @@ def test_an_endpoint_that_is_not(change: dict[str, Any], kind: str, reason: str,
 
 
 def test_silent_routers_leave_the_summary_as_it_was() -> None:
-    """A restart of the operator makes no endpoint unready; a new one has to be heard of first."""
+    """A restart of the operator makes no endpoint unready; a new one waits for a first report."""
     silent = replace(SEEN, router=replace(ROUTER, reports={}))
     new = by_type(status.endpoint_status(endpoint(), silent, now=NOW))
     assert (new["RouterReady"], new["Ready"]) == (("Unknown", "NoReports"), ("Unknown", "NoReports"))
@@ -299,7 +299,7 @@ def test_a_split_that_cannot_be(plan: SplitPlan, kind: str, reason: str, text: s
 def test_a_split_with_a_backend_that_was_never_ready(
     left_out: tuple[str, ...], applied: int, text: str
 ) -> None:
-    """It waits for that backend by name, and nobody need do anything about the split."""
+    """It waits for that backend by name; the split does not need a person."""
     plan = SplitPlan(accepted=True, untried=("b",), left_out=left_out)
     result = status.split_status(split(), plan, ROUTER, BOTH, now=NOW)
     assert by_type(result)["Ready"] == ("False", "WaitingForBackend")

@@ -45,7 +45,7 @@ def sidecar(deployment: Object) -> Object:
 
 
 def test_another_operator_renders_nothing_anew() -> None:
-    """Image, pull policy, token: the whole template stays, to the byte, at each run; the wait is told."""
+    """Image, pull policy, token: the whole template stays, to the byte, at each run, as the status says."""
     first, _ = render(backend())
     second, pending = render(backend(), first, NEW)
     assert second == first

@@ -113,7 +113,7 @@ def test_every_number_is_bounded(kind: Any, path: str, document: dict[str, Any])
     ],
 )  # fmt: skip
 def test_texts_and_maps_are_bounded(changes: dict[str, Any]) -> None:
-    """More than any sidecar sends is none of ours."""
+    """More than any sidecar sends is not one of ours."""
     with pytest.raises(DocumentError, match="length"):
         wire.decode_sidecar(json.dumps(BASE | changes).encode())
 
@@ -177,7 +177,7 @@ def test_a_family_that_cannot_be_shown_costs_no_other(capsys: pytest.CaptureFixt
 
 
 async def test_reports_beyond_the_rate_wait_and_then_are_refused(server: Harness) -> None:
-    """A burst is taken at once, a few wait for their turn, the rest hears 429 after as long; time heals."""
+    """A burst is accepted at once, a few wait for their turn, the rest get 429 after as long; time heals."""
     for seq in range(1, round(BURST) + 1):
         assert (await server.post(sidecar(seq)))[0] == 200
     many = [asyncio.create_task(server.post(sidecar(seq))) for seq in range(100, 120)]
@@ -201,7 +201,7 @@ async def test_one_pods_reports_do_not_count_for_another(server: Harness) -> Non
 
 
 async def test_a_routers_report_is_bounded_by_what_its_namespace_has(server: Harness) -> None:
-    """Without endpoints it is no longer than a sidecar's; with each it may be longer, up to 8 MiB."""
+    """Without endpoints it may be as long as a sidecar's; each adds to that, up to 8 MiB."""
     server.status = verdict(name="r-1", uid="uid-r")
 
     def body(size: int) -> bytes:
@@ -224,7 +224,7 @@ async def test_a_routers_report_is_bounded_by_what_its_namespace_has(server: Har
 async def test_endpoints_that_are_deleted_at_once_leave_room_for_the_router_to_be_told(
     server: Harness,
 ) -> None:
-    """It reports them until an answer tells it that they are gone."""
+    """It reports them until an answer confirms that they are gone."""
     server.status = verdict(name="r-1", uid="uid-r")
     names = [f"{'e' * 45}{number}" for number in range(30)]
     for name in names:

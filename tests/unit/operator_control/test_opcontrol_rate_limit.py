@@ -1,4 +1,4 @@
-"""Whoever makes tokens up costs a bounded number of TokenReviews and of bytes, and nobody else anything."""
+"""Made-up tokens cost a bounded number of TokenReviews and of bytes, and other clients nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A busy operator asks for reports less often, and more often again; nobody is missed for that."""
+"""A busy operator asks for reports less often, an idle one more often; no pod counts as silent for that."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_it_stays_within_its_bounds(interval: float, busy: float, late: float, s
 
 
 async def test_the_pacer_measures_each_second() -> None:
-    """CPU of the process by the clock; the gauge hears each value."""
+    """CPU of the process by the clock; the gauge gets each value."""
     clock, used, intervals = HandClock(), [0.0], list[float]()
     monitor = LoadMonitor(clock, cpu=lambda: used[0], changed=intervals.append)
     task = asyncio.create_task(monitor.run())

@@ -1,4 +1,4 @@
-"""When keys are made and replaced: nobody is ever shown what they could not have heard of."""
+"""When keys are made and replaced: no pod ever gets a certificate before the authority that signed it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def config_map(name: str = "c", data: dict[str, str] | None = None, **metadata: 
     ],
 )  # fmt: skip
 def test_spellings_of_one_quantity_are_equal(first: object, other: object) -> None:
-    """Kubernetes rewrites quantities; that is no drift."""
+    """Kubernetes rewrites quantities; that is not drift."""
     assert quantity(first) == quantity(other)
     assert quantity(first) is not None
 
@@ -124,7 +124,7 @@ NOT_CONTAINED = [
 
 @pytest.mark.parametrize(("name", "desired", "live"), CONTAINED, ids=[row[0] for row in CONTAINED])
 def test_what_is_there_is_found(name: str, desired: Any, live: Any) -> None:
-    """The apiserver's normalisation and the additions of others are no drift."""
+    """The API server's normalisation and the additions of others are not drift."""
     assert contained(desired, live)
 
 
@@ -135,7 +135,7 @@ def test_drift_is_found(name: str, desired: Any, live: Any) -> None:
 
 
 def test_a_field_that_left_the_desired_object_is_seen_by_the_hash() -> None:
-    """The live object still contains what we want; only the hash tells that we want less."""
+    """The live object still contains what we want; only the hash shows that we want less."""
     live = stamped(config_map(data={"a": "1", "b": "2"}))
     assert contained(config_map(), live)
     assert needs_write(config_map(), live) == "changed"

@@ -61,7 +61,7 @@ async def server(request: pytest.FixtureRequest, authority: pki.Issued) -> Async
 
 
 async def test_a_report_of_the_right_pod_is_taken(server: Harness) -> None:
-    """It is asked of the apiserver with our audience, kept, told, and answered without settings it has."""
+    """It is reviewed with our audience, cached, recorded, and answered without settings that the pod has."""
     status, answer = await server.post(sidecar(items=Items(queued=3, ongoing=2)))
     assert (status, answer) == (200, {"v": 1, "nextReportMs": 1000, "settings": None, "authorities": None})
     assert server.reviews[0]["spec"] == {"token": token(), "audiences": ["penstock-operator"]}
@@ -221,7 +221,7 @@ async def test_a_sidecar_does_not_speak_as_a_router_nor_the_other_way(server: Ha
 async def test_an_endpoints_own_router_gets_its_own_settings(
     server: Harness, whose: str, owner: str, answer: Any
 ) -> None:
-    """And its report counts for it alone; a pod that says of no endpoint that it is its own is nobody's."""
+    """And its report counts for it only; a pod that claims no endpoint of its own belongs to none."""
     for name in ("e", "f"):
         server.store.put(parent(name) | {"kind": "ModelEndpoint"})
     live = record(owner)
@@ -329,7 +329,7 @@ async def test_a_router_with_ten_thousand_endpoints_is_heard(server: Harness) ->
 
 
 async def test_the_answer_lengthens_the_interval_and_a_pod_is_silent_only_after_more(server: Harness) -> None:
-    """Who was told to come in 8 s is not missed after 10; once told 1 s again, it is."""
+    """A pod that was asked to report in 8 s is not missed after 10; once asked for 1 s again, it is."""
     server.interval = 8.0
     assert (await server.post(sidecar(1)))[1]["nextReportMs"] == 8000
     server.clock.turn(19)
@@ -361,7 +361,7 @@ async def test_clocks_do_not_matter(server: Harness) -> None:
 
 
 async def test_plain_text_is_counted_and_can_be_refused() -> None:
-    """Pods of an older operator show in a metric; without leave they are told what to do."""
+    """Pods of an older operator show in a metric; if plain text is off, the answer says what to do."""
     for plain, expected in ((True, 200), (False, 403)):
         harness = Harness(plain=plain)
         host, port = await harness.server.start("127.0.0.1", 0)
@@ -561,7 +561,7 @@ async def test_a_straggler_changes_nothing_and_a_restarted_container_counts(serv
 
 
 async def test_only_news_is_notable(server: Harness) -> None:
-    """A report that repeats the last one wakes nobody; a new state, version or silence does."""
+    """A report that repeats the last one starts no work; a new state, version or silence does."""
     for seq, changes in enumerate([{}, {}, {"state": "draining"}, {"settings_version": 5}, {}], 1):
         base = {"settings_version": 4} if seq < 3 else {"state": "draining"}
         await server.post(sidecar(seq, **(base | changes)))

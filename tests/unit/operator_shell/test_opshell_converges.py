@@ -1,4 +1,4 @@
-"""Whatever fails, dies or is missed on the way: the end is the same; and what is told meanwhile."""
+"""Whatever fails, dies or is missed on the way: the end is the same; and what is reported meanwhile."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_an_operator_that_dies_between_two_writes_leaves_nothing_undone() 
 
 
 async def test_what_was_deleted_while_nobody_watched_is_found_by_the_re_list() -> None:
-    """A deletion that no event told of: the store drops it and its dependents look again."""
+    """A deletion without an event: the store drops the object, and its dependents are reconciled."""
     harness = await serving()
     harness.events = False
     harness.cluster.remove(BACKEND, "n", "m")
@@ -135,7 +135,7 @@ async def test_what_was_deleted_while_nobody_watched_is_found_by_the_re_list() -
 
 
 async def test_events_tell_of_transitions_only() -> None:
-    """A healthy start is told once; a failure and its end once each; re-runs are silent."""
+    """A healthy start is reported once; a failure and its end once each; re-runs are silent."""
     harness = await serving()
 
     def events() -> list[tuple[str, str]]:
@@ -156,7 +156,7 @@ async def test_events_tell_of_transitions_only() -> None:
 
 
 async def test_a_pod_that_falls_silent_is_told_of_soon() -> None:
-    """No event tells of silence: the operator looks for it, also in the moment when a report's time ends."""
+    """Silence has no event: the operator looks for it, also in the moment when a report's time ends."""
     harness = await serving()
     for _ in range(6):
         assert harness.condition(BACKEND, "m", "SettingsApplied") == ("True", "Applied")

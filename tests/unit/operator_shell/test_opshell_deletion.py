@@ -1,4 +1,4 @@
-"""Deleting what belongs together, in every order: who serves meanwhile, and what the rest is told."""
+"""Deleting related resources, in every order: which backends serve meanwhile, and the others' status."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def serving() -> Harness:
 
 
 def routed(harness: Harness) -> set[str] | None:
-    """The backends that the router is told of; None where there is no router."""
+    """The backends in the router's settings; None without a router."""
     if "penstock-router-settings" not in harness.cluster.names(CONFIG_MAP, "n"):
         return None
     document = harness.cluster.find(CONFIG_MAP, "n", "penstock-router-settings")["data"]["settings.json"]
@@ -75,7 +75,7 @@ def observed(harness: Harness, left: set[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abes")), ids="".join)
 async def test_every_order_of_deletion(order: tuple[str, ...]) -> None:
-    """After each step requests go to a backend that is there, if any is; users and conditions are told.
+    """After each step requests go to an existing backend, if any is left; users and conditions say so.
 
     A second look writes nothing.
     """

@@ -176,7 +176,7 @@ async def test_a_file_is_rendered_without_a_cluster() -> None:
 async def test_what_cannot_be_read_is_told_by_exit_code(
     flags: list[str], stdin: str, code: int, message: str
 ) -> None:
-    """2 for what the operator was told, 1 for a resource that it cannot use: a CI step fails on both."""
+    """2 for a wrong flag, 1 for a resource that cannot be used: a CI step fails on both."""
     exit_code, _, err = await run(*flags, stdin=stdin)
     assert exit_code == code, err
     assert message in err

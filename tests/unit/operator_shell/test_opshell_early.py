@@ -1,4 +1,4 @@
-"""Ready is never claimed for a generation before it holds: whatever fails, and whoever is looked at first."""
+"""Ready is never claimed for a generation before it holds: whatever fails, in whichever order."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_not_before_the_routers_have_the_change(first: str) -> None:
 
 @pytest.mark.parametrize("first", ["router", "endpoint"])
 async def test_a_new_endpoint_beside_a_running_router_has_failed_nowhere(first: str) -> None:
-    """That no router listens for it yet is no failure of a port: no Stalled, no Warning."""
+    """A port on which no router listens yet has not failed: no Stalled, no Warning."""
     harness = await serving()
     harness.apply(endpoint("e2"))
     order = [router_key("n"), Key(ENDPOINT.kind, "n", "e2")]
@@ -143,7 +143,7 @@ async def test_with_the_report_channel_cut_a_change_is_not_ready_at_once() -> No
 
 
 async def test_a_backends_hot_change_is_ready_when_its_pods_have_it() -> None:
-    """For its own generation; a change of its policy leaves Ready, and SettingsApplied tells."""
+    """For its own generation; a change of its policy leaves Ready, and changes SettingsApplied."""
     harness = await serving()
     harness.apply(policy(maxBatchSize=4))
     await harness.run()
@@ -170,7 +170,7 @@ async def test_a_backends_hot_change_is_ready_when_its_pods_have_it() -> None:
     ],
 )
 async def test_a_suspended_backend_is_not_ready_for_a_change_that_waits(change: Any, waits: str) -> None:
-    """Without one it stays Ready, whatever somebody does to its Deployment by hand."""
+    """Without one it stays Ready, whatever edits its Deployment gets."""
     harness = await serving()
     harness.apply(backend(batchPolicyRef="p", suspend=True, **change))
     harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["spec"].update(paused=True))

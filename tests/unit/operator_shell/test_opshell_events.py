@@ -1,4 +1,4 @@
-"""Events go out beside the work that they tell of."""
+"""Events go out beside the work that they report."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_reconcile_does_not_wait_for_its_events() -> None:
 
 
 async def test_a_new_resource_on_its_way_is_no_news() -> None:
-    """The first Event tells that it serves; of a thousand new resources none more is written."""
+    """The first Event reports that it serves; a thousand new resources add no more."""
     harness = Harness()
     harness.apply(backend())
     await harness.run()
@@ -112,7 +112,7 @@ async def test_events_go_out_in_order_and_one_that_is_refused_is_forgotten() -> 
 
 
 async def test_of_too_many_the_oldest_are_dropped() -> None:
-    """A flood takes bounded memory, and what is newest is told."""
+    """A flood takes bounded memory, and the newest Events are sent."""
     cluster = MemoryCluster()
     out, messages = recorder(cluster)
     for number in range(KEPT + 2):

@@ -47,7 +47,7 @@ WRITES: dict[str, Callable[[Cluster], Any]] = {
 
 @pytest.mark.parametrize("verb", WRITES)
 async def test_every_write_needs_the_lease_and_no_read_does(verb: str) -> None:
-    """While it is ours the write passes; from the moment it may not be ours, it is not made."""
+    """While we hold it the write passes; from the moment another may hold it, it is not made."""
     inner, clock = MemoryCluster(), HandClock()
     for obj in (policy(), backend()):
         inner.user_applies(obj)
@@ -66,7 +66,7 @@ async def test_every_write_needs_the_lease_and_no_read_does(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", WRITES)
 async def test_every_write_that_is_not_taken_is_counted_with_its_status(verb: str) -> None:
-    """And raised all the same; a Lease that was lost is no word of the apiserver's."""
+    """And raised all the same; a lost Lease is not an answer of the API server."""
     inner, clock, counted = MemoryCluster(), HandClock(), []
     until = clock.time() + 8
     fenced = FencedCluster(
@@ -113,7 +113,7 @@ async def test_a_write_under_way_is_cut_when_the_lease_ends_and_goes_on_when_it_
 
 
 async def test_a_worker_that_comes_too_late_to_its_write_ends_the_work() -> None:
-    """LeaseLost is no failure to try again: the worker ends with it, and with it the process."""
+    """LeaseLost is not retried: the worker ends with it, and with it the process."""
     clock = HandClock()
     queue: WorkQueue[str] = WorkQueue(clock)
     failures: list[str] = []
@@ -170,7 +170,7 @@ def leader_endpoint(cluster: MemoryCluster, clock: HandClock, log: Callable[...,
 
 @pytest.mark.parametrize("harm", ["deleted", "edited", "unlabelled"])
 async def test_the_leaders_address_comes_back(harm: str) -> None:
-    """A slice that somebody deleted or edited is mended within seconds; one that is right is left alone."""
+    """A slice that was deleted or edited is restored within seconds; a right one is left alone."""
     cluster, clock = MemoryCluster(), HandClock()
     lines: list[str] = []
     address = leader_endpoint(cluster, clock, lambda message, **_: lines.append(message))

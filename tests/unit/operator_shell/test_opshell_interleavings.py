@@ -260,7 +260,7 @@ class Interleavings(RuleBasedStateMachine):
         await self._ready_once(used, idle)
 
     async def _ready_once(self, harness: Harness, idle: list[str]) -> None:
-        """Backends without replicas were ready once: another would have no share in a split."""
+        """Backends without replicas were ready once: others would not get a share in a split."""
         for replicas in (1, 0) if idle else ():
             for name in idle:
                 harness.cluster.edit(

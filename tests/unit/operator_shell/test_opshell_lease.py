@@ -20,7 +20,7 @@ def elector(cluster: MemoryCluster, clock: HandClock, identity: str) -> Elector:
 
 
 async def test_the_first_leads_at_once_and_the_second_waits() -> None:
-    """A fresh Lease is taken without a pause; nobody else leads beside its holder."""
+    """A fresh Lease is taken without a pause; only its holder leads."""
     cluster, clock = MemoryCluster(), HandClock()
     first, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
     await first.acquire()
@@ -120,7 +120,7 @@ async def test_a_leader_that_cannot_renew_stops_before_anybody_takes_over(hangs:
 
 
 async def test_a_renewal_is_one_call_and_mends_a_lease_that_was_touched() -> None:
-    """No read where the record is as we left it; one edited or deleted is read, and ours again."""
+    """Without a read while the record is as we left it; one edited or deleted is read, and written again."""
     cluster, clock = MemoryCluster(), HandClock()
     leader = elector(cluster, clock, "one")
     await leader.acquire()
@@ -141,7 +141,7 @@ async def test_a_renewal_is_one_call_and_mends_a_lease_that_was_touched() -> Non
 
 
 async def test_a_leader_whose_work_stands_still_is_replaced() -> None:
-    """It renews no more, and knows that it does not lead before anybody else does."""
+    """It stops renewing, and stops leading before another pod leads."""
     cluster, clock = MemoryCluster(), HandClock()
     works = True
     leader = Elector(

@@ -1,4 +1,4 @@
-"""The Lease is renewed whatever the loop and the connections of everybody else are busy with."""
+"""The Lease is renewed however busy the loop and all other connections are."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_whoever_waited_long_to_lead_has_all_of_that_time_too(keep: Keep) 
 
 
 async def test_a_released_lease_is_nobodys(server: Renewals, keep: Keep) -> None:
-    """A planned end gives it back through the same thread; nothing was ours before it was asked for."""
+    """A planned end releases it through the same thread; it was not held before it was asked for."""
     keeper = keep(LoopClock())
     assert keeper.until == float("-inf")
     await keeper.release()

@@ -23,7 +23,7 @@ OF_OTHERS = {
 
 
 async def test_every_stage_has_its_reason() -> None:
-    """Ready tells of each; before the operator has looked there is no status at all."""
+    """Ready reports each; before the operator's first look a resource does not have a status."""
     reached = [stage async for stage in stages()]
     assert len({stage.name for stage in reached}) == len(reached) > 30
     for stage in reached:
@@ -35,7 +35,7 @@ async def test_every_stage_has_its_reason() -> None:
 
 
 async def test_every_reason_that_ready_may_have_is_among_them() -> None:
-    """And so is the deletion of every kind: a new reason needs a stage, or to be told apart here."""
+    """And so is the deletion of every kind: a new reason needs a stage, or an exception here."""
     reached = [stage async for stage in stages()]
     assert {stage.reason for stage in reached if stage.reason} == in_code() - OF_OTHERS
     going = {stage.obj["kind"] for stage in reached if stage.wanted == GOING}

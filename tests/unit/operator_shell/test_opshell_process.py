@@ -98,7 +98,7 @@ async def test_the_client_tells_errors_apart(
 
 
 async def test_no_answer_is_unavailable(tmp_path: Path) -> None:
-    """A closed port is an error of ours, not of aiohttp."""
+    """A closed port raises our own error, not aiohttp's."""
     async with TinyApiserver() as gone:
         config = tmp_path / "kubeconfig"
         config.write_text(gone.kubeconfig())

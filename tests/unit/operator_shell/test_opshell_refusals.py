@@ -1,4 +1,4 @@
-"""Writes that the apiserver does not take: told in conditions, tried again, taken back once they pass."""
+"""Writes that the API server refuses: shown in conditions, tried again, cleared once they pass."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_what_passes_at_the_next_tries_is_not_told() -> None:
 
 
 async def test_one_child_that_fails_does_not_hold_the_others() -> None:
-    """A webhook on Services is no reason to leave the Deployment as it was."""
+    """A webhook on Services does not stop the change of the Deployment."""
     harness = Harness()
     harness.cluster.fail = refusing(WEBHOOK_DOWN, "apply", "Service", "m-backend")
     harness.apply(backend())

@@ -52,7 +52,7 @@ async def test_a_list_now_and_then_looks_at_everything() -> None:
 
 
 async def test_new_watches_bring_a_list_and_no_look_at_everything() -> None:
-    """They have told of all that is there; only deletions are missed."""
+    """They have reported all existing objects; only deletions are missed."""
     listing = Listing()
     await listing.clock.advance(1)
     listing.relister.soon()

@@ -1,4 +1,4 @@
-"""Metrics of resources: what a scrape of the leading operator tells."""
+"""Metrics of resources, as a scrape of the leading operator shows them."""
 
 from __future__ import annotations
 

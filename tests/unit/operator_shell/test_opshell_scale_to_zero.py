@@ -48,7 +48,7 @@ class World:
                 )
 
     async def second(self, times: int = 1) -> None:
-        """Pods come and go as they are asked to; everybody reports."""
+        """Pods come and go as asked; all of them report."""
         for _ in range(times):
             live = self.operator.cluster.find(DEPLOYMENT, "n", "m-backend")
             for name in self.operator.pods_ready("m-backend", live["spec"]["replicas"]):

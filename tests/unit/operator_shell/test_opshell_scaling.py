@@ -1,4 +1,4 @@
-"""What `status.scaling` tells: every change that was written through `/scale`, once, in its order."""
+"""`status.scaling` has every change that was written through `/scale`, once, in its order."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def replicas(harness: Harness) -> int:
 
 
 async def test_a_change_made_while_a_status_is_on_its_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That status was drawn up before `/scale` had answered: it knows the number, and tells of no change."""
+    """That status was made before `/scale` answered: it has the number, but not the change."""
     harness = await reporting()
     for _ in range(6):  # reports alone: the autoscaler's next look finds more load
         harness.report("m", "m-backend-0", version=1, load=40)
@@ -109,7 +109,7 @@ async def test_changes_before_a_status_could_be_written_are_all_told(monkeypatch
 
 
 async def test_a_change_whose_answer_was_lost_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made, and the watch brings it; nobody else would say why."""
+    """It is made, and the watch brings it; only `status.scaling` says why."""
     harness = await reporting()
     made, lost = harness.cluster.apply_scale, 0
 

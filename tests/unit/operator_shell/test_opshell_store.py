@@ -61,7 +61,7 @@ def test_a_change_of_a_status_keeps_the_rest() -> None:
 
 @given(st.permutations([1, 2, 3, 4, 5]))
 def test_the_newest_version_wins_in_any_order(order: list[int]) -> None:
-    """A late event does not undo what an answer to a write of ours has told."""
+    """A late event does not undo the answer to one of our writes."""
     store = Store()
     for version in order:
         store.put(obj(version=version))
@@ -78,7 +78,7 @@ def test_versions_compare_as_numbers() -> None:
 
 
 def test_the_dead_do_not_come_back() -> None:
-    """An answer to a write that arrives after the deletion is no ghost."""
+    """An answer to a write that arrives after the deletion does not restore the object."""
     store = Store()
     store.put(obj(version=1))
     store.remove(obj(version=5))
@@ -88,7 +88,7 @@ def test_the_dead_do_not_come_back() -> None:
 
 
 def test_an_object_whose_label_came_back_is_alive() -> None:
-    """A watch with a selector tells of a lost label as of a deletion."""
+    """A watch with a selector reports a lost label as a deletion."""
     store = Store()
     store.put(obj(version=1))
     store.remove(obj(version=5))
@@ -97,7 +97,7 @@ def test_an_object_whose_label_came_back_is_alive() -> None:
 
 @pytest.mark.parametrize("word", [Store.remove, Store.put], ids=["deleted", "late-answer"])
 def test_what_is_told_of_an_elder_namesake_leaves_the_new_one(word: Callable[..., Change]) -> None:
-    """A watch that was cut lists the new one alone: nobody may have told that the old one was deleted."""
+    """A watch that was cut lists only the new one: the deletion of the old one may never be reported."""
     store = Store()
     store.put(obj(version=1, uid="old"))
     store.put(obj(version=5, uid="new"))
@@ -186,14 +186,14 @@ def test_of_children_what_is_read_is_kept() -> None:
     ],
 )  # fmt: skip
 def test_a_parents_event_matters_only_for_these(change: dict[str, Any], wakes: bool) -> None:
-    """Our own status writes wake nobody."""
+    """Our own status writes start no work."""
     old = obj("ModelBackend", 1, generation=1)
     new = obj("ModelBackend", 2, **({"generation": 1} | change)) | {"status": {"new": True}}
     assert parent_changed(Change(old, new)) is wakes
 
 
 def test_a_childs_event_matters_when_anything_but_bookkeeping_changed() -> None:
-    """A new resourceVersion alone is no news."""
+    """A new resourceVersion alone is not a change."""
     old, same = obj(version=1), obj(version=2)
     same["spec"] = old["spec"]
     assert not child_changed(Change(old, same))

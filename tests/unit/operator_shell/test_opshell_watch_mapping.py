@@ -30,7 +30,7 @@ class Late(Harness):
         self.waiting.append((kind, obj))
 
     async def deliver(self) -> None:
-        """What the watch has to tell arrives, and is worked on, until nothing is left."""
+        """The watch's events arrive, and are worked on, until none is left."""
         while self.waiting:
             events, self.waiting = self.waiting, []
             for kind, obj in events:
@@ -40,7 +40,7 @@ class Late(Harness):
 
 @pytest.mark.parametrize("written", ["status", "scale"])
 async def test_a_change_that_our_own_write_brought_back_is_acted_on(written: str) -> None:
-    """The answer to a write may hold a user's newer change; the watch then has nothing new to tell of it."""
+    """The answer to a write may hold a user's newer change; the watch then brings nothing new."""
     harness = Late()
     scaling = {"targetLoad": 10} if written == "scale" else None
     more = {"autoscaling": scaling} if scaling else {}
@@ -75,7 +75,7 @@ async def test_autoscaling_that_our_own_write_brought_back_begins() -> None:
 
 
 async def test_readiness_that_our_own_apply_brought_back_is_told() -> None:
-    """A Deployment became ready while we wrote it: the endpoint hears of it."""
+    """A Deployment became ready while we wrote it: its endpoint is reconciled."""
     harness = Late()
     harness.apply(backend())
     harness.apply(endpoint())
@@ -100,7 +100,7 @@ async def test_readiness_that_our_own_apply_brought_back_is_told() -> None:
 
 
 async def test_a_status_that_met_a_conflict_is_written_again() -> None:
-    """409 on an object that is still the same one is no reason to leave its status as it was."""
+    """After a 409 on an object that is still the same one its status is written all the same."""
     harness = Harness()
     harness.apply(backend())
     await harness.run()
@@ -118,7 +118,7 @@ async def test_a_status_that_met_a_conflict_is_written_again() -> None:
 
 
 async def test_the_router_follows_the_port_of_an_endpoints_service() -> None:
-    """The Service's targetPort is the record: whoever changes it, the routers are told the same one."""
+    """The Service's targetPort is the record: whichever client changes it, the routers get the same port."""
     harness = Harness()
     harness.apply(backend())
     harness.apply(endpoint())
@@ -217,7 +217,7 @@ async def test_used_by_follows_splits_that_come_and_go() -> None:
 
 
 async def test_used_by_follows_the_weights_that_a_deleted_split_left() -> None:
-    """They end when the endpoint's own backend is ready: its former users hear of it."""
+    """They end when the endpoint's own backend is ready: its former users are reconciled."""
     harness = Harness()
     for name in ("m", "one"):
         harness.apply(backend(name))
@@ -286,7 +286,7 @@ async def test_settings_that_are_not_recorded_do_not_count_on(cause: str) -> Non
 
 
 async def test_a_shared_object_that_lost_its_label_is_mended() -> None:
-    """Its owners say that it is ours, whatever its labels."""
+    """Owner references decide that it is one of our objects, whatever its labels."""
     harness = Harness()
     harness.apply(backend())
     harness.apply(endpoint())

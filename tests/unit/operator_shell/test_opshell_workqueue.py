@@ -107,7 +107,7 @@ async def test_shut_down_lets_workers_finish_what_is_queued() -> None:
 
 
 async def test_a_worker_retries_failures_and_obeys_requests_to_look_again() -> None:
-    """An exception is told with its backoff and the key comes back; a returned number is a delay."""
+    """An exception is logged with its backoff and the key comes back; a returned number is a delay."""
     clock = HandClock()
     queue: WorkQueue[str] = WorkQueue(clock)
     seen: list[str] = []

@@ -253,7 +253,7 @@ def test_null_is_absent_in_an_answer():
 
 
 def test_json_sent_as_octets_shares_a_batch_with_json():
-    """As tritonclient.aio and everybody who posts bytes with aiohttp sends it."""
+    """As tritonclient.aio sends it, and any client that posts bytes with aiohttp."""
     plain = message(doc())
     octets = Request("POST", plain.target, ((b"content-type", b"application/octet-stream"),), plain.body)
     left, right = V2_PROTOCOL.parse(plain), V2_PROTOCOL.parse(octets)

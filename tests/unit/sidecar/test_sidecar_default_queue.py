@@ -77,7 +77,7 @@ def test_it_is_what_the_deadline_holds_and_follows_the_model_and_the_policy():
 
 @pytest.mark.parametrize(("base", "most"), [(0.1, 3_000), (1.0, 300)])
 def test_whoever_is_taken_in_is_answered_and_the_rest_is_refused_at_once(base: float, most: int):
-    """A burst of far more than the model answers in time: nobody waits for nothing."""
+    """A burst of far more than the model answers in time: no client waits in vain."""
 
     async def main():
         s = Scripted(base=base, max_batch_size=10)

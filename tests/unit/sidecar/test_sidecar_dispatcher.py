@@ -153,7 +153,7 @@ def test_fields_outside_the_key_do_not_part_requests_and_are_sent_only_where_equ
 
 
 def test_a_batch_has_the_origin_of_its_requests():
-    """A model that answers by origin (CORS) must know which it is."""
+    """A model that answers by origin (CORS) needs the origin."""
 
     async def main():
         s = Scripted()

@@ -22,7 +22,7 @@ SPACE = 10**9
 
 
 class Asked(QueuedRequest):
-    """A request whose outcome nobody asks for."""
+    """A request whose outcome is not read."""
 
     __slots__ = ("name",)
 
@@ -86,7 +86,7 @@ LOW, HIGH = {"level": 2}, {"level": 1}
         ([{**A, **LOW}, {**A, **LOW}, {**B, **LOW}], {**A, **HIGH}, 3, [1]),
         ([{**A, **HIGH}, {**A, **HIGH}, {**A, **LOW}], {**B, **LOW}, 3, []),
         ([{**A, **HIGH}, {**B, **LOW}, {**B, **LOW}], {**A, **LOW}, 3, [2]),
-        # Another policy lets fewer wait: nobody goes for that, one place is one for another.
+        # Another policy lets fewer wait: no request is evicted for that, one place is one for another.
         ([A, A, A, A], B, 2, [3]),
         ([A, A, A], B, 9, []),
     ],
@@ -190,7 +190,7 @@ STEP = st.tuples(
 @given(st.lists(STEP, max_size=80), st.sampled_from([1, 4, 10]), st.sampled_from([30, SPACE]))
 @settings(deadline=None, max_examples=200)
 def test_it_does_what_a_plain_list_would(steps: list[tuple], limit: int, space: int):
-    """Of equal shares any may give way; what has a right to a place gets it, and nobody else does."""
+    """Of equal shares any may be evicted; exactly the requests with a right to a place get it."""
     queue, works, now = Queue(evicting=True), list[Asked](), 0.0
     for number, (kind, key, items, length, level, share) in enumerate(steps):
         now += 0.01

@@ -22,7 +22,7 @@ def documented(knob: str) -> list[knob_tables.Row]:
 
 
 def test_the_tables_of_the_page_are_what_the_simulation_finds() -> None:
-    """Within a tenth, or a batch's time: decisions that cost or win more are to be told anew."""
+    """Within a tenth, or a batch's time: decisions that cost or win more must be documented anew."""
     for knob, rows in knob_tables.tables().items():
         table = documented(knob)
         assert [said for said, _ in table] == [said for said, _ in rows]

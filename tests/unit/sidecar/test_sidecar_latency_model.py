@@ -35,14 +35,14 @@ def taught(points: Sequence[tuple[int, float]], cls: str = "/m", now: float = 10
 
 
 LATER = 100.0 + REFIT
-"""When all that `taught` told counts."""
+"""The time at which all observations of `taught` count."""
 
 
 @given(st.floats(0.0, 1.0), st.floats(1e-6, 0.1), st.lists(SIZES, min_size=2, max_size=LAST))
 def test_exact_on_exact_data(a: float, b: float, sizes: list[int]):
     assume(len(set(sizes)) > 1)
     fitted = fit_line([(size, a + b * size) for size in sizes])
-    # Of a sum, the smaller term can be told no more exactly than the larger one is written.
+    # In a sum, the smaller term is only as exact as the larger one is written.
     assert fitted == pytest.approx((a, b), rel=1e-6, abs=1e-9)
 
 

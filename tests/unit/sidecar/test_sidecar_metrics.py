@@ -1,4 +1,4 @@
-"""Counting in plain numbers tells Prometheus and the reports the same as its own instruments would."""
+"""Counting in plain numbers gives Prometheus and the reports the same values as its own instruments would."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.support.passing_bench import Answer, Asked, Bench, settings
 
 class TestQueue:
     def test_the_earliest_deadline_goes_first_and_settings_count_at_once(self) -> None:
-        """Never more than the limit with the model; whoever has no timeout goes in order of arrival."""
+        """Never more than the limit in the model; requests without a timeout go in order of arrival."""
 
         async def main() -> None:
             bench = Bench(slots=2)
@@ -81,7 +81,7 @@ class TestQueue:
         fake_loop.run(main())
 
     def test_who_waits_past_its_deadline_is_never_sent(self) -> None:
-        """It is told at its deadline, and the others go on."""
+        """It gets its error at its deadline, and the others go on."""
 
         async def main() -> None:
             bench = Bench()
@@ -177,7 +177,7 @@ class TestQueue:
 class TestAnswers:
     @pytest.mark.parametrize(("said", "expected"), [("", STREAM_IDLE_SECONDS), ("7000", 7), ("0", 60)])
     def test_what_is_sent_and_what_comes_back(self, said: str, expected: float) -> None:
-        """The remaining time is told; the model's own Penstock fields are not passed on."""
+        """The remaining time is passed on; the model's own Penstock fields are not."""
 
         async def main() -> None:
             bench = Bench()

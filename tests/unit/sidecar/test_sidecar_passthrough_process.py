@@ -128,7 +128,7 @@ async def test_a_large_upload_takes_no_memory(pair: Pair, known: bool) -> None:
 
 
 async def test_a_body_is_answered_while_it_is_sent(pair: Pair) -> None:
-    """Each piece comes back before the next is given; a body that breaks off is told to neither as whole."""
+    """Each piece comes back before the next is sent; a broken-off body is not whole for either side."""
     await pair.start()
     host, port = pair.data.removeprefix("http://").split(":")
     head = b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -1,4 +1,4 @@
-"""A real sidecar process is told to end while requests wait and run: each of them hears how it ended."""
+"""A real sidecar process is stopped while requests wait and run: each client learns how its request ended."""
 
 from __future__ import annotations
 

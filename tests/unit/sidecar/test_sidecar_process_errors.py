@@ -30,7 +30,7 @@ def answer(do):
 
 
 class SdkPair(Pair):
-    """A sidecar before a model server of the SDK, which knows where it runs."""
+    """A sidecar before a model server of the SDK, which has the address of its sidecar."""
 
     async def start_model(self) -> None:
         folder = self.settings_path.parent
@@ -88,7 +88,7 @@ async def ask(pair: Pair, *items: Any, request_id: str) -> Reply:
 
 
 def test_of_a_models_fields_that_are_penstocks_only_the_sdks_reasons_pass():
-    """A reason of the sidecar's own, such as for a full queue, would tell the router something."""
+    """A sidecar's own reason, such as a full queue, would mean something to the router."""
     for said, kept in ((b"model_failed", True), (b"queue_full", False), (b"draining", False), (b"", False)):
         field = (REASON, said)
         passed = from_model((field, (NOT_ADMITTED, b"1"), (b"x-m", b"1"), (REQUEST_ID, b"a,b")))
@@ -155,7 +155,7 @@ async def test_no_error_is_without_a_reason(other: Pair) -> None:
 
 
 async def test_the_access_log_has_every_end_of_a_request_and_nothing_of_its_contents(other: Pair) -> None:
-    """Answers of the model and of ours, and clients that leave; no query, no field, no body."""
+    """The model's answers, our errors, and clients that leave; without query, fields or body."""
     marker = "m4rk3r"
     headers = {"authorization": marker}
     for number, path in enumerate((f"/p?{marker}", f"/p?status=500&{marker}")):

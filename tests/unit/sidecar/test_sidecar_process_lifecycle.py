@@ -46,7 +46,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 
 
 class Load:
-    """Clients that send one request after the other, each with a number of its own, until told to stop."""
+    """Clients that send one request after the other, each with its own number, until they are stopped."""
 
     def __init__(self, pair: Pair, ledger: Path, clients: int = 24) -> None:
         self.pair = pair

@@ -83,7 +83,7 @@ async def test_a_restart_between_two_probes_is_seen_by_the_connection_that_ended
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "closing"])
 async def test_a_restart_that_the_sidecar_slept_through_is_no_less_a_restart(pair: Pair, kept: bool):
-    """It stands still from before the model's end until the next one serves: nobody ever refused it."""
+    """It stands still from before the model's end until the next one serves: no connection is refused."""
     if not kept:  # then nothing that ends tells of it either
         pair.model_flags = ("--one-request-each",)
     pair.user_config = {"threshold": 1}

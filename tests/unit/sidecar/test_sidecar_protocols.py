@@ -100,7 +100,7 @@ async def test_an_example_of_the_page_in_a_batch(start: Callable[..., Any], kind
 
 @pytest.mark.parametrize("kind", list(MATES))
 async def test_no_client_tells_a_model_who_has_left(start: Callable[..., Any], kind: str):
-    """With the protocol whose models are told; with another one the path is the model's as any other."""
+    """With the protocol whose models get such notices; with another one the path is like any other."""
     pair = await start(kind)
     for path in ("/-/cancel", "/-/CANCEL/", "/-/%63ancel", "//-/x/../cancel?a"):
         for method in ("POST", "PUT"):
@@ -415,7 +415,7 @@ async def test_one_that_leaves_a_streamed_batch_is_told_and_its_mate_goes_on(sta
             return Reply(answer.status, answer.headers, first)
 
     async def mate() -> Reply:
-        """Reads until the model knows that the other one has left, then until its own end."""
+        """Reads until the model has noticed that the other client left, then until its own end."""
         reply = await pair.ask("/stream", json={"x": 300})
         await until(cancelled)
         return reply
@@ -449,7 +449,7 @@ async def test_one_that_does_not_read_is_cut_and_its_mate_goes_on(start: Callabl
 
     _, stayed = await pair.batched(2, pair.ask("/stream", json={"x": 0}), deaf(), mate())
     assert stayed.body.count(b"\n") == 400
-    # The model is told that nobody waits, and so ends its answer: the slot is free again.
+    # The model is notified that its clients have left, and ends its answer: the slot is free again.
     await pair.until_load(0)
     assert len((await pair.look())["cancelled"]) <= 1
 

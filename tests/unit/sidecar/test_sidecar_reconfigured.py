@@ -76,7 +76,7 @@ async def test_no_client_reconfigures_a_model(pair: Served) -> None:
 async def test_a_model_that_was_reconfigured_behind_the_sidecars_back_gets_its_own_again(
     pair: Served,
 ) -> None:
-    """By somebody who has the secret and reaches the model's port: its own code, for one."""
+    """By another client that has the secret and reaches the model's port: its own code, for instance."""
     for _ in range(2):
         reply = await pair.ask(PATH, base=pair.model_url, json={"threshold": 9}, headers=SHOWN)
         assert reply.status == 204
@@ -147,7 +147,7 @@ async def test_what_is_in_force_is_compared_with_what_was_sent_last() -> None:
     result = world.reconfigure.result
     assert result is not None
     assert (result.ok, "another client reconfigured the model" in result.message) == (True, True)
-    # Nothing more is told while that goes on, and another userConfig is a new beginning.
+    # Nothing more is logged while that lasts; another userConfig starts anew.
     changes = world.changes
     assert world.observe(b"another")
     assert await world.reconfigure.apply()

@@ -1,4 +1,4 @@
-"""A sidecar that reports: what the operator is told, and whose settings it obeys."""
+"""A sidecar that reports: the content of its reports, and the settings that it obeys."""
 
 from __future__ import annotations
 

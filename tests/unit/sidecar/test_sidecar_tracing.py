@@ -222,7 +222,7 @@ async def test_requests_of_one_batch_are_linked_with_it_both_ways(world: World):
     assert (attributes["penstock.batch.items"], attributes["penstock.batch.fill"]) == (6, 0.75)
     assert batch.parent is None
     requests = [span for span in spans if (span.attributes or {}).get("penstock.items") == 2]
-    # The caller of the third does not sample: it has no span of its own.
+    # The caller of the third does not sample, so it does not get a span.
     assert {link.context.span_id for link in batch.links} == {span.context.span_id for span in requests}
     assert len(requests) == 2
     for span in requests:
@@ -346,7 +346,7 @@ async def test_a_client_that_left_ends_its_span(world: World):
 
 
 class Caller:
-    """An exchange of nobody's."""
+    """An exchange without a client."""
 
     def __init__(self) -> None:
         self.request = Request("POST", "/", ((b"traceparent", SAMPLED.encode()),), b"{}")
@@ -363,7 +363,7 @@ class Caller:
 async def test_who_leaves_while_others_are_told_their_refusal_ends_a_span_once(
     world: World, caplog: pytest.LogCaptureFixture
 ):
-    """It is told in its turn all the same, which goes nowhere; a span that has ended is left alone."""
+    """It still gets its outcome in its turn, which goes nowhere; an ended span does not change."""
     world.dispatcher.refuse(PenstockError(Reason.DRAINING, "x"))
     callers = [Caller() for _ in range(AT_ONCE + 1)]
     for caller in callers:

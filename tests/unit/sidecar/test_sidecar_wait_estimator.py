@@ -14,7 +14,7 @@ SERVICE = 0.010
 
 
 def model(now: float = 100.0, *, items: int = 32) -> tuple[LatencyModel, WaitEstimator]:
-    """A curve that knows batches of 10 ms, and a forecast on it."""
+    """A curve with batches of 10 ms, and an estimator on it."""
     latency_model = LatencyModel()
     for _ in range(20):
         latency_model.observe(now, CLS, items, SERVICE)

@@ -74,7 +74,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path):
 
 
 class World:
-    """A model that answers as it is told to."""
+    """A model with scripted answers."""
 
     def __init__(self, *answers: int | Exception, timeout: float = 10.0) -> None:
         self.loop = asyncio.get_running_loop()

@@ -36,7 +36,7 @@ class Pieces:
 
     @property
     def left(self) -> int:
-        """Pieces that nobody has read."""
+        """Pieces that were not read."""
         return len(self._pieces)
 
 

@@ -144,7 +144,7 @@ async def test_what_a_hop_does_not_carry_goes_over_http_1_1(pair: Pair) -> None:
 
 
 async def test_a_server_that_knows_no_hop_is_asked_once_and_served_as_before() -> None:
-    """It answers the question as it would any other; who is no sidecar is not asked at all."""
+    """It answers the question as any other; a server that is not a sidecar is not asked."""
     server = HopServer()
     listener = await server.front.serve("127.0.0.1", 0, server)
     upstream = HopUpstream(H1Upstream())

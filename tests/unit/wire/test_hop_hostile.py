@@ -1,4 +1,4 @@
-"""Peers of a hop that do what ours never would.
+"""Peers of a hop that break its rules.
 
 Their connection ends, with a word why, and no other's request is wrong.
 """
@@ -95,7 +95,7 @@ async def test_a_broken_client_is_ended_with_a_word_and_others_go_on(
 
 @pytest.mark.parametrize("line", [b"GET /p", b"OPTIONS /p"])
 async def test_a_request_of_a_path_becomes_no_hop(line: bytes) -> None:
-    """Whatever stands between passes paths on: who asks there is no neighbour."""
+    """A proxy on the way passes paths on: a client behind it is not a neighbour."""
     async with served() as server:
         reader, writer = await server.connect()
         writer.write(ASK.replace(b"OPTIONS *", line))
@@ -111,7 +111,7 @@ async def _goodbye(client: Raw) -> tuple[int, str]:
 
 
 async def test_bytes_without_credit_end_the_connection() -> None:
-    """A window and one byte, of a stream that nobody reads."""
+    """A window and one byte, of a stream without a reader."""
     never = asyncio.Event()
 
     async def wait(exchange: Exchange) -> None:
@@ -176,7 +176,7 @@ async def test_too_much_credit_ends_the_connection() -> None:
     ],
 )
 async def test_a_head_that_the_front_would_refuse_is_refused_each_time(block: bytes, status: int) -> None:
-    """No second spelling of a request gets by: whoever uses its slot is refused, and nothing is served."""
+    """No second spelling of a request passes: the slot's request is refused, and nothing is served."""
     async with served() as server:
         client = await raw_client(server)
         client.write(head(block), request(1), request(2, b"abc"), request(3, flags=0))

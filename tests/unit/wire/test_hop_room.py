@@ -35,7 +35,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 def rooms(pair: Pair) -> list[tuple[int, int]]:
-    """What the client was told of the room, in order."""
+    """The messages about room that the client got, in order."""
     rooms_seen: list[tuple[int, int]] = pair.__dict__.setdefault("told", [])
     return rooms_seen
 

@@ -126,7 +126,7 @@ async def test_a_broken_exchange_fails_and_its_connection_is_never_used_again(
 async def test_a_new_connection_is_told_before_its_answer_and_a_kept_one_is_not(
     upstream: H1Upstream, peer: Peer
 ) -> None:
-    """Whoever waits for a server to be reached again hears of it at once, however long the answer takes."""
+    """A waiter for the server's return is called at once, however long the answer takes."""
     peer.answers = [OK, None, None]
     opened: list[str] = []
     request = Request(method="GET", target="/", headers=(), body=b"")
@@ -177,7 +177,7 @@ LONG = b"x" * 999_999  # more than one read, so that most of it goes around the 
 async def test_an_answer_that_ends_its_connection_is_whole_and_the_next_takes_another(
     upstream: H1Upstream, peer: Peer, answer: bytes, body: bytes
 ) -> None:
-    """`close`, a body to the end of the stream, HTTP/1.0, and bytes that nobody asked for."""
+    """`close`, a body to the end of the stream, HTTP/1.0, and bytes without a request."""
     peer.answers = [answer, OK]
     assert (await send(upstream, peer)).body == body
     assert (await send(upstream, peer)).body == b"ok"
@@ -198,7 +198,7 @@ async def test_a_connection_that_the_peer_closed_while_idle_is_not_used(
 
 
 async def test_interim_answers_and_bodiless_ones_are_read(upstream: H1Upstream, peer: Peer) -> None:
-    """100 and 103 are passed over; HEAD and 204 have no body."""
+    """100 and 103 are skipped; HEAD and 204 do not have a body."""
     peer.answers = [
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK,
         b"HTTP/1.1 204 No Content\r\n\r\n",
@@ -245,7 +245,7 @@ async def test_a_peer_that_is_gone_leaves_nothing_behind(upstream: H1Upstream, p
 
 
 async def test_closing_fails_what_is_under_way(upstream: H1Upstream, peer: Peer) -> None:
-    """Who waits for an answer then is told that there is none."""
+    """The waiter for an answer then gets an error."""
     peer.answers = [None]
     task = asyncio.ensure_future(send(upstream, peer))
     await asyncio.wait_for(peer.hanging.wait(), 30)

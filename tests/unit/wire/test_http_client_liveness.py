@@ -1,4 +1,4 @@
-"""A server whose machine falls silent: the kernel is asked to notice, and one connection tells of all.
+"""A server whose machine falls silent: the kernel is asked to notice, and one connection stands for all.
 
 What the kernel does with the options is seen where a node is lost (tests/cluster/test_zero_loss_killed.py);
 here the end that it would report is reported by hand.
@@ -81,7 +81,7 @@ def option(of: Connection, level: int, name: int) -> int:
 
 
 async def test_the_kernel_is_asked_to_probe(upstream: H1Upstream, mute: Mute) -> None:
-    """Once a second where nothing is under way; after three that nobody answered it ends the connection."""
+    """Once a second while nothing is under way; three unanswered probes end the connection."""
     (task,) = await asked(upstream, mute, 1)
     (connection,) = connections(upstream)
     assert option(connection, socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
@@ -135,7 +135,7 @@ async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
     heard: TcpSigns,
     expected: type[ConnectionLost],
 ) -> None:
-    """Another connection heard from it since, or the end was a reset: the others go on."""
+    """Another connection has received from it since, or the end was a reset: the others go on."""
     tasks = await asked(upstream, mute, 2)
     monkeypatch.setattr(pool.peer_liveness, "look", lambda _: heard)
     first, second = connections(upstream)
@@ -152,7 +152,7 @@ async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
 async def test_sent_data_that_nobody_acknowledges_ends_all_connections(
     upstream: H1Upstream, mute: Mute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are no probes while it is under way: the kernel's own account of it is asked twice a second."""
+    """Without probes while it is under way: the kernel's own state is read twice a second."""
     tasks = await asked(upstream, mute, 2)
     first, second = connections(upstream)
     signs = {first.transport: TcpSigns(2.9, 1), second.transport: TcpSigns(60.0, 0)}

@@ -233,7 +233,7 @@ class TestBroken:
     async def test_surplus_bytes_cost_the_connection_not_the_answer(
         self, upstream: H1Upstream, peer: Scripted, surplus: bytes
     ) -> None:
-        """The answer counts; what follows it is nobody's answer."""
+        """The answer counts; bytes behind it do not belong to any answer."""
         body = b"b" * 300_000
 
         async def play(wire: Wire) -> None:
@@ -343,7 +343,7 @@ class TestBroken:
     async def test_who_reads_late_is_not_the_peers_fault(
         self, upstream: H1Upstream, peer: Scripted, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Time counts only while somebody waits."""
+        """Time counts only while a reader waits."""
         time = StillTime(monkeypatch)
         go = asyncio.Event()
 

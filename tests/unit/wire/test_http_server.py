@@ -132,7 +132,7 @@ async def test_bodies_come_whole_however_they_were_cut(server: Server) -> None:
 
 
 async def test_head_and_bodiless_answers_have_no_body(server: Server) -> None:
-    """RFC 9110 section 9.3.2 and RFC 9112 section 6.3: HEAD tells the length, 204 and 304 none."""
+    """RFC 9110 section 9.3.2 and RFC 9112 section 6.3: HEAD gives the length, 204 and 304 do not."""
     answer = await server.exchange(b"HEAD /abc HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
     assert answer.startswith(OK)
     assert b"content-length: 5\r\n" in answer
@@ -278,7 +278,7 @@ async def test_what_cannot_be_served_is_told_and_closes(server: Server, sent: by
 
 
 async def test_interim_answers_go_out_before_their_answer_and_no_later(server: Server) -> None:
-    """RFC 9110 section 15.2: any number of them, to whoever speaks HTTP/1.1."""
+    """RFC 9110 section 15.2: any number of them, to clients of HTTP/1.1."""
     late: list[Request] = []
 
     async def hints(request: Request) -> Response:
@@ -312,7 +312,7 @@ async def test_good_requests_before_a_bad_one_are_answered_first(server: Server)
 
 
 async def test_a_client_that_leaves_cancels_its_handler(server: Server) -> None:
-    """Work for nobody is not done."""
+    """Work without a client is not done."""
     started, ended = asyncio.Event(), asyncio.Event()
 
     async def forever(_: Request) -> Response:
@@ -540,7 +540,7 @@ async def test_after_a_long_answer_a_connection_may_idle_as_long_as_after_a_shor
 
 
 async def test_a_handler_that_ends_as_if_cancelled_is_500(server: Server) -> None:
-    """A model's own cancelled task is no client that left: there is an answer, and the next one is served."""
+    """A model's own cancelled task is not a client that left: it is answered, and the next one is served."""
 
     async def cancelled(_: Request) -> Response:
         raise asyncio.CancelledError

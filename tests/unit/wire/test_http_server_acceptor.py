@@ -155,7 +155,7 @@ async def test_a_handshake_that_does_not_end_gives_its_place_back(monkeypatch: p
 
 
 async def test_connections_that_shake_hands_end_with_the_listener() -> None:
-    """Closing waits for nobody who has said nothing, and its port is free."""
+    """Closing does not wait for silent connections, and its port is free."""
     server = Server(most=10, per_address=10, tls=True)
     await server.start()
     address = server.listener.address

@@ -84,7 +84,7 @@ def test_bodies_that_are_streams_are_not_kept() -> None:
 
 
 def test_a_connection_whose_trailers_may_have_ended_it_looks_no_more() -> None:
-    """The parser knows then what the bytes that follow do not say."""
+    """The parser's state is then that of the cached head, without these bytes."""
     known = HeadCache()
     run(GET % b"x", known=known)
     chunked = (

@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 async def test_a_streamed_body_is_read_while_it_comes(server: Server) -> None:
-    """The exchange begins with the head, knows the length, and reads each piece before the next is sent."""
+    """The exchange begins with the head, has the length, and reads each piece before the next is sent."""
     got: list[bytes] = []
 
     async def keep(exchange: Exchange) -> None:
@@ -306,7 +306,7 @@ def answering(make: Callable[[], Response]) -> Work:
 
 
 async def test_a_stream_is_sent_in_chunks_and_the_connection_kept(server: Server) -> None:
-    """RFC 9112 section 7.1; an empty piece is no last chunk."""
+    """RFC 9112 section 7.1; an empty piece is not a last chunk."""
     server.work = answering(lambda: Response(200, ((b"x-a", b"1"),), stream=three()))
     answer = await server.exchange(
         b"GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
@@ -336,7 +336,7 @@ async def test_a_client_of_http_1_0_gets_no_chunks(server: Server) -> None:
 
 @pytest.mark.parametrize("status", [200, 204, 304])
 async def test_a_stream_that_may_not_be_sent_is_closed(server: Server, status: int) -> None:
-    """RFC 9110 sections 9.3.2, 15.3.5, 15.4.5: HEAD, 204 and 304 have no body; the stream hears of it."""
+    """RFC 9110 sections 9.3.2, 15.3.5, 15.4.5: HEAD, 204 and 304 have no body; the stream is closed."""
     closed = []
 
     class Stream:
@@ -474,7 +474,7 @@ async def test_an_echo_streams_both_ways_at_once(server: Server) -> None:
 
 
 async def test_an_answer_that_cannot_be_sent_is_500(server: Server) -> None:
-    """A status that is none, fields that are two: the service hears nothing, the client 500."""
+    """A status that is not one, fields that are two: the service gets no call, the client 500."""
     for bad in (Response(100), Response(200, ((b"a", b"b\r\nc: d"),), stream=three())):
         server.work = answering(lambda bad=bad: bad)  # type: ignore[misc]
         answer = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -529,7 +529,7 @@ async def test_a_client_that_leaves_while_others_wait_behind_is_told_once(server
 
 
 async def test_a_second_answer_is_none(server: Server) -> None:
-    """Answered once, whoever answers."""
+    """Answered once, by whichever task."""
 
     async def twice(exchange: Exchange) -> None:
         exchange.answer(Response(200, (), b"1"))
@@ -549,7 +549,7 @@ async def test_a_second_answer_is_none(server: Server) -> None:
 
 
 async def test_a_stream_for_a_client_that_is_gone_is_closed(server: Server) -> None:
-    """Nothing happens but that: whoever made the stream hears that nobody reads it."""
+    """Only this happens: the maker of the stream learns that it has no reader."""
     stream, go = Endless(), asyncio.Event()
 
     async def late(exchange: Exchange) -> None:

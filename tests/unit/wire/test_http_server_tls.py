@@ -99,7 +99,7 @@ async def test_a_new_certificate_is_shown_to_new_connections_and_ends_none(serve
 async def test_a_last_answer_is_read_and_the_end_is_orderly(
     server: Server, sent: bytes, status: bytes
 ) -> None:
-    """TLS knows no half-closed connection: the end is told, not cut."""
+    """TLS does not have half-closed connections: the end is announced, not cut."""
     reader, writer = await server.connect()
     writer.write(sent)
     answer = await asyncio.wait_for(reader.read(), 30)

@@ -65,7 +65,7 @@ async def test_a_tunnel_carries_bytes_both_ways_from_the_first_behind_the_head(
 
 
 async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
-    """After the client's end it still reads, and after ours it still sends."""
+    """After the client's end it still reads, and after our end it still sends."""
     switching = Switching(server)
     reader, writer = await server.connect()
     writer.write(UPGRADE)
@@ -119,7 +119,7 @@ async def test_a_tunnel_has_back_pressure_both_ways(server: Server) -> None:
 
 
 async def test_a_tunnel_whose_client_resets_raises(server: Server) -> None:
-    """Readers and writers hear it."""
+    """Readers and writers get the error."""
     switching = Switching(server)
     reader, writer = await server.connect()
     writer.write(UPGRADE)

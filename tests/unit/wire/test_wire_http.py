@@ -385,7 +385,7 @@ class TestUpstream:
     async def test_a_connection_that_was_just_made_when_its_server_was_retired_is_not_kept(
         self, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
     ):
-        """Its request goes on: nobody had told it of the connection yet."""
+        """Its request goes on: the connection had not been reported to it yet."""
         loop = asyncio.get_running_loop()
         made = loop.create_connection
 

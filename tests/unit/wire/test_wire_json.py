@@ -54,7 +54,7 @@ def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def plain(text: str) -> Any:
-    """What json.loads says, or None where that is no object or no JSON; LookupError for a name twice."""
+    """The result of json.loads; None if it is not an object or not JSON; LookupError for a name twice."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -123,9 +123,9 @@ def test_depth_is_bounded(open_: str, close: str):
     members(nested(MAX_DEPTH))
     with pytest.raises(NotJSON, match="levels of nesting, found 513"):
         members(nested(MAX_DEPTH + 1))
-    # Brackets within strings are no depth.
+    # Brackets within strings are not depth.
     members(b'{"x":"' + b"[" * 1000 + b'"}')
-    # Many brackets are no depth either.
+    # Many brackets side by side are not depth either.
     members(b'{"x":[' + b",".join([b'[[{"y":[]}]]'] * 1000) + b"]}")
 
 

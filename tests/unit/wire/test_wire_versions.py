@@ -15,7 +15,7 @@ from penstock_wire.control import report, router_settings, settings
 
 
 def later(value: Any, *, free: bool = False) -> Any:
-    """The document as a later version may write it: members that nobody here knows, in every object of ours.
+    """The document as a later version may write it: with unknown members in every object.
 
     Args:
         value: the document.
@@ -31,7 +31,7 @@ def later(value: Any, *, free: bool = False) -> Any:
 
 
 FREE = {"refused", "fit", "codes", "backends", "endpoints"}
-"""Members that hold a map by name (those that hold a list are no matter)."""
+"""Members that hold a map by name (those that hold a list do not matter)."""
 
 SETTINGS = settings.Settings(
     version=3,
@@ -77,7 +77,7 @@ ROUTER_REPORT = report.RouterReport(
     ids=["settings", "router-settings", "sidecar-report", "router-report"],
 )
 def test_what_a_later_version_adds_is_ignored_at_every_level(document: Any, decode: Any) -> None:
-    """An older sidecar obeys what it knows of newer settings; an older operator reads newer reports."""
+    """An older sidecar obeys the known members of newer settings; an older operator reads newer reports."""
     extended = later(json.loads(settings.encode(document)))
     assert "fromLater" in extended
     assert decode(json.dumps(extended).encode()) == document
