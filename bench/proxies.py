@@ -1,4 +1,4 @@
-"""What stands between a caller and an origin, started for the bench: the router, nginx, HAProxy.
+"""Starts the proxies between a caller and an origin, for the bench: the router, nginx, HAProxy.
 
 All are set up to do nothing but pass requests on over kept connections, on one thread, with logs off.
 """
@@ -200,7 +200,7 @@ def router(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, no two the same."""
+    """Distinct ports that are free now."""
     with contextlib.ExitStack() as stack:
         ports = []
         for _ in range(count):

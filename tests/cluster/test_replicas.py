@@ -1,4 +1,4 @@
-"""The one path of replicas: whoever scales writes the ModelBackend's `/scale`."""
+"""The one path of replicas: every scaler writes the ModelBackend's `/scale`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.k8s import (
 
 
 def test_kubectl_scale_works_on_the_backend_and_spares_the_busy_pod(namespace: Namespace, load: Load) -> None:
-    """It reaches the Deployment, and status tells what is there; of three pods the one that works stays.
+    """It reaches the Deployment, and the status shows the pods; of three pods the one that works stays.
 
     That is the one that Kubernetes would take first: the youngest.
     """
