@@ -144,6 +144,13 @@ async def _no_port_left() -> Harness:
     return harness
 
 
+def _with_bad_rule() -> dict[str, Any]:
+    """A split with an expression that does not compile."""
+    made = split(m=1)
+    made["spec"]["backends"][0]["match"] = [{"header": "x", "regex": "("}]
+    return made
+
+
 async def _new_backend_in_split() -> Harness:
     harness = await _serving()
     for obj in (backend("new"), split(m=9, new=1)):
@@ -276,6 +283,8 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
     ("it is being deleted", _deleting(SPLIT, "s"), SPLIT, "s", "Applied", GOING),
     ("its endpoint is not there", lambda: _of(split(m=1)), SPLIT, "s", "EndpointMissing", FAILED),
     ("a backend is not there", lambda: _of(endpoint(), split(m=1)), SPLIT, "s", "BackendMissing", FAILED),
+    ("a rule of it cannot be used", lambda: _of(backend(), endpoint(), _with_bad_rule()), SPLIT, "s",
+     "InvalidMatch", FAILED),
     ("its router starts", lambda: _of(backend(), endpoint(), split(m=1)), SPLIT, "s", "RouterStarting",
      UNDER_WAY),
     ("a backend of it was never ready",

@@ -106,7 +106,7 @@ def shape(cluster: MemoryCluster) -> dict[str, Any]:
             (r'"settingsVersion": \d+', '"settingsVersion"'),
             (r'"observedGeneration": \d+', '"observedGeneration"'),
             (r'"applied(Generation)?": \d+, ', ""),  # what was last taken up is remembered, by design
-            (r'"(lastTransitionTime|firstReadyTime)": "[^"]+"', r'"\1"'),
+            (r'"(lastTransitionTime|firstReadyTime|since)": "[^"]+"', r'"\1"'),
             (r'\\?"port\\?": ?2\d{4}', '"port"'),
             (r'"targetPort": 2\d{4}', '"targetPort"'),
             (r"[0-9a-f]{32,64}", "drawn"),

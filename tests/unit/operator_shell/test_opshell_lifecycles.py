@@ -17,7 +17,8 @@ OF_OTHERS = {
         "ReportsReceived",
         "TooManyUnknown",
     ),
-    *("TargetUnreachable", "ShortOfProcessors", "NoHolder", "ScalingDisabled"),
+    *("TargetUnreachable", "ObjectiveUnreachable", "ShortOfProcessors", "NoHolder", "ScalingDisabled"),
+    *("Schedule", "ScheduleInvalid"),
 }
 """Reasons of Available, ModelLoaded, Accepted, RouterReady, SettingsApplied and scaling, never of Ready."""
 
