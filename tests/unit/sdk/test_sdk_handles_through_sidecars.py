@@ -25,9 +25,16 @@ class Inner:
 
     @penstock.batched
     async def hang(self, items):
-        (self.folder / "began").touch()
+        while not (self.folder / "open").exists():
+            await asyncio.sleep(0.01)
+        return items
+
+    @penstock.batched
+    async def count(self, items):
         try:
-            await asyncio.Event().wait()
+            while True:
+                yield items
+                await asyncio.sleep(0.01)
         finally:
             (self.folder / "gone").touch()
 
@@ -53,6 +60,11 @@ class Outer:
             return [error.status, error.request_id]
 
     @penstock.batched
+    async def stream(self, items):
+        async for piece in self.inner.options(stream=True).count(items[0]):
+            yield [piece]
+
+    @penstock.batched
     def blocking(self, methods):
         return [self.inner.options(method=method)(1).result() for method in methods]
 
@@ -60,36 +72,59 @@ class Outer:
 """
 
 
+GIVEN_UP_SECONDS = 15
+"""Less than the 30 s after which an endpoint gives a call up by itself."""
+
+
 @pytest.fixture
-async def outer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Handle]:
+async def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Composed]:
     (tmp_path / "two_hops.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     import two_hops  # type: ignore[import-not-found]
 
-    composed = Composed(tmp_path, tmp_path)
+    processes = Composed(tmp_path, tmp_path)
     try:
-        await composed.start(two_hops.Outer.bind(two_hops.Inner.bind(str(tmp_path))))
-        yield Handle("outer", url=composed.urls["outer"])
+        await processes.start(two_hops.Outer.bind(two_hops.Inner.bind(str(tmp_path))))
+        yield processes
     finally:
-        await composed.stop()
+        await processes.stop()
         del sys.modules["two_hops"]
+
+
+@pytest.fixture
+def outer(composed: Composed) -> Handle:
+    return Handle("outer", url=composed.urls["outer"])
 
 
 async def exists(path: Path) -> bool:
     return path.exists()  # noqa: ASYNC240 - it blocks for microseconds
 
 
-@pytest.mark.parametrize("method", ["__call__", "blocking"])
-async def test_a_client_that_leaves_ends_the_call_downstream(
-    outer: Handle, tmp_path: Path, method: str
+async def test_a_call_that_is_given_up_leaves_the_queue_downstream(
+    composed: Composed, tmp_path: Path
 ) -> None:
-    call = outer.options(method=method)("hang")
-    await until(lambda: exists(tmp_path / "began"))
-    call.cancel()
-    await until(lambda: exists(tmp_path / "gone"))
+    inner = Handle("inner", url=composed.urls["inner"])
+    ahead = inner.hang(1)
+
+    async def waiting(count: int) -> bool:
+        return await composed.queued("inner") == count
+
+    behind = [inner.hang(2), inner.hang(3)]
+    await until(lambda: waiting(2), seconds=GIVEN_UP_SECONDS)
+    behind[0].cancel()
+    await until(lambda: waiting(1), seconds=GIVEN_UP_SECONDS)
+    (tmp_path / "open").touch()
+    assert (await ahead, await behind[1]) == (1, 3)
 
 
-async def test_id_deadline_and_trace_go_on(outer: Handle) -> None:
+async def test_a_reader_that_leaves_ends_a_stream_through_two_hops(outer: Handle, tmp_path: Path) -> None:
+    stream = outer.options(stream=True).stream(7)
+    assert await anext(stream) == 7
+    await stream.aclose()
+    await until(lambda: exists(tmp_path / "gone"), seconds=GIVEN_UP_SECONDS)
+
+
+async def test_id_deadline_and_trace_go_on_and_errors_come_back(outer: Handle) -> None:
     trace = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
     call_context.begin(
         ((b"x-request-id", b"r1"), (b"x-penstock-timeout-ms", b"9000"), (b"traceparent", trace))
@@ -99,9 +134,6 @@ async def test_id_deadline_and_trace_go_on(outer: Handle) -> None:
         assert (ids, parent) == (["r1"], trace.decode()[:35])
         assert 0 < left < 9
     assert await outer("fail") == [409, "r1"]
-
-
-async def test_an_error_that_a_method_does_not_catch_is_its_own(outer: Handle) -> None:
     with pytest.raises(penstock.UpstreamError, match="409 without a reason") as raised:
-        await outer.blocking("fail")
-    assert (raised.value.status, raised.value.reason) == (500, "model_failed")
+        await outer.blocking("fail")  # which does not catch it
+    assert (raised.value.status, raised.value.reason, raised.value.request_id) == (500, "model_failed", "r1")
