@@ -26,6 +26,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.config import Config
     from penstock_operator.control.auth import ReportAuthenticator
     from penstock_operator.control.load_monitor import LoadMonitor
+    from penstock_operator.control.recommendation import Recommendations
     from penstock_operator.control.server import ControlServer
     from penstock_operator.dry_run import preview, read_file
     from penstock_operator.errors import ConfigError, LeaseLost
@@ -140,6 +141,7 @@ class Operator:
             own_addresses=config.check_peer_address,
             observer=metrics,
             metrics=metrics.text,
+            recommendation=Recommendations(memory.scaled).answer,
             alive=self._what_is_wrong,
             waits=self._why_not_ready,
         )

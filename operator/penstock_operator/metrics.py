@@ -209,7 +209,7 @@ class Metrics:
         """A write succeeded (implements `kube.cluster.WriteObserver`).
 
         Args:
-            verb: apply, delete, status, scale or create.
+            verb: apply, delete, status, scale, annotate or create.
             kind: the object's kind.
         """
         self._writes.labels(verb, kind).inc()

@@ -90,6 +90,7 @@ class ResourceMetrics:
         terms = _Gauge(
             "backend_recommendation", "The autoscaler's last recommendation, and what it was made from."
         )
+        verdicts = _Gauge("backend_verdict", "1 for what decides the autoscaler's recommendation now.")
 
         def show(stored: Obj) -> None:
             namespace, name = stored["metadata"]["namespace"], stored["metadata"]["name"]
@@ -108,8 +109,11 @@ class ResourceMetrics:
             silence = self._reports.age(namespace, name)
             if silence is not None:
                 age.add(labels, silence)
-            for term, value in _terms(self._scaled.get(Key(BACKEND.kind, namespace, name))):
+            scaled = self._scaled.get(Key(BACKEND.kind, namespace, name))
+            for term, value in _terms(scaled):
                 terms.add(f'{labels},term="{term}"', value)
+            if scaled is not None and scaled.recommendation is not None:
+                verdicts.add(f'{labels},verdict="{scaled.recommendation.verdict}"', 1)
             if not reports:
                 return
             latest = reports.values()
@@ -127,7 +131,7 @@ class ResourceMetrics:
                 show(stored)
             except Exception as error:  # one that cannot be shown costs no other
                 log("metrics not shown", level="error", key=str(key_of(stored)), error=repr(error))
-        for family in (replicas, pending, items, oldest, slots, intercept, slope, age, terms):
+        for family in (replicas, pending, items, oldest, slots, intercept, slope, age, terms, verdicts):
             yield from family.lines()
 
 
@@ -141,24 +145,15 @@ def most_telling(reports: Mapping[str, SidecarReport]) -> Fit | None:
     return max(fits, key=lambda fit: fit.n, default=None)
 
 
-def _terms(scaled: Scaled | None) -> tuple[tuple[str, int], ...]:
+def _terms(scaled: Scaled | None) -> tuple[tuple[str, float], ...]:
     done = scaled.recommendation if scaled is not None else None
     if done is None:
         return ()
     return (
         ("current", done.current),
         ("recommended", done.replicas),
-        ("wanted", done.inputs.wanted),
-        ("load", done.inputs.load),
-        ("target_load", done.inputs.target_load),
-        ("ready_pods", done.inputs.ready_pods),
-        ("silent_pods", done.inputs.silent_pods),
-        ("held", done.inputs.held),
-        *(
-            (("processor_wait_percent", wait),)
-            if (wait := done.inputs.processor_wait_percent) is not None
-            else ()
-        ),
+        # Each term by its name in the status, as `target_load` for `targetLoad`.
+        *((term, value) for term, value in done.inputs.model_dump().items() if value is not None),
     )
 
 

@@ -301,9 +301,9 @@ def child_changed(change: Change) -> bool:
 def slim(obj: Obj) -> Obj:
     """The object without the parts that are never read.
 
-    That is who wrote which field, but for a resource's replicas; of a pod its annotations, and its spec but
-    for the node and the ServiceAccount; of a ConfigMap what we do not render, and all of one that no resource
-    of ours owns.
+    That is who wrote which field, but for a resource's replicas; of a pod its annotations but for its
+    deletion cost, and its spec but for the node and the ServiceAccount; of a ConfigMap what we do not render,
+    and all of one that no resource of ours owns.
 
     Args:
         obj: as the cluster gave it; it is not changed.
@@ -314,7 +314,9 @@ def slim(obj: Obj) -> Obj:
         owners = owners_of_replicas(obj)
         return {**obj, "metadata": metadata | ({"managedFields": owners} if owners else {})}
     if obj["kind"] == POD.kind:
-        metadata.pop("annotations", None)
+        annotations = metadata.pop("annotations", None) or {}
+        if labels.DELETION_COST in annotations:
+            metadata["annotations"] = {labels.DELETION_COST: annotations[labels.DELETION_COST]}
         if "spec" not in obj:
             return {**obj, "metadata": metadata}
         spec = obj["spec"]

@@ -28,6 +28,7 @@ from penstock_wire.http.messages import CONTINUE
 
 if TYPE_CHECKING:
     from penstock_router.endpoints import EndpointState
+    from penstock_router.steering import Steering
 
 TELLING_SECONDS = 0.2
 """A connect attempt cut short in less by the request's own deadline is not held against the pod."""
@@ -135,6 +136,7 @@ class ProxiedRequest:
         "sequence",
         "shared",
         "state",
+        "steering",
         "trace",
     )
 
@@ -166,6 +168,8 @@ class ProxiedRequest:
         """When it is over, however far its answer is; None for no such time."""
         self.deadline: float | None = None
         """When its time is over; set when it leaves the hold."""
+        self.steering: Steering | None = None
+        """What decides who gets it, beside weights and loads; None for nothing."""
         self.drawn: str | None = None
         """The backend that was drawn for it; None before."""
         self.backend = ""

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock_router import cors
-from penstock_router.header_policy import allows, inward
+from penstock_router.arrived_head import ArrivedHead
+from penstock_router.header_policy import allows
 from penstock_router.hold_queue import MAX_HELD_BYTES, HoldQueue, Permit, ReleaseWindow, Waiter
 from penstock_router.load_balancing import WeightedSelector
-from penstock_router.metrics import Series
+from penstock_router.mirrors import EndpointMirrors
 from penstock_router.pods import Pod, Pods
-from penstock_wire import contract
+from penstock_router.series import Series
+from penstock_router.static_answers import StaticAnswers
+from penstock_router.steering import Steering, Steers
 from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.control.report import BackendTotals
 from penstock_wire.control.router_settings import Endpoint, Timeouts
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import IDLE_MS, REQUEST_ID, get, timeout_ms
 from penstock_wire.http import Request
 from penstock_wire.http.server import head as heads
 
@@ -28,8 +30,6 @@ MAX_HEADS = 256
 """Heads of requests that an endpoint remembers."""
 MAX_HEAD_SIZE = 16_384
 """Bytes of memory that one of them takes, about."""
-_UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
-"""Methods that have a meaning for a proxy, or whose answer has no body."""
 
 
 def no_such_endpoint(name: str) -> PenstockError:
@@ -40,48 +40,6 @@ def no_such_endpoint(name: str) -> PenstockError:
 @mypyc_attr(native_class=False)
 class HoldOver(PenstockError):
     """A request cannot be held, since there is no room or no time, or its time in the hold is over."""
-
-
-class ArrivedHead:
-    """What is decided once for all requests of an endpoint that have the same head.
-
-    Args:
-        request: the first of them, its target without the route.
-        closed: whether it asks for what no client may reach.
-        allowed: whether the endpoint takes its method.
-        idle: seconds that an answer may pause; None where the endpoint does not say it.
-    """
-
-    __slots__ = (
-        "allowed",
-        "client_ms",
-        "closed",
-        "headers",
-        "identity",
-        "method",
-        "plain",
-        "shared",
-        "target",
-    )
-
-    def __init__(self, request: Request, *, closed: bool, allowed: bool, idle: float | None) -> None:
-        headers = request.headers
-        self.method = request.method
-        self.target = request.target
-        self.headers = headers
-        self.closed = closed
-        self.allowed = allowed
-        self.client_ms = timeout_ms(headers)
-        sent = get(headers, REQUEST_ID)
-        self.identity = sent if sent is not None and contract.REQUEST_ID.fullmatch(sent) else b""
-        """The client's own `x-request-id`; empty where it sent none that can be used."""
-        self.shared = inward(headers)
-        if idle is not None:
-            self.shared = (*self.shared, (IDLE_MS, b"%d" % round(idle * 1000)))
-        """The fields for a sidecar, but for those of one request alone."""
-        late = self.client_ms is not None and self.client_ms < 0
-        self.plain = allowed and not late and request.method not in _UNLIKE
-        """It can be sent to a pod as it is, and its answer passed on as it is."""
 
 
 class EndpointState:
@@ -122,10 +80,20 @@ class EndpointState:
         self._started_in: dict[str, float] = {}  # seconds from then until its pods let the first one go
         self._removed = False
         self._holds_ended: PenstockError | None = None
+        self.mirrors: EndpointMirrors | None = None
+        """Who gets copies of its requests; None where nobody does."""
         self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
+        self._static = StaticAnswers(settings.static) if settings.static else None
+        self._steers = Steers(settings)
+        self._fails = settings.on_missing == "Fail"
         self.settle()
+
+    @property
+    def faults(self) -> list[str]:
+        """What of its settings cannot be used, and is left out."""
+        return self._steers.faults
 
     def head(self, request: Request) -> ArrivedHead:
         """What is decided for all requests with the head of this one.
@@ -144,7 +112,15 @@ class EndpointState:
         ):
             closed = self._closed.include(request.path)
             allowed = allows(self.settings, request.method)
-            found = ArrivedHead(request, closed=closed, allowed=allowed, idle=self.idle)
+            static = None if self._static is None else self._static.of(request)
+            found = ArrivedHead(
+                request,
+                closed=closed,
+                allowed=allowed,
+                idle=self.idle,
+                steers=self._steers,
+                static=static,
+            )
             # NB: clients choose how long their heads are; a long one does not come as the same object again.
             if heads.size(request.target, request.headers) <= MAX_HEAD_SIZE:
                 if len(self._heads) >= MAX_HEADS:
@@ -165,6 +141,10 @@ class EndpointState:
         self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
+        self._static = StaticAnswers(settings.static) if settings.static else None
+        before, self._steers = self._steers, Steers(settings)
+        self._steers.settle(self._serves, before)
+        self._fails = settings.on_missing == "Fail"
         self._heads.clear()
         names = {backend.name for backend in settings.backends}
         for of_backend in (self._held_since, self._started_in):
@@ -189,39 +169,80 @@ class EndpointState:
                 if not waiter.future.done():
                     waiter.future.set_exception(error)
 
+    def begin(self, steering: Steering, route: bytes) -> Steering:
+        """What decides who gets a request: see `Steers.begin`."""
+        return self._steers.begin(steering, route) if steering.unkeyed else steering
+
     def settle(self) -> None:
         """Look anew at weights and pods: missing backends' weight is shared out, held requests move on.
 
         A backend is missing when it has neither a Service of its own with slices nor targets. One that is
         there without a ready pod, or with none that can be reached, keeps its share: its requests are held.
+        With `onMissing: Fail` a missing one keeps its share, too: its requests are answered 503.
         """
         weights = {
             backend.name: backend.weight
             for backend in self.settings.backends
-            if backend.weight > 0 and self._pods.exists(backend.name)
+            if backend.weight > 0 and self._serves(backend.name)
         }
         self._selector.set_weights(weights)
+        if self._steers.settle(self._serves):
+            self._heads.clear()
         for backend in self.held.backends():
-            if backend in weights or (backend is None and not weights):
+            if backend in weights and not self._is_missing(backend):
                 continue
             for waiter in self.held.waiters(backend):
+                chosen = self._choose(waiter.steering)
+                missing = self._is_missing(chosen)
+                if chosen == backend and not missing:
+                    continue
                 self.held.leave(waiter)
-                waiter.backend = self._selector.next()
-                self._join(waiter)
+                waiter.backend = chosen
+                if not missing:
+                    self._join(waiter)
+                elif not waiter.future.done():
+                    waiter.future.set_exception(self._missing(chosen))
         for backend in self.held.backends():
             self._let_go(backend)
 
-    def enter(self) -> tuple[str | None, bool]:
-        """Draw a backend, and say whether a request may be sent to one of its pods at once.
+    def enter(self, steering: Steering | None = None) -> tuple[str | None, bool]:
+        """Choose a backend, and say whether a request may be sent to one of its pods at once.
 
         It may where no request of this endpoint waits for that backend and one of its pods can be reached.
+
+        Args:
+            steering: what decides beside weights; None for nothing.
         """
         if self._removed:
             return None, False
-        backend = self._selector.next()
+        backend = self._selector.next() if steering is None else self._choose(steering)
         if backend is None or backend in self._windows or self.held.length(backend):
             return backend, False
         return backend, self._pods.reaches(backend)
+
+    def pick(self, backend: str, steering: Steering | None, without: Sequence[Pod] = ()) -> Pod | None:
+        """A pod of a backend for a request, none of `without`; None where none is left.
+
+        Args:
+            backend: the backend.
+            steering: what decides beside loads; None for nothing.
+            without: pods that it is not to be.
+        """
+        if steering is None or steering.key is None:
+            return self._pods.pick(backend, without=without)
+        return self._pods.pick_by_key(backend, steering.key, without=without)
+
+    def sent(self, backend: str, steering: Steering, pod: Pod) -> None:
+        """Count a request that goes to another pod than its key's own.
+
+        Args:
+            backend: the pod's.
+            steering: of the request.
+            pod: who gets it.
+        """
+        key = steering.key
+        if key is not None and self._pods.own(backend, key) is not pod:
+            self.series(backend).strays += 1
 
     async def acquire(
         self,
@@ -233,6 +254,7 @@ class EndpointState:
         backend: str | None,
         again: bool = False,
         for_room: bool = False,
+        steering: Steering | None = None,
     ) -> Permit:
         """Get the right to send: at once where a pod can be reached and no request waits, else after a hold.
 
@@ -247,15 +269,21 @@ class EndpointState:
             backend: the backend that was drawn for it before, None to draw.
             again: it had room in the hold before, or a pod that drains, and has it still.
             for_room: all pods that can be reached have refused it for want of room: hold it.
+            steering: what decides who gets it, beside weights; None for nothing.
 
         Raises:
             HoldOver: nothing to wait for in time, or too many wait.
-            PenstockError: the endpoint was deleted, or the router ends.
+            PenstockError: the endpoint was deleted, the router ends, or its backend does not exist and the
+                endpoint wants such requests to fail.
         """
         if self._removed:
             raise no_such_endpoint(self.name)
-        if backend is None or backend not in self._selector.weights:
-            backend = self._selector.next()
+        if backend is None or not (
+            backend in self._selector.weights or (steering is not None and self._steers.matchable(backend))
+        ):
+            backend = self._choose(steering)
+        if self._is_missing(backend):
+            raise self._missing(backend)
         window = self._windows.get(backend) if backend is not None else None
         asks = (window is not None and window.full) or not (backend is None or self.held.length(backend))
         if backend is not None and asks and not for_room:
@@ -274,6 +302,7 @@ class EndpointState:
             since=arrived,
             until=patience if deadline is None else min(patience, deadline),
             sequence=sequence,
+            steering=steering,
         )
         by_client = deadline is not None and deadline < patience
         return await self._hold(waiter, by_client=by_client, again=again, for_room=for_room)
@@ -327,6 +356,26 @@ class EndpointState:
     def held_by_backend(self) -> dict[str, int]:
         """How many requests are held, by backend; "" where the endpoint has none."""
         return {backend or "": self.held.length(backend) for backend in self.held.backends()}
+
+    def _serves(self, backend: str) -> bool:
+        """Whether requests may be a backend's: it is there, or they are to fail where it is not."""
+        return self._fails or self._pods.exists(backend)
+
+    def _choose(self, steering: Steering | None) -> str | None:
+        if steering is None:
+            return self._selector.next()
+        return self._steers.choose(steering, self._selector.weights, self._selector.next)
+
+    def _is_missing(self, backend: str | None) -> bool:
+        """Whether requests for a backend are to fail since it does not exist."""
+        return self._fails and backend is not None and not self._pods.exists(backend)
+
+    def _missing(self, backend: str | None) -> PenstockError:
+        return PenstockError(
+            Reason.BACKEND_MISSING,
+            f"backend {backend} of endpoint {self.name} does not exist, and onMissing is Fail",
+            retry_after=COLD_RETRY_AFTER_SECONDS,
+        )
 
     def _take_times(self) -> None:
         """Put the times of the settings into seconds."""

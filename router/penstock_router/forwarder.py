@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from penstock_router.attempts import MAX_MOVES, ProxiedRequest, RequestTrace, Unexecuted, answered, failed
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
+from penstock_router.mirrors import UPGRADE
 from penstock_router.pods import Pod, Pods
 from penstock_router.proxy import FirstTry, Proxy, Switched, carry
 from penstock_router.response_body import WHOLE_BYTES, EndingStream
@@ -121,6 +122,11 @@ class Forwarder:
         if head.closed:
             self._refuse_closed(proxied)
             return
+        if head.static is not None:
+            self._answer(proxied, head.static, AnswerFields(head.static.headers))
+            return
+        if head.steering is not None:
+            proxied.steering = state.begin(head.steering, route)
         exchange.gone = functools.partial(self._leave, proxied)
         most = state.settings.max_body_bytes
         if most is not None and max(len(request.body), request.length or 0) > most:
@@ -128,7 +134,7 @@ class Forwarder:
             self._answer_error(proxied, _too_long(state, found))
             return
         if head.plain and proxied.body is None and not request.upgrade:
-            backend, at_once = state.enter()
+            backend, at_once = state.enter(proxied.steering)
             proxied.drawn = backend
             if at_once and backend is not None and self._send(proxied, backend):
                 return
@@ -170,7 +176,8 @@ class Forwarder:
 
     def _send(self, proxied: ProxiedRequest, backend: str) -> bool:
         """Send a request to a pod that a connection is there to; False where there is none."""
-        pod = self._pods.pick(backend)
+        steering = proxied.steering
+        pod = self._pods.pick(backend) if steering is None else proxied.state.pick(backend, steering)
         if pod is None:
             return False
         address = pod.address
@@ -198,6 +205,8 @@ class Forwarder:
         proxied.pod = pod
         proxied.give_up = give_up
         pod.begins()
+        if steering is not None:
+            proxied.state.sent(backend, steering, pod)
         return True
 
     def _opened(self, proxied: ProxiedRequest, answer: Response | UpstreamAnswer | UpstreamError) -> None:
@@ -322,6 +331,8 @@ class Forwarder:
         lines = [line.partition(b": ") for line in own]
         headers = (*fields.outward, *[(name, value) for name, _, value in lines])
         status = switched.answer.status
+        if proxied.state.mirrors is not None:
+            proxied.state.mirrors.pass_over(UPGRADE)
         await carry(proxied, switched, headers, lambda: self._note(proxied, None, status, ""))
 
     # -- answers --------------------------------------------------------------------------------------------
@@ -348,6 +359,9 @@ class Forwarder:
         state = proxied.state
         if state.cors is not None:
             out.headers = state.cors.marked(out.headers, proxied.request.headers)
+        steering = proxied.steering
+        if steering is not None and steering.cookie:
+            out.headers = (*out.headers, (b"set-cookie", steering.cookie))
         if proxied.route:
             host = get(proxied.request.headers, b"host") or b""
             out.headers = under_route(out.headers, route=proxied.route, host=host)
@@ -360,6 +374,8 @@ class Forwarder:
         if out.stream is not None and proxied.ends is not None:
             out.stream = EndingStream(out.stream, proxied.ends)
         exchange.answer(out)
+        if state.mirrors is not None:
+            state.mirrors.offer(proxied, answer, reason)
 
     def _leave(self, proxied: ProxiedRequest) -> None:
         """The client of a request has left."""

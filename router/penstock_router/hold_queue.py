@@ -28,6 +28,7 @@ import itertools
 
 from penstock_router.endpoint_slices import Address
 from penstock_router.pods import Pod
+from penstock_router.steering import Steering
 
 FIRST_WINDOW = 8
 """Held requests let go at once for each ready pod, before any answer."""
@@ -156,6 +157,7 @@ class Waiter:
         until: when its time in the hold is over, likewise.
         sequence: its number by arrival among all requests. NB: `since` does not show it, the clock of uvloop
             has whole milliseconds.
+        steering: what decides who gets it, beside weights; None for nothing.
     """
 
     future: asyncio.Future[Permit]
@@ -164,6 +166,7 @@ class Waiter:
     since: float
     until: float
     sequence: int
+    steering: Steering | None = None
 
     @property
     def turn(self) -> tuple[float, int]:

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from penstock_router.affinity import Hashed, score
 from penstock_router.endpoint_slices import Address
 from penstock_router.load_balancing import two_of
 from penstock_wire.process import log
@@ -52,6 +53,7 @@ class Pod:
         "_avoid_until",
         "_before",
         "_failures",
+        "_hashed",
         "_told",
         "_told_at",
         "address",
@@ -90,6 +92,7 @@ class Pod:
         self._failures = 0
         self._avoid_until = 0.0
         self._before = 0  # those in flight that went out before it failed; they try nothing
+        self._hashed: Hashed | None = None
 
     def begins(self) -> None:
         """A request goes to it."""
@@ -152,9 +155,22 @@ class Pod:
         Once the first has its connection, the others follow.
         """
         fresh = max(0.0, 1 - (now - self._told_at) / QUEUE_FRESH_SECONDS)
-        avoid = now < self._avoid_until or (self._failures and self.in_flight > self._before)
         load = (self.in_flight + self._told * fresh + 1) / self.share(now)
-        return (1 if avoid else 0, load)
+        return (1 if self.avoided(now) else 0, load)
+
+    def avoided(self, now: float) -> bool:
+        """Whether others are preferred, since connections to it have failed."""
+        return now < self._avoid_until or (self._failures > 0 and self.in_flight > self._before)
+
+    @property
+    def hashed(self) -> Hashed:
+        """Its name, hashed once: its address may be another's in another router's eyes for a while."""
+        found = self._hashed
+        if found is None:
+            address = self.address
+            name = address.pod or f"{address.host}:{address.port}"
+            found = self._hashed = Hashed(name.encode())
+        return found
 
     def share(self, now: float) -> float:
         """Of what one of the others gets; less than 1 while it is new."""
@@ -193,6 +209,7 @@ class Pods:
         self._some_refusing_until = 0.0  # likewise
         self._waiting: dict[str, dict[TakeRoom, None]] = {}  # by backend, who is asked next first
         self._by_address: dict[tuple[str, int], tuple[str, Pod]] = {}
+        self._leaving: dict[tuple[str, int], tuple[str, Pod]] = {}  # pods no more, at which something waits
         # By backend, pods with room by their own word, the one that gets the next request first.
         self._free: dict[str, dict[Pod, None]] = {}
         # By backend, those where something waits that nothing there begins.
@@ -270,6 +287,22 @@ class Pods:
         one, other = two_of(len(pods), self._random)
         return pods[one] if pods[one].load(now) <= pods[other].load(now) else pods[other]
 
+    def own(self, backend: str, key: Hashed) -> Pod | None:
+        """The ready pod to which requests with a key stick, whatever its state; None where none is ready."""
+        return _best(self.ready(backend), key)
+
+    def pick_by_key(self, backend: str, key: Hashed, *, without: Iterable[Pod] = ()) -> Pod | None:
+        """The pod, none of `without`, for the next request with a key; None where none is left.
+
+        The key's own; where that one drains, cannot be reached or had no room lately, the one that is next by
+        the key. A request waits in the queue of its own pod although it would begin at another at once.
+        """
+        excluded = set(without)
+        pods = [pod for pod in self.available(backend) if pod not in excluded]
+        now = self._clock()
+        able = [pod for pod in pods if now >= pod.full_until and not pod.unreachable and not pod.avoided(now)]
+        return _best(able or pods, key)
+
     def has_room(self, backend: str, *, without: Iterable[Pod] = ()) -> bool:
         """Whether a pod that can be reached, none of `without`, did not refuse for want of room lately."""
         now = self._clock()
@@ -309,6 +342,10 @@ class Pods:
     def await_room(self, backend: str, take: TakeRoom) -> None:
         """Offer the room of each request that ends to `take`, in turn with others, until it takes none."""
         self._waiting.setdefault(backend, {})[take] = None
+
+    def may_be_waited_for(self, backend: str) -> bool:
+        """Whether somebody may wait for room at a backend; who waited last may have left."""
+        return bool(self._waiting.get(backend))
 
     def freed(self, backend: str, pod: Pod) -> None:
         """A request that the pod had is over: the next one that waits for room gets its place."""
@@ -350,6 +387,7 @@ class Pods:
         """
         found = self._by_address.get(address)
         if found is None:
+            self._told_leaving(address, waiting)
             return
         backend, pod = found
         pod.free, pod.waiting = free, waiting
@@ -367,6 +405,20 @@ class Pods:
         elif waiting and backend in self._free:
             self._relieve(backend)
 
+    def _told_leaving(self, address: tuple[str, int], waiting: int) -> None:
+        """A pod that takes no more requests says how many items wait there still."""
+        found = self._leaving.get(address)
+        if found is None:
+            return
+        backend, pod = found
+        pod.waiting = waiting
+        if waiting:
+            self._crowded.setdefault(backend, {})[pod] = None
+            self._relieve(backend)
+        else:
+            del self._leaving[address]
+            self._crowded.get(backend, {}).pop(pod, None)
+
     def told_recalled(self, address: tuple[str, int], count: int) -> None:
         """A pod has handed back what it was asked for, if it had any of it.
 
@@ -374,7 +426,7 @@ class Pods:
             address: its host and port.
             count: how many items; 0 where what waits there is not this router's, or has begun.
         """
-        found = self._by_address.get(address)
+        found = self._by_address.get(address) or self._leaving.get(address)
         if found is not None:
             backend, pod = found
             pod.waiting = 0  # until it says what is left
@@ -416,7 +468,8 @@ class Pods:
         if now < self._recalls.get(backend, 0.0):
             return
         room = sum([pod.free for pod in free if pod.begins_at_once(now)])
-        crowded = max(crowd, key=lambda pod: pod.waiting)
+        leaving = [pod for _, pod in self._leaving.values() if pod in crowd]
+        crowded = max(leaving or crowd, key=lambda pod: pod.waiting)
         count = min(room, crowded.waiting)
         if count and self.recall(crowded.address.host, crowded.address.port, count):
             self._recalls[backend] = now + RECALL_SECONDS
@@ -438,18 +491,40 @@ class Pods:
         if len(self._seen) > MAX_SEEN:
             self._seen = {address: self._seen[address] for name in addresses for address in addresses[name]}
         self._ready = {name: list(pods.values()) for name, pods in self._pods.items()}
+        before_by_address = {**self._leaving, **self._by_address}
         self._by_address = {
             (pod.address.host, pod.address.port): (name, pod)
             for name, pods in self._ready.items()
             for pod in pods
         }
+        # What waits at a pod that has left goes where there is room, too.
+        self._leaving = {
+            address: (name, pod)
+            for address, (name, pod) in before_by_address.items()
+            if address not in self._by_address and pod.waiting and name in addresses
+        }
         self._sidecars &= self._ready.keys()
         self._meet()
         for table in (self._free, self._crowded):
             for name in list(table):
-                here = frozenset(self._ready.get(name, ()))
+                here = set(self._ready.get(name, ()))
+                if table is self._crowded:
+                    here.update([pod for _, pod in self._leaving.values()])
                 table[name] = {pod: None for pod in table[name] if pod in here}
                 if not table[name]:
                     del table[name]
         self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
+        for name in {name for name, _ in self._leaving.values()}:
+            self._relieve(name)
         self._changed()
+
+
+def _best(pods: Sequence[Pod], key: Hashed) -> Pod | None:
+    """The pod of a key by rendezvous hashing (`affinity`); None where there is none."""
+    best: Pod | None = None
+    most = -1
+    for pod in pods:
+        found = score(key, pod.hashed)
+        if best is None or found > most or (found == most and pod.address < best.address):
+            best, most = pod, found
+    return best

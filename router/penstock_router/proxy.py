@@ -218,6 +218,7 @@ class Proxy:
                     backend=proxied.drawn,
                     again=tries.again,
                     for_room=tries.for_room,
+                    steering=proxied.steering,
                 )
             except HoldOver:
                 if full is None:
@@ -242,7 +243,7 @@ class Proxy:
                     pod = self._pods.pick_probe(permit.backend)
                 else:
                     without = [*tries.tried, *tries.asked]
-                    pod = permit.pod or self._pods.pick(permit.backend, without=without)
+                    pod = permit.pod or state.pick(permit.backend, proxied.steering, without)
                 if pod is None:
                     if last is not None and last.is_load:
                         return self._give_up(last)
@@ -316,6 +317,8 @@ class Proxy:
             self._pods.freed(permit.backend, pod)
 
         pod.begins()
+        if proxied.steering is not None:
+            proxied.state.sent(permit.backend, proxied.steering, pod)
         over = done
         try:
             opened = await self._upstream.open(

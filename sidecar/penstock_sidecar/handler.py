@@ -168,7 +168,8 @@ class SidecarHandler:
             self._arrived(size)
             self._dispatcher.accept(call)
             exchange.gone = call.gone
-            request.recall = call.recall
+            if not fields.sticky:
+                request.recall = call.recall
         except PenstockError as refusal:
             if refusal.reason is Reason.QUEUE_FULL:
                 refusal.__traceback__ = None  # others get the same object; it must keep no frame

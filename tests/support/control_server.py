@@ -10,10 +10,12 @@ from typing import Any
 import aiohttp
 
 from penstock_operator.control.auth import ReportAuthenticator
+from penstock_operator.control.recommendation import Recommendations
 from penstock_operator.control.server import ControlServer
 from penstock_operator.metrics import Metrics
+from penstock_operator.reconcile.context import Scaled
 from penstock_operator.reports import Reports
-from penstock_operator.store import Store
+from penstock_operator.store import Key, Store
 from penstock_wire.control.report import SidecarReport, encode
 from tests.support.hand_clock import HandClock
 from tests.support.memory_cluster import MemoryCluster
@@ -90,6 +92,7 @@ class Harness:
         self.status: dict[str, Any] = verdict()
         self.reviews: list[dict[str, Any]] = []
         self.metrics = Metrics()
+        self.scaled: dict[Key, Scaled] = {}
         self.cluster.answer["TokenReview"] = self._review
         self.store.put(pod(**{"penstock.dev/backend": "m"}))
         self.store.put(pod("r-1", "uid-r", app="penstock-router"))
@@ -107,12 +110,13 @@ class Harness:
             own_addresses=check_peer,
             observer=self.metrics,
             metrics=self.metrics.text,
+            recommendation=Recommendations(self.scaled).answer,
             alive=lambda: self.wrong,
         )
         self.url = ""
-        """Where reports go."""
+        """The URL of reports."""
         self.pages = ""
-        """Where metrics and health are."""
+        """The URL of metrics and health."""
         self.session: aiohttp.ClientSession
 
     def _review(self, review: dict[str, Any]) -> dict[str, Any]:

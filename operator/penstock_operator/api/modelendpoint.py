@@ -10,7 +10,8 @@ from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
 from penstock_operator.api.core import Resources
 from penstock_operator.api.fields import Duration, Name, cel, duration_rule, map_list, rules
-from penstock_wire.control.router_settings import HEADER_PATTERN, ORIGIN_PATTERN, Method
+from penstock_operator.api.match import FieldName
+from penstock_wire.control.router_settings import ORIGIN_PATTERN, Method
 
 
 class ColdStart(Part):
@@ -84,8 +85,6 @@ Origin = Annotated[
     ),
 ]
 """The origin of web pages, or `*`."""
-FieldName = Annotated[str, Field(max_length=128, pattern=HEADER_PATTERN)]
-"""The name of a header field."""
 
 
 class Cors(Part):
@@ -116,6 +115,57 @@ class Cors(Part):
             description="Whether pages may send cookies and other credentials of the browser. Default false."
         ),
     ] = False
+
+
+class AffinityCookie(Part):
+    """The cookie by which a client comes back to its pod; the router sets it."""
+
+    name: Annotated[FieldName, Field(description="Name of the cookie.")]
+    ttl: Annotated[
+        Duration | None,
+        Field(
+            json_schema_extra=rules(duration_rule("1s", "8760h")),
+            description="How long clients keep it (Max-Age). Default: as long as their session.",
+        ),
+    ] = None
+
+
+class SessionAffinity(Part):
+    """By what requests come to the same backend and the same pod."""
+
+    header: Annotated[
+        FieldName | None,
+        Field(description="Name of a header field: requests with the same value. This or cookie."),
+    ] = None
+    cookie: Annotated[
+        AffinityCookie | None,
+        Field(
+            description="A cookie: requests of the same client. Who sends none gets one with the answer; it "
+            "does not reach the model. This or header."
+        ),
+    ] = None
+
+
+class StaticAnswer(Part):
+    """An answer that the router gives itself."""
+
+    path: Annotated[
+        str,
+        Field(
+            pattern=r"^/[^?#]*$",
+            max_length=256,
+            description="The path, without the endpoint's route; whole and exact, whatever the query.",
+        ),
+    ]
+    status: Annotated[int, Field(ge=200, le=599, description="HTTP status. Default 200.")] = 200
+    body: Annotated[
+        str,
+        Field(
+            max_length=4096,
+            description="The body: application/json where it is an object or a list of JSON, else "
+            "text/plain. Default: none.",
+        ),
+    ] = ""
 
 
 class EndpointRouter(Part):
@@ -242,6 +292,43 @@ class ModelEndpointSpec(Part):
             "read no answer of Penstock's own.",
         ),
     ] = None
+    session_affinity: Annotated[
+        SessionAffinity | None,
+        Field(
+            json_schema_extra=rules(
+                cel(
+                    "has(self.header) != has(self.cookie)",
+                    "expected one of header and cookie, found none or both",
+                )
+            ),
+            description="By what requests come to the same backend and pod, as long as it has room and is "
+            "there. Default: by x-penstock-shard-key alone, which a client may send to any endpoint.",
+        ),
+    ] = None
+    static: Annotated[
+        tuple[
+            Annotated[
+                StaticAnswer,
+                Field(
+                    json_schema_extra=rules(
+                        cel(
+                            "!(self.status in [204, 205, 304]) || !has(self.body) || self.body == ''",
+                            "expected no body with status 204, 205 or 304, found one",
+                            path=".body",
+                        )
+                    )
+                ),
+            ],
+            ...,
+        ],
+        Field(
+            default=(),
+            max_length=16,
+            json_schema_extra=map_list("path"),
+            description="Answers to GET and HEAD that the router gives itself, as to the probes of a load "
+            "balancer: no model is asked, and none is woken.",
+        ),
+    ] = ()
     router: Annotated[
         EndpointRouter | None,
         Field(

@@ -17,6 +17,7 @@ from penstock_operator.clock import Clock
 from penstock_operator.control.auth import Caller, ReportAuthenticator
 from penstock_operator.control.metrics_page import MetricsPage
 from penstock_operator.control.rate_limit import RateLimit
+from penstock_operator.control.recommendation import PATH as RECOMMENDATION
 from penstock_operator.control.report_interval import interval_of
 from penstock_operator.control.settings_cache import SettingsCache
 from penstock_operator.desired import names
@@ -113,6 +114,7 @@ class ControlServer:
         own_addresses: whether each pod comes from an address of its own; else one may have all connections.
         observer: counts.
         metrics: makes the text of /metrics.
+        recommendation: answers for one backend (`Recommendations.answer`).
         alive: why the process should be restarted, None while all is well.
         waits: why it is not ready, None while it leads, or would as soon as its leader is gone.
     """
@@ -131,6 +133,7 @@ class ControlServer:
         own_addresses: bool = True,
         observer: ReportObserver,
         metrics: Callable[[], bytes],
+        recommendation: Callable[[str], Response],
         alive: Callable[[], str | None],
         waits: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -146,6 +149,7 @@ class ControlServer:
         self._interval = interval
         self._plain_reports = plain
         self._observer = observer
+        self._recommendation = recommendation
         self._metrics_page = MetricsPage(metrics, clock)
         self._alive = alive
         self._waits = waits
@@ -229,13 +233,25 @@ class ControlServer:
                 self._refuse(exchange, kind, refusal)
         elif probe is not None and request.method in ("GET", "HEAD"):
             exchange.answer(probe())
+        elif request.path.startswith(RECOMMENDATION) and request.method in ("GET", "HEAD"):
+            try:
+                self._check_leads("ask the leader")
+                exchange.answer(self._recommendation(request.path))
+            except ReportRefused as refusal:
+                self._turn_away(exchange, _problem(refusal, "no recommendation"))
         elif request.path == "/metrics" and request.method in ("GET", "HEAD"):
             try:
                 exchange.answer(self._metrics_page.answer(request.peer))
             except ReportRefused as refusal:
                 self._turn_away(exchange, _problem(refusal, "scrape refused"), late=True)
         else:
-            self._turn_away(exchange, _text(404, "expected GET /metrics, /livez, /readyz or a report"))
+            self._turn_away(
+                exchange,
+                _text(
+                    404,
+                    "expected GET /metrics, /recommendation/NAMESPACE/BACKEND, /livez, /readyz or a report",
+                ),
+            )
 
     def _secure(self, exchange: Exchange) -> None:
         """Serve the port that speaks TLS."""
@@ -249,8 +265,7 @@ class ControlServer:
         # First who it is, then what it says: of a stranger nothing is read but what came with the head.
         request = exchange.request
         try:
-            if not self._leads():
-                raise ReportRefused(503, "standby", "this operator does not lead; report to the leader")
+            self._check_leads("report to the leader")
             caller = self._authenticator.authenticate_cached(**_credentials(request, kind))
             if caller is not None and request.stream is None and self._turns.take(caller.uid):
                 exchange.answer(self._take(request, request.body, caller, kind))
@@ -262,6 +277,10 @@ class ControlServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         exchange.gone = task.cancel
+
+    def _check_leads(self, instead: str) -> None:
+        if not self._leads():
+            raise ReportRefused(503, "standby", f"this operator does not lead; {instead}")
 
     async def _wait_and_take(self, exchange: Exchange, kind: str) -> None:
         """As `_report`, where the apiserver is to be asked or more is to be received."""

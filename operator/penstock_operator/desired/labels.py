@@ -21,6 +21,9 @@ RENDERED = "penstock.dev/rendered"
 WARMUP = "penstock.dev/warmup"
 """Annotation of a pod: its model's warm-up requests, which its sidecar reads as a file."""
 
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""Kubernetes' own annotation of a pod: a ReplicaSet takes away the ready pods of the lowest cost first."""
+
 MANAGED = contract.MANAGED_BY
 """Value of MANAGED_BY; `MANAGED_BY=MANAGED` selects all children."""
 

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from penstock_operator.api import ModelEndpoint, TrafficSplit
+from penstock_operator.api import ModelEndpoint, TrafficSplit, match
+from penstock_operator.api.batchpolicy import Priority
 from penstock_operator.api.defaults import is_dedicated, route
-from penstock_operator.api.modelendpoint import Cors, Timeouts
+from penstock_operator.api.match import Match
+from penstock_operator.api.modelendpoint import Cors, SessionAffinity, Timeouts
 from penstock_wire import durations
-from penstock_wire.control import router_settings
+from penstock_wire.control import router_settings, traffic_rules
+from penstock_wire.control.traffic_rules import OnMissing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """A backend's share of an endpoint."""
+    """A backend's share of an endpoint, and the requests that are its own whatever the shares.
+
+    Args:
+        name: the backend's.
+        weight: relative to the others'.
+        match: rules of requests that are its own.
+    """
 
     name: str
     weight: int
+    match: tuple[Match, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +44,8 @@ class EndpointPlan:
         missing: backends that are named and do not exist.
         untried: backends of weight > 0 that were never ready.
         waits_for: the endpoint's own backend, if the last weights stand in until it is ready.
+        mirrors: who gets copies of its requests, as the router's settings have it.
+        on_missing: what becomes of the requests of backends that do not exist.
     """
 
     route: str
@@ -43,6 +55,13 @@ class EndpointPlan:
     missing: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
     waits_for: str | None = None
+    on_missing: OnMissing = "Share"
+    mirrors: tuple[router_settings.Mirror, ...] = ()
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Whose pods get its requests, or copies of them."""
+        return (*[share.name for share in self.backends], *[mirror.name for mirror in self.mirrors])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +75,8 @@ class SplitPlan:
         missing: backends that are named and do not exist.
         untried: backends of weight > 0 that were never ready.
         left_out: those of them whose part the others have.
+        faults: rules that match nothing since they cannot be used, and why.
+        on_missing: what becomes of the requests of the missing ones.
     """
 
     accepted: bool
@@ -64,6 +85,8 @@ class SplitPlan:
     missing: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    on_missing: OnMissing = "Share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +111,7 @@ def plan(
     splits: Sequence[TrafficSplit],
     backends: Mapping[str, bool],
     untried: Collection[str] = (),
+    priorities: Mapping[str, Priority] | None = None,
 ) -> TrafficPlan:
     """Decide who serves what in a namespace.
 
@@ -100,6 +124,7 @@ def plan(
         splits: all splits of the namespace.
         backends: the backends that exist, and whether each has a ready pod.
         untried: those of them that were never ready.
+        priorities: by backend, the levels of urgency that its sidecars know, where there are several.
     """
     there = sorted((item for item in endpoints if not item.deleting), key=lambda item: item.age_key)
     asked = sorted((item for item in splits if not item.deleting), key=lambda item: item.age_key)
@@ -116,8 +141,12 @@ def plan(
         decided = chosen.get(endpoint.name)
         user = f"TrafficSplit/{decided.name}" if decided else f"ModelEndpoint/{endpoint.name}"
         weights = _weights(endpoint, decided, backends)
+        on_missing: OnMissing = decided.spec.on_missing if decided else "Share"
         for share in weights:
             used.setdefault(share.name, set()).add(user)
+        mirrors = _mirrors(decided, priorities or {})
+        for mirror in mirrors:
+            used.setdefault(mirror.name, set()).add(user)
         own = endpoint.spec.backend
         used.setdefault(own, set()).add(f"ModelEndpoint/{endpoint.name}")
         waits_for = own if decided is None and own not in {share.name for share in weights} else None
@@ -128,10 +157,12 @@ def plan(
             route="" if lost else wanted,
             route_taken_by=routes[wanted] if lost else None,
             split=decided.name if decided else None,
-            backends=_tried(_present(weights, backends), backends, untried),
+            backends=_tried(_present(weights, backends, on_missing), backends, untried),
             missing=_missing(named, backends),
             untried=_untried(weights, untried),
             waits_for=waits_for,
+            mirrors=mirrors,
+            on_missing=on_missing,
         )
     return TrafficPlan(
         endpoints=plans,
@@ -142,12 +173,34 @@ def plan(
     )
 
 
+def _mirrors(
+    split: TrafficSplit | None, priorities: Mapping[str, Priority]
+) -> tuple[router_settings.Mirror, ...]:
+    found = []
+    for mirror in () if split is None else split.spec.mirrors:
+        priority, compare = priorities.get(mirror.name), mirror.compare
+        found.append(
+            router_settings.Mirror(
+                name=mirror.name,
+                percent=mirror.percent,
+                priority_header="" if priority is None else priority.header.lower(),
+                priority_level=1 if priority is None else priority.levels,
+                compare=None
+                if compare is None
+                else router_settings.Compare(ignore=compare.ignore, tolerance=compare.tolerance),
+            )
+        )
+    return tuple(found)
+
+
 def _weights(
     endpoint: ModelEndpoint, split: TrafficSplit | None, backends: Mapping[str, bool]
 ) -> tuple[Weight, ...]:
     """The shares that are asked for, before those of missing backends are dealt out."""
     if split is not None:
-        return tuple(Weight(name=share.name, weight=share.weight) for share in split.spec.backends)
+        return tuple(
+            Weight(name=share.name, weight=share.weight, match=share.match) for share in split.spec.backends
+        )
     if not backends.get(endpoint.spec.backend, False):
         last = tuple(
             Weight(name=share.name, weight=share.weight)
@@ -159,8 +212,15 @@ def _weights(
     return (Weight(name=endpoint.spec.backend, weight=1),)
 
 
-def _present(weights: tuple[Weight, ...], backends: Mapping[str, bool]) -> tuple[Weight, ...]:
-    """Without backends that do not exist, so that the others share their weight; all if none is left."""
+def _present(
+    weights: tuple[Weight, ...], backends: Mapping[str, bool], on_missing: OnMissing
+) -> tuple[Weight, ...]:
+    """Without backends that do not exist, so that the others share their weight; all if none is left.
+
+    All, too, where the requests of those that do not exist are to fail.
+    """
+    if on_missing == "Fail":
+        return weights
     left = tuple(share for share in weights if share.name in backends)
     return left if any(share.weight > 0 for share in left) else weights
 
@@ -168,14 +228,22 @@ def _present(weights: tuple[Weight, ...], backends: Mapping[str, bool]) -> tuple
 def _tried(
     weights: tuple[Weight, ...], backends: Mapping[str, bool], untried: Collection[str]
 ) -> tuple[Weight, ...]:
-    """Without backends that were never ready, so that the others share their weight; all if none is ready."""
+    """Without backends that were never ready, so that the others share their weight; all if none is ready.
+
+    One with rules stays, with no weight: the requests that ask for it are held, as for any without a pod.
+    """
     if not any(share.weight > 0 and backends.get(share.name, False) for share in weights):
         return weights
-    return tuple(share for share in weights if share.weight == 0 or share.name not in untried)
+    return tuple(
+        share if share.name not in untried else replace(share, weight=0)
+        for share in weights
+        if share.weight == 0 or share.name not in untried or share.match
+    )
 
 
 def _untried(weights: tuple[Weight, ...], untried: Collection[str]) -> tuple[str, ...]:
-    return tuple(sorted(share.name for share in weights if share.weight > 0 and share.name in untried))
+    asked = (share.name for share in weights if share.weight > 0 or share.match)
+    return tuple(sorted(name for name in asked if name in untried))
 
 
 def _missing(weights: tuple[Weight, ...], backends: Mapping[str, bool]) -> tuple[str, ...]:
@@ -192,13 +260,20 @@ def _split_plan(
     conflict = chosen.name if chosen.name != split.name else None
     accepted = conflict is None and not endpoint_missing
     decided = endpoints[split.spec.endpoint] if accepted else EndpointPlan(route="")
-    serving = {share.name for share in decided.backends}
+    serving = {share.name for share in decided.backends if share.weight > 0}
+    shared = {share.name for share in split.spec.backends if share.weight > 0}
     return SplitPlan(
         accepted=accepted,
         conflict_with=conflict,
         endpoint_missing=endpoint_missing,
         untried=decided.untried,
-        left_out=tuple(name for name in decided.untried if name not in serving),
+        left_out=tuple(name for name in decided.untried if name in shared - serving),
+        faults=tuple(
+            fault
+            for number, share in enumerate(split.spec.backends)
+            for fault in match.faults(share.match, f"spec.backends[{number}].match")
+        ),
+        on_missing=split.spec.on_missing,
         missing=tuple(sorted(share.name for share in split.spec.backends if share.name not in backends)),
     )
 
@@ -207,6 +282,17 @@ def _cors(cors: Cors | None) -> router_settings.Cors | None:
     if cors is None:
         return None
     return router_settings.Cors(origins=cors.origins, headers=cors.headers, credentials=cors.credentials)
+
+
+def _affinity(affinity: SessionAffinity | None) -> traffic_rules.SessionAffinity | None:
+    if affinity is None:
+        return None
+    if affinity.cookie is None:
+        return traffic_rules.SessionAffinity(header=affinity.header)
+    cookie = traffic_rules.AffinityCookie(
+        name=affinity.cookie.name, ttl_ms=_milliseconds(affinity.cookie.ttl)
+    )
+    return traffic_rules.SessionAffinity(cookie=cookie)
 
 
 def _timeouts(timeouts: Timeouts | None) -> router_settings.Timeouts | None:
@@ -254,18 +340,23 @@ def router_endpoints(
             ),
             cors=_cors(endpoint.spec.cors),
             backends=tuple(
-                router_settings.WeightedBackend(name=share.name, weight=share.weight)
+                router_settings.WeightedBackend(
+                    name=share.name, weight=share.weight, match=match.settings(share.match)
+                )
                 for share in plan.endpoints[endpoint.name].backends
+            ),
+            on_missing=plan.endpoints[endpoint.name].on_missing,
+            session_affinity=_affinity(endpoint.spec.session_affinity),
+            static=tuple(
+                traffic_rules.StaticAnswer(path=answer.path, status=answer.status, body=answer.body)
+                for answer in endpoint.spec.static
             ),
             closed=tuple(
                 sorted(
-                    {
-                        path
-                        for share in plan.endpoints[endpoint.name].backends
-                        for path in closed.get(share.name, ())
-                    }
+                    {path for name in plan.endpoints[endpoint.name].asked for path in closed.get(name, ())}
                 )
             ),
+            mirrors=plan.endpoints[endpoint.name].mirrors,
         )
         for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.name)
         if endpoint.name in plan.endpoints and endpoint.name in ports

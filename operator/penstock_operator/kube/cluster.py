@@ -84,6 +84,24 @@ class Cluster(Protocol):
         """
         ...
 
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
+    ) -> Obj:
+        """Write annotations of an object that others made.
+
+        Args:
+            kind: the object's kind.
+            namespace: where it is.
+            name: its name.
+            annotations: the values; None takes one away.
+            uid: annotate this one only, never a namesake.
+
+        Raises:
+            NotFound: it is gone.
+            Conflict: it is another one.
+        """
+        ...
+
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         """One object, None when there is none.
 
@@ -162,7 +180,7 @@ class WriteObserver(Protocol):
     """Who counts writes."""
 
     def wrote(self, verb: str, kind: str) -> None:
-        """A write succeeded: apply, delete, status, scale or create, of this kind."""
+        """A write succeeded: apply, delete, status, scale, annotate or create, of this kind."""
 
 
 class NoObserver:
@@ -240,6 +258,18 @@ class KubernetesCluster:
             "spec": {"replicas": replicas},
         }
         return await self._patch(kind, body, SCALE_MANAGER, subresource="scale")
+
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
+    ) -> Obj:
+        """See `Cluster`."""
+        return await self._call(
+            "PATCH",
+            kind.path(namespace, name),
+            query={"fieldManager": MANAGER},
+            body={"metadata": {"uid": uid, "annotations": dict(annotations)}},
+            content_type="application/merge-patch+json",
+        )
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         """See `Cluster`."""

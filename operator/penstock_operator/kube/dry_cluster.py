@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -111,6 +111,12 @@ class DryCluster:
     ) -> Obj:
         """See `Cluster`; nothing scales in a dry run, so to come here is a defect."""
         raise RuntimeError(f"expected no write to the scale of {kind.kind} {namespace}/{name} in a dry run")
+
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
+    ) -> Obj:
+        """See `Cluster`; which pods would go first is not shown."""
+        return await self.get(kind, namespace, name) or {}
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         """See `Cluster`."""

@@ -10,7 +10,7 @@ nor do TokenReviews, which change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from penstock_operator.clock import Clock, run_until
@@ -63,6 +63,14 @@ class FencedCluster:
         """See `Cluster`."""
         return await self._led(
             "scale", kind, lambda: self._cluster.apply_scale(kind, namespace, name, replicas, uid=uid)
+        )
+
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
+    ) -> Obj:
+        """See `Cluster`."""
+        return await self._led(
+            "annotate", kind, lambda: self._cluster.annotate(kind, namespace, name, annotations, uid=uid)
         )
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:

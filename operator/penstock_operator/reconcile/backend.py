@@ -9,19 +9,25 @@ from typing import Any
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import LoadStatus
 from penstock_operator.api.defaults import batching_spec, unreachable_batch, unreachable_target
-from penstock_operator.autoscaling import Recommendation
+from penstock_operator.autoscaling import Recommendation, schedule
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
 from penstock_operator.desired.drift import CHANGED, needs_write
 from penstock_operator.desired.template_pinning import PinnedTemplate
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SERVICE_ACCOUNT
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile import parent_check
+from penstock_operator.reconcile import parent_check, victims
 from penstock_operator.reconcile.children import apply_children, requeue_after
 from penstock_operator.reconcile.context import Context, Problems, Scaled
 from penstock_operator.reconcile.parent import load_parent
 from penstock_operator.reconcile.status_writer import same_status, write_status
-from penstock_operator.status import BackendObserved, backend_status, load_moved, unreadable_status
+from penstock_operator.status import (
+    BackendObserved,
+    backend_status,
+    load_moved,
+    terms_moved,
+    unreadable_status,
+)
 from penstock_operator.store import Key, key_of, owner_uids
 
 LOAD_SETTLES = 15.0
@@ -62,6 +68,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
             backend, document=versioned.document, pinned=pinned, config=ctx.render
         )
         uid = backend.metadata.uid
+        await victims.before_decrease(ctx, backend, live)
         problems = await apply_children(
             ctx, key, desired, owners=(uid,), candidates=lambda: _unused(ctx, backend), looked=looked,
             confirm=lambda: parent_check.confirm_own(ctx, stored),
@@ -185,7 +192,7 @@ def look_at_load(ctx: Context, key: Key) -> None:
         return
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(key.namespace, reference) if reference else None
-    if _is_news(ctx, backend, _load(ctx, key, batching_spec(backend, policy).max_batch_size)):
+    if _is_news(ctx, backend, key, _load(ctx, key, batching_spec(backend, policy).max_batch_size)):
         ctx.memory.load_turns.ask(key)
 
 
@@ -193,12 +200,18 @@ def _load(ctx: Context, key: Key, max_batch_size: int) -> LoadStatus:
     return ctx.reports.window(key.namespace, key.name).load(ctx.clock.time(), max_batch_size)
 
 
-def _is_news(ctx: Context, backend: ModelBackend, load: LoadStatus) -> bool:
-    """Whether a load is to be shown: not while it is that of the few reports that a new operator has."""
+def _schedule_note(ctx: Context, backend: ModelBackend) -> str | None:
+    scaling = backend.spec.autoscaling
+    return schedule.problem(scaling.schedules, ctx.clock.now()) if scaling is not None else None
+
+
+def _is_news(ctx: Context, backend: ModelBackend, key: Key, load: LoadStatus) -> bool:
+    """Whether load and terms are to be shown: not while they are of the few reports of a new operator."""
     old = backend.status.load
     if old is not None and ctx.clock.time() < ctx.memory.started + LOAD_SETTLES:
         return False
-    return load_moved(old, load)
+    scaled = ctx.memory.scaled.get(key) or Scaled()
+    return load_moved(old, load) or terms_moved(backend.status.recommendation, scaled.recommendation)
 
 
 async def _write_status(
@@ -245,13 +258,15 @@ async def _write_status(
         foreign_scaler=scaled.foreign,
         batching_note=unreachable_batch(spec),
         target_note=unreachable_target(backend, spec),
+        objective=spec.latency_objective,
+        schedule_note=_schedule_note(ctx, backend),
         upgrade_pending=pinned.upgrade_pending,
         held=held,
     )
     status = backend_status(backend, seen, now=ctx.now())
-    if _is_news(ctx, backend, fresh) and (turn or not same_status(status, stored.get("status") or {})):
+    if _is_news(ctx, backend, key, fresh) and (turn or not same_status(status, stored.get("status") or {})):
         # What is written anyway shows the load as well.
-        status = backend_status(backend, replace(seen, load=fresh), now=ctx.now())
+        status = backend_status(backend, replace(seen, load=fresh, terms=True), now=ctx.now())
         ctx.memory.load_turns.forget(key)
     written = await write_status(ctx, stored, status)
     # NB: what the autoscaler has changed while this was being written stays for the next status.

@@ -1,7 +1,8 @@
 """Observed → conditions and status documents. Pure: the time is an argument.
 
 Read `conditions` (how they merge), `pods` (what kubelet says of containers), `refusals` (what the apiserver
-says of writes), then the kinds: `backend`, `endpoint` (with `RouterObserved`), `split`, `policy`.
+says of writes), then the kinds: `backend`, `endpoint` (with `RouterObserved`), `mirrors` and `split`,
+`policy`.
 """
 
 from penstock_operator.status.backend import (
@@ -9,6 +10,7 @@ from penstock_operator.status.backend import (
     BackendObserved,
     backend_status,
     load_moved,
+    terms_moved,
     unreadable_status,
 )
 from penstock_operator.status.conditions import condition, merge, parse_failed
@@ -34,5 +36,6 @@ __all__ = [
     "refusal",
     "router_ready",
     "split_status",
+    "terms_moved",
     "unreadable_status",
 ]

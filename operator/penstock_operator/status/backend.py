@@ -11,6 +11,7 @@ from penstock_operator.api.backendstatus import (
     LoadStatus,
     ModelBackendStatus,
     ModelStatus,
+    RecommendationStatus,
     ReconfigureStatus,
     ScalingEntry,
     SidecarStatus,
@@ -29,8 +30,9 @@ ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
 HISTORY = 10
 """Entries that a status keeps of what was changed, and of which pods refused."""
 _SAID = 1024
-"""Characters of a model's message that a status keeps."""
+"""Characters of a model's message, or of the autoscaler's, that a status keeps."""
 _SHOW_LOAD_SHARE = 0.1
+_QUIET = {"processor_wait_percent"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +51,13 @@ class BackendObserved:
         used_by: as `traffic.TrafficPlan.used_by`.
         load: the load to show.
         recommendation: the autoscaler's last one; None where there is no autoscaling.
+        terms: whether its terms are shown as they are now, and not as they were when its number last changed.
         scaled: what was changed through `/scale` and may not be in `status.scaling` yet, the oldest first.
         foreign_scaler: another manager that writes `/scale` beside the autoscaler.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
         target_note: why a pod's load can never exceed its target, if so (`defaults.unreachable_target`).
+        schedule_note: what is wrong with its schedules, if so.
+        objective: `latencyObjective` of its policy, as written.
         upgrade_pending: as `template_pinning.PinnedTemplate.upgrade_pending`.
         held: what a suspended backend keeps from being changed: its "pods", its "settings".
     """
@@ -68,10 +73,13 @@ class BackendObserved:
     used_by: Sequence[str] = ()
     load: LoadStatus | None = None
     recommendation: Recommendation | None = None
+    terms: bool = False
     scaled: Sequence[ScalingEntry] = ()
     foreign_scaler: str | None = None
     batching_note: str | None = None
     target_note: str | None = None
+    objective: str | None = None
+    schedule_note: str | None = None
     upgrade_pending: bool = False
     held: Collection[str] = ()
 
@@ -96,6 +104,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         _available(backend, seen),
         _model_loaded(seen, model, wrong),
         applied,
+        *_accepted(backend, seen),
         *_scaling(backend, seen),
     ]
     ready, reconciling, stalled = _ready(backend, seen, wrong, applied)
@@ -112,6 +121,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         first_ready_time=old.first_ready_time or (now if counts.get("readyReplicas") else None),
         selector=labels.selector_text(labels.backend_selector(backend.name)),
         desired_replicas=recommended.replicas if recommended else backend.spec.replicas,
+        recommendation=_recommendation(backend, seen, now),
         load=seen.load,
         model=model,
         sidecar=_sidecar(seen),
@@ -156,6 +166,42 @@ def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
         return True
     before, after = old.model_dump(), new.model_dump()
     return any(abs(after[key] - before[key]) > _SHOW_LOAD_SHARE * abs(before[key]) for key in before)
+
+
+def terms_moved(old: RecommendationStatus | None, new: Recommendation | None) -> bool:
+    """Whether the terms that a status shows are others by now: one has changed by more than a tenth.
+
+    Args:
+        old: what the live status shows.
+        new: what the autoscaler said last.
+    """
+    if old is None or new is None:
+        return False  # it is shown without being asked for
+    # What waits for processors changes all the time and decides seldom.
+    before, after = (inputs.model_dump(exclude=_QUIET) for inputs in (old.inputs, new.inputs))
+    return any(
+        abs((after[key] or 0) - (before[key] or 0)) > _SHOW_LOAD_SHARE * abs(before[key] or 0)
+        for key in before
+    )
+
+
+def _recommendation(backend: ModelBackend, seen: BackendObserved, now: str) -> RecommendationStatus | None:
+    """What the autoscaler says; where its number and verdict are the same, with the terms shown so far."""
+    found, old = seen.recommendation, backend.status.recommendation
+    if backend.spec.autoscaling is None or backend.spec.suspend:
+        return None
+    if found is None:
+        return old
+    shown = (backend.status.desired_replicas, old.verdict if old is not None else None)
+    same = old is not None and shown == (found.replicas, found.verdict)
+    if same and not seen.terms:
+        return old
+    return RecommendationStatus(
+        verdict=found.verdict,
+        message=found.message[:_SAID],
+        since=old.since if old is not None and same else now,
+        inputs=found.inputs,
+    )
 
 
 def _needed(backend: ModelBackend) -> int:
@@ -331,6 +377,15 @@ def _reconfigured(seen: BackendObserved, *, at_most: int | None = HISTORY) -> tu
     return tuple(sorted(answers, key=lambda answer: (answer.ok, answer.pod))[:at_most])
 
 
+def _accepted(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
+    """Whether its schedules hold, where it has any."""
+    if backend.spec.autoscaling is None or not backend.spec.autoscaling.schedules:
+        return []
+    if seen.schedule_note is not None:
+        return [condition("Accepted", "False", "ScheduleInvalid", seen.schedule_note)]
+    return [condition("Accepted", "True", "Accepted")]
+
+
 def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     spec, recommended = backend.spec.autoscaling, seen.recommendation
     if spec is None:
@@ -347,14 +402,25 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
         active = condition("ScalingActive", "False", seen.scale_refused.reason, seen.scale_refused.message)
     elif seen.target_note is not None:
         active = condition("ScalingActive", "True", "TargetUnreachable", seen.target_note)
+    elif recommended is not None and recommended.unreachable is not None and seen.objective is not None:
+        text = (
+            f"latencyObjective is {seen.objective}, but a batch of one item takes "
+            f"{1000 * recommended.unreachable:.2g}ms: batches are full ones, and the objective is not kept"
+        )
+        active = condition("ScalingActive", "True", "ObjectiveUnreachable", text)
     elif recommended is not None and recommended.verdict == "Limited":
         text = f"the load asks for more than maxReplicas {spec.max_replicas}"
         active = condition("ScalingActive", "True", "Limited", text)
+    elif recommended is not None and recommended.verdict == "Schedule":
+        active = condition("ScalingActive", "True", "Schedule", recommended.limit)
     elif recommended is not None and recommended.verdict == "NoHolder":
         active = condition("ScalingActive", "True", "NoHolder", NO_HOLDER)
     elif recommended is not None and recommended.verdict == "ShortOfProcessors":
         text = "the load asks for more; as many start at a time as are ready, which wait for processors"
         active = condition("ScalingActive", "True", "ShortOfProcessors", text)
+    elif spec.mode == "External":
+        text = "spec.autoscaling.mode is External: another scaler writes the replicas"
+        active = condition("ScalingActive", "True", "External", text)
     else:
         active = condition("ScalingActive", "True", "FollowingLoad")
     if recommended is None:

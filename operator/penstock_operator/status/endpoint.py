@@ -136,7 +136,8 @@ def _backends_ready(seen: EndpointObserved) -> Condition:
     kind, missing = "BackendsReady", seen.plan.missing
     if missing:
         return condition(kind, "False", "BackendMissing", f"no such ModelBackend: {conditions.some(missing)}")
-    asked = {share.name for share in seen.plan.backends if share.weight > 0} | set(seen.plan.untried)
+    asked = {share.name for share in seen.plan.backends if share.weight > 0 or share.match}
+    asked.update(seen.plan.untried)
     if hidden := asked.intersection(seen.without_service):
         text = (
             f"pods are ready, but no router finds them, of: {conditions.some(hidden)}; the Service "

@@ -15,7 +15,16 @@ from operator import itemgetter
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.request import QueuedRequest
 from penstock_wire.control.settings import Batching
-from penstock_wire.headers import ATTEMPT, METHOD, PREFIX, REQUEST_ID, TIMEOUT_MS, Headers, timeout_ms
+from penstock_wire.headers import (
+    ATTEMPT,
+    METHOD,
+    PREFIX,
+    REQUEST_ID,
+    STICKY,
+    TIMEOUT_MS,
+    Headers,
+    timeout_ms,
+)
 from penstock_wire.http import Request
 
 KEY_FIELDS = frozenset(
@@ -48,13 +57,13 @@ MAX_KEYS = 4096
 """Keys that are remembered at most beyond those in use."""
 
 _name = itemgetter(0)
-_KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE = 1, 2, 4, 8, 16, 32
+_KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE, _STICKY = 1, 2, 4, 8, 16, 32, 64
 
 
 class RequestFields:
     """What a request's header fields say; see `Keys.read`."""
 
-    __slots__ = ("fields", "level", "request_id", "share", "shared", "timeout_ms")
+    __slots__ = ("fields", "level", "request_id", "share", "shared", "sticky", "timeout_ms")
 
     fields: Headers
     shared: Headers
@@ -64,6 +73,8 @@ class RequestFields:
         self.timeout_ms: int | None = None
         self.level = level
         self.share = b""
+        self.sticky = False
+        """Whether it has come to this pod by its key."""
 
 
 class Keys:
@@ -81,7 +92,7 @@ class Keys:
 
     def apply(self, batching: Batching) -> None:
         """Read under another policy from now on."""
-        roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT}
+        roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT, STICKY: _STICKY}
 
         def add(name: bytes, role: int) -> None:
             roles[name] = roles.get(name, 0) | role
@@ -136,6 +147,8 @@ class Keys:
                     read.level = self._clamp(field[1])
                 if role & _SHARE:
                     read.share = field[1]
+                if role & _STICKY:
+                    read.sticky = True
         if len(key) > 1:
             key.sort(key=_name)
         read.fields = tuple(key)
@@ -153,6 +166,7 @@ class Keys:
         base = self._shared_fields
         read = RequestFields(base.level)
         read.fields, read.shared, read.share = base.fields, base.shared, base.share
+        read.sticky = base.sticky
         read.request_id, read.timeout_ms = base.request_id, base.timeout_ms
         roles = self._roles
         for field in request.headers[len(shared) :]:

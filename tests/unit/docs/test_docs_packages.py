@@ -13,6 +13,7 @@ ROOTS = (
     "sidecar/penstock_sidecar",
     "router/penstock_router",
     "operator/penstock_operator",
+    "cli/penstock_cli",
     "sdk/penstock",
 )
 PACKAGES = sorted(path.parent for root in ROOTS for path in (ROOT / root).rglob("__init__.py"))

@@ -23,6 +23,7 @@ from penstock_operator.kinds import (
     ENDPOINT_SLICE,
     LEASE,
     PARENTS,
+    POD,
     POLICY,
     WATCHED_CHILDREN,
 )
@@ -64,6 +65,14 @@ async def test_the_client_reads_and_writes(server: TinyApiserver, cluster: Kuber
     assert (await cluster.apply_status(BACKEND, body))["status"] == {"replicas": 2}
     for replicas in (3, 3, 0):  # one that changes the scale, one that only owns it
         assert (await cluster.apply_scale(BACKEND, "n", "m", replicas))["spec"] == {"replicas": replicas}
+    pod = server.cluster.user_applies(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "n", "name": "p"}, "spec": {}}
+    )
+    for cost, kept in (("-1", {"cost": "-1"}), (None, {})):
+        noted = await cluster.annotate(POD, "n", "p", {"cost": cost}, uid=pod["metadata"]["uid"])
+        assert noted["metadata"]["annotations"] == kept
+    with pytest.raises(Conflict):
+        await cluster.annotate(POD, "n", "p", {"cost": "1"}, uid="another")
     with pytest.raises(Conflict, match="already exists"):
         await cluster.create(CONFIG_MAP, config_map("a"))
     assert not await cluster.delete(CONFIG_MAP, "n", "a", uid="other")
@@ -89,7 +98,7 @@ async def test_the_client_tells_errors_apart(
 
 
 async def test_no_answer_is_unavailable(tmp_path: Path) -> None:
-    """A closed port is an error of ours, not of aiohttp."""
+    """A closed port raises our own error, not aiohttp's."""
     async with TinyApiserver() as gone:
         config = tmp_path / "kubeconfig"
         config.write_text(gone.kubeconfig())
@@ -279,7 +288,7 @@ async def test_missing_crds_are_waited_for(server: TinyApiserver, operators: Any
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--listen", "nonsense"], "--listen"), (["--workers", "0"], "--workers"),
         (["--log-level", "loud"], "--log-level"), (["--namespace", "No_Name"], "--namespace"),
@@ -287,11 +296,11 @@ async def test_missing_crds_are_waited_for(server: TinyApiserver, operators: Any
         (["--reports-listen", "8016"], "--reports-listen"),
     ],
 )  # fmt: skip
-async def test_nonsense_flags_are_refused_by_name(flags: list[str], told: str) -> None:
+async def test_nonsense_flags_are_refused_by_name(flags: list[str], message: str) -> None:
     """Before anything is started, with a non-zero exit."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "penstock_operator", *flags, stderr=asyncio.subprocess.PIPE
     )
     _, text = await asyncio.wait_for(process.communicate(), SECONDS)
     assert process.returncode == 2
-    assert told in text.decode()
+    assert message in text.decode()

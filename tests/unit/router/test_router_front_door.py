@@ -67,6 +67,7 @@ async def test_fields_of_ours_are_dropped_at_the_edge_both_ways(upstream: Any, r
         "x-penstock-attempt": "4",
         "x-penstock-drain": "secret",
         "x-penstock-mirror": "1",
+        "x-penstock-sticky": "forged",
         "x-penstock-method": "predict",
         "x-penstock-shard-key": "k",
         "x-penstock-priority": "1",
@@ -81,8 +82,10 @@ async def test_fields_of_ours_are_dropped_at_the_edge_both_ways(upstream: Any, r
         "x-penstock-method",
         "x-penstock-shard-key",
         "x-penstock-priority",
+        "x-penstock-sticky",
         "x-penstock-timeout-ms",
     }
+    assert server.seen[0].values("x-penstock-sticky") == ["1"]
     assert "x-own" in names
     assert not names & {"te", "x-hop"}
     ours = {name.lower() for name in reply.headers if name.lower().startswith("x-penstock-")}

@@ -50,7 +50,7 @@ def exported(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[s
 async def test_each_node_is_a_backend_and_an_endpoint() -> None:
     """As a process, in the directory of the module."""
     ended = await run(
-        "penstock.export", "ensemble:app", "--image=r/{name}:1", env={"PYTHONPATH": str(EXAMPLES)}
+        "penstock", "export", "ensemble:app", "--image=r/{name}:1", env={"PYTHONPATH": str(EXAMPLES)}
     )
     assert ended.code == 0, ended.err
     documents = list(yaml.safe_load_all(ended.out))

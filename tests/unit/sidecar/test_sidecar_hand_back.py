@@ -12,7 +12,7 @@ from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.passthrough.passthrough import Passthrough
 from penstock_sidecar.protocols import PROTOCOLS
 from penstock_wire.control.settings import Batching, Settings
-from penstock_wire.headers import NOT_ADMITTED, get
+from penstock_wire.headers import NOT_ADMITTED, STICKY, get
 from penstock_wire.http import Request
 from tests.support.router_world import HeldExchange
 
@@ -41,6 +41,12 @@ async def test_who_waits_until_nothing_is_queued_learns_of_what_was_handed_back(
         clock=time.monotonic,
     )
     fields = ((b"host", b"a"), (b"content-type", b"application/json"))
+    sticky = Request("POST", "/predict", (*fields, (STICKY, b"1")), b'{"instances": [1]}')
+    sticking = HeldExchange(sticky, [])
+    handler.begin(sticking)
+    assert sticky.recall is None, "it has come here by its key"
+    assert sticking.gone is not None
+    sticking.gone()
     request = Request("POST", "/predict", fields, b'{"instances": [1, 2, 3]}')
     exchange = HeldExchange(request, [])
     handler.begin(exchange)

@@ -7,7 +7,8 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from penstock_wire.control import documents
+from penstock_wire.control import documents, traffic_rules
+from penstock_wire.control.traffic_rules import Match, OnMissing, SessionAffinity, StaticAnswer
 from penstock_wire.errors import DocumentError
 
 ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?$"
@@ -15,6 +16,8 @@ ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5
 ANY_ORIGIN = "*"
 HEADER_PATTERN = r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$"
 """The name of a header field (RFC 9110 section 5.1), without `*`."""
+IGNORED_PATH_PATTERN = r"^\$(\.([A-Za-z0-9_-]+|\*)|\[([0-9]{1,9}|\*|'[^'\\]+')\])+$"
+"""A path of JSON that a comparison ignores: `$.usage`, `$.predictions[*].id`, `$['a name']`."""
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 """A method that an endpoint may list."""
@@ -70,11 +73,48 @@ class WeightedBackend(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     Args:
         name: name of the ModelBackend; its pods come from the EndpointSlices of its Service.
         weight: its share, relative to the others'.
+        match: rules; a request that matches one is its own, whatever the weights. The first backend of the
+            list that has such a rule gets the request.
         targets: `host:port` of its sidecars, for a router that runs alone.
     """
 
     name: str
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1
+    match: tuple[Match, ...] = ()
+    targets: tuple[str, ...] = ()
+
+
+class Compare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How a mirror's answers are compared with those of the backends that serve.
+
+    Args:
+        ignore: paths of JSON that are left out, with all below them (`IGNORED_PATH_PATTERN`).
+        tolerance: two numbers are alike where they differ by no more than this times the larger of 1 and
+            their magnitudes.
+    """
+
+    ignore: tuple[str, ...] = ()
+    tolerance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+
+
+class Mirror(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A backend that gets copies of an endpoint's requests, and whose answers no client gets.
+
+    Args:
+        name: as in `WeightedBackend`.
+        percent: of the requests, so many are copied.
+        priority_header: the field by which its sidecars know a request's priority, in lower case; empty
+            where they know none.
+        priority_level: the least urgent level that they have; 1 where they have no other.
+        compare: how its answers are compared; None = they are not.
+        targets: as in `WeightedBackend`.
+    """
+
+    name: str
+    percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 100
+    priority_header: str = ""
+    priority_level: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    compare: Compare | None = None
     targets: tuple[str, ...] = ()
 
 
@@ -93,7 +133,13 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         cold_start: holding.
         cors: which web pages may read the answers; None = what the model answers passes as it is.
         backends: who serves it.
+        on_missing: what becomes of the requests of a backend that does not exist: the others share them, or
+            they fail at once.
+        session_affinity: by what requests come to the same pod, beside `x-penstock-shard-key`; None = by no
+            other.
+        static: answers of the router's own.
         closed: paths that are refused in every spelling: those where a sidecar alone may ask its model.
+        mirrors: who gets copies of its requests.
     """
 
     name: str
@@ -107,7 +153,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cold_start: ColdStart = msgspec.field(default_factory=ColdStart)
     cors: Cors | None = None
     backends: tuple[WeightedBackend, ...] = ()
+    on_missing: OnMissing = "Share"
+    session_affinity: SessionAffinity | None = None
+    static: tuple[StaticAnswer, ...] = ()
     closed: tuple[str, ...] = ()
+    mirrors: tuple[Mirror, ...] = ()
 
     @property
     def effective_route(self) -> str:
@@ -134,6 +184,8 @@ def decode(
     for endpoint in settings.endpoints:
         if endpoint.cors is not None and (fault := _fault(endpoint.cors)):
             raise DocumentError(f"{what}: endpoint {endpoint.name}: cors.{fault}")
+        if endpoint.mirrors and (fault := _mirror_fault(endpoint)):
+            raise DocumentError(f"{what}: endpoint {endpoint.name}: mirrors{fault}")
     if by_hand:
         for index, endpoint in enumerate(settings.endpoints):
             if fault := _slip(endpoint):
@@ -154,6 +206,20 @@ def _slip(endpoint: Endpoint) -> str:
         return f"timeouts.firstByte: {most}"
     if not any(backend.weight for backend in endpoint.backends):
         return "backends: expected at least one backend with a weight above 0, found none"
+    return _traffic_slip(endpoint)
+
+
+def _traffic_slip(endpoint: Endpoint) -> str:
+    """What of the rules by which an endpoint chooses cannot be meant; empty where nothing is wrong."""
+    for index, backend in enumerate(endpoint.backends):
+        for place, rule in enumerate(backend.match):
+            if slip := traffic_rules.match_slip(rule):
+                return f"backends[{index}].match[{place}]{slip}"
+    affinity = endpoint.session_affinity
+    if affinity is not None and (slip := traffic_rules.affinity_slip(affinity)):
+        return f"sessionAffinity{slip}"
+    if slip := traffic_rules.static_slip(endpoint.static):
+        return f"static{slip}"
     return ""
 
 
@@ -167,6 +233,30 @@ def _fault(cors: Cors) -> str:
             return f"headers: expected the name of a header field, found {name!r}"
     if cors.credentials and ANY_ORIGIN in cors.origins:
         return "credentials: expected false where origins has *, found true"
+    return ""
+
+
+def _mirror_fault(endpoint: Endpoint) -> str:
+    """What is wrong with an endpoint's mirrors; empty where nothing is."""
+    serving = {backend.name for backend in endpoint.backends}
+    seen: set[str] = set()
+    for index, mirror in enumerate(endpoint.mirrors):
+        if not mirror.name or mirror.name in seen:
+            return f"[{index}].name: expected a unique name, found {mirror.name!r}"
+        if mirror.name in serving:
+            return (
+                f"[{index}].name: expected a backend that does not serve, found {mirror.name!r} of backends"
+            )
+        seen.add(mirror.name)
+        if mirror.priority_header and not re.fullmatch(HEADER_PATTERN, mirror.priority_header):
+            expected = "expected the name of a header field"
+            return f"[{index}].priorityHeader: {expected}, found {mirror.priority_header!r}"
+        for path in mirror.compare.ignore if mirror.compare is not None else ():
+            if not re.fullmatch(IGNORED_PATH_PATTERN, path):
+                return (
+                    f"[{index}].compare.ignore: expected a path such as $.usage or $.items[*].id, "
+                    f"found {path!r}"
+                )
     return ""
 
 

@@ -1,0 +1,25 @@
+"""One module a command: `why`, `status`, `top`.
+
+Each has its help as the first sentence of its docstring, `add_arguments` for what it takes beside the
+common arguments, and `run`, which returns the exit code; a `CommandError` that it raises is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Protocol
+
+from penstock_cli.cluster import Cluster
+from penstock_cli.text import Screen
+
+
+class Command(Protocol):
+    """What a module of this package has."""
+
+    __doc__: str | None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare what the command takes."""
+
+    def run(self, cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
+        """Do it; returns the exit code."""

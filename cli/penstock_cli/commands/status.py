@@ -1,0 +1,107 @@
+"""All resources of a namespace, each with what is wrong with it or worth knowing, on one screen."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock_cli.cluster import PLURALS, Cluster, Resource
+from penstock_cli.text import Screen, span, table, when
+
+_WELL_FALSE = frozenset({"Reconciling", "Stalled"})
+"""Conditions that are False where all is well."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    parser.add_argument(
+        "-c", "--conditions", action="store_true", help="all conditions, also those that are well"
+    )
+
+
+def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
+    """Print it; the exit code is 0 whatever the resources are like."""
+    found = {kind: cluster.list(kind, everywhere=arguments.all_namespaces) for kind in PLURALS}
+    if not any(found.values()):
+        where = "any namespace" if arguments.all_namespaces else f"namespace {cluster.namespace}"
+        screen.show([f"There are no resources of Penstock in {where}."])
+        return 0
+    now = datetime.now(UTC)
+    screen.show(
+        overview(found, now=now, everywhere=arguments.all_namespaces, all_conditions=arguments.conditions)
+    )
+    return 0
+
+
+def overview(
+    found: dict[str, list[Resource]], *, now: datetime, everywhere: bool, all_conditions: bool
+) -> list[str]:
+    """A table of all resources, each with its conditions below it.
+
+    Args:
+        found: resources by kind.
+        now: the time.
+        everywhere: whether names are shown with their namespace.
+        all_conditions: whether those that are well are shown, too.
+    """
+    rows, below = [], []
+    for kind, resources in found.items():
+        for resource in resources:
+            metadata, conditions = resource["metadata"], _conditions(resource)
+            name = f"{metadata['namespace']}/{metadata['name']}" if everywhere else metadata["name"]
+            ready = next((one for one in conditions if one["type"] == "Ready"), None)
+            created = when(metadata.get("creationTimestamp"))
+            rows.append(
+                (
+                    f"{kind}/{name}",
+                    ready["status"] if ready is not None else "-",
+                    ready["reason"] if ready is not None else "-",
+                    _detail(kind, resource),
+                    span((now - created).total_seconds()) if created is not None else "-",
+                )
+            )
+            below.append([_line(one) for one in conditions if all_conditions or _tells(one)])
+    head, *lines = table(("RESOURCE", "READY", "REASON", "", "AGE"), rows)
+    shown = [head]
+    for line, told in zip(lines, below, strict=True):
+        shown += [line, *(f"    {one}" for one in told)]
+    return shown
+
+
+def _conditions(resource: Resource) -> list[dict[str, Any]]:
+    return list((resource.get("status") or {}).get("conditions") or ())
+
+
+def _tells(condition: dict[str, Any]) -> bool:
+    """Whether it is not as it is where all is well, or has something to say all the same."""
+    well = "False" if condition["type"] in _WELL_FALSE else "True"
+    return condition["status"] != well or bool(condition.get("message"))
+
+
+def _line(condition: dict[str, Any]) -> str:
+    text = f": {condition['message']}" if condition.get("message") else ""
+    return f"{condition['type']}={condition['status']} {condition['reason']}{text}"
+
+
+def _detail(kind: str, resource: Resource) -> str:
+    return ", ".join(_details(kind, resource.get("spec") or {}, resource.get("status") or {}))
+
+
+def _details(kind: str, spec: dict[str, Any], status: dict[str, Any]) -> Iterator[str]:
+    """What its kind shows of it, in a few words."""
+    if kind == "ModelBackend":
+        wanted, ready = spec.get("replicas", 1), status.get("readyReplicas") or 0
+        yield f"{ready} of {wanted} ready"
+        desired = status.get("desiredReplicas", wanted)
+        if desired != wanted:
+            yield f"{desired} recommended"
+        load = status.get("load") or {}
+        yield f"{load.get('queued', 0)} queued, {load.get('ongoing', 0)} ongoing"
+    elif kind == "ModelEndpoint":
+        yield f"to {spec['backend']}" if "backend" in spec else "by splits"
+    elif kind == "TrafficSplit":
+        shares = " ".join(f"{one['name']}:{one.get('weight', 0)}" for one in spec.get("backends") or ())
+        yield f"{spec.get('endpoint')} to {shares}"

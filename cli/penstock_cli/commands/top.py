@@ -1,0 +1,87 @@
+"""The backends with the most load first: their queues as the pods reported them, at most some seconds ago.
+
+The numbers are those of the backends' statuses, which the operator refreshes within three seconds from the
+pods' reports; with very many busy backends later. So it needs no right to reach pods or the operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+
+from penstock_cli.cluster import Cluster, Resource
+from penstock_cli.text import Screen, table
+
+HEAD = ("BACKEND", "PODS", "QUEUED", "ONGOING", "OLDEST", "PER-MIN", "FILL", "RECOMMENDED", "VERDICT")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    parser.add_argument(
+        "--once", action="store_true", help="print once and end; so it does without a terminal"
+    )
+    parser.add_argument(
+        "--every",
+        type=_seconds,
+        default=2.0,
+        metavar="SECONDS",
+        help="how often it is shown anew (default 2)",
+    )
+
+
+def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
+    """Print it, again and again on a terminal until Ctrl-C."""
+    everywhere, again = arguments.all_namespaces, screen.live and not arguments.once
+    while True:
+        lines = page(cluster.list("ModelBackend", everywhere=everywhere), everywhere=everywhere)
+        screen.show(lines, anew=again)
+        if not again:
+            return 0
+        time.sleep(arguments.every)
+
+
+def page(backends: Sequence[Resource], *, everywhere: bool) -> list[str]:
+    """A table of the backends.
+
+    Args:
+        backends: ModelBackends.
+        everywhere: whether names are shown with their namespace.
+    """
+    if not backends:
+        return ["There are no ModelBackends."]
+    busiest = sorted(backends, key=_load, reverse=True)
+    return table(HEAD, [_row(backend, everywhere=everywhere) for backend in busiest])
+
+
+def _row(backend: Resource, *, everywhere: bool) -> tuple[str, ...]:
+    metadata, spec, status = backend["metadata"], backend["spec"], backend.get("status") or {}
+    load, found = status.get("load") or {}, status.get("recommendation") or {}
+    wanted = spec.get("replicas", 1)
+    return (
+        f"{metadata['namespace']}/{metadata['name']}" if everywhere else metadata["name"],
+        f"{status.get('readyReplicas') or 0}/{wanted}",
+        str(load.get("queued", 0)),
+        str(load.get("ongoing", 0)),
+        f"{load.get('oldestAgeMs', 0) / 1000:.1f}s",
+        str(load.get("arrivalsPerMinute", 0)),
+        f"{load.get('batchFillPercent', 0)}%",
+        str(status.get("desiredReplicas", wanted)) if found else "-",
+        found.get("verdict", "-"),
+    )
+
+
+def _load(backend: Resource) -> int:
+    load = (backend.get("status") or {}).get("load") or {}
+    return int(load.get("queued", 0)) + int(load.get("ongoing", 0))
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.5 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0.5 to 3600, found {text!r}")
+    return seconds

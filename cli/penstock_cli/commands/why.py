@@ -1,0 +1,164 @@
+"""Why a backend has its number of replicas: the computation in words, its terms, and the last changes.
+
+All of it stands in the backend's status: the operator shows there what its autoscaler says, and keeps its
+last ten changes. The plot is made of these changes: it goes back as far as they do, and what others wrote
+through `/scale` is not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from penstock_cli.cluster import Cluster, Resource
+from penstock_cli.text import Screen, bars, span, table, when
+
+VERDICTS = {
+    "Scale": "the load asks for another number, and nothing stands against it",
+    "Steady": "the load asks for the number that there is",
+    "Limited": "HELD BACK by maxReplicas: the load asks for more",
+    "Schedule": "HELD by the limits of a schedule that is in force now",
+    "Delayed": "HELD BACK for now: replicas may not fall yet",
+    "FirstLook": "HELD BACK for now: the operator lowers nothing before it has watched for one stableWindow",
+    "ShortOfProcessors": "HELD BACK for now: pods start step by step while processors are short",
+    "NoHolder": "HELD BACK at 1: no endpoint sends it requests, so nothing would wake it from 0",
+    "NoReports": "the number is KEPT: no pod has been ready yet, so that no load is known",
+    "TooManyUnknown": "the number is KEPT: more than half of the pods do not report",
+}
+TERMS = {
+    "load": "items waiting and with the model, and held requests: the average that counts",
+    "held": "requests that routers hold for it now",
+    "targetLoad": "items that one pod should have",
+    "byLoad": "replicas that the load asks for",
+    "byRate": "replicas that the arrivals ask for",
+    "arrivalsPerMinute": "items that arrive in a minute",
+    "batchSize": "items of the largest batch that keeps latencyObjective",
+    "batchMs": "milliseconds that such a batch takes",
+    "refused": "items refused for a full queue just before",
+    "wanted": "replicas that these ask for, before any limit",
+    "readyPods": "pods whose reports count",
+    "silentPods": "pods that stopped reporting, counted with their last load",
+    "processorWaitPercent": "percent of the time that the pod which waits most waits for a processor",
+}
+"""The terms that are explained; those of a newer operator are shown under the names that they have."""
+
+_WIDTH, _HEIGHT = 64, 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("backend", help="name of the ModelBackend")
+
+
+def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
+    """Print it."""
+    found = cluster.get("ModelBackend", arguments.backend)
+    screen.show(explain(found, now=datetime.now(UTC)))
+    return 0
+
+
+def explain(backend: Resource, *, now: datetime) -> list[str]:
+    """What there is to say, as lines.
+
+    Args:
+        backend: the ModelBackend.
+        now: the time.
+    """
+    metadata, spec, status = backend["metadata"], backend["spec"], backend.get("status") or {}
+    replicas, ready = spec.get("replicas", 1), status.get("readyReplicas") or 0
+    lines = [f"{metadata['namespace']}/{metadata['name']}: {replicas} replicas asked for, {ready} ready"]
+    behind = status.get("observedGeneration") != metadata.get("generation")
+    if behind:
+        lines.append("NB: the status below is older than the last change of the spec")
+    scaling = spec.get("autoscaling")
+    if scaling is None:
+        return [*lines, "", "It has no autoscaling: whoever writes spec.replicas, or /scale, decides."]
+    lines += ["", *_now(status, scaling, now=now), "", *_limits(scaling)]
+    lines += [*_conditions(status), "", *_history(status.get("scaling") or (), replicas, now=now)]
+    return lines
+
+
+def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime) -> list[str]:
+    found = status.get("recommendation")
+    if found is None:
+        return ["The autoscaler has not said anything yet."]
+    desired, since = status.get("desiredReplicas"), when(found.get("since"))
+    age = f", for {span((now - since).total_seconds())}" if since is not None else ""
+    by = "; another scaler is to write it (mode External)" if scaling.get("mode") == "External" else ""
+    verdict = found.get("verdict", "")
+    lines = [
+        f"The autoscaler recommends {desired}{age}{by}:",
+        f"  {found.get('message', '')}",
+        f"  {verdict}: {VERDICTS.get(verdict, 'see status.recommendation.verdict in the reference')}",
+    ]
+    rows = [
+        (_words(name), str(value), TERMS.get(name, "")) for name, value in _shown(found.get("inputs") or {})
+    ]
+    return [*lines, "", *(f"  {line}" for line in table(("TERM", "VALUE", ""), rows))]
+
+
+def _shown(inputs: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The terms in the order of the computation, those that are not known here last."""
+    order = list(TERMS)
+    return sorted(inputs.items(), key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
+
+
+def _words(name: str) -> str:
+    """`targetLoad` as `target load`."""
+    return re.sub(r"(?<=[a-z])([A-Z])", lambda found: f" {found[1].lower()}", name)
+
+
+def _limits(scaling: dict[str, Any]) -> list[str]:
+    shown = {name: value for name, value in scaling.items() if not isinstance(value, dict | list)}
+    after = (scaling.get("scaleToZero") or {}).get("after")
+    told = ", ".join(f"{name} {value}" for name, value in shown.items())
+    return [f"Settings: {told}" + (f", to 0 after {after} without requests" if after else "")]
+
+
+def _conditions(status: dict[str, Any]) -> list[str]:
+    lines = []
+    for entry in status.get("conditions") or ():
+        if entry["type"] in ("ScalingActive", "MetricsAvailable"):
+            text = f": {entry['message']}" if entry.get("message") else ""
+            lines.append(f"{entry['type']} is {entry['status']} ({entry['reason']}){text}")
+    return lines
+
+
+def _history(changes: Sequence[dict[str, Any]], replicas: int, *, now: datetime) -> list[str]:
+    """The changes, and a plot of the replicas over the time that they cover."""
+    if not changes:
+        return ["The autoscaler has changed nothing yet, or none of its changes is remembered."]
+    steps: list[tuple[datetime, int, int]] = sorted(
+        (at, entry["from"], entry["to"]) for entry in changes if (at := when(entry["time"])) is not None
+    )
+    rows = [
+        (
+            span((now - at).total_seconds()) + " ago",
+            f"{entry['from']} → {entry['to']}",
+            entry.get("reason", ""),
+        )
+        for entry in changes
+        if (at := when(entry["time"])) is not None
+    ]
+    lines = [
+        "Its last changes, newest first:",
+        *(f"  {line}" for line in table(("WHEN", "REPLICAS", "WHY"), rows)),
+    ]
+    first = steps[0][0]
+    # A margin before the first change shows what was before it.
+    length = max((now - first) * (1 + 1 / _WIDTH), timedelta(seconds=_WIDTH))
+    began = now - length
+
+    def replicas_in(column: int) -> int:
+        moment = began + length * column / _WIDTH
+        past = [to for changed, _, to in steps if changed <= moment]
+        return past[-1] if past else steps[0][1]
+
+    values = [replicas_in(column) for column in range(_WIDTH - 1)]
+    left = f"{span(length.total_seconds())} ago"
+    drawn = bars([*values, replicas], height=_HEIGHT)
+    axis = " " * (len(drawn[-1]) - _WIDTH) + left + "now".rjust(_WIDTH - len(left))
+    return [*lines, "", "Replicas, by these changes:", *drawn, axis]

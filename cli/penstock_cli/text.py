@@ -1,0 +1,116 @@
+"""Tables, ages and bars of plain text. Pure but for `Screen`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TextIO
+
+_GAP = "   "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """Where a command writes.
+
+    Args:
+        out: the stream.
+        width: characters of a line.
+        live: whether somebody watches, so that a page may be shown anew.
+    """
+
+    out: TextIO
+    width: int
+    live: bool
+
+    @classmethod
+    def of_terminal(cls) -> Screen:
+        """Standard output: as wide as its terminal, as long as need be elsewhere."""
+        live = sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if live else 10_000
+        return cls(out=sys.stdout, width=width, live=live)
+
+    def show(self, lines: Sequence[str], *, anew: bool = False) -> None:
+        """Write lines, cut to the width.
+
+        Args:
+            lines: without their ends.
+            anew: in place of what is on the terminal.
+        """
+        text = "\n".join(cut(line, self.width) for line in lines)
+        self.out.write(("\x1b[H\x1b[2J" if anew else "") + text + "\n")
+        self.out.flush()
+
+
+def cut(line: str, width: int) -> str:
+    """A line of at most so many characters.
+
+    Args:
+        line: any text; what would move the cursor is taken out.
+        width: characters.
+    """
+    plain = "".join(letter if letter.isprintable() else " " for letter in line)
+    return plain if len(plain) <= width else f"{plain[: max(width - 1, 0)]}…"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows under a head, each column as wide as its widest cell.
+
+    Args:
+        head: names of the columns.
+        rows: cells.
+    """
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    ]
+
+
+def when(text: str | None) -> datetime | None:
+    """A time as the API spells it, None where there is none.
+
+    Args:
+        text: RFC 3339.
+    """
+    if not text:
+        return None
+    parsed = datetime.fromisoformat(text)
+    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+
+
+def span(seconds: float) -> str:
+    """A stretch of time in one or two units, as kubectl shows an age.
+
+    Args:
+        seconds: how long; less than none is none.
+    """
+    whole = max(int(seconds), 0)
+    for unit, size, below, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size}{unit}" + (f"{rest}{below}" if rest and whole < 10 * size else "")
+    return f"{whole}s"
+
+
+def bars(values: Sequence[int], *, height: int) -> list[str]:
+    """A bar for each value, from the bottom up, with the scale at the left.
+
+    Args:
+        values: 0 and more.
+        height: lines at most; with smaller values a line is one.
+    """
+    most = max([*values, 1])
+    lines = min(height, most)
+    margin = len(str(most))
+    drawn = []
+    for line in range(lines, 0, -1):
+        level = most * line / lines
+        # A bar reaches a line that it fills by half.
+        marks = "".join("█" if value >= level - most / lines / 2 else " " for value in values)
+        label = str(round(level)) if line in (1, lines) or lines == most else ""
+        drawn.append(f"{label:>{margin}} ┤{marks}".rstrip())
+    return [*drawn, f"{0:>{margin}} ┼{'─' * len(values)}"]

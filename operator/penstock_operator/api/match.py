@@ -1,0 +1,93 @@
+"""Rules that a request matches by what it says itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from penstock_operator.api.base import Part
+from penstock_operator.api.fields import cel, rules
+from penstock_wire.control import traffic_rules
+from penstock_wire.control.router_settings import HEADER_PATTERN
+from penstock_wire.control.traffic_rules import MAX_REGEX
+
+FieldName = Annotated[str, Field(min_length=1, max_length=128, pattern=HEADER_PATTERN)]
+"""The name of a header field or of a cookie."""
+_Text = Annotated[str, Field(max_length=256)]
+
+
+MATCH_RULES = rules(
+    cel(
+        "has(self.header) != has(self.cookie)",
+        "expected one of header and cookie, found none or both",
+    ),
+    cel(
+        "[has(self.value), has(self.prefix), has(self.regex)].filter(each, each).size() == 1",
+        "expected one of value, prefix and regex, found none or several",
+    ),
+)
+"""What holds for each rule."""
+
+
+class Match(Part):
+    """One header field or one cookie, and what its value is to be."""
+
+    header: Annotated[
+        FieldName | None, Field(description="Name of the header field, in any case. This or cookie.")
+    ] = None
+    cookie: Annotated[
+        FieldName | None, Field(description="Name of the cookie, in its case. This or header.")
+    ] = None
+    value: Annotated[
+        _Text | None,
+        Field(description="The value is exactly this. One of value, prefix and regex."),
+    ] = None
+    prefix: Annotated[
+        _Text | None,
+        Field(description="The value begins with this; empty = any value. One of value, prefix and regex."),
+    ] = None
+    regex: Annotated[
+        str | None,
+        Field(
+            max_length=MAX_REGEX,
+            json_schema_extra=rules(
+                # NB: what cannot be read is an error of the rule, which says what is wrong with it.
+                cel("''.matches(self) in [true, false]", "expected a regular expression of RE2")
+            ),
+            description="All of the value, of at most 1024 bytes, matches this regular expression of RE2. "
+            "One of value, prefix and regex.",
+        ),
+    ] = None
+
+
+MatchList = Annotated[
+    tuple[Annotated[Match, Field(json_schema_extra=MATCH_RULES)], ...],
+    Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+]
+"""Rules of which a request is to match one."""
+
+
+def settings(found: tuple[Match, ...]) -> tuple[traffic_rules.Match, ...]:
+    """Rules as the router gets them.
+
+    Args:
+        found: as the resource has them.
+    """
+    return tuple(
+        traffic_rules.Match(
+            header=rule.header, cookie=rule.cookie, value=rule.value, prefix=rule.prefix, regex=rule.regex
+        )
+        for rule in found
+    )
+
+
+def faults(found: tuple[Match, ...], where: str) -> tuple[str, ...]:
+    """What the apiserver cannot say of rules: each rule that the router leaves out, and why.
+
+    Args:
+        found: the rules.
+        where: their path.
+    """
+    said = ((number, traffic_rules.match_slip(rule)) for number, rule in enumerate(settings(found)))
+    return tuple(f"{where}[{number}]{slip}" for number, slip in said if slip)

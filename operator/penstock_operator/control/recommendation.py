@@ -1,0 +1,58 @@
+"""What the autoscaler recommends for one backend, as JSON for scalers that ask over HTTP, such as KEDA's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from penstock_operator.errors import ReportRefused
+from penstock_operator.kinds import BACKEND
+from penstock_operator.reconcile.context import Scaled
+from penstock_operator.store import Key
+from penstock_wire.http import Response
+
+PATH = "/recommendation/"
+"""GET of this, NAMESPACE/BACKEND behind it."""
+
+_JSON = ((b"content-type", b"application/json"),)
+
+
+class Recommendations:
+    """Answers those who ask for a recommendation.
+
+    Args:
+        scaled: what the autoscaler last said, by backend.
+    """
+
+    def __init__(self, scaled: Mapping[Key, Scaled]) -> None:
+        self._scaled = scaled
+
+    def answer(self, path: str) -> Response:
+        """The recommendation for the backend that a path names.
+
+        Args:
+            path: begins with `PATH`.
+
+        Raises:
+            ReportRefused: there is none: an error and not a number: a scaler would take 0 for an answer.
+        """
+        namespace, _, name = path.removeprefix(PATH).partition("/")
+        scaled = self._scaled.get(Key(BACKEND.kind, namespace, name))
+        found = scaled.recommendation if scaled is not None else None
+        if found is None:
+            raise ReportRefused(
+                404,
+                "no_recommendation",
+                f"expected {PATH}NAMESPACE/BACKEND of a ModelBackend with spec.autoscaling, found {path}; "
+                "after a start of the operator it takes some seconds",
+            )
+        body = {
+            "desiredReplicas": found.replicas,
+            "replicas": found.current,
+            "verdict": found.verdict,
+            "message": found.message,
+            "metricsAvailable": found.metrics_available,
+            "inputs": found.inputs.document(),
+        }
+        return Response(200, _JSON, msgspec.json.encode(body))

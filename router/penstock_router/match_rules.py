@@ -1,0 +1,135 @@
+"""Which backend a request asks for by a header field or a cookie. Pure.
+
+The first backend in the list with a rule that the request matches gets it. All rules of one field are tried
+in one step, whatever their number: values by one look-up, prefixes by one for each length, and regular
+expressions by one automaton for all of them (`re2.Set`; `traffic_rules` says why RE2). So the time grows with
+the fields that rules name, and hardly with the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from penstock_wire.control.traffic_rules import MAX_REGEX_VALUE, Match, options, regex_fault
+from penstock_wire.headers import Headers
+
+COOKIE: Final = b"cookie"
+NONE: Final = 1073741824
+"""The place of no rule."""
+MAX_COOKIES: Final = 64
+"""Cookies of a request that are looked at; browsers send no more to a host."""
+
+
+class FieldRules:
+    """The rules of one header field or cookie, each with its place among all rules.
+
+    Args:
+        rules: place and rule, in order.
+    """
+
+    __slots__ = ("_lengths", "_regexes", "_set", "_values")
+
+    def __init__(self, rules: Iterable[tuple[int, Match]]) -> None:
+        self._values: dict[bytes, int] = {}
+        prefixes: dict[int, dict[bytes, int]] = {}
+        self._regexes: list[int] = []
+        self._set: Any = None
+        for place, rule in rules:
+            if rule.value is not None:
+                self._values.setdefault(rule.value.encode(), place)
+            elif rule.prefix is not None:
+                prefix = rule.prefix.encode()
+                prefixes.setdefault(len(prefix), {}).setdefault(prefix, place)
+            elif rule.regex is not None:
+                if self._set is None:
+                    import re2
+
+                    self._set = re2.Set.FullMatchSet(options())
+                self._set.Add(rule.regex.encode())
+                self._regexes.append(place)
+        self._lengths = list(prefixes.items())
+        if self._set is not None:
+            self._set.Compile()
+
+    def first(self, value: bytes) -> int:
+        """The place of the first rule that a value matches; `NONE` where it matches none."""
+        best = self._values.get(value, NONE)
+        for length, prefixes in self._lengths:
+            place = prefixes.get(value[:length], NONE)
+            if place < best:
+                best = place
+        if self._set is not None and len(value) <= MAX_REGEX_VALUE:
+            for index in self._set.Match(value) or ():
+                place = self._regexes[index]
+                if place < best:
+                    best = place
+        return best
+
+
+class MatchRules:
+    """All rules of an endpoint.
+
+    Args:
+        backends: names with their rules, in order. A rule that cannot be used is left out: see `faults`.
+    """
+
+    __slots__ = ("_backends", "_cookies", "_headers", "faults")
+
+    def __init__(self, backends: Iterable[tuple[str, tuple[Match, ...]]]) -> None:
+        self._backends: list[str] = []
+        self.faults: list[str] = []
+        """What is wrong with rules that are left out, with their places."""
+        headers: dict[bytes, list[tuple[int, Match]]] = {}
+        cookies: dict[bytes, list[tuple[int, Match]]] = {}
+        for name, rules in backends:
+            for number, rule in enumerate(rules):
+                if rule.regex is not None and (fault := regex_fault(rule.regex)):
+                    self.faults.append(f"backend {name}: match[{number}].regex: {fault}")
+                    continue
+                place = len(self._backends)
+                if rule.header:
+                    headers.setdefault(rule.header.lower().encode(), []).append((place, rule))
+                elif rule.cookie:
+                    cookies.setdefault(rule.cookie.encode(), []).append((place, rule))
+                self._backends.append(name)
+        self._headers = {name: FieldRules(rules) for name, rules in headers.items()}
+        self._cookies = {name: FieldRules(rules) for name, rules in cookies.items()}
+
+    def find(self, headers: Headers) -> str:
+        """The backend that a request asks for; empty where it matches no rule.
+
+        Args:
+            headers: its fields.
+        """
+        best = NONE
+        of_headers, of_cookies = self._headers, self._cookies
+        for name, value in headers:
+            rules = of_headers.get(name)
+            if rules is not None:
+                place = rules.first(value)
+                if place < best:
+                    best = place
+            if of_cookies and name == COOKIE:
+                for cookie, found in cookies_of(value):
+                    rules = of_cookies.get(cookie)
+                    if rules is not None:
+                        place = rules.first(found)
+                        if place < best:
+                            best = place
+        return "" if best == NONE else self._backends[best]
+
+
+def cookies_of(field: bytes) -> list[tuple[bytes, bytes]]:
+    """The cookies of a `Cookie` field (RFC 6265 section 4.2.1), in order.
+
+    Args:
+        field: its value.
+    """
+    found: list[tuple[bytes, bytes]] = []
+    for pair in field.split(b";", MAX_COOKIES)[:MAX_COOKIES]:
+        pair = pair.strip()
+        at = pair.find(b"=")
+        if at >= 0:
+            found.append((pair[:at], pair[at + 1 :]))
+    return found

@@ -1,0 +1,244 @@
+"""`kubectl penstock` on a kubeconfig and an apiserver on loopback: what it prints, and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock_cli.__main__ import COMMANDS, run
+from penstock_cli.commands.why import TERMS, VERDICTS, explain
+from penstock_cli.text import Screen, bars, cut, span, table
+from penstock_operator.api.backendstatus import ScalingInputs
+from penstock_operator.autoscaling import recommend
+from tests.support.operator_harness import Harness, backend, endpoint, policy, settings, split
+from tests.support.tiny_apiserver import TinyApiserver
+
+SCALING = {"targetLoad": 10, "maxReplicas": 4, "minReplicas": 1}
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    """A busy backend that an operator has scaled to its maximum, and an endpoint without a backend."""
+    found = Harness()
+    found.apply(policy())
+    found.apply(backend("busy", autoscaling=SCALING))
+    found.apply(backend("idle", batchPolicyRef="p"))
+    found.apply(endpoint(backend="nobody"))
+    found.apply(split(busy=90, idle=10))
+    await found.run()
+    for _ in range(20):
+        for name, load in (("busy", 75), ("idle", 0)):
+            for pod in found.pods_ready(f"{name}-backend", 1):
+                version = settings(found, f"{name}-backend-settings")["version"]
+                found.report(name, pod, version=version, load=load)
+        await found.turn(1)
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+async def server(harness: Harness) -> AsyncIterator[TinyApiserver]:
+    async with TinyApiserver(harness.cluster) as found:
+        yield found
+
+
+async def printed(
+    server: TinyApiserver, tmp_path: Path, *arguments: str, width: int = 10_000
+) -> tuple[int, list[str]]:
+    """Exit code and lines of a command."""
+    config = json.loads(server.kubeconfig())
+    config["contexts"][0]["context"]["namespace"] = "n"
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+    out = io.StringIO()
+    screen = Screen(out=out, width=width, live=False)
+    code = await asyncio.to_thread(run, [*arguments, "--kubeconfig", str(path)], screen)
+    return code, out.getvalue().splitlines()
+
+
+async def test_why_says_the_computation_its_terms_and_what_holds_it_back(
+    server: TinyApiserver, tmp_path: Path
+) -> None:
+    code, lines = await printed(server, tmp_path, "why", "busy")
+    text = "\n".join(lines)
+    assert code == 0
+    assert lines[0] == "n/busy: 4 replicas asked for, 1 ready"
+    assert re.search(r"^The autoscaler recommends 4, for \d+[smhd].*:$", text, re.MULTILINE)
+    assert "\n  load 75 / targetLoad 10 = 8, limited to maxReplicas 4\n" in text
+    assert "\n  Limited: HELD BACK by maxReplicas: the load asks for more\n" in text
+    assert re.search(r"^  wanted +8 +replicas that these ask for, before any limit$", text, re.MULTILINE)
+    assert "Settings: " in text
+    assert "maxReplicas 4" in text
+    assert "ScalingActive is True (Limited): the load asks for more than maxReplicas 4" in lines
+    assert re.search(r"ago +1 → 4 +load 75 / targetLoad 10 = 8", text)
+    assert "Replicas, by these changes:" in lines
+    assert lines[-1].endswith("now")
+
+
+async def test_why_of_a_backend_that_does_not_scale(server: TinyApiserver, tmp_path: Path) -> None:
+    code, lines = await printed(server, tmp_path, "why", "idle")
+    assert code == 0
+    assert lines[-1].startswith("It has no autoscaling")
+
+
+async def test_status_shows_all_kinds_and_what_is_wrong(server: TinyApiserver, tmp_path: Path) -> None:
+    code, lines = await printed(server, tmp_path, "status")
+    assert code == 0
+    named = [line.split()[0] for line in lines[1:] if not line.startswith(" ")]
+    assert named == [
+        "ModelBackend/busy", "ModelBackend/idle", "ModelEndpoint/e", "TrafficSplit/s", "BatchPolicy/p",
+    ]  # fmt: skip
+    at = named.index("ModelEndpoint/e")
+    below = lines[[line.split()[0] for line in lines].index(named[at]) + 1]
+    assert below.startswith("    ")
+    assert not any("ReportsReceived" in line for line in lines)
+    more = (await printed(server, tmp_path, "status", "--conditions"))[1]
+    assert any("MetricsAvailable=True ReportsReceived" in line for line in more)
+    everywhere = (await printed(server, tmp_path, "status", "-A"))[1]
+    assert any(line.startswith("ModelBackend/n/busy ") for line in everywhere)
+    narrow = (await printed(server, tmp_path, "status", width=40))[1]
+    assert max(map(len, narrow)) == 40
+
+
+async def test_top_shows_the_busiest_first(server: TinyApiserver, tmp_path: Path) -> None:
+    code, lines = await printed(server, tmp_path, "top")
+    assert code == 0
+    assert [line.split()[0] for line in lines] == ["BACKEND", "busy", "idle"]
+    row = dict(zip(lines[0].split(), lines[1].split(), strict=True))
+    assert row["QUEUED"] == "75"
+    assert (row["PODS"], row["RECOMMENDED"], row["VERDICT"]) == ("1/4", "4", "Limited")
+
+
+async def test_it_reads_the_four_kinds_and_writes_nothing(server: TinyApiserver, tmp_path: Path) -> None:
+    """So the right to see them is all that it takes."""
+    for arguments in (("why", "busy"), ("status",), ("status", "-A"), ("top",), ("top", "-A")):
+        await printed(server, tmp_path, *arguments)
+    assert {method for method, *_ in server.requests} == {"GET"}
+    assert all(path.startswith("/apis/penstock.dev/v1alpha1/") for _, path, *_ in server.requests)
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("top",)])
+async def test_an_empty_namespace_is_no_error(
+    server: TinyApiserver, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    code, (line,) = await printed(server, tmp_path, *arguments, "-n", "empty")
+    assert code == 0
+    assert line.startswith("There are no")
+
+
+async def test_an_error_is_one_line_that_says_what_could_not_be_done(
+    server: TinyApiserver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await printed(server, tmp_path, "why", "nobody") == (1, [])
+    server.fail[("GET", "modelbackends")] = [403]
+    assert await printed(server, tmp_path, "status") == (1, [])
+    assert await printed(server, tmp_path, "top", "--context", "elsewhere") == (1, [])
+    missing = run(
+        ["top", "--kubeconfig", str(tmp_path / "none")], Screen(out=io.StringIO(), width=80, live=False)
+    )
+    server.cluster.objects.clear()
+    (tmp_path / "gone").write_text(server.kubeconfig().replace(server.url, "http://127.0.0.1:1"))
+    gone = run(
+        ["top", "--kubeconfig", str(tmp_path / "gone")], Screen(out=io.StringIO(), width=80, live=False)
+    )
+    assert (missing, gone) == (1, 1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 5
+    assert lines[0] == (
+        "kubectl-penstock: cannot read ModelBackend n/nobody: modelbackends 'nobody' not found"
+    )
+    assert lines[1] == "kubectl-penstock: cannot read the modelbackends of namespace n: induced"
+    for line, words in zip(lines[2:], ("elsewhere", "none", "refused"), strict=True):
+        assert line.startswith("kubectl-penstock: cannot ")
+        assert words in line
+
+
+def test_a_number_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(["top", "--every", "soon"], Screen(out=io.StringIO(), width=80, live=False))
+    assert "--every: expected seconds from 0.5 to 3600, found 'soon'" in capsys.readouterr().err
+
+
+def test_every_command_says_what_it_is_for_and_is_in_the_docs() -> None:
+    page = (ROOT / "docs/how-to/why.md").read_text()
+    for name, command in COMMANDS.items():
+        assert command.__doc__
+        assert f"kubectl penstock {name}" in page
+
+
+def test_every_verdict_and_every_term_is_explained() -> None:
+    """Here, in words that stand alone; the operator's own are the measure."""
+    assert set(VERDICTS) == set(recommend.__globals__["Verdict"].__args__)
+    assert set(TERMS) >= {field.alias or name for name, field in ScalingInputs.model_fields.items()}
+
+
+def stored(changes: list[tuple[str, int, int]], replicas: int, **recommended: Any) -> dict[str, Any]:
+    found = backend("m", replicas=replicas, autoscaling={**SCALING, "mode": "External"})
+    found["metadata"]["generation"] = 2
+    found["status"] = {
+        "observedGeneration": 1,
+        "desiredReplicas": 3,
+        "scaling": [{"time": time, "from": before, "to": to, "reason": "r"} for time, before, to in changes],
+    }
+    if recommended:
+        found["status"]["recommendation"] = recommended
+    return found
+
+
+NOW = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
+
+
+def test_a_newer_operators_words_are_shown_as_they_are() -> None:
+    recommended = {"verdict": "Panic", "message": "m", "inputs": {"arrivalRate": 4.5, "load": 3}}
+    lines = explain(stored([], 1, **recommended), now=NOW)
+    assert "NB: the status below is older than the last change of the spec" in lines
+    assert "The autoscaler recommends 3; another scaler is to write it (mode External):" in lines
+    assert any(line.startswith("  Panic: ") for line in lines)
+    terms = [line.split()[:-1] for line in lines if "arrival rate" in line]
+    assert terms == [["arrival", "rate"]]
+    assert lines[-1].startswith("The autoscaler has changed nothing yet")
+    assert "The autoscaler has not said anything yet." in explain(stored([], 1), now=NOW)
+
+
+def test_the_plot_goes_back_to_the_first_change_and_ends_at_what_there_is() -> None:
+    lines = explain(stored([("2026-01-02T11:30:00Z", 4, 2), ("2026-01-02T11:00:00Z", 1, 4)], 3), now=NOW)
+    plot = lines[lines.index("Replicas, by these changes:") + 1 :]
+    assert [line[:3] for line in plot[:-1]] == ["4 ┤", "3 ┤", "2 ┤", "1 ┤", "0 ┼"]
+    drawn = [line[3:].ljust(64) for line in plot[:4]]
+    heights = [sum(row[column] == "█" for row in drawn) for column in range(64)]
+    assert heights[0] == 1
+    assert heights[-1] == 3
+    assert abs(heights.count(4) - heights.count(2)) <= 2
+    assert plot[-1].split() == ["1h", "ago", "now"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-3, "0s"), (59, "59s"), (60, "1m"), (95, "1m35s"), (660, "11m"), (3700, "1h1m"), (90_000, "1d1h")],
+)
+def test_ages_have_one_unit_or_two(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_bars_are_as_high_as_their_values() -> None:
+    assert bars([0, 1, 2], height=8) == ["2 ┤  █", "1 ┤ ██", "0 ┼───"]
+    tall = bars([100, 50, 0], height=4)
+    assert [line[:5] for line in tall] == ["100 ┤", "    ┤", "    ┤", " 25 ┤", "  0 ┼"]
+    assert [line[5:] for line in tall[:-1]] == ["█", "█", "██", "██"]
+    assert bars([0], height=8) == ["1 ┤", "0 ┼─"]
+
+
+def test_text_of_others_cannot_move_the_cursor() -> None:
+    """Messages of conditions come from models."""
+    assert cut("a\x1b[2Jb\nc", 80) == "a [2Jb c"
+    assert cut("abcdef", 4) == "abc…"
+    assert table(("A", "B"), [("xx", "y")]) == ["A    B", "xx   y"]
