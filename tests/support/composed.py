@@ -6,7 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from penstock.composition import Application
+from penstock.composition import Application, Node
 from tests.support.ports import free_port
 from tests.support.router_process import RouterProcess, backend, endpoint
 from tests.support.sidecar_process import Program
@@ -26,6 +26,7 @@ class Composed:
         self._router = RouterProcess(folder)
         self._programs: list[Program] = []
         self.urls: dict[str, str] = {}
+        self.admins: dict[str, str] = {}
 
     async def start(self, app: Application) -> None:
         """Start them all, and wait until each node is ready."""
@@ -33,29 +34,38 @@ class Composed:
         ports = {name: free_port() for name in names}
         self.urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
         env = {"PYTHONPATH": str(self._path), "PENSTOCK_ENDPOINTS": json.dumps(self.urls)}
-        targets = {}
-        for node in app.nodes:
-            arguments = json.dumps(node.init_kwargs)
-            model = Program("penstock.serve", node.target, "--port=0", f"--init-kwargs={arguments}", env=env)
-            self._programs.append(model)
-            address = (await model.start()).removeprefix("data=")
-            settings = self._folder / f"{node.name}.json"
-            batching = node.spec.get("batching", {})
-            settings.write_text(json.dumps({"v": 1, "backend": node.name, "batching": batching}))
-            sidecar = Program(
-                "penstock_sidecar",
-                "--listen=127.0.0.1:0",
-                "--admin=127.0.0.1:0",
-                f"--model=http://{address}",
-                f"--settings={settings}",
-                "--propagation-delay=0s",
-            )
-            self._programs.append(sidecar)
-            fields = dict(part.split("=", 1) for part in (await sidecar.start()).split())
-            targets[node.name] = fields["data"]
+        addresses = await asyncio.gather(*[self._start(node, env) for node in app.nodes])
+        targets = dict(zip(names, addresses, strict=True))
         await self._router.start(
             *[endpoint(name, backend(name, targets[name]), port=ports[name]) for name in names]
         )
+
+    async def _start(self, node: Node, env: dict[str, str]) -> str:
+        """Start a node's model server and sidecar; returns the sidecar's address."""
+        arguments = json.dumps(node.init_kwargs)
+        model = Program("penstock.serve", node.target, "--port=0", f"--init-kwargs={arguments}", env=env)
+        self._programs.append(model)
+        address = (await model.start()).removeprefix("data=")
+        settings = self._folder / f"{node.name}.json"
+        batching = node.spec.get("batching", {})
+        settings.write_text(json.dumps({"v": 1, "backend": node.name, "batching": batching}))
+        sidecar = Program(
+            "penstock_sidecar",
+            "--listen=127.0.0.1:0",
+            "--admin=127.0.0.1:0",
+            f"--model=http://{address}",
+            f"--settings={settings}",
+            "--propagation-delay=0s",
+        )
+        self._programs.append(sidecar)
+        fields = dict(part.split("=", 1) for part in (await sidecar.start()).split())
+        self.admins[node.name] = f"http://{fields['admin']}"
+        return fields["data"]
+
+    async def queued(self, node: str) -> int:
+        """Items that wait in a node's sidecar."""
+        async with self._router.session.get(f"{self.admins[node]}/queue") as answer:
+            return int((await answer.json())["queued"])
 
     async def stop(self) -> None:
         """End them all."""

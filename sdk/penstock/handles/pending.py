@@ -34,7 +34,7 @@ class HandleResponse:
             self._work = loop.create_task(work)
         else:
             self._work = asyncio.run_coroutine_threadsafe(work, loop)
-        over = scope.adopt(self._work.cancel)
+        over = scope.adopt(self.cancel)
         self._work.add_done_callback(lambda _: over())
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -60,7 +60,8 @@ class HandleResponse:
     def cancel(self) -> None:
         """Give the call up, whoever waits for it; no-op where it is over."""
         if isinstance(self._work, asyncio.Task) and running_loop() is not self._loop:
-            self._loop.call_soon_threadsafe(self._work.cancel)
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._work.cancel)
         else:
             self._work.cancel()
 

@@ -1,0 +1,139 @@
+"""Calls through routers and sidecars: what they inherit, and that they end with their client."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import Handle, call_context
+from tests.support.composed import Composed
+from tests.support.sidecar_process import until
+
+MODULE = """
+import asyncio, pathlib
+import penstock
+
+
+@penstock.backend
+class Inner:
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+
+    @penstock.batched
+    async def hang(self, items):
+        while not (self.folder / "open").exists():
+            await asyncio.sleep(0.01)
+        return items
+
+    @penstock.batched
+    async def count(self, items):
+        try:
+            while True:
+                yield items
+                await asyncio.sleep(0.01)
+        finally:
+            (self.folder / "gone").touch()
+
+    @penstock.batched
+    def inherited(self, items):
+        context = penstock.context()
+        return [[context.request_ids, context.seconds_left, context.headers.get("traceparent", "")[:35]]]
+
+    @penstock.batched
+    def fail(self, items):
+        return [penstock.Response(409, body={"detail": "taken"}) for item in items]
+
+
+@penstock.backend
+class Outer:
+    def __init__(self, inner):
+        self.inner = inner
+
+    async def __call__(self, method):
+        try:
+            return await getattr(self.inner, method)(1)
+        except penstock.UpstreamError as error:
+            return [error.status, error.request_id]
+
+    @penstock.batched
+    async def stream(self, items):
+        async for piece in self.inner.options(stream=True).count(items[0]):
+            yield [piece]
+
+    @penstock.batched
+    def blocking(self, methods):
+        return [self.inner.options(method=method)(1).result() for method in methods]
+
+
+"""
+
+
+GIVEN_UP_SECONDS = 15
+"""Less than the 30 s after which an endpoint gives a call up by itself."""
+
+
+@pytest.fixture
+async def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Composed]:
+    (tmp_path / "two_hops.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    import two_hops  # type: ignore[import-not-found]
+
+    processes = Composed(tmp_path, tmp_path)
+    try:
+        await processes.start(two_hops.Outer.bind(two_hops.Inner.bind(str(tmp_path))))
+        yield processes
+    finally:
+        await processes.stop()
+        del sys.modules["two_hops"]
+
+
+@pytest.fixture
+def outer(composed: Composed) -> Handle:
+    return Handle("outer", url=composed.urls["outer"])
+
+
+async def exists(path: Path) -> bool:
+    return path.exists()  # noqa: ASYNC240 - it blocks for microseconds
+
+
+async def test_a_call_that_is_given_up_leaves_the_queue_downstream(
+    composed: Composed, tmp_path: Path
+) -> None:
+    inner = Handle("inner", url=composed.urls["inner"])
+    ahead = inner.hang(1)
+
+    async def waiting(count: int) -> bool:
+        return await composed.queued("inner") == count
+
+    behind = [inner.hang(2), inner.hang(3)]
+    await until(lambda: waiting(2), seconds=GIVEN_UP_SECONDS)
+    behind[0].cancel()
+    await until(lambda: waiting(1), seconds=GIVEN_UP_SECONDS)
+    (tmp_path / "open").touch()
+    assert (await ahead, await behind[1]) == (1, 3)
+
+
+async def test_a_reader_that_leaves_ends_a_stream_through_two_hops(outer: Handle, tmp_path: Path) -> None:
+    stream = outer.options(stream=True).stream(7)
+    assert await anext(stream) == 7
+    await stream.aclose()
+    await until(lambda: exists(tmp_path / "gone"), seconds=GIVEN_UP_SECONDS)
+
+
+async def test_id_deadline_and_trace_go_on_and_errors_come_back(outer: Handle) -> None:
+    trace = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
+    call_context.begin(
+        ((b"x-request-id", b"r1"), (b"x-penstock-timeout-ms", b"9000"), (b"traceparent", trace))
+    )
+    for answer in (await outer("inherited"), await outer.blocking("inherited")):
+        ids, left, parent = answer
+        assert (ids, parent) == (["r1"], trace.decode()[:35])
+        assert 0 < left < 9
+    assert await outer("fail") == [409, "r1"]
+    with pytest.raises(penstock.UpstreamError, match="409 without a reason") as raised:
+        await outer.blocking("fail")  # which does not catch it
+    assert (raised.value.status, raised.value.reason, raised.value.request_id) == (500, "model_failed", "r1")
