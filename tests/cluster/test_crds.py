@@ -24,13 +24,13 @@ def merged(below: Any, above: Any) -> Any:
     """An RFC 7386 merge: null takes a member away."""
     if not isinstance(above, dict):
         return above
-    found = dict(below) if isinstance(below, dict) else {}
+    result = dict(below) if isinstance(below, dict) else {}
     for key, value in above.items():
         if value is None:
-            found.pop(key, None)
+            result.pop(key, None)
         else:
-            found[key] = merged(found.get(key), value)
-    return found
+            result[key] = merged(result.get(key), value)
+    return result
 
 
 def holds(part: Any, whole: Any) -> bool:
