@@ -405,7 +405,7 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     elif recommended is not None and recommended.unreachable is not None and seen.objective is not None:
         text = (
             f"latencyObjective is {seen.objective}, but a batch of one item takes "
-            f"{1000 * recommended.unreachable:.2g}ms: batches are full ones, and the objective is not kept"
+            f"{1000 * recommended.unreachable:.0f}ms: batches are full ones, and the objective is not kept"
         )
         active = condition("ScalingActive", "True", "ObjectiveUnreachable", text)
     elif recommended is not None and recommended.verdict == "Limited":
