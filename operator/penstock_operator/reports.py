@@ -10,6 +10,7 @@ from typing import TypeVar
 from penstock_operator.autoscaling import LoadWindow
 from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.clock import Clock
+from penstock_operator.traffic_window import TrafficWindow
 from penstock_wire.control.report import RouterReport, SidecarReport
 
 T = TypeVar("T", SidecarReport, RouterReport)
@@ -59,6 +60,7 @@ class Reports:
         # By namespace and endpoint that has routers of its own, "" for the namespace's.
         self._routers: dict[tuple[str, str], dict[str, tuple[float, RouterReport]]] = {}
         self._newly_held: dict[str, set[str]] = {}
+        self._traffic: dict[str, TrafficWindow] = {}  # by namespace
 
     def sidecar(self, namespace: str, backend: str, report: SidecarReport, *, every: float = 1.0) -> News:
         """Take a sidecar's report.
@@ -97,6 +99,7 @@ class Reports:
         before = known.get(report.pod)
         known[report.pod] = (self._clock.time(), report)
         self._record_held(namespace, before, report, every)
+        self._traffic.setdefault(namespace, TrafficWindow()).record(report, self._clock.time())
         notable = (
             before is None
             or _router_face(before[1]) != _router_face(report)
@@ -157,6 +160,16 @@ class Reports:
         """
         return self._fresh(self._routers.get((namespace, endpoint), {}))
 
+    def served(self, namespace: str, endpoint: str) -> Mapping[str, int]:
+        """Requests of an endpoint that were answered within the last minute, by backend.
+
+        Args:
+            namespace: where.
+            endpoint: its name.
+        """
+        window = self._traffic.get(namespace)
+        return {} if window is None else window.of(endpoint, self._clock.time())
+
     def age(self, namespace: str, backend: str) -> float | None:
         """Seconds since the last report of the pod that is silent for longest; None if no pod has reported.
 
@@ -207,6 +220,10 @@ class Reports:
                 del known[pod]
                 if not known:
                     del self._routers[at]
+        if namespace in self._traffic:
+            self._traffic[namespace].forget(uid)
+            if not any(at[0] == namespace for at in self._routers):
+                del self._traffic[namespace]
 
     def silent(self, since: float) -> list[tuple[str, str]]:
         """Backends of which a pod fell silent between then and now (router namespaces have no name).

@@ -19,6 +19,7 @@ with needs("penstock-router", "router"):
     from penstock_router.admin import Admin
     from penstock_router.admin_thread import AdminThread
     from penstock_router.ports import serve
+    from penstock_router.pressure import Pressure
     from penstock_router.router import Router, decode_settings, without_targets
     from penstock_router.tracing import Tracing
     from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
@@ -98,6 +99,7 @@ class Process:
             access=AccessLog(arguments.access_log),
             processor_wait=ProcessorWait().share,
             tracing=self._tracing,
+            short=Pressure().short,
         )
         pods = self._router.pods
         self._upstream.on_room, self._upstream.on_recalled = pods.told_room, pods.told_recalled

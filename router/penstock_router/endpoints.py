@@ -11,8 +11,9 @@ from penstock_router.arrived_head import ArrivedHead
 from penstock_router.header_policy import allows
 from penstock_router.hold_queue import MAX_HELD_BYTES, HoldQueue, Permit, ReleaseWindow, Waiter
 from penstock_router.load_balancing import WeightedSelector
-from penstock_router.metrics import Series
+from penstock_router.mirrors import EndpointMirrors
 from penstock_router.pods import Pod, Pods
+from penstock_router.series import Series
 from penstock_router.static_answers import StaticAnswers
 from penstock_router.steering import Steering, Steers
 from penstock_wire._mypyc import mypyc_attr
@@ -79,10 +80,12 @@ class EndpointState:
         self._started_in: dict[str, float] = {}  # seconds from then until its pods let the first one go
         self._removed = False
         self._holds_ended: PenstockError | None = None
+        self.mirrors: EndpointMirrors | None = None
+        """Who gets copies of its requests; None where nobody does."""
         self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
-        self._static = StaticAnswers(settings.static)
+        self._static = StaticAnswers(settings.static) if settings.static else None
         self._steers = Steers(settings)
         self._fails = settings.on_missing == "Fail"
         self.settle()
@@ -109,7 +112,7 @@ class EndpointState:
         ):
             closed = self._closed.include(request.path)
             allowed = allows(self.settings, request.method)
-            static = self._static.of(request)
+            static = None if self._static is None else self._static.of(request)
             found = ArrivedHead(
                 request,
                 closed=closed,
@@ -138,7 +141,7 @@ class EndpointState:
         self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
-        self._static = StaticAnswers(settings.static)
+        self._static = StaticAnswers(settings.static) if settings.static else None
         before, self._steers = self._steers, Steers(settings)
         self._steers.settle(self._serves, before)
         self._fails = settings.on_missing == "Fail"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from penstock_router.attempts import MAX_MOVES, ProxiedRequest, RequestTrace, Unexecuted, answered, failed
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
+from penstock_router.mirrors import UPGRADE
 from penstock_router.pods import Pod, Pods
 from penstock_router.proxy import FirstTry, Proxy, Switched, carry
 from penstock_router.response_body import WHOLE_BYTES, EndingStream
@@ -330,6 +331,8 @@ class Forwarder:
         lines = [line.partition(b": ") for line in own]
         headers = (*fields.outward, *[(name, value) for name, _, value in lines])
         status = switched.answer.status
+        if proxied.state.mirrors is not None:
+            proxied.state.mirrors.pass_over(UPGRADE)
         await carry(proxied, switched, headers, lambda: self._note(proxied, None, status, ""))
 
     # -- answers --------------------------------------------------------------------------------------------
@@ -371,6 +374,8 @@ class Forwarder:
         if out.stream is not None and proxied.ends is not None:
             out.stream = EndingStream(out.stream, proxied.ends)
         exchange.answer(out)
+        if state.mirrors is not None:
+            state.mirrors.offer(proxied, answer, reason)
 
     def _leave(self, proxied: ProxiedRequest) -> None:
         """The client of a request has left."""

@@ -5,79 +5,15 @@ What happens is counted in plain numbers; prometheus_client only formats them wh
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import generate_latest
 from prometheus_client import metrics_core as core
 
+from penstock_router.mirror_totals import MirrorSeries, families
+from penstock_router.series import Series
 from penstock_wire.build import BUILD
-from penstock_wire.control.report import BackendTotals
-
-BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
-
-
-class Series:
-    """What one endpoint's requests to one backend have come to, since the router started.
-
-    Args:
-        endpoint: the endpoint; empty for requests of none.
-        backend: the backend; empty for requests that none was asked for.
-    """
-
-    __slots__ = (
-        "_answers",
-        "_last",
-        "_reason",
-        "_status",
-        "backend",
-        "buckets",
-        "endpoint",
-        "retries",
-        "seconds",
-        "strays",
-    )
-
-    def __init__(self, endpoint: str, backend: str) -> None:
-        self.endpoint = endpoint
-        self.backend = backend
-        self._answers: dict[tuple[int, str], list[int]] = {}
-        self._status, self._reason = 0, ""
-        self._last: list[int] | None = None  # of these
-        self.buckets = [0] * (len(BUCKETS) + 1)
-        """How many took so long, by upper bound; the last without one."""
-        self.seconds = 0.0
-        """How long all of them took."""
-        self.retries = 0
-        """Further tries."""
-        self.strays = 0
-        """Tries of requests with a key on another pod than the key's own."""
-
-    def answered(self, status: int, reason: str, seconds: float) -> None:
-        """Count a request."""
-        if self._last is None or status != self._status or reason != self._reason:
-            self._status, self._reason = status, reason
-            self._last = self._answers.setdefault((status, reason), [0])
-        self._last[0] += 1
-        self.buckets[bisect_left(BUCKETS, seconds)] += 1
-        self.seconds += seconds
-
-    @property
-    def answers(self) -> dict[tuple[int, str], int]:
-        """How many, by status (499: the client left before) and reason."""
-        return {key: count for key, (count,) in list(self._answers.items())}
-
-    def totals(self, held: int) -> BackendTotals:
-        """As the report has them.
-
-        Args:
-            held: requests that are held now.
-        """
-        codes: dict[str, int] = {}
-        for (status, _), count in self.answers.items():
-            codes[str(status)] = codes.get(str(status), 0) + count
-        return BackendTotals(requests=sum(codes.values()), codes=codes, retries=self.retries, held=held)
 
 
 class Metrics:
@@ -97,6 +33,7 @@ class Metrics:
         self._with_room = with_room
         self._series: dict[tuple[str, str], Series] = {}
         self._retries: dict[str, int] = {}
+        self._mirrors: dict[tuple[str, str], MirrorSeries] = {}
 
     def series(self, endpoint: str, backend: str) -> Series:
         """What is counted of an endpoint's requests to a backend.
@@ -110,6 +47,22 @@ class Metrics:
             found = self._series[endpoint, backend] = Series(endpoint, backend)
         return found
 
+    def mirror_series(self, endpoint: str, mirror: str) -> MirrorSeries:
+        """What is counted of an endpoint's copies for a mirror.
+
+        Args:
+            endpoint: the endpoint.
+            mirror: the mirror.
+        """
+        found = self._mirrors.get((endpoint, mirror))
+        if found is None:
+            found = self._mirrors[endpoint, mirror] = MirrorSeries(endpoint, mirror)
+        return found
+
+    def forget_mirror(self, endpoint: str, mirror: str) -> None:
+        """Drop what is counted of a mirror that was taken away."""
+        self._mirrors.pop((endpoint, mirror), None)
+
     def retried(self, reason: str) -> None:
         """Count a further try."""
         self._retries[reason] = self._retries.get(reason, 0) + 1
@@ -118,6 +71,8 @@ class Metrics:
         """Drop the series of an endpoint that was deleted."""
         for key in [key for key in self._series if key[0] == endpoint]:
             del self._series[key]
+        for key in [key for key in self._mirrors if key[0] == endpoint]:
+            del self._mirrors[key]
 
     def text(self) -> bytes:
         """The exposition."""
@@ -147,11 +102,7 @@ class Metrics:
             for (status, reason), count in series.answers.items():
                 requests.add_metric([series.endpoint, series.backend, str(status), reason], count)
             if series.endpoint:
-                below, buckets = 0, []
-                for bound, count in zip((*BUCKETS, "+Inf"), series.buckets, strict=True):
-                    below += count
-                    buckets.append((str(bound), below))
-                duration.add_metric([series.endpoint, series.backend], buckets, series.seconds)
+                duration.add_metric([series.endpoint, series.backend], series.cumulative(), series.seconds)
         retries = core.CounterMetricFamily(
             "penstock_router_retries",
             "Tries on another pod after one that was surely not executed.",
@@ -178,3 +129,4 @@ class Metrics:
         for backend, count in self._with_room().items():
             with_room.add_metric([backend], count)
         yield from (requests, duration, retries, strays, build, held, with_room)
+        yield from families(list(self._mirrors.values()))

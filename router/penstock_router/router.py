@@ -14,6 +14,7 @@ from penstock_router.endpoint_slices import parse_target
 from penstock_router.endpoints import EndpointState, no_such_endpoint
 from penstock_router.forwarder import Forwarder
 from penstock_router.metrics import Metrics
+from penstock_router.mirrors import Mirrors
 from penstock_router.pods import Pods
 from penstock_router.ports import Ports, owners
 from penstock_router.routes import ROUTES_PATH, RouteTable
@@ -22,7 +23,7 @@ from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
 from penstock_wire.control import report, router_settings
 from penstock_wire.control.report import State
-from penstock_wire.control.router_settings import Endpoint, RouterSettings
+from penstock_wire.control.router_settings import Endpoint, Mirror, RouterSettings, WeightedBackend
 from penstock_wire.errors import DocumentError, PenstockError, Reason
 from penstock_wire.http import Exchange, Front, Response, Service, Upstream
 from penstock_wire.process import log
@@ -62,7 +63,9 @@ def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
         twice = [name for index, name in enumerate(names) if not name or name in names[:index]]
         if twice:
             raise DocumentError(f"{path}.backends: expected unique names, found {twice[0]!r} again or empty")
-        for number, backend in enumerate(endpoint.backends):
+        for number, backend in enumerate(all_backends(endpoint)):
+            mirror = number - len(endpoint.backends)
+            word = f"backends[{number}]" if mirror < 0 else f"mirrors[{mirror}]"
             if backend.targets and targets_of.setdefault(backend.name, backend.targets) != backend.targets:
                 where = f"endpoint {endpoint.name}, backend {backend.name}"
                 others = ", ".join(targets_of[backend.name])
@@ -74,9 +77,18 @@ def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
                 try:
                     parse_target(target)
                 except ValueError as error:
-                    where = f"$.endpoints[{place}].backends[{number}].targets[{index}]"
+                    where = f"$.endpoints[{place}].{word}.targets[{index}]"
                     raise DocumentError(f"router settings: {where}: {error}") from error
     return settings
+
+
+def all_backends(endpoint: Endpoint) -> list[WeightedBackend | Mirror]:
+    """Who serves an endpoint, and behind them who gets copies of its requests.
+
+    Args:
+        endpoint: its settings.
+    """
+    return [*endpoint.backends, *endpoint.mirrors]
 
 
 def without_targets(settings: RouterSettings) -> dict[str, str]:
@@ -85,7 +97,9 @@ def without_targets(settings: RouterSettings) -> dict[str, str]:
     Args:
         settings: any.
     """
-    pairs = [(backend, endpoint.name) for endpoint in settings.endpoints for backend in endpoint.backends]
+    pairs = [
+        (backend, endpoint.name) for endpoint in settings.endpoints for backend in all_backends(endpoint)
+    ]
     served = {backend.name for backend, _ in pairs if backend.targets}
     return {backend.name: endpoint for backend, endpoint in pairs if backend.name not in served}
 
@@ -106,6 +120,7 @@ class Router:
         access: logs requests, None = none of them.
         processor_wait: see `report.SidecarReport`.
         tracing: makes spans of requests; None for none.
+        short: whether it is short of processors now.
     """
 
     def __init__(
@@ -123,6 +138,7 @@ class Router:
         access: AccessLog | None = None,
         processor_wait: Callable[[], float | None] = lambda: None,
         tracing: Tracing | None = None,
+        short: Callable[[], bool] = lambda: False,
     ) -> None:
         self.settings: RouterSettings | None = None
         self.ready = asyncio.Event()
@@ -145,6 +161,15 @@ class Router:
         self._forwarder = Forwarder(
             pods=self.pods, upstream=upstream, metrics=self.metrics, clock=clock, pod=pod, access=access
         )
+        self._mirrors = Mirrors(
+            pods=self.pods,
+            upstream=upstream,
+            clock=clock,
+            metrics=self.metrics,
+            random_source=random_source,
+            short=short,
+            is_held_for=self._is_held_for,
+        )
         self._begin: Begin = self._forwarder.begin
         if tracing is not None:
             self._begin = tracing.traced(self._begin)
@@ -153,7 +178,7 @@ class Router:
         """Take new settings, whole: requests before it are served by the old ones, those after by these."""
         targets: dict[str, dict[str, None]] = {}
         for endpoint in settings.endpoints:
-            for backend in endpoint.backends:
+            for backend in all_backends(endpoint):
                 targets.setdefault(backend.name, {}).update(dict.fromkeys(backend.targets))
         self.pods.set_targets({name: tuple(map(parse_target, found)) for name, found in targets.items()})
         wanted = {endpoint.name: endpoint for endpoint in settings.endpoints}
@@ -163,9 +188,10 @@ class Router:
         for name, endpoint in wanted.items():
             state = self._endpoints.get(name)
             if state is None:
-                self._endpoints[name] = self._make_state(endpoint)
+                state = self._endpoints[name] = self._make_state(endpoint)
             else:
                 state.update(endpoint)
+            state.mirrors = self._mirrors.wanted(state.mirrors, endpoint)
         self._table = RouteTable.of(settings.endpoints)
         self._matches.clear()
         for name, conflict in self._table.conflicts.items():
@@ -251,6 +277,7 @@ class Router:
                 held=state.held.count,
                 oldest_held_ms=0 if oldest is None else max(0, int((now - oldest) * 1000)),
                 backends=state.report(),
+                mirrors={} if state.mirrors is None else state.mirrors.report(),
             )
         document = report.RouterReport(
             pod=self._pod,
@@ -320,6 +347,9 @@ class Router:
     def _settled(self) -> None:
         self.check_ready()
         self._news()
+
+    def _is_held_for(self, backend: str) -> bool:
+        return any(state.held.length(backend) for state in self._endpoints.values())
 
     def _held_by_backend(self) -> Counter[str]:
         held: Counter[str] = Counter()

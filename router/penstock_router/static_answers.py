@@ -30,9 +30,7 @@ class StaticAnswers:
         Args:
             request: its target is without the route.
         """
-        if not self._answers or request.method not in _METHODS:
-            return None
-        return self._answers.get(request.path)
+        return self._answers.get(request.path) if request.method in _METHODS else None
 
 
 def _response(answer: StaticAnswer) -> Response:

@@ -83,7 +83,9 @@ _COLUMNS = {
     "TrafficSplit": [
         _READY,
         _column("Endpoint", ".spec.endpoint", "Whose requests are shared."),
-        _column("Backends", ".status.shares", "Who serves how much."),
+        _column("Backends", ".status.shares", "Who is to serve how much."),
+        _column("Observed", ".status.observed", "Who served how much within the last minute."),
+        _column("Mirrors", ".status.mirrored", "What copies for mirrors have come to.", wide=True),
         _REASON,
         _MESSAGE,
         _AGE,

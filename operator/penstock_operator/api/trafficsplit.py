@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
 from penstock_operator.api.fields import Name, cel, map_list, rules
 from penstock_operator.api.match import MatchList
+from penstock_wire.control.router_settings import IGNORED_PATH_PATTERN
 from penstock_wire.control.traffic_rules import OnMissing
 
 
@@ -35,8 +36,59 @@ class SplitBackend(Part):
     ] = ()
 
 
+class MirrorCompare(Part):
+    """How a mirror's answers are compared with the served ones."""
+
+    ignore: Annotated[
+        tuple[Annotated[str, Field(pattern=IGNORED_PATH_PATTERN, max_length=256)], ...],
+        Field(
+            max_length=32,
+            json_schema_extra={"x-kubernetes-list-type": "atomic"},
+            description="Paths of JSON that are left out, with all below them, such as $.usage, "
+            "$.predictions[*].id or $['a name'].",
+        ),
+    ] = ()
+    tolerance: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Two numbers are alike where they differ by no more than this times the larger of 1 "
+            "and their magnitudes. 0 = equal.",
+        ),
+    ] = 0.0
+
+
+class SplitMirror(Part):
+    """A backend that gets copies of requests, and whose answers no client gets."""
+
+    name: Annotated[Name, Field(description="Name of the ModelBackend, in the same namespace.")]
+    percent: Annotated[
+        int, Field(ge=0, le=100, description="Of the requests, so many percent are copied. 0 = none.")
+    ] = 100
+    compare: Annotated[
+        MirrorCompare | None,
+        Field(
+            description="Compares the mirror's answers with the served ones: status, then JSON by path. "
+            "Absent: they are not compared."
+        ),
+    ] = None
+
+
 class TrafficSplitSpec(Part):
     """Which endpoint, and who serves how much of it."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!has(self.mirrors) || !self.mirrors.exists(m, self.backends.exists(b, b.name == m.name))",
+                "expected mirrors that are not among backends",
+                expression="'expected mirrors that are not among backends, found '"
+                " + self.mirrors.filter(m, self.backends.exists(b, b.name == m.name))[0].name",
+                path=".mirrors",
+            )
+        )
+    )
 
     endpoint: Annotated[
         Name,
@@ -60,6 +112,16 @@ class TrafficSplitSpec(Part):
             description="The backends and their weights; names are unique, the weights are proportional.",
         ),
     ]
+    mirrors: Annotated[
+        tuple[SplitMirror, ...],
+        Field(
+            max_length=8,
+            json_schema_extra=map_list("name"),
+            description="Backends that get copies of requests once their answers have begun; none of them is "
+            "among backends.",
+        ),
+    ] = ()
+
     on_missing: Annotated[
         OnMissing,
         Field(
@@ -67,6 +129,11 @@ class TrafficSplitSpec(Part):
             "have them, by weight. Fail: they are answered 503 at once. Default Share."
         ),
     ] = "Share"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All backends that it names."""
+        return (*[share.name for share in self.backends], *[mirror.name for mirror in self.mirrors])
 
 
 class SplitWeight(Part):
@@ -78,6 +145,30 @@ class SplitWeight(Part):
         int | None,
         Field(description="The weight that all ready routers have taken up; absent until they have."),
     ] = None
+    observed: Annotated[
+        str | None,
+        Field(
+            description="Its share of the requests that the routers answered within the last minute, such as "
+            "10%; absent where there were none."
+        ),
+    ] = None
+
+
+class MirrorState(Part):
+    """What the copies for a mirror have come to, since the routers started or got other rules to compare."""
+
+    name: Annotated[str, Field(description="Name of the ModelBackend.")]
+    sent: Annotated[int, Field(description="Copies that were sent.")] = 0
+    dropped: Annotated[int, Field(description="Requests that were drawn and not copied.")] = 0
+    mismatched_percent: Annotated[
+        str | None,
+        Field(description="Of the pairs of answers that were compared, so many percent differ: 0.7."),
+    ] = None
+    first_difference: Annotated[
+        str | None,
+        Field(max_length=512, description="Where the first of them differ: a path, and the types there."),
+    ] = None
+    summary: Annotated[str | None, Field(max_length=1024, description="All of it, in words.")] = None
 
 
 class TrafficSplitStatus(Status):
@@ -90,12 +181,34 @@ class TrafficSplitStatus(Status):
             description="The backends and the shares that the spec asks for, in one line: one 90%, two 10%.",
         ),
     ] = None
+    observed: Annotated[
+        str | None,
+        Field(
+            max_length=4096,
+            description="The shares that the routers answered within the last minute, in one line, as "
+            "shares; absent where there were no requests.",
+        ),
+    ] = None
     weights: Annotated[
         tuple[SplitWeight, ...],
         Field(
-            default=(), json_schema_extra=map_list("name"), description="The weights, asked for and taken up."
+            default=(),
+            json_schema_extra=map_list("name"),
+            description="The weights, asked for and taken up, and the shares that came of them.",
         ),
     ] = ()
+    mirrors: Annotated[
+        tuple[MirrorState, ...],
+        Field(
+            default=(),
+            json_schema_extra=map_list("name"),
+            description="What the copies for each mirror have come to.",
+        ),
+    ] = ()
+    mirrored: Annotated[
+        str | None,
+        Field(max_length=4096, description="The same in one line."),
+    ] = None
 
 
 class TrafficSplit(Resource):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock_operator.api import ModelEndpoint, TrafficSplit, match
+from penstock_operator.api.batchpolicy import Priority
 from penstock_operator.api.defaults import is_dedicated, route
 from penstock_operator.api.match import Match
 from penstock_operator.api.modelendpoint import Cors, SessionAffinity, Timeouts
@@ -43,6 +44,7 @@ class EndpointPlan:
         missing: backends that are named and do not exist.
         untried: backends of weight > 0 that were never ready.
         waits_for: the endpoint's own backend, if the last weights stand in until it is ready.
+        mirrors: who gets copies of its requests, as the router's settings have it.
         on_missing: what becomes of the requests of backends that do not exist.
     """
 
@@ -54,6 +56,12 @@ class EndpointPlan:
     untried: tuple[str, ...] = ()
     waits_for: str | None = None
     on_missing: OnMissing = "Share"
+    mirrors: tuple[router_settings.Mirror, ...] = ()
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Whose pods get its requests, or copies of them."""
+        return (*[share.name for share in self.backends], *[mirror.name for mirror in self.mirrors])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +111,7 @@ def plan(
     splits: Sequence[TrafficSplit],
     backends: Mapping[str, bool],
     untried: Collection[str] = (),
+    priorities: Mapping[str, Priority] | None = None,
 ) -> TrafficPlan:
     """Decide who serves what in a namespace.
 
@@ -115,6 +124,7 @@ def plan(
         splits: all splits of the namespace.
         backends: the backends that exist, and whether each has a ready pod.
         untried: those of them that were never ready.
+        priorities: by backend, the levels of urgency that its sidecars know, where there are several.
     """
     there = sorted((item for item in endpoints if not item.deleting), key=lambda item: item.age_key)
     asked = sorted((item for item in splits if not item.deleting), key=lambda item: item.age_key)
@@ -134,6 +144,9 @@ def plan(
         on_missing: OnMissing = decided.spec.on_missing if decided else "Share"
         for share in weights:
             used.setdefault(share.name, set()).add(user)
+        mirrors = _mirrors(decided, priorities or {})
+        for mirror in mirrors:
+            used.setdefault(mirror.name, set()).add(user)
         own = endpoint.spec.backend
         used.setdefault(own, set()).add(f"ModelEndpoint/{endpoint.name}")
         waits_for = own if decided is None and own not in {share.name for share in weights} else None
@@ -148,6 +161,7 @@ def plan(
             missing=_missing(named, backends),
             untried=_untried(weights, untried),
             waits_for=waits_for,
+            mirrors=mirrors,
             on_missing=on_missing,
         )
     return TrafficPlan(
@@ -157,6 +171,26 @@ def plan(
         },
         used_by={name: tuple(sorted(users)) for name, users in sorted(used.items())},
     )
+
+
+def _mirrors(
+    split: TrafficSplit | None, priorities: Mapping[str, Priority]
+) -> tuple[router_settings.Mirror, ...]:
+    found = []
+    for mirror in () if split is None else split.spec.mirrors:
+        priority, compare = priorities.get(mirror.name), mirror.compare
+        found.append(
+            router_settings.Mirror(
+                name=mirror.name,
+                percent=mirror.percent,
+                priority_header="" if priority is None else priority.header.lower(),
+                priority_level=1 if priority is None else priority.levels,
+                compare=None
+                if compare is None
+                else router_settings.Compare(ignore=compare.ignore, tolerance=compare.tolerance),
+            )
+        )
+    return tuple(found)
 
 
 def _weights(
@@ -319,13 +353,10 @@ def router_endpoints(
             ),
             closed=tuple(
                 sorted(
-                    {
-                        path
-                        for share in plan.endpoints[endpoint.name].backends
-                        for path in closed.get(share.name, ())
-                    }
+                    {path for name in plan.endpoints[endpoint.name].asked for path in closed.get(name, ())}
                 )
             ),
+            mirrors=plan.endpoints[endpoint.name].mirrors,
         )
         for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.name)
         if endpoint.name in plan.endpoints and endpoint.name in ports

@@ -26,6 +26,9 @@ LOAD_INTERVAL = 2.0
 """Seconds between two looks at whether a backend's load has moved. With a report a second it is shown within
 3 s where there are turns for all (see `load_turns`)."""
 
+TRAFFIC_INTERVAL = 10.0
+"""Seconds between two looks at what the routers of a namespace count for its splits."""
+
 SCALERS = 4
 """Backends scaled at once: an apiserver that takes seconds over one must not hold up the others."""
 
@@ -82,6 +85,7 @@ class Manager:
         self._observer = observer
         self._scaler = Scaler(ctx)
         self._load_looked: dict[Key, float] = {}
+        self._traffic_looked: dict[str, float] = {}
 
     # -- what comes in -----------------------------------------------------------------------------------
 
@@ -143,6 +147,7 @@ class Manager:
             if notable:
                 self.queue.add(router.router_key(namespace))
                 router.tell(self.ctx, namespace)
+            self._look_at_traffic(namespace)
             return
         key = Key(BACKEND.kind, namespace, backend_name)
         now = self.ctx.clock.time()
@@ -154,6 +159,16 @@ class Manager:
         elif now - self._load_looked.get(key, float("-inf")) >= LOAD_INTERVAL:
             self._load_looked[key] = now
             backend.look_at_load(self.ctx, key)
+
+    def _look_at_traffic(self, namespace: str) -> None:
+        """Have the splits of a namespace show what the routers count, now and then."""
+        now = self.ctx.clock.time()
+        if now - self._traffic_looked.get(namespace, float("-inf")) < TRAFFIC_INTERVAL:
+            return
+        self._traffic_looked.pop(namespace, None)
+        for stored in self.ctx.store.all(SPLIT, namespace):
+            self._traffic_looked[namespace] = now
+            self.queue.add(key_of(stored))
 
     def _changed(self, change: Change) -> None:
         self._forget_namesake(change)

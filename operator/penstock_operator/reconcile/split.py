@@ -36,6 +36,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         seen,
         ctx.view.backends_seen(key.namespace).ready,
         now=ctx.now(),
+        served=ctx.reports.served(key.namespace, split.spec.endpoint),
     )
     await write_status(ctx, stored, status)
     return router.LOOK_AGAIN if seen.unwritten else None

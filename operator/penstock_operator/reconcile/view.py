@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from penstock_operator.api import (
@@ -14,7 +14,8 @@ from penstock_operator.api import (
     ResourceError,
     TrafficSplit,
 )
-from penstock_operator.api.defaults import closed_paths, is_dedicated
+from penstock_operator.api.batchpolicy import Priority
+from penstock_operator.api.defaults import batching_spec, closed_paths, is_dedicated
 from penstock_operator.desired import labels, names, ports, settings, traffic
 from penstock_operator.desired.router import leads_to_dedicated
 from penstock_operator.kinds import (
@@ -53,6 +54,7 @@ class Backends:
             is not there (yet).
         closed_paths: those of their models where no client may ask, of those that have some.
         asleep: those that the autoscaler has scaled to 0, which the first held request wakes.
+        priorities: the levels of urgency that their sidecars know, of those that know several.
     """
 
     ready: Mapping[str, bool]
@@ -60,6 +62,7 @@ class Backends:
     without_service: frozenset[str]
     closed_paths: Mapping[str, Sequence[str]]
     asleep: frozenset[str] = frozenset()
+    priorities: Mapping[str, Priority] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ class View:
         Args:
             namespace: where.
         """
-        epochs = tuple(self.store.epoch(kind, namespace) for kind in (BACKEND, DEPLOYMENT, SERVICE))
+        epochs = tuple(self.store.epoch(kind, namespace) for kind in (BACKEND, DEPLOYMENT, SERVICE, POLICY))
         known = self._backends.get(namespace)
         if known is None or known[0] != epochs:
             there = [
@@ -217,12 +220,28 @@ class View:
                 )
             )
             seen = Backends(
-                ready=ready, untried=untried, without_service=without, closed_paths=closed, asleep=asleep
+                ready=ready,
+                untried=untried,
+                without_service=without,
+                closed_paths=closed,
+                asleep=asleep,
+                priorities=self._priorities(namespace),
             )
             # NB: an equal picture keeps its identity, by which the plan is cached.
             known = (epochs, known[1] if known is not None and known[1] == seen else seen)
             self._backends[namespace] = known
         return known[1]
+
+    def _priorities(self, namespace: str) -> dict[str, Priority]:
+        """The levels of urgency of the backends that have several."""
+        found: dict[str, Priority] = {}
+        for backend in self.backends(namespace):
+            reference = backend.spec.batch_policy_ref
+            policy = self.policy(namespace, reference) if reference else None
+            priority = batching_spec(backend, policy).priority
+            if priority.levels > 1:
+                found[backend.name] = priority
+        return found
 
     def _service_owners(self, namespace: str, backend: str) -> Iterable[str]:
         """Uids of whom the Service of a backend's name belongs to, as far as it is one of ours."""
@@ -347,7 +366,13 @@ class View:
             known = _Planned(
                 signature,
                 backends,  # held, so that no other picture gets its id
-                traffic.plan(endpoints, self.splits(namespace), backends.ready, backends.untried),
+                traffic.plan(
+                    endpoints,
+                    self.splits(namespace),
+                    backends.ready,
+                    backends.untried,
+                    backends.priorities,
+                ),
                 tuple(endpoints),
                 ports.allocate([endpoint.name for endpoint in endpoints], services),
             )

@@ -55,7 +55,7 @@ def readiness_matters(view: View, namespace: str, backend: str) -> Iterator[Key]
     """
     yield router_key(namespace)
     for split in view.splits(namespace):
-        if any(entry.name == backend for entry in split.spec.backends):
+        if backend in split.spec.names:
             yield Key(SPLIT.kind, namespace, split.name)
             yield Key(ENDPOINT.kind, namespace, split.spec.endpoint)
     for endpoint in view.endpoints(namespace):
@@ -78,10 +78,12 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
                 yield Key(POLICY.kind, namespace, reference)
         if _came_or_went(change) or _takes_config(change.old) != _takes_config(change.new):
             yield from readiness_matters(view, namespace, key.name)
+        yield from _mirroring(view, namespace, {key.name})
     elif key.kind == POLICY.kind:
-        for backend in view.backends(namespace):
-            if backend.spec.batch_policy_ref == key.name:
-                yield Key(BACKEND.kind, namespace, backend.name)
+        users = [one.name for one in view.backends(namespace) if one.spec.batch_policy_ref == key.name]
+        for name in users:
+            yield Key(BACKEND.kind, namespace, name)
+        yield from _mirroring(view, namespace, set(users))
     elif key.kind == SPLIT.kind:
         yield router_key(namespace)
         endpoints = {str(_spec(version).get("endpoint")) for version in versions}
@@ -90,13 +92,13 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
         for split in view.splits(namespace):
             if split.spec.endpoint in endpoints:
                 yield Key(SPLIT.kind, namespace, split.name)
-                for share in split.spec.backends:
-                    yield Key(BACKEND.kind, namespace, share.name)
+                for name in split.spec.names:
+                    yield Key(BACKEND.kind, namespace, name)
         for candidate in view.endpoints(namespace):
             if candidate.name in endpoints:
                 yield Key(BACKEND.kind, namespace, candidate.spec.backend)
         for version in versions:
-            for entry in _spec(version).get("backends") or ():
+            for entry in (*(_spec(version).get("backends") or ()), *(_spec(version).get("mirrors") or ())):
                 if isinstance(entry, dict) and entry.get("name"):
                     yield Key(BACKEND.kind, namespace, str(entry["name"]))
     else:
@@ -166,6 +168,14 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
             resource = view.backend(namespace, backend)
             if resource is not None and resource.spec.batch_policy_ref:
                 yield Key(POLICY.kind, namespace, resource.spec.batch_policy_ref)
+
+
+def _mirroring(view: View, namespace: str, backends: set[str]) -> Iterator[Key]:
+    """The routers that send copies to some backends: they name the least urgent level of these."""
+    for split in view.splits(namespace):
+        if any(mirror.name in backends for mirror in split.spec.mirrors):
+            yield router_key(namespace)
+            yield Key(ENDPOINT.kind, namespace, split.spec.endpoint)
 
 
 def _of_port(view: View, namespace: str) -> Iterator[Key]:

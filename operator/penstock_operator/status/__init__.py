@@ -1,7 +1,8 @@
 """Observed → conditions and status documents. Pure: the time is an argument.
 
 Read `conditions` (how they merge), `pods` (what kubelet says of containers), `refusals` (what the apiserver
-says of writes), then the kinds: `backend`, `endpoint` (with `RouterObserved`), `split`, `policy`.
+says of writes), then the kinds: `backend`, `endpoint` (with `RouterObserved`), `mirrors` and `split`,
+`policy`.
 """
 
 from penstock_operator.status.backend import (

@@ -11,6 +11,7 @@ from penstock_operator.desired.traffic import SplitPlan
 from penstock_operator.status import conditions
 from penstock_operator.status.conditions import condition
 from penstock_operator.status.endpoint import RouterObserved, router_ready
+from penstock_operator.status.mirrors import line, states
 
 
 def split_status(
@@ -20,6 +21,7 @@ def split_status(
     backends: Mapping[str, bool],
     *,
     now: str,
+    served: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """The whole status of a split (see `backend.backend_status`).
 
@@ -29,6 +31,7 @@ def split_status(
         router: the namespace's router.
         backends: the backends that exist in the namespace, and whether each has a ready pod.
         now: the time, as RFC 3339 in UTC.
+        served: requests of its endpoint within the last minute, by backend.
     """
     old, generation = split.status, split.metadata.generation
     accepted = _accepted(split, plan)
@@ -40,6 +43,15 @@ def split_status(
     status_conditions += conditions.flags(ready, reconciling=ready.status != "True", stalled=stalled)
     taken_up = plan.accepted and routers.status == "True"
     before = {weight.name: weight.applied for weight in old.weights}
+    parts = {share.name: (served or {}).get(share.name, 0) for share in split.spec.backends}
+    total = sum(parts.values()) if plan.accepted else 0
+    observed = {name: f"{round(100 * count / total)}%" for name, count in parts.items()} if total else {}
+    mirrors = states(
+        split.spec.endpoint,
+        split.spec.mirrors if plan.accepted else (),
+        router.reports.values(),
+        backends,
+    )
     return TrafficSplitStatus(
         observed_generation=generation,
         shares=conditions.shares((share.name, share.weight) for share in split.spec.backends),
@@ -50,9 +62,13 @@ def split_status(
                 applied=(share.weight if _serves(share.name, plan, backends) else 0)
                 if taken_up
                 else before.get(share.name),
+                observed=observed.get(share.name),
             )
             for share in split.spec.backends
         ),
+        observed=", ".join(f"{name} {part}" for name, part in observed.items()) or None,
+        mirrors=mirrors,
+        mirrored=line(mirrors),
     ).document() | {
         "conditions": conditions.merge(old.conditions, status_conditions, generation=generation, now=now)
     }

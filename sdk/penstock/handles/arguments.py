@@ -16,7 +16,16 @@ from penstock.errors import AnswerError, UpstreamTimeout
 from penstock.handles.pending import HandleResponse
 from penstock.handles.stream import HandleStream
 from penstock_wire.contract import REQUEST_ID as REQUEST_ID_FORM
-from penstock_wire.headers import METHOD, REQUEST_ID, SHARD_KEY, TIMEOUT_MS, TRACEPARENT, TRACESTATE, Headers, get
+from penstock_wire.headers import (
+    METHOD,
+    REQUEST_ID,
+    SHARD_KEY,
+    TIMEOUT_MS,
+    TRACEPARENT,
+    TRACESTATE,
+    Headers,
+    get,
+)
 from penstock_wire.item_streams import EVENTS
 from penstock_wire.request_ids import RequestIds
 

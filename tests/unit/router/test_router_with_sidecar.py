@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock_router.affinity import Hashed, score
 from tests.support.collector import Collector
 from tests.support.raw_client import until_closed
 from tests.support.router_process import backend, endpoint, until
@@ -269,10 +270,14 @@ async def test_the_heads_of_answers_pass_through_both(upstream: Any, router: Any
     assert found.endswith(b"\r\n\r\n")
 
 
+@pytest.mark.parametrize("leaves", [False, True])
 async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
-    upstream: Any, router: Any, sidecar: Any
+    upstream: Any, router: Any, sidecar: Any, leaves: bool
 ) -> None:
-    """One pod is stuck with one request of many; when another is added, all the others are answered there."""
+    """One pod is stuck with one request of many; when another is added, all the others are answered there.
+
+    That the first is about to leave changes nothing.
+    """
     free = asyncio.Event()
 
     async def stuck(seen: Seen) -> Answer:
@@ -292,7 +297,9 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
     await until(lambda: any(b"[0]" in seen.body for seen in busy.seen))
     waiting = [asyncio.create_task(process.ask(**body(index))) for index in range(1, 9)]
     process.settle(endpoint("e", backend("b", crowded, fresh)))
-    await process.until_routes(lambda routes: routes[0]["backends"][0]["readyPods"] == 2)
+    if leaves:
+        process.settle(endpoint("e", backend("b", fresh)))
+    await process.until_routes(lambda routes: routes[0]["backends"][0]["readyPods"] == 2 - leaves)
     while not all(task.done() for task in waiting):  # whoever comes lets the router meet the new pod
         await asyncio.wait_for(process.ask(**body(200)), SECONDS)
     assert [task.result().document["predictions"] for task in waiting] == [[index] for index in range(1, 9)]
@@ -304,6 +311,48 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
         json.dumps({"instances": [index]}).encode() for index in range(9)
     )
     assert 'penstock_router_retries_total{reason="moved"}' in await process.metrics()
+
+
+async def test_what_waits_at_the_pod_of_its_key_stays_there(upstream: Any, router: Any, sidecar: Any) -> None:
+    """Another request that waits there goes to a pod with room; those with the key run where they wait."""
+    free = asyncio.Event()
+
+    async def stuck(seen: Seen) -> Answer:
+        if seen.method != "GET" and b"[0]" in seen.body:
+            await free.wait()
+        return await predict(seen)
+
+    busy, idle = await upstream(stuck), await upstream(predict)
+    _, crowded = await sidecar(busy, maxBatchSize=1)
+    _, fresh = await sidecar(idle, maxBatchSize=1)
+    names = [Hashed(target.encode()) for target in (crowded, fresh)]
+    keys = (str(number) for number in range(1000))
+    key = next(key for key in keys if score(own := Hashed(key.encode()), names[0]) > score(own, names[1]))
+
+    def keyed(index: int) -> dict[str, Any]:
+        asked = body(index)
+        asked["headers"]["x-penstock-shard-key"] = key
+        return asked
+
+    process = await router().start(endpoint("e", backend("b", crowded)))
+    async with asyncio.timeout(SECONDS):
+        while 'penstock_router_pods_with_room{backend="b"} 1.0' not in await process.metrics():
+            assert (await process.ask(**body(101))).status == 200
+    first = asyncio.create_task(process.ask(**keyed(0)))
+    await until(lambda: any(b"[0]" in seen.body for seen in busy.seen))
+    sticking = [asyncio.create_task(process.ask(**keyed(index))) for index in range(1, 5)]
+    moving = [asyncio.create_task(process.ask(**body(index))) for index in range(5, 9)]
+    process.settle(endpoint("e", backend("b", crowded, fresh)))
+    await process.until_routes(lambda routes: routes[0]["backends"][0]["readyPods"] == 2)
+    while not all(task.done() for task in moving):  # whoever comes lets the router meet the new pod
+        await asyncio.wait_for(process.ask(**body(200)), SECONDS)
+    assert not any(task.done() for task in (first, *sticking))
+    free.set()
+    replies = await asyncio.gather(first, *sticking)
+    assert [reply.document["predictions"] for reply in replies] == [[index] for index in range(5)]
+    stuck_here = {json.dumps({"instances": [index]}).encode() for index in range(5)}
+    assert not [seen.body for seen in idle.seen if seen.body in stuck_here]
+    assert "penstock_router_affinity_misses_total{" not in await process.metrics()
 
 
 async def test_spans_of_router_and_sidecar_are_of_one_trace(

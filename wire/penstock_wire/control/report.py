@@ -21,6 +21,12 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Code = Annotated[str, msgspec.Meta(max_length=64)]
 """A status or a reason."""
 
+Path = Annotated[str, msgspec.Meta(max_length=256)]
+"""Where in a JSON document."""
+
+MAX_DIFFERENCES = 5
+"""Differing paths that are kept of a mirror at most."""
+
 MAX_CLASSES = 64
 """Service curves in one report at most."""
 
@@ -131,6 +137,50 @@ class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     held: Count = 0
 
 
+class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where a mirror's answer first differed from that of the backend that served.
+
+    Args:
+        path: where; `$` for the whole answer.
+        kind: how, one word.
+        expected: what stood there in the served answer: a type of JSON or a status, never a value.
+        found: the same of the mirror's.
+        count: comparisons that ended at this path (whatever its indexes) in this way.
+    """
+
+    path: Path
+    kind: Code
+    expected: Code = ""
+    found: Code = ""
+    count: Count = 0
+
+
+class MirrorTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Copies of one endpoint's requests for one mirror, since the router started.
+
+    Args:
+        sent: copies that were sent.
+        dropped: requests that were drawn and not copied, by reason.
+        codes: of those that were sent and are over, by status of the answer.
+        compared: pairs of answers that were compared.
+        differing: of those, the pairs that differ, by kind.
+        answered: copies that the mirror's model answered.
+        seconds: how long these answers took in all.
+        served_seconds: how long the served answers to the same requests took.
+        first: the first differing paths.
+    """
+
+    sent: Count = 0
+    dropped: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
+    codes: Annotated[dict[Code, Count], msgspec.Meta(max_length=1000)] = {}
+    compared: Count = 0
+    differing: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
+    answered: Count = 0
+    seconds: Measure = 0.0
+    served_seconds: Measure = 0.0
+    first: Annotated[tuple[Difference, ...], msgspec.Meta(max_length=MAX_DIFFERENCES)] = ()
+
+
 class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One endpoint in one router.
 
@@ -140,6 +190,7 @@ class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         held: requests that wait for a ready pod now.
         oldest_held_ms: how long the oldest of them has waited.
         backends: totals by backend name.
+        mirrors: totals by the name of a mirror.
     """
 
     listening: bool = False
@@ -147,6 +198,7 @@ class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     held: Count = 0
     oldest_held_ms: Count = 0
     backends: Annotated[dict[Name, BackendTotals], msgspec.Meta(max_length=1000)] = {}
+    mirrors: Annotated[dict[Name, MirrorTotals], msgspec.Meta(max_length=100)] = {}
 
 
 class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

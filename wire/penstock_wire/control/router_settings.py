@@ -16,6 +16,8 @@ ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5
 ANY_ORIGIN = "*"
 HEADER_PATTERN = r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$"
 """The name of a header field (RFC 9110 section 5.1), without `*`."""
+IGNORED_PATH_PATTERN = r"^\$(\.([A-Za-z0-9_-]+|\*)|\[([0-9]{1,9}|\*|'[^'\\]+')\])+$"
+"""A path of JSON that a comparison ignores: `$.usage`, `$.predictions[*].id`, `$['a name']`."""
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 """A method that an endpoint may list."""
@@ -82,6 +84,40 @@ class WeightedBackend(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     targets: tuple[str, ...] = ()
 
 
+class Compare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How a mirror's answers are compared with those of the backends that serve.
+
+    Args:
+        ignore: paths of JSON that are left out, with all below them (`IGNORED_PATH_PATTERN`).
+        tolerance: two numbers are alike where they differ by no more than this times the larger of 1 and
+            their magnitudes.
+    """
+
+    ignore: tuple[str, ...] = ()
+    tolerance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+
+
+class Mirror(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A backend that gets copies of an endpoint's requests, and whose answers no client gets.
+
+    Args:
+        name: as in `WeightedBackend`.
+        percent: of the requests, so many are copied.
+        priority_header: the field by which its sidecars know a request's priority, in lower case; empty
+            where they know none.
+        priority_level: the least urgent level that they have; 1 where they have no other.
+        compare: how its answers are compared; None = they are not.
+        targets: as in `WeightedBackend`.
+    """
+
+    name: str
+    percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 100
+    priority_header: str = ""
+    priority_level: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    compare: Compare | None = None
+    targets: tuple[str, ...] = ()
+
+
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One ModelEndpoint as a router serves it.
 
@@ -103,6 +139,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             other.
         static: answers of the router's own.
         closed: paths that are refused in every spelling: those where a sidecar alone may ask its model.
+        mirrors: who gets copies of its requests.
     """
 
     name: str
@@ -120,6 +157,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     session_affinity: SessionAffinity | None = None
     static: tuple[StaticAnswer, ...] = ()
     closed: tuple[str, ...] = ()
+    mirrors: tuple[Mirror, ...] = ()
 
     @property
     def effective_route(self) -> str:
@@ -146,6 +184,8 @@ def decode(
     for endpoint in settings.endpoints:
         if endpoint.cors is not None and (fault := _fault(endpoint.cors)):
             raise DocumentError(f"{what}: endpoint {endpoint.name}: cors.{fault}")
+        if endpoint.mirrors and (fault := _mirror_fault(endpoint)):
+            raise DocumentError(f"{what}: endpoint {endpoint.name}: mirrors{fault}")
     if by_hand:
         for index, endpoint in enumerate(settings.endpoints):
             if fault := _slip(endpoint):
@@ -193,6 +233,30 @@ def _fault(cors: Cors) -> str:
             return f"headers: expected the name of a header field, found {name!r}"
     if cors.credentials and ANY_ORIGIN in cors.origins:
         return "credentials: expected false where origins has *, found true"
+    return ""
+
+
+def _mirror_fault(endpoint: Endpoint) -> str:
+    """What is wrong with an endpoint's mirrors; empty where nothing is."""
+    serving = {backend.name for backend in endpoint.backends}
+    seen: set[str] = set()
+    for index, mirror in enumerate(endpoint.mirrors):
+        if not mirror.name or mirror.name in seen:
+            return f"[{index}].name: expected a unique name, found {mirror.name!r}"
+        if mirror.name in serving:
+            return (
+                f"[{index}].name: expected a backend that does not serve, found {mirror.name!r} of backends"
+            )
+        seen.add(mirror.name)
+        if mirror.priority_header and not re.fullmatch(HEADER_PATTERN, mirror.priority_header):
+            expected = "expected the name of a header field"
+            return f"[{index}].priorityHeader: {expected}, found {mirror.priority_header!r}"
+        for path in mirror.compare.ignore if mirror.compare is not None else ():
+            if not re.fullmatch(IGNORED_PATH_PATTERN, path):
+                return (
+                    f"[{index}].compare.ignore: expected a path such as $.usage or $.items[*].id, "
+                    f"found {path!r}"
+                )
     return ""
 
 

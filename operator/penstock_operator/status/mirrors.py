@@ -1,0 +1,83 @@
+"""What copies for mirrors have come to, from the routers' counters, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock_operator.api.trafficsplit import MirrorState, SplitMirror
+from penstock_wire.control.report import Difference, MirrorTotals, RouterReport
+
+
+def states(
+    endpoint: str,
+    mirrors: Sequence[SplitMirror],
+    reports: Iterable[RouterReport],
+    backends: Mapping[str, bool],
+) -> tuple[MirrorState, ...]:
+    """The state of each mirror of an endpoint.
+
+    Args:
+        endpoint: its name.
+        mirrors: those that are asked for.
+        reports: of the routers that serve it.
+        backends: the backends that exist, and whether each has a ready pod.
+    """
+    ends = [report.endpoints[endpoint] for report in reports if endpoint in report.endpoints]
+    return tuple(
+        _state(mirror, [end.mirrors[mirror.name] for end in ends if mirror.name in end.mirrors], backends)
+        for mirror in mirrors
+    )
+
+
+def line(found: Iterable[MirrorState]) -> str | None:
+    """All mirrors in one line; None for none.
+
+    Args:
+        found: their states.
+    """
+    return ("; ".join(f"{state.name}: {state.summary}" for state in found) or "")[:4096] or None
+
+
+def _state(mirror: SplitMirror, totals: Sequence[MirrorTotals], backends: Mapping[str, bool]) -> MirrorState:
+    sent = sum(one.sent for one in totals)
+    dropped = sum(sum(one.dropped.values()) for one in totals)
+    compared = sum(one.compared for one in totals)
+    differing = sum(sum(one.differing.values()) for one in totals)
+    first = max((one for found in totals for one in found.first), key=lambda one: one.count, default=None)
+    answered = sum(one.answered for one in totals)
+    parts = []
+    if mirror.name not in backends:
+        parts.append(f"no such ModelBackend: {mirror.name}")
+    parts.append(f"{sent} sent" + (f", {dropped} not copied ({_reasons(totals)})" if dropped else ""))
+    percent = None
+    if compared:
+        percent = f"{100 * differing / compared:.2g}"
+        parts.append(
+            f"{percent} % of {compared} differ"
+            + (f", most at {_where(first)}" if first is not None and differing else "")
+        )
+    if answered:
+        took = sum(one.seconds for one in totals) / answered
+        served = sum(one.served_seconds for one in totals) / answered
+        parts.append(f"{_time(took)} against {_time(served)}")
+    return MirrorState(
+        name=mirror.name,
+        sent=sent,
+        dropped=dropped,
+        mismatched_percent=percent,
+        first_difference=None if first is None else _where(first)[:512],
+        summary="; ".join(parts)[:1024],
+    )
+
+
+def _where(first: Difference) -> str:
+    types = f"{first.expected or 'nothing'} → {first.found or 'nothing'}"
+    return f"{first.path} ({first.kind}: {types})"
+
+
+def _reasons(totals: Sequence[MirrorTotals]) -> str:
+    return ", ".join(sorted({reason for one in totals for reason in one.dropped}))
+
+
+def _time(seconds: float) -> str:
+    return f"{max(seconds, 0.0) * 1000:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"

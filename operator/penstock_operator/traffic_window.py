@@ -1,0 +1,71 @@
+"""Who answered an endpoint's requests lately: the routers' counters, as differences over a minute."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+
+from penstock_wire.control.report import RouterReport
+
+SPAN = 60.0
+"""Seconds for which a request counts."""
+SLOT = 10.0
+
+
+class TrafficWindow:
+    """The requests of a namespace's endpoints within the last minute, by endpoint and backend.
+
+    A router's first report counts nothing: nobody knows when its requests were.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, dict[tuple[str, str], int]] = {}  # counters by uid of a router's pod
+        self._slots: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
+
+    def record(self, report: RouterReport, now: float) -> None:
+        """Take a router's counters.
+
+        Args:
+            report: its report.
+            now: seconds, monotonic.
+        """
+        counts = {
+            (endpoint, backend): totals.requests
+            for endpoint, one in report.endpoints.items()
+            for backend, totals in one.backends.items()
+        }
+        before = self._last.get(report.uid)
+        self._last[report.uid] = counts
+        if before is None:
+            return
+        if not self._slots or now - self._slots[-1][0] >= SLOT:
+            self._slots.append((now, Counter()))
+        slot = self._slots[-1][1]
+        for key, count in counts.items():
+            # NB: a counter that is lower than before began anew.
+            gain = count - before.get(key, 0)
+            slot[key] += count if gain < 0 else gain
+        self._expire(now)
+
+    def forget(self, uid: str) -> None:
+        """Drop the counters of a router's pod that is gone."""
+        self._last.pop(uid, None)
+
+    def of(self, endpoint: str, now: float) -> Mapping[str, int]:
+        """Requests of an endpoint that were answered within the last minute, by backend.
+
+        Args:
+            endpoint: its name.
+            now: seconds, monotonic.
+        """
+        self._expire(now)
+        found: Counter[str] = Counter()
+        for _, slot in self._slots:
+            for (name, backend), count in slot.items():
+                if name == endpoint and count:
+                    found[backend] += count
+        return found
+
+    def _expire(self, now: float) -> None:
+        while self._slots and now - self._slots[0][0] >= SPAN:
+            self._slots.popleft()

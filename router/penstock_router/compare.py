@@ -1,0 +1,392 @@
+"""A mirror's answer against the one that was served: status, then JSON by path. Pure, and in small steps.
+
+Both bodies are held against each other as bytes first. Where those differ and the served one is JSON, their
+values are walked from the top, breadth first, up to the first difference; what is reported of it is its path
+and the types there, never a value. A path's names are the model's own, so they are cut and escaped.
+
+Numbers are alike by a tolerance: relative above a magnitude of 1, absolute below it. 1 and 1.0 are one
+number; `true` is none. Of a name that an object has twice, the last counts.
+
+`Comparison.step` does a bounded piece, so that the router's loop is never held up for long; the work is
+bounded in all by `MAX_BYTES` of each body.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from penstock_wire.headers import Headers, get
+
+MAX_BYTES = 64 * 1024
+"""Bodies beyond are compared as bytes alone."""
+MAX_NAME = 64
+MAX_PATH = 200
+"""Characters of a name, and of a path, that are reported."""
+EQUAL = ""
+STATUS, TYPE, VALUE, LENGTH, MISSING, EXTRA, BODY, MALFORMED = (
+    "status",
+    "type",
+    "value",
+    "length",
+    "missing",
+    "extra",
+    "body",
+    "malformed",
+)
+"""How two answers differ: another status; at a path another type, value or number of elements, a member that
+is missing or is there beside the served ones; a body that is no JSON; one that should be JSON and is none."""
+TOO_LARGE, ENCODED = "too_large", "encoded"
+"""Why two bodies that differ as bytes were not compared further."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_STEP = re.compile(r"\.([A-Za-z0-9_-]+|\*)|\[([0-9]+|\*|'[^'\\]+')\]")
+
+
+class Link:
+    """A step of a path: a name or an index, and the steps before it."""
+
+    __slots__ = ("before", "step")
+
+    def __init__(self, before: Link | None, step: str | int) -> None:
+        self.before = before
+        self.step = step
+
+
+class Node:
+    """A step of the ignored paths."""
+
+    __slots__ = ("any_index", "any_name", "ends", "steps")
+
+    def __init__(self) -> None:
+        self.steps: dict[str | int, Node] = {}
+        self.any_name: Node | None = None
+        self.any_index: Node | None = None
+        self.ends = False
+
+
+class Rules:
+    """What a comparison leaves out, and how close numbers must be.
+
+    Args:
+        ignore: paths, as in `router_settings.Compare`.
+        tolerance: see there.
+    """
+
+    __slots__ = ("root", "tolerance")
+
+    def __init__(self, ignore: tuple[str, ...] = (), tolerance: float = 0.0) -> None:
+        self.tolerance = tolerance
+        self.root = Node()
+        for path in ignore:
+            node = self.root
+            for found in _STEP.finditer(path):
+                node = _below(node, found[1], found[2])
+            node.ends = True
+
+
+def _below(node: Node, name: str | None, bracket: str | None) -> Node:
+    if name == "*":
+        if node.any_name is None:
+            node.any_name = Node()
+        return node.any_name
+    if bracket == "*":
+        if node.any_index is None:
+            node.any_index = Node()
+        return node.any_index
+    step: str | int
+    if name is not None:
+        step = name
+    elif bracket is not None and bracket.startswith("'"):
+        step = bracket[1:-1]
+    else:
+        step = int(bracket or "0")
+    return node.steps.setdefault(step, Node())
+
+
+class Found:
+    """The first difference of two answers.
+
+    Args:
+        kind: how they differ.
+        path: where.
+        general: the same with `[*]` for each index.
+        expected: a type or a status of the served answer.
+        found: the same of the mirror's.
+    """
+
+    __slots__ = ("expected", "found", "general", "kind", "path")
+
+    def __init__(self, kind: str, path: str, general: str, expected: str, found: str) -> None:
+        self.kind = kind
+        self.path = path
+        self.general = general
+        self.expected = expected
+        self.found = found
+
+
+class Work:
+    """Two values that are still to be compared."""
+
+    __slots__ = ("at", "expected", "found", "link", "nodes", "start")
+
+    def __init__(
+        self, link: Link | None, expected: object, found: object, nodes: list[Node], at: list[str], start: int
+    ) -> None:
+        self.link = link
+        self.expected = expected
+        self.found = found
+        self.nodes = nodes  # of the ignored paths, those that lead here
+        self.at = at  # of two objects, the served one's names
+        self.start = start  # of two containers, where to go on
+
+
+class Comparison:
+    """Two answers on their way to a verdict.
+
+    Args:
+        rules: what to leave out.
+        status: of the served answer.
+        body: of the served answer.
+        headers: of the served answer.
+        other_status: of the mirror's answer.
+        other_body: likewise.
+        other_headers: likewise.
+    """
+
+    __slots__ = ("_begun", "_bodies", "_rules", "_work", "difference", "skipped")
+
+    def __init__(
+        self,
+        rules: Rules,
+        status: int,
+        body: bytes,
+        headers: Headers,
+        other_status: int,
+        other_body: bytes,
+        other_headers: Headers,
+    ) -> None:
+        self._rules = rules
+        self._bodies = (body, other_body)
+        self._work: deque[Work] = deque()
+        self._begun = False
+        self.difference: Found | None = None
+        """The first difference; None where none was found."""
+        self.skipped = ""
+        """Why they could not be compared to the end; empty where they were."""
+        if status != other_status:
+            self.difference = Found(STATUS, "$", "$", str(status), str(other_status))
+            self._begun = True
+        elif body == other_body:
+            self._begun = True
+        elif len(body) > MAX_BYTES or len(other_body) > MAX_BYTES:
+            self.skipped = TOO_LARGE
+            self._begun = True
+        elif _encoded(headers) or _encoded(other_headers):
+            self.skipped = ENCODED
+            self._begun = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do."""
+        return self._begun and not self._work
+
+    def step(self, most: int) -> bool:
+        """Do a piece of it.
+
+        Args:
+            most: values to look at.
+
+        Returns:
+            Whether it is over.
+        """
+        if not self._begun:
+            self._begun = True
+            self._read()
+            return not self._work
+        left = most
+        while self._work and left > 0:
+            work = self._work.popleft()
+            if isinstance(work.expected, list):
+                left = self._lists(work, left)
+            elif isinstance(work.expected, dict):
+                left = self._objects(work, left)
+            if self.difference is not None:
+                self._work.clear()
+        return not self._work
+
+    def _read(self) -> None:
+        """Read both bodies."""
+        body, other = self._bodies
+        self._bodies = (b"", b"")
+        expected = _json(body)
+        found = _json(other)
+        if expected is _NOT_JSON:
+            self.difference = Found(BODY, "$", "$", "bytes", "bytes")
+        elif found is _NOT_JSON:
+            self.difference = Found(MALFORMED, "$", "$", _type(expected), "bytes")
+        else:
+            self._pair(None, expected, found, [self._rules.root])
+
+    def _pair(self, link: Link | None, expected: object, found: object, nodes: list[Node]) -> None:
+        """Compare two values that are no containers, or note that two containers are to be."""
+        if isinstance(expected, list) and isinstance(found, list):
+            if any(node.any_index is not None and node.any_index.ends for node in nodes):
+                return
+            if len(expected) != len(found):
+                self._differ(LENGTH, link, "array", "array")
+            elif expected:
+                self._work.append(Work(link, expected, found, nodes, [], 0))
+        elif isinstance(expected, dict) and isinstance(found, dict):
+            self._work.append(Work(link, expected, found, nodes, list(expected), 0))
+        else:
+            kind, other = _type(expected), _type(found)
+            if kind != other:
+                self._differ(TYPE, link, kind, other)
+            elif kind == "number":
+                if not self._near(expected, found):
+                    self._differ(VALUE, link, kind, other)
+            elif expected != found:
+                self._differ(VALUE, link, kind, other)
+
+    def _lists(self, work: Work, left: int) -> int:
+        """Go on with two arrays of one length; returns how many values may still be looked at."""
+        expected: list[Any] = work.expected  # type: ignore[assignment]  # as its caller has seen
+        found: list[Any] = work.found  # type: ignore[assignment]
+        place, end = work.start, min(len(expected), work.start + left)
+        tolerance, nodes = self._rules.tolerance, work.nodes
+        while place < end:
+            one, other = expected[place], found[place]
+            if not nodes and type(one) is float and type(other) is float:
+                if one != other:
+                    apart = one - other if one > other else other - one
+                    scale = max(1.0, abs(one), abs(other))
+                    if apart > tolerance * scale:
+                        self._differ(VALUE, Link(work.link, place), "number", "number")
+            else:
+                below = _into(nodes, place, of_array=True) if nodes else nodes
+                if below is not None:
+                    self._pair(Link(work.link, place), one, other, below)
+            place += 1
+            if self.difference is not None:
+                return left
+        left -= place - work.start
+        if place < len(expected):
+            work.start = place
+            self._work.appendleft(work)
+        return left
+
+    def _objects(self, work: Work, left: int) -> int:
+        """Go on with two objects; returns how many values may still be looked at."""
+        expected: dict[str, Any] = work.expected  # type: ignore[assignment]  # as its caller has seen
+        found: dict[str, Any] = work.found  # type: ignore[assignment]
+        names, nodes = work.at, work.nodes
+        place, end = work.start, min(len(names), work.start + left)
+        while place < end:
+            name = names[place]
+            below = _into(nodes, name, of_array=False) if nodes else nodes
+            if below is not None:
+                if name in found:
+                    self._pair(Link(work.link, name), expected[name], found[name], below)
+                else:
+                    self._differ(MISSING, Link(work.link, name), _type(expected[name]), "")
+            place += 1
+            if self.difference is not None:
+                return left
+        left -= place - work.start
+        if place < len(names):
+            work.start = place
+            self._work.appendleft(work)
+            return left
+        for name in found:
+            if name not in expected and _into(nodes, name, of_array=False) is not None:
+                self._differ(EXTRA, Link(work.link, name), "", _type(found[name]))
+                break
+        return left - 1
+
+    def _near(self, one: Any, other: Any) -> bool:
+        if one == other:
+            return True
+        try:
+            return bool(abs(one - other) <= self._rules.tolerance * max(1, abs(one), abs(other)))
+        except OverflowError:  # an integer beyond all floats
+            return False
+
+    def _differ(self, kind: str, link: Link | None, expected: str, found: str) -> None:
+        if self.difference is None:
+            self.difference = Found(
+                kind, _path(link, general=False), _path(link, general=True), expected, found
+            )
+
+
+_NOT_JSON = object()
+
+
+def _json(body: bytes) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return _NOT_JSON
+
+
+def _encoded(headers: Headers) -> bool:
+    found = get(headers, b"content-encoding")
+    return found is not None and found.strip().lower() not in (b"", b"identity")
+
+
+def _type(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list):
+        return "array"
+    return "object" if isinstance(value, dict) else "number"
+
+
+def _into(nodes: list[Node], step: str | int, *, of_array: bool) -> list[Node] | None:
+    """The ignored paths that go on below a step; None where one of them ends there."""
+    below: list[Node] = []
+    for node in nodes:
+        exact = node.steps.get(step)
+        wild = node.any_index if of_array else node.any_name
+        if (exact is not None and exact.ends) or (wild is not None and wild.ends):
+            return None
+        if exact is not None:
+            below.append(exact)
+        if wild is not None:
+            below.append(wild)
+    return below
+
+
+def _path(link: Link | None, *, general: bool) -> str:
+    """A path as text, cut where it is long."""
+    steps: list[str | int] = []
+    while link is not None:
+        steps.append(link.step)
+        link = link.before
+    parts = ["$"]
+    length = 1
+    for step in reversed(steps):
+        part = _step_text(step, general=general)
+        length += len(part)
+        if length > MAX_PATH:
+            parts.append("…")
+            break
+        parts.append(part)
+    return "".join(parts)
+
+
+def _step_text(step: str | int, *, general: bool) -> str:
+    if isinstance(step, int):
+        return "[*]" if general else f"[{step}]"
+    name = step if len(step) <= MAX_NAME else step[:MAX_NAME] + "…"
+    if _PLAIN.fullmatch(name):
+        return f".{name}"
+    return "['" + json.dumps(name)[1:-1].replace("'", "\\u0027") + "']"

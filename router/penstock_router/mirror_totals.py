@@ -1,0 +1,183 @@
+"""What the copies for a mirror have come to: counted in plain numbers, for the metrics and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import metrics_core as core
+
+from penstock_router.compare import Found
+from penstock_router.series import Series
+from penstock_wire.control.report import MAX_DIFFERENCES, Difference, MirrorTotals
+
+EQUAL = "equal"
+
+
+class CountedDifference:
+    """A difference, and how often it was found."""
+
+    __slots__ = ("count", "found")
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.count = 1
+
+
+class MirrorSeries:
+    """What one endpoint's copies for one mirror have come to, since the router started.
+
+    Args:
+        endpoint: the endpoint.
+        mirror: the mirror.
+    """
+
+    __slots__ = (
+        "_first",
+        "answered",
+        "compared",
+        "copies",
+        "differing",
+        "dropped",
+        "seconds",
+        "sent",
+        "served",
+        "skipped",
+    )
+
+    def __init__(self, endpoint: str, mirror: str) -> None:
+        self.copies = Series(endpoint, mirror)
+        """What the mirror answered, and how long that took."""
+        self.served = Series(endpoint, mirror)
+        """How long the served answers took to the requests whose copies the mirror's model answered."""
+        self.sent = 0
+        self.dropped: dict[str, int] = {}
+        """Requests that were drawn and not copied, by reason."""
+        self.answered = 0
+        """Copies that the mirror's model answered."""
+        self.seconds = 0.0
+        """How long these took."""
+        self.compared = 0
+        self.differing: dict[str, int] = {}
+        """Of these, the pairs that differ, by kind."""
+        self.skipped: dict[str, int] = {}
+        """Pairs of answers that were not compared, by reason."""
+        self._first: dict[tuple[str, str], CountedDifference] = {}
+
+    def drop(self, reason: str) -> None:
+        """Count a request that was drawn and not copied."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def skip(self, reason: str) -> None:
+        """Count two answers that were not compared."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def answer(self, seconds: float, served_seconds: float) -> None:
+        """Count a copy that the mirror's model answered.
+
+        Args:
+            seconds: how long that took.
+            served_seconds: how long the served answer took.
+        """
+        self.answered += 1
+        self.seconds += seconds
+        self.served.answered(0, "", served_seconds)
+
+    def compare(self, found: Found | None) -> None:
+        """Count two answers that were compared.
+
+        Args:
+            found: their first difference; None where there is none.
+        """
+        self.compared += 1
+        if found is None:
+            return
+        self.differing[found.kind] = self.differing.get(found.kind, 0) + 1
+        key = (found.kind, found.general)
+        known = self._first.get(key)
+        if known is not None:
+            known.count += 1
+        elif len(self._first) < MAX_DIFFERENCES:
+            self._first[key] = CountedDifference(found)
+
+    def compare_anew(self) -> None:
+        """Forget what was compared: from now on it is compared in another way."""
+        self.compared = 0
+        self.differing.clear()
+        self.skipped.clear()
+        self._first.clear()
+
+    def totals(self) -> MirrorTotals:
+        """As the report has them."""
+        return MirrorTotals(
+            sent=self.sent,
+            dropped=dict(self.dropped),
+            codes=self.copies.totals(0).codes,
+            compared=self.compared,
+            differing=dict(self.differing),
+            answered=self.answered,
+            seconds=self.seconds,
+            served_seconds=self.served.seconds,
+            first=tuple(
+                Difference(
+                    path=one.found.path,
+                    kind=one.found.kind,
+                    expected=one.found.expected,
+                    found=one.found.found,
+                    count=one.count,
+                )
+                for one in self._first.values()
+            ),
+        )
+
+
+def families(found: Iterable[MirrorSeries]) -> Iterator[Any]:
+    """The metrics of mirrors, as `prometheus_client` reads them.
+
+    Args:
+        found: all of them.
+    """
+    names = ["endpoint", "mirror"]
+    requests = core.CounterMetricFamily(
+        "penstock_router_mirror_requests",
+        "Copies that were sent to a mirror and are over; code 0: no answer came.",
+        labels=[*names, "code", "reason"],
+    )
+    dropped = core.CounterMetricFamily(
+        "penstock_router_mirror_dropped",
+        "Requests that were drawn for a mirror and not copied.",
+        labels=[*names, "reason"],
+    )
+    seconds = core.HistogramMetricFamily(
+        "penstock_router_mirror_duration_seconds", "From the sending of a copy to its answer.", labels=names
+    )
+    served = core.HistogramMetricFamily(
+        "penstock_router_mirror_served_duration_seconds",
+        "How long the served answers took to the requests whose copies the mirror's model answered.",
+        labels=names,
+    )
+    compared = core.CounterMetricFamily(
+        "penstock_router_mirror_compared",
+        "Pairs of answers by what their comparison has come to: equal, or how they differ.",
+        labels=[*names, "result"],
+    )
+    skipped = core.CounterMetricFamily(
+        "penstock_router_mirror_compare_skipped",
+        "Pairs of answers that were not compared.",
+        labels=[*names, "reason"],
+    )
+    for series in found:
+        labels = [series.copies.endpoint, series.copies.backend]
+        for (status, reason), count in series.copies.answers.items():
+            requests.add_metric([*labels, str(status), reason], count)
+        for reason, count in list(series.dropped.items()):
+            dropped.add_metric([*labels, reason], count)
+        for family, one in ((seconds, series.copies), (served, series.served)):
+            family.add_metric(labels, one.cumulative(), one.seconds)
+        differing = list(series.differing.items())
+        compared.add_metric([*labels, EQUAL], series.compared - sum(count for _, count in differing))
+        for kind, count in differing:
+            compared.add_metric([*labels, kind], count)
+        for reason, count in list(series.skipped.items()):
+            skipped.add_metric([*labels, reason], count)
+    yield from (requests, dropped, seconds, served, compared, skipped)

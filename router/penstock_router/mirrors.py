@@ -1,0 +1,514 @@
+"""Copies of an endpoint's requests for its mirrors: backends whose answers no client gets.
+
+A request is offered to the mirrors once its answer has begun; each mirror draws by itself whether it gets a
+copy. What is drawn waits in a short queue for a turn of the loop of its own, so that answers go first, and is
+dropped, by reason, wherever it would cost anyone anything:
+
+- the router holds requests of the endpoint, or is short of processors (`pressure`);
+- as many copies, or bytes of them, are under way as there may be (`in_flight`);
+- the mirror has no ready pod that can be reached (`no_pod`), or its pods had no room, or requests of
+  clients wait for that room (`no_room`);
+- it is none that can be copied: its body or its answer streams, it switched protocols, its method has
+  another meaning for a proxy, or the model did not answer it.
+
+A copy is sent once, to one pod, and no try is held or repeated, so that nothing wakes a backend at zero. It
+is marked, and has the least urgent level that the mirror's sidecars know. Its answer is counted as the
+mirror's own, compared where that is asked for (`compare_queue`), and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock_router.attempts import TELLING_SECONDS
+from penstock_router.compare import Comparison, Rules
+from penstock_router.compare_queue import CompareQueue
+from penstock_router.header_policy import AnswerFields
+from penstock_router.load_balancing import WeightedSelector
+from penstock_router.metrics import Metrics
+from penstock_router.mirror_totals import MirrorSeries
+from penstock_router.pods import FULL_SECONDS, PROBE_MOST_SECONDS, Pod, Pods
+from penstock_router.response_body import WHOLE_BYTES, receive
+from penstock_wire.control.report import MirrorTotals
+from penstock_wire.control.router_settings import Endpoint, Mirror
+from penstock_wire.errors import MODEL_ANSWER, Reason
+from penstock_wire.headers import MIRROR, REQUEST_ID, TIMEOUT_MS, Headers, without
+from penstock_wire.http import (
+    ConnectFailed,
+    ConnectTimeout,
+    PeerSilent,
+    Request,
+    Response,
+    Upstream,
+    UpstreamAnswer,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from penstock_wire.http.server.streams import close_in_background
+from penstock_wire.process import log
+
+if TYPE_CHECKING:
+    from penstock_router.attempts import ProxiedRequest
+
+MAX_IN_FLIGHT = 128
+"""Copies for one mirror of one endpoint that are under way at most: all that a slow mirror takes up."""
+MAX_ALL_IN_FLIGHT = 1024
+MAX_BYTES = 64 * 1024 * 1024
+"""Of all copies of a router: how many are under way, and how many bytes of requests and of answers to compare
+are kept for them."""
+A_TURN = 8
+"""Copies that are sent in one turn of the loop."""
+MAX_HEADS = 256
+"""Fields of requests that are remembered with what a mirror gets for them."""
+
+STREAM, UPGRADE, TOO_LARGE, METHOD, REFUSED = "stream", "upgrade", "too_large", "method", "refused"
+"""Why a request is not copied: what it is."""
+NO_POD, NO_ROOM, IN_FLIGHT, PRESSURE = "no_pod", "no_room", "in_flight", "pressure"
+"""Why it is not copied now."""
+LARGE_ANSWER = "too_large"
+"""Why a mirror's answer is not compared."""
+_UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
+_COPIED, _NOT_COPIED = "copied", "not copied"
+
+
+class Copy:
+    """One request's copy for one mirror.
+
+    Args:
+        mirror: whose.
+        request: what came of the client.
+        shared: its fields for a sidecar; see `ProxiedRequest`.
+        identity: its `x-request-id`.
+        answer: the answer that was served.
+        seconds: how long that took.
+        timeout: seconds that the copy has.
+    """
+
+    __slots__ = (
+        "answer",
+        "identity",
+        "mirror",
+        "pod",
+        "request",
+        "seconds",
+        "sent",
+        "shared",
+        "size",
+        "timeout",
+    )
+
+    def __init__(
+        self,
+        mirror: EndpointMirror,
+        request: Request,
+        shared: Headers,
+        identity: bytes,
+        answer: Response | None,
+        seconds: float,
+        timeout: float,
+    ) -> None:
+        self.mirror = mirror
+        self.request = request
+        self.shared = shared
+        self.identity = identity
+        self.answer = answer
+        """None where answers are not compared."""
+        self.seconds = seconds
+        self.timeout = timeout
+        self.size = len(request.body) + (0 if answer is None else len(answer.body))
+        self.pod: Pod | None = None
+        """Who was asked; None before."""
+        self.sent = 0.0
+        """When, in seconds of the router's clock."""
+
+
+class EndpointMirror:
+    """One mirror of one endpoint.
+
+    Args:
+        settings: its settings.
+        series: where it is counted.
+        random_source: for its draw.
+    """
+
+    __slots__ = (
+        "_heads",
+        "_selector",
+        "_settings",
+        "full_until",
+        "in_flight",
+        "name",
+        "next_probe",
+        "rules",
+        "series",
+    )
+
+    def __init__(self, settings: Mirror, series: MirrorSeries, random_source: random.Random) -> None:
+        self.name = settings.name
+        self.series = series
+        self.in_flight = 0
+        """Copies that are drawn and not over."""
+        self.full_until = 0.0
+        """One of its pods had no room: no copy before this time (seconds of the router's clock)."""
+        self.next_probe = 0.0
+        """When a pod that could not be reached may be tried again (likewise)."""
+        self._selector = WeightedSelector(random_source)
+        self._take(settings)
+
+    def update(self, settings: Mirror) -> None:
+        """Take new settings."""
+        if settings == self._settings:
+            return
+        if settings.compare != self._settings.compare:
+            self.series.compare_anew()
+        self._take(settings)
+
+    def _take(self, settings: Mirror) -> None:
+        self._settings = settings
+        self._selector.set_weights({_COPIED: settings.percent, _NOT_COPIED: 100 - settings.percent})
+        compare = settings.compare
+        self.rules = None if compare is None else Rules(compare.ignore, compare.tolerance)
+        """How answers are compared; None where they are not."""
+        self._heads = _Heads(settings.priority_header.encode(), settings.priority_level)
+
+    def draws(self) -> bool:
+        """Whether the next request is to be copied."""
+        return self._selector.next() == _COPIED
+
+    def fields(self, shared: Headers) -> Headers:
+        """The fields of a copy, but for those of one alone.
+
+        Args:
+            shared: those of the request; see `ProxiedRequest`.
+        """
+        return self._heads.of(shared)
+
+
+class _Heads:
+    """Fields of copies by those of their requests, so that what requests share, their copies share, too."""
+
+    __slots__ = ("_known", "_level", "_priority")
+
+    def __init__(self, priority: bytes, level: int) -> None:
+        self._priority = priority
+        self._level = (priority, b"%d" % level)
+        self._known: dict[int, tuple[Headers, Headers]] = {}
+
+    def of(self, shared: Headers) -> Headers:
+        """See `EndpointMirror.fields`."""
+        known = self._known.get(id(shared))
+        if known is not None and known[0] is shared:
+            return known[1]
+        made: Headers = (*shared, (MIRROR, b"true"))
+        if self._priority:
+            made = (*without(made, (self._priority,)), self._level)
+        if len(self._known) >= MAX_HEADS:
+            self._known.clear()
+        self._known[id(shared)] = (shared, made)
+        return made
+
+
+class EndpointMirrors:
+    """The mirrors of one endpoint.
+
+    Args:
+        queue: what sends the copies.
+        mirrors: in the order of the settings.
+    """
+
+    __slots__ = ("_queue", "mirrors")
+
+    def __init__(self, queue: Mirrors, mirrors: list[EndpointMirror]) -> None:
+        self._queue = queue
+        self.mirrors = mirrors
+
+    def offer(self, proxied: ProxiedRequest, answer: Response, reason: str) -> None:
+        """Copy a request that has its answer for the mirrors that draw it.
+
+        Args:
+            proxied: the request.
+            answer: its answer.
+            reason: why that is an error; `MODEL_ANSWER` for one of the model's, empty for none.
+        """
+        why = ""
+        for mirror in self.mirrors:
+            if not mirror.draws():
+                continue
+            if not why:
+                why = _unfit(proxied, answer, reason) or "fit"
+            if why != "fit":
+                mirror.series.drop(why)
+            elif proxied.state.held.count:
+                mirror.series.drop(PRESSURE)
+            else:
+                self._queue.add(mirror, proxied, answer)
+
+    def pass_over(self, reason: str) -> None:
+        """Count a request that cannot be copied with the mirrors that draw it."""
+        for mirror in self.mirrors:
+            if mirror.draws():
+                mirror.series.drop(reason)
+
+    def report(self) -> dict[str, MirrorTotals]:
+        """What is reported of them."""
+        return {mirror.name: mirror.series.totals() for mirror in self.mirrors}
+
+
+def _unfit(proxied: ProxiedRequest, answer: Response, reason: str) -> str:
+    """Why a request cannot be copied, whatever the mirror; empty where it can."""
+    if proxied.pod is None or (reason and reason != MODEL_ANSWER):
+        return REFUSED
+    if proxied.request.upgrade:
+        return UPGRADE
+    if proxied.request.method in _UNLIKE:
+        return METHOD
+    if proxied.body is not None:
+        return STREAM if proxied.request.length is None else TOO_LARGE
+    if answer.stream is not None:
+        return STREAM if answer.length is None else TOO_LARGE
+    return ""
+
+
+class Mirrors:
+    """Sends the copies of a router.
+
+    Args:
+        pods: who there is.
+        upstream: sends to them.
+        clock: the event loop's time, seconds.
+        metrics: where what becomes of copies is counted.
+        random_source: for the draws.
+        short: whether the router is short of processors.
+        is_held_for: whether requests are held for a backend.
+    """
+
+    def __init__(
+        self,
+        *,
+        pods: Pods,
+        upstream: Upstream,
+        clock: Callable[[], float],
+        metrics: Metrics,
+        random_source: random.Random,
+        short: Callable[[], bool],
+        is_held_for: Callable[[str], bool],
+    ) -> None:
+        self._pods = pods
+        self._upstream = upstream
+        self._clock = clock
+        self._metrics = metrics
+        self._random = random_source
+        self._short = short
+        self._is_held_for = is_held_for
+        self._comparisons = CompareQueue()
+        self._waiting: deque[Copy] = deque()
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._in_flight = 0
+        self._bytes = 0
+
+    def wanted(self, before: EndpointMirrors | None, endpoint: Endpoint) -> EndpointMirrors | None:
+        """The mirrors that an endpoint asks for; those that stay keep their draw and what is under way.
+
+        Args:
+            before: what it had; None for none.
+            endpoint: its settings.
+        """
+        known = {} if before is None else {mirror.name: mirror for mirror in before.mirrors}
+        for name in known.keys() - {settings.name for settings in endpoint.mirrors}:
+            self._metrics.forget_mirror(endpoint.name, name)
+        if not endpoint.mirrors:
+            return None
+        found: list[EndpointMirror] = []
+        for settings in endpoint.mirrors:
+            mirror = known.get(settings.name)
+            if mirror is None:
+                series = self._metrics.mirror_series(endpoint.name, settings.name)
+                mirror = EndpointMirror(settings, series, self._random)
+            else:
+                mirror.update(settings)
+            found.append(mirror)
+        return EndpointMirrors(self, found)
+
+    def add(self, mirror: EndpointMirror, proxied: ProxiedRequest, answer: Response) -> None:
+        """Have a copy sent in a later turn of the loop, where there is room for it.
+
+        Args:
+            mirror: whose.
+            proxied: the request.
+            answer: its answer.
+        """
+        if self._short():
+            mirror.series.drop(PRESSURE)
+            return
+        copy = Copy(
+            mirror,
+            proxied.request,
+            proxied.shared,
+            proxied.identity,
+            answer if mirror.rules is not None else None,
+            self._clock() - proxied.sent,
+            proxied.state.first_byte,
+        )
+        full = mirror.in_flight >= MAX_IN_FLIGHT or self._in_flight >= MAX_ALL_IN_FLIGHT
+        if full or self._bytes + copy.size > MAX_BYTES:
+            mirror.series.drop(IN_FLIGHT)
+            return
+        mirror.in_flight += 1
+        self._in_flight += 1
+        self._bytes += copy.size
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._waiting.append(copy)
+
+    def _go_on(self) -> None:
+        """Send some of what waits."""
+        for _ in range(min(A_TURN, len(self._waiting))):
+            copy = self._waiting.popleft()
+            try:
+                why = self._send(copy)
+            except Exception as unsendable:  # the others go on
+                log("copy not sent", level="warning", error=repr(unsendable), mirror=copy.mirror.name)
+                why = REFUSED
+            if why:
+                copy.mirror.series.drop(why)
+                self._over(copy)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _send(self, copy: Copy) -> str:
+        """Send a copy; returns why it cannot be sent, empty where it was."""
+        mirror, now = copy.mirror, self._clock()
+        pod = self._pods.pick(mirror.name)
+        if pod is None or (pod.unreachable and now < max(pod.try_at, mirror.next_probe)):
+            return NO_POD
+        if now < mirror.full_until or now < pod.full_until:
+            return NO_ROOM
+        if self._pods.may_be_waited_for(mirror.name) and self._is_held_for(mirror.name):
+            return NO_ROOM
+        own = ((REQUEST_ID, copy.identity), (TIMEOUT_MS, b"%d" % max(1, int(copy.timeout * 1000))))
+        request = copy.request
+        out = Request(request.method, request.target, mirror.fields(copy.shared), request.body, own=own)
+        copy.sent = now
+        address = pod.address
+        give_up = self._upstream.begin_open(
+            address.host,
+            address.port,
+            out,
+            copy.timeout,
+            copy.timeout,
+            WHOLE_BYTES,
+            functools.partial(self._opened, copy),
+        )
+        copy.pod = pod
+        pod.begins()
+        mirror.series.sent += 1
+        if give_up is None:
+            if pod.unreachable:
+                mirror.next_probe = now + PROBE_MOST_SECONDS
+            task = asyncio.ensure_future(self._connect(copy, pod, out))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return ""
+
+    async def _connect(self, copy: Copy, pod: Pod, request: Request) -> None:
+        """Send a copy on a new connection."""
+        address = pod.address
+        answer: Response | UpstreamAnswer | UpstreamError
+        try:
+            opened = await self._upstream.open(
+                address.host, address.port, request, timeout=copy.timeout, idle=copy.timeout
+            )
+            left = max(0.0, copy.sent + copy.timeout - self._clock())
+            answer = await receive(opened, head_only=False, seconds=left, over=_nothing)
+        except UpstreamError as error:
+            answer = error
+        except BaseException:  # a cancellation too, as at the router's end
+            self._ended(copy, pod)
+            raise
+        self._opened(copy, answer)
+
+    def _opened(self, copy: Copy, answer: Response | UpstreamAnswer | UpstreamError) -> None:
+        """A mirror has answered, or will not."""
+        pod, mirror = copy.pod, copy.mirror
+        assert pod is not None  # noqa: S101 - it was asked
+        seconds = self._clock() - copy.sent
+        self._ended(copy, pod)
+        if isinstance(answer, UpstreamError):
+            self._failed(copy, pod, answer, seconds)
+        else:
+            fields = AnswerFields(answer.headers)
+            self._pods.reached(pod)
+            if fields.queued >= 0:
+                pod.reports_queue(fields.queued, self._clock())
+            if fields.reason == Reason.DRAINING.value and fields.refuses:
+                self._pods.refuses(pod)
+            elif fields.reason == Reason.QUEUE_FULL.value and fields.refuses:
+                # NB: not `Pods.full`: there may be room for what is more urgent.
+                mirror.full_until = self._clock() + FULL_SECONDS
+            reason = fields.reason or (MODEL_ANSWER if answer.status >= 400 else "")
+            mirror.series.copies.answered(answer.status, reason, seconds)
+            if not fields.reason and not fields.refuses:
+                mirror.series.answer(seconds, copy.seconds)
+            if not isinstance(answer, Response):
+                answer.abort()
+                why = LARGE_ANSWER
+            elif answer.stream is not None:
+                close_in_background(answer.stream)
+                why = LARGE_ANSWER
+            elif fields.reason or fields.refuses:
+                why = REFUSED
+            else:
+                why = ""
+                self._compare(copy, answer)
+            if why and copy.answer is not None:
+                mirror.series.skip(why)
+        if not isinstance(answer, ConnectFailed):
+            self._pods.freed(mirror.name, pod)
+
+    def _failed(self, copy: Copy, pod: Pod, error: UpstreamError, seconds: float) -> None:
+        """No answer came."""
+        reason = Reason.MODEL_UNREACHABLE
+        if isinstance(error, ConnectFailed):
+            if not (isinstance(error, ConnectTimeout) and seconds < TELLING_SECONDS):
+                self._pods.failed(pod, str(error))
+        elif isinstance(error, UpstreamTimeout):
+            reason = Reason.DEADLINE
+        elif isinstance(error, PeerSilent):
+            pod.silent(self._clock())
+        copy.mirror.series.copies.answered(0, reason.value, seconds)
+        if copy.answer is not None:
+            copy.mirror.series.skip(REFUSED)
+
+    def _compare(self, copy: Copy, answer: Response) -> None:
+        served, rules = copy.answer, copy.mirror.rules
+        if served is None or rules is None:
+            return
+        comparison = Comparison(
+            rules,
+            served.status,
+            served.body,
+            served.headers,
+            answer.status,
+            answer.body,
+            answer.headers,
+        )
+        self._comparisons.add(comparison, copy.mirror.series)
+
+    def _ended(self, copy: Copy, pod: Pod) -> None:
+        """A copy that was sent is over."""
+        pod.ends()
+        self._over(copy)
+
+    def _over(self, copy: Copy) -> None:
+        copy.mirror.in_flight -= 1
+        self._in_flight -= 1
+        self._bytes -= copy.size
+
+
+def _nothing() -> None:
+    """Nothing is to be done."""

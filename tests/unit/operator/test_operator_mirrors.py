@@ -1,0 +1,136 @@
+"""Observed shares and mirrors: what the routers count becomes a split's status; what they get of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock_operator import status
+from penstock_operator.api import ModelEndpoint, TrafficSplit
+from penstock_operator.api.batchpolicy import Priority
+from penstock_operator.desired import traffic
+from penstock_operator.desired.traffic import SplitPlan
+from penstock_operator.status import RouterObserved
+from penstock_operator.traffic_window import SPAN, TrafficWindow
+from penstock_wire.control.report import BackendTotals, Difference, EndpointReport, MirrorTotals, RouterReport
+from penstock_wire.control.router_settings import Compare, Mirror
+from tests.support.observed import LATER, NOW, pod
+
+COMPARED = MirrorTotals(
+    sent=300,
+    dropped={"no_pod": 2, "stream": 1},
+    codes={"200": 290},
+    compared=290,
+    differing={"value": 2},
+    answered=290,
+    seconds=2.9,
+    served_seconds=1.45,
+    first=(Difference(path="$.p[0].score", kind="value", expected="number", found="number", count=2),),
+)
+
+
+def report(uid: str = "u", requests: dict[str, int] | None = None, **mirrors: MirrorTotals) -> RouterReport:
+    backends = {name: BackendTotals(requests=count) for name, count in (requests or {}).items()}
+    ends = {"e": EndpointReport(listening=True, backends=backends, mirrors=mirrors)}
+    return RouterReport(pod=uid, uid=uid, seq=1, state="ready", settings_version=5, endpoints=ends)
+
+
+def split(old: dict[str, Any] | None = None, **spec: Any) -> TrafficSplit:
+    shares = [{"name": "a", "weight": 9}, {"name": "b", "weight": 1}]
+    return TrafficSplit.parse(
+        {
+            "metadata": {"name": "s", "namespace": "n", "generation": 2},
+            "spec": {"endpoint": "e", "backends": shares, **spec},
+            "status": old or {},
+        }
+    )
+
+
+def told(found: TrafficSplit, *reports: RouterReport, now: str = NOW, **more: Any) -> dict[str, Any]:
+    seen = RouterObserved(pods=[pod("u")], reports={one.pod: one for one in reports}, settings_version=5)
+    backends = dict.fromkeys("abc", True)
+    return status.split_status(found, SplitPlan(accepted=True), seen, backends, now=now, **more)
+
+
+def test_shares_are_observed_over_a_minute_and_all_routers() -> None:
+    """Differences of counters: a router's first report counts nothing, a restarted one counts from zero."""
+    window = TrafficWindow()
+    for now, uid, a, b in (
+        (0.0, "one", 1000, 5000),  # nobody knows when these were
+        (1.0, "one", 1030, 5004),
+        (2.0, "two", 7, 7),
+        (3.0, "two", 17, 8),
+        (11.0, "two", 5, 0),  # it began anew
+    ):
+        window.record(report(uid, {"a": a, "b": b}), now)
+    assert window.of("e", 12.0) == {"a": 45, "b": 5}
+    assert window.of("other", 12.0) == {}
+    assert window.of("e", 1.0 + SPAN) == {"a": 5}
+    window.forget("two")
+    window.record(report("two", {"a": 500, "b": 0}), 70.0)
+    assert window.of("e", 12.0 + SPAN) == {}
+
+
+def test_the_status_has_the_observed_shares() -> None:
+    """Of each backend and in one line; none where there were no requests; the same on a second look."""
+    found = told(split(), report(), served={"a": 178, "b": 22, "gone": 50})
+    assert found["observed"] == "a 89%, b 11%"
+    assert [weight["observed"] for weight in found["weights"]] == ["89%", "11%"]
+    assert told(split(found), report(), now=LATER, served={"a": 178, "b": 22}) == found
+    quiet = told(split(), report(), served={})
+    assert "observed" not in quiet
+    assert quiet["weights"] == [
+        {"name": "a", "desired": 9, "applied": 9},
+        {"name": "b", "desired": 1, "applied": 1},
+    ]
+
+
+def test_the_status_says_of_mirrors_what_all_routers_counted() -> None:
+    """Sums, a percentage, the path that differs most, and a sentence."""
+    mirrors = [{"name": "c", "compare": {}}, {"name": "d"}]
+    other = MirrorTotals(sent=10, compared=10, differing={"type": 1}, answered=10, seconds=0.1)
+    found = told(split(mirrors=mirrors), report("u", c=COMPARED), report("v", c=other, other=other))
+    first = "$.p[0].score (value: number → number)"
+    assert found["mirrors"] == [
+        {
+            "name": "c",
+            "sent": 310,
+            "dropped": 3,
+            "mismatchedPercent": "1",
+            "firstDifference": first,
+            "summary": f"310 sent, 3 not copied (no_pod, stream); 1 % of 300 differ, most at {first}; "
+            "10 ms against 4.8 ms",
+        },
+        {"name": "d", "sent": 0, "dropped": 0, "summary": "no such ModelBackend: d; 0 sent"},
+    ]
+    assert found["mirrored"].startswith("c: 310 sent")
+    assert "mirrors" not in told(split(), report("u", c=COMPARED)) or not told(split(), report())["mirrors"]
+
+
+@pytest.mark.parametrize(
+    ("priorities", "header", "level"),
+    [({}, "", 1), ({"c": Priority(levels=3, header="X-Urgency")}, "x-urgency", 3)],
+)
+def test_the_router_gets_the_mirrors_of_the_split_that_decides(
+    priorities: dict[str, Priority], header: str, level: int
+) -> None:
+    """With the least urgent level; the mirror is in use, and paths of its model are closed to clients."""
+    one = ModelEndpoint.parse({"metadata": {"name": "e", "uid": "u"}, "spec": {"backend": "a"}})
+    mirrors = [{"name": "c", "percent": 20, "compare": {"ignore": ["$.id"], "tolerance": 0.01}}]
+    plan = traffic.plan([one], [split(mirrors=mirrors)], dict.fromkeys("abc", True), (), priorities)
+    (found,) = traffic.router_endpoints([one], plan, {"e": 20000}, {"c": ["/-/reconfigure"]})
+    assert found.mirrors == (
+        Mirror(
+            name="c",
+            percent=20,
+            priority_header=header,
+            priority_level=level,
+            compare=Compare(ignore=("$.id",), tolerance=0.01),
+        ),
+    )
+    assert [backend.name for backend in found.backends] == ["a", "b"]
+    assert found.closed == ("/-/reconfigure",)
+    assert plan.used_by["c"] == ("TrafficSplit/s",)
+    without = traffic.plan([one], [], dict.fromkeys("abc", True), (), priorities)
+    assert without.endpoints["e"].mirrors == ()

@@ -1,0 +1,377 @@
+"""Copies of requests: who gets which, what a hostile mirror costs, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import random
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from penstock_router import mirrors
+from penstock_router.hold_queue import Permit, Waiter
+from penstock_router.pressure import SAMPLE_SECONDS, Pressure
+from penstock_router.router import Router, decode_settings
+from penstock_wire.control.report import decode_router
+from penstock_wire.errors import DocumentError
+from penstock_wire.hop.upstream import HopUpstream
+from penstock_wire.http.client.pool import H1Upstream
+from penstock_wire.http.server.server import H1Front
+from tests.support.ports import free_port
+from tests.support.router_process import backend, endpoint, until
+from tests.support.router_upstream import Answer, Behave, Seen, UpstreamServer, cut, echo, hang, refuse
+
+
+class Served:
+    """A router in this process, with one endpoint `e` of one backend and its mirrors."""
+
+    def __init__(self) -> None:
+        self.short = False
+        self.port = free_port()
+        self._front = H1Front()
+        self._upstream = HopUpstream(H1Upstream())
+        self.router = Router(
+            front=self._front,
+            host="127.0.0.1",
+            upstream=self._upstream,
+            random_source=random.Random(3),
+            clock=asyncio.get_running_loop().time,
+            pod="router",
+            short=lambda: self.short,
+        )
+        self._ports = asyncio.create_task(self.router.ports.run())
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+
+    async def settle(self, main: UpstreamServer, *found: dict[str, Any], **fields: Any) -> Served:
+        """Take settings, and wait until they are in effect."""
+        one = endpoint("e", backend("main", main.target), port=self.port, mirrors=list(found), **fields)
+        self.router.apply(decode_settings(json.dumps({"v": 1, "endpoints": [one]}).encode()))
+        await until(lambda: self.port in self.router.ports.bound)
+        return self
+
+    async def ask(self, body: Any = b"{}", *, method: str = "POST", **more: Any) -> tuple[int, bytes]:
+        url = f"http://127.0.0.1:{self.port}/x"
+        async with self.session.request(method, url, data=body, **more) as answer:
+            return answer.status, await answer.read()
+
+    def totals(self, mirror: str = "new") -> Any:
+        """As the report has them."""
+        report = decode_router(self.router.report(1, settings_version=1)).endpoints["e"]
+        return report.mirrors[mirror]
+
+    async def until(self, look: Callable[[Any], bool], mirror: str = "new") -> Any:
+        """Wait until the totals are as wanted."""
+        await until(lambda: look(self.totals(mirror)), what=f"wanted totals, not {self.totals(mirror)},")
+        return self.totals(mirror)
+
+    async def close(self) -> None:
+        await self.session.close()
+        self._ports.cancel()
+        await asyncio.gather(self._ports, return_exceptions=True)
+        await self._front.close(0.0)
+        await self._upstream.close()
+
+
+@pytest_asyncio.fixture
+async def served() -> AsyncIterator[Served]:
+    found = Served()
+    yield found
+    await found.close()
+
+
+def mirror(name: str, *servers: UpstreamServer, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "targets": [server.target for server in servers], **fields}
+
+
+def says(document: Any, status: int = 200) -> Behave:
+    async def behave(seen: Seen) -> Answer:
+        return Answer(status=status, body=json.dumps(document).encode())
+
+    return behave
+
+
+async def test_a_copy_is_the_request_marked_and_of_the_least_priority(upstream: Any, served: Served) -> None:
+    """Same method, target, body, id and fields; the mark is the router's alone, as the priority is."""
+    main, new, old = await upstream(), await upstream(), await upstream()
+    await served.settle(
+        main, mirror("new", new, priorityHeader="x-urgency", priorityLevel=4), mirror("old", old)
+    )
+    fields = {"x-urgency": "1", "x-mine": "a", "x-request-id": "r-1", "x-penstock-mirror": "forged"}
+    status, body = await served.ask(b'{"instances": [1]}', headers=fields)
+    await served.until(lambda totals: totals.codes == {"200": 1})
+    await served.until(lambda totals: totals.codes == {"200": 1}, "old")
+    (one,), (other,), (first,) = new.seen, old.seen, main.seen
+    assert (status, json.loads(body)["id"]) == (200, "r-1")
+    assert (one.method, one.target, one.body, one.identity) == ("POST", "/x", first.body, "r-1")
+    assert (one.header("x-mine"), one.values("x-urgency"), one.values("x-penstock-mirror")) == (
+        "a",
+        ["4"],
+        ["true"],
+    )
+    assert other.values("x-urgency") == ["1"]
+    assert first.values("x-penstock-mirror") == []
+    assert int(one.header("x-penstock-timeout-ms") or 0) == 30_000
+
+
+async def test_a_share_is_copied_and_each_mirror_draws_by_itself(upstream: Any, served: Served) -> None:
+    """Exactly the percentage, within the draw's bound of two; 0 is none."""
+    main, new, old, off = [await upstream(says({})) for _ in range(4)]
+    await served.settle(
+        main, mirror("new", new, percent=30), mirror("old", old, percent=50), mirror("off", off, percent=0)
+    )
+    for _ in range(100):
+        assert (await served.ask())[0] == 200
+    await served.until(lambda totals: totals.answered == totals.sent)
+    assert abs(served.totals("new").sent - 30) <= 2
+    assert abs(served.totals("old").sent - 50) <= 2
+    assert (served.totals("off").sent, off.seen) == (0, [])
+    both = {seen.identity for seen in new.seen} & {seen.identity for seen in old.seen}
+    assert 0 < len(both) < 30
+
+
+async def test_it_is_sent_when_the_answer_has_begun(upstream: Any, served: Served) -> None:
+    """While the served backend computes, the mirror has nothing."""
+    wait, arrived = asyncio.Event(), asyncio.Event()
+
+    async def slow(seen: Seen) -> Answer:
+        arrived.set()
+        await wait.wait()
+        return Answer()
+
+    main, new = await upstream(slow), await upstream()
+    await served.settle(main, mirror("new", new))
+    task = asyncio.create_task(served.ask())
+    await arrived.wait()
+    assert (new.seen, served.totals().sent) == ([], 0)
+    wait.set()
+    assert (await task)[0] == 200
+    await served.until(lambda totals: totals.answered == 1)
+
+
+async def mirror_huge(seen: Seen) -> Answer:
+    return Answer(body=b"x" * 3_000_000)
+
+
+async def mirror_malformed(seen: Seen) -> Answer:
+    return Answer(body=b"", headers=b"content-length: nonsense\r\n")
+
+
+@pytest.mark.parametrize(
+    ("behave", "codes", "skipped"),
+    [
+        (refuse("queue_full"), {"503": 1}, True),
+        (cut, {"0": 1}, True),
+        (mirror_huge, {"200": 1}, True),
+        (mirror_malformed, {"0": 1}, True),
+        (says({}, 500), {"500": 1}, False),
+    ],
+)
+async def test_what_a_mirror_does_is_its_own(
+    upstream: Any, served: Served, behave: Behave, codes: dict[str, int], *, skipped: bool
+) -> None:
+    """One try; its code is counted as the mirror's and nowhere else; the client has the served answer."""
+    main, new = await upstream(says({"a": 1})), await upstream(behave)
+    await served.settle(main, mirror("new", new, compare={}), retries=3)
+    assert await served.ask() == (200, b'{"a": 1}')
+    totals = await served.until(lambda totals: totals.codes == codes)
+    assert len(new.seen) == totals.sent == 1
+    assert totals.compared == (0 if skipped else 1)
+    report = decode_router(served.router.report(1, settings_version=1)).endpoints["e"]
+    assert report.backends["main"].codes == {"200": 1}
+    assert list(report.backends) == ["main"]
+    text = served.router.metrics.text().decode()
+    assert 'penstock_router_duration_seconds_count{backend="new"' not in text
+    assert re.search(r'penstock_router_mirror_requests_total\{code="\d+",endpoint="e",mirror="new"', text)
+    assert ('penstock_router_mirror_compare_skipped_total{endpoint="e",mirror="new"' in text) == skipped
+
+
+async def test_a_slow_mirror_keeps_no_more_than_its_bound(
+    upstream: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies beyond are dropped and counted; a second mirror has all of its own."""
+    monkeypatch.setattr(mirrors, "MAX_IN_FLIGHT", 5)
+    main, slow, new = await upstream(says({})), await upstream(hang), await upstream(says({}))
+    await served.settle(main, mirror("slow", slow), mirror("new", new))
+    for _ in range(20):
+        assert (await served.ask())[0] == 200
+    totals = await served.until(lambda totals: totals.sent == 5, "slow")
+    assert totals.dropped == {"in_flight": 15}
+    await served.until(lambda totals: totals.answered == 20)
+
+
+async def test_bytes_under_way_are_bounded(
+    upstream: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all mirrors together: the requests, and the answers that are kept for a comparison."""
+    monkeypatch.setattr(mirrors, "MAX_BYTES", 25_000)
+    main, slow = await upstream(says("x" * 10_000)), await upstream(hang)
+    await served.settle(main, mirror("slow", slow, compare={}))
+    for _ in range(5):
+        await served.ask(b"y" * 2_000)
+    totals = await served.until(lambda totals: totals.sent == 2, "slow")
+    assert totals.dropped == {"in_flight": 3}
+
+
+async def test_a_dead_mirror_is_tried_now_and_then(upstream: Any, served: Served) -> None:
+    """Nothing is held for it; once it listens, it gets copies again."""
+    main, port = await upstream(says({})), free_port()
+    await served.settle(
+        main, {"name": "new", "targets": [f"127.0.0.1:{port}"]}, {"name": "none", "targets": []}
+    )
+    for _ in range(30):
+        assert (await served.ask())[0] == 200
+    totals = await served.until(lambda totals: totals.codes.get("0") == totals.sent)
+    assert totals.sent + totals.dropped["no_pod"] == 30
+    assert totals.sent < 15
+    assert served.totals("none").dropped == {"no_pod": 30}
+    report = decode_router(served.router.report(1, settings_version=1)).endpoints["e"]
+    assert (report.held, list(report.backends)) == (0, ["main"])
+    await upstream(says({}), port)
+
+    async def answered() -> None:
+        while not served.totals().answered:
+            await served.ask()
+
+    await asyncio.wait_for(answered(), 20)
+
+
+async def test_what_cannot_be_copied_is_counted_by_reason(upstream: Any, served: Served) -> None:
+    """Streams, long bodies, other methods, answers that are none of the model's, and pressure."""
+
+    async def behave(seen: Seen) -> Answer:
+        if seen.header("x-want") == "stream":
+            return Answer(body=b"2\r\nab\r\n0\r\n\r\n", headers=b"transfer-encoding: chunked\r\n")
+        if seen.header("x-want") == "long":
+            return Answer(body=b"x" * 300_000)
+        return Answer()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"a"
+
+    main, new = await upstream(echo), await upstream()
+    await served.settle(main, mirror("new", new))
+    await served.ask(io.BytesIO(b"x" * 1_100_000))
+    await served.ask(pieces())
+    await served.ask(b"", method="HEAD")
+    await served.ask(headers={"x-penstock-timeout-ms": "never"})
+    served.short = True
+    await served.ask()
+    served.short = False
+    main.behave = behave
+    await served.ask(headers={"x-want": "long"})
+    totals = await served.until(lambda totals: sum(totals.dropped.values()) == 6)
+    assert totals.dropped == {"too_large": 2, "stream": 1, "method": 1, "refused": 1, "pressure": 1}
+    assert (totals.sent, new.seen) == (0, [])
+
+
+async def test_clients_come_before_copies(upstream: Any, served: Served) -> None:
+    """While requests of the endpoint are held, nothing is copied."""
+    main, new = await upstream(says({})), await upstream()
+    await served.settle(main, mirror("new", new))
+    held = served.router._endpoints["e"].held
+    future: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
+    waiter = Waiter(future=future, backend="other", size=0, since=0.0, until=1e9, sequence=1)
+    held.join(waiter)
+    assert (await served.ask())[0] == 200
+    assert served.totals().dropped == {"pressure": 1}
+    held.leave(waiter)
+    assert (await served.ask())[0] == 200
+    await served.until(lambda totals: totals.answered == 1)
+
+
+async def test_answers_are_compared(upstream: Any, served: Served) -> None:
+    """By kind, with the first paths and their types; new rules begin anew; who goes is forgotten."""
+    main = await upstream(says({"p": [{"score": 0.5}], "id": "a"}))
+    new = await upstream(says({"p": [{"score": 0.7}], "id": "b"}))
+    await served.settle(main, mirror("new", new, compare={"ignore": ["$.id"], "tolerance": 0.01}))
+    for _ in range(3):
+        await served.ask()
+    totals = await served.until(lambda totals: totals.compared == 3)
+    assert totals.differing == {"value": 3}
+    (first,) = totals.first
+    assert (first.path, first.kind, first.expected, first.found, first.count) == (
+        "$.p[0].score",
+        "value",
+        "number",
+        "number",
+        3,
+    )
+    assert 0 < totals.seconds < 60
+    assert 0 < totals.served_seconds < 60
+    text = served.router.metrics.text().decode()
+    compared = 'penstock_router_mirror_compared_total{endpoint="e",mirror="new",result='
+    assert f'{compared}"value"}} 3.0' in text
+    await served.settle(main, mirror("new", new, compare={"ignore": ["$.id"], "tolerance": 0.5}))
+    await served.ask()
+    totals = await served.until(lambda totals: totals.compared == 1)
+    assert (totals.differing, totals.first, totals.sent) == ({}, (), 4)
+    await served.settle(main)
+    assert "penstock_router_mirror_requests_total{" not in served.router.metrics.text().decode()
+    await served.settle(main, mirror("new", new))
+    assert served.totals().sent == 0
+
+
+async def test_what_comparisons_may_cost_is_bounded(upstream: Any, served: Served) -> None:
+    """Pairs beyond the second's budget are not compared, and that is counted."""
+    served.router._mirrors._comparisons._clock = lambda: 0.0  # the budget never comes back
+    served.router._mirrors._comparisons._since = 0.0
+    served.router._mirrors._comparisons._left = 0.0
+    main, new = await upstream(says({"a": 1})), await upstream(says({"a": 2}))
+    await served.settle(main, mirror("new", new, compare={}))
+    await served.ask()
+    await served.until(lambda totals: totals.answered == 1)
+    assert served.totals().compared == 0
+    assert 'skipped_total{endpoint="e",mirror="new",reason="budget"} 1.0' in (
+        served.router.metrics.text().decode()
+    )
+
+
+async def test_hundreds_of_paths_leave_five(upstream: Any, served: Served) -> None:
+    """What is kept of differences is bounded, whatever names a mirror's answers have; a place is one path."""
+    count = iter(range(1000))
+
+    async def behave(seen: Seen) -> Answer:
+        return Answer(body=json.dumps({f"name-{next(count)}": 1}).encode())
+
+    main, new = await upstream(says({})), await upstream(behave)
+    await served.settle(main, mirror("new", new, compare={}))
+    for _ in range(20):
+        await served.ask()
+    totals = await served.until(lambda totals: totals.compared == 20)
+    assert totals.differing == {"extra": 20}
+    assert len(totals.first) == 5
+
+
+def test_the_thread_is_short_of_processors_when_it_runs_or_waits_all_the_time() -> None:
+    """What it used and what it waited for count alike; the last sample holds until there is another."""
+    now, used, waited = 0.0, 0.0, 0.0
+    pressure = Pressure(clock=lambda: now, used=lambda: used, waited=lambda: waited)
+    found = []
+    for used_now, waited_now in ((0.5, 0.1), (0.95, 0.0), (0.2, 0.75), (0.1, 0.1)):
+        now, used, waited = now + SAMPLE_SECONDS * 1.01, used + used_now * SAMPLE_SECONDS, waited_now
+        found.append(pressure.short())
+    assert found == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([{"name": "main"}], r"endpoint e: mirrors\[0\].name: expected a backend that does not serve"),
+        ([{"name": "a"}, {"name": "a"}], r"mirrors\[1\].name: expected a unique name, found 'a'"),
+        ([{"name": "a", "percent": 101}], r"endpoints\[0\].mirrors\[0\].percent"),
+        ([{"name": "a", "compare": {"ignore": ["usage"]}}], r"expected a path such as \$.usage"),
+        ([{"name": "a", "priorityHeader": "a b"}], "expected the name of a header field, found 'a b'"),
+        ([{"name": "a", "targets": ["x"]}], r"\$.endpoints\[0\].mirrors\[0\].targets\[0\]"),
+    ],
+)
+def test_settings_that_cannot_be(found: list[dict[str, Any]], message: str) -> None:
+    """What was expected, what was found, where."""
+    document = {"v": 1, "endpoints": [endpoint("e", backend("main", "127.0.0.1:1"), mirrors=found)]}
+    with pytest.raises(DocumentError, match=message):
+        decode_settings(json.dumps(document).encode())
