@@ -406,7 +406,8 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
         # Two digits: else each new batch would change the status.
         text = (
             f"latencyObjective is {seen.objective}, but a batch of one item takes "
-            f"{float(f'{1000 * recommended.unreachable:.2g}'):g}ms: batches are full ones, and the objective is not kept"
+            f"{float(f'{1000 * recommended.unreachable:.2g}'):g}ms: "
+            "batches are full ones, and the objective is not kept"
         )
         active = condition("ScalingActive", "True", "ObjectiveUnreachable", text)
     elif recommended is not None and recommended.verdict == "Limited":
