@@ -23,6 +23,7 @@ from penstock_operator.workqueue import WorkQueue
 from penstock_wire.control.report import (
     BackendTotals,
     EndpointReport,
+    Fit,
     Items,
     Reconfigure,
     RouterReport,
@@ -220,6 +221,8 @@ class Harness:
         load: int = 0,
         reconfigure: Reconfigure | None = None,
         processor_wait: float | None = None,
+        arrived: int = 0,
+        fit: Mapping[str, Fit] = MappingProxyType({}),
         namespace: str = "n",
     ) -> None:
         """A sidecar's report arrives."""
@@ -227,7 +230,7 @@ class Harness:
         report = SidecarReport(
             pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
             settings_version=version,
-            items=Items(queued=load), totals=Totals(), reconfigure=reconfigure,
+            items=Items(queued=load), totals=Totals(arrived=arrived), fit=dict(fit), reconfigure=reconfigure,
             processor_wait=processor_wait,
         )  # fmt: skip
         news = self.ctx.reports.sidecar(namespace, backend, report)

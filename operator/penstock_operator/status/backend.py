@@ -403,9 +403,11 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     elif seen.target_note is not None:
         active = condition("ScalingActive", "True", "TargetUnreachable", seen.target_note)
     elif recommended is not None and recommended.unreachable is not None and seen.objective is not None:
+        # Two digits: else each new batch would change the status.
         text = (
             f"latencyObjective is {seen.objective}, but a batch of one item takes "
-            f"{1000 * recommended.unreachable:.2g}ms: batches are full ones, and the objective is not kept"
+            f"{float(f'{1000 * recommended.unreachable:.2g}'):g}ms: "
+            "batches are full ones, and the objective is not kept"
         )
         active = condition("ScalingActive", "True", "ObjectiveUnreachable", text)
     elif recommended is not None and recommended.verdict == "Limited":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.kinds import BACKEND
+from penstock_wire.control.report import Fit
 from tests.support.hand_clock import settle
 from tests.support.operator_harness import Harness, backend, backend_key
 
@@ -206,3 +208,53 @@ def scaling_active(harness: Harness) -> str:
     """The reason of the condition."""
     conditions = harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
     return next(str(entry["reason"]) for entry in conditions if entry["type"] == "ScalingActive")
+
+
+async def test_without_target_load_the_arrivals_and_the_policys_objective_decide() -> None:
+    """From the report to `/scale` and the status: L(26) = 0.65 s, so that a pod answers 40 items a second."""
+    harness = Harness()
+    batching = {"maxBatchSize": 32, "latencyObjective": "1s"}
+    harness.apply(backend(autoscaling={"maxReplicas": 9}, batching=batching))
+    await harness.run()
+    harness.pods_ready("m-backend", 1)
+    fit = {"/predict": Fit(a_ms=100, b_ms=20, n=50)}
+    for number in range(10):
+        harness.report("m", "m-backend-0", version=1, load=30, arrived=120 * number, fit=fit)
+        await harness.turn(1)
+    assert replicas(harness) == 4
+    status = harness.cluster.find(BACKEND, "n", "m")["status"]
+    inputs = status["scaling"][0]["inputs"]
+    assert (inputs["batchSize"], inputs["byRate"], inputs["targetLoad"]) == (26, 4, 39)
+    policy = batching | {"latencyObjective": "100ms"}
+    harness.apply(backend(autoscaling={"maxReplicas": 9}, batching=policy, replicas=4))
+    for number in range(10, 14):
+        harness.report("m", "m-backend-0", version=1, load=30, arrived=120 * number, fit=fit)
+        await harness.turn(1)
+    await harness.run()
+    active = condition(harness, "ScalingActive")
+    assert (active["status"], active["reason"]) == ("True", "ObjectiveUnreachable")
+    assert active["message"].startswith("latencyObjective is 100ms, but a batch of one item takes 130ms")
+
+
+async def test_a_schedule_raises_the_replicas_when_it_begins() -> None:
+    """With no report and no event; and two at the same time are told."""
+    harness = Harness()
+    start, day = harness.clock.now(), {"end": "59 23 31 12 *", "minReplicas": 3}
+    begin = start.replace(second=0) + datetime.timedelta(minutes=2)
+    soon = {"name": "soon", "start": f"{begin.minute} {begin.hour} * * *"} | day
+    harness.apply(backend(autoscaling={"targetLoad": 10, "schedules": [soon]}))
+    await harness.run()
+    assert (replicas(harness), condition(harness, "Accepted")["status"]) == (1, "True")
+    for _ in range(130):
+        await harness.turn(1)
+    assert replicas(harness) == 3
+    harness.apply(
+        backend(autoscaling={"targetLoad": 10, "schedules": [soon, soon | {"name": "too"}]}, replicas=3)
+    )
+    await harness.run()
+    assert condition(harness, "Accepted")["reason"] == "ScheduleInvalid"
+
+
+def condition(harness: Harness, kind: str) -> dict[str, Any]:
+    conditions = harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
+    return next(each for each in conditions if each["type"] == kind)
