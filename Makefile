@@ -1,5 +1,5 @@
-# `make help` lists the targets. `make demo` and `make test` need nothing but this machine: each installs
-# what it uses (.venv here; the cluster's programs in the cache that `python -m devcluster status` names).
+# `make help` lists the targets. `make demo` and `make test` need only this machine: each installs what it uses
+# (.venv here; the cluster's programs in the cache that `python -m devcluster status` names).
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -38,11 +38,11 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 # Unit tests of what is compiled run beside the start of the cluster and the other unit tests, on two cores. Their output is
 # printed once both are done.
 BESIDE := .beside.log
-# There when these tests have passed on what images hold: then they need not run again.
+# Exists once these tests have passed on the compiled modules, as in images: then they do not run again.
 COMPILED := .compiled.passed
 COMPILED_TESTS := $(addprefix tests/unit/,compiled wire sidecar router)
 test: check ## Everything: `check`, the unit tests, the tests on a real Kubernetes cluster
-	@echo "[test] beside the cluster's start and the first unit tests: compiled modules (printed below)"; rm -f $(COMPILED); \
+	@echo "[test] while the cluster starts and the first unit tests run: compiled modules (printed below)"; rm -f $(COMPILED); \
 	$(MAKE) --no-print-directory compiled >$(BESIDE) 2>&1 & beside=$$!; \
 	$(BIN)/python -m devcluster --name penstock-test down && \
 	$(BIN)/python -m devcluster --name penstock-test up && \
@@ -51,7 +51,7 @@ test: check ## Everything: `check`, the unit tests, the tests on a real Kubernet
 	tail -n +1 -f --pid=$$beside $(BESIDE); wait $$beside; code=$$?; rm -f $(BESIDE); exit $$((code | first))
 	@$(BIN)/pytest -m "not interpreted" tests/cluster $$(test -f $(COMPILED) || echo $(COMPILED_TESTS))
 
-# Where nothing can be compiled, that is told and no failure: an image then holds Python, which all other tests run on.
+# Without a compiler the target says so and does not fail: images then contain Python, on which all other tests run.
 compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire, sidecar and router on the compiled modules
 	@echo "[compiled] compiling wire, sidecar and router"; folder=$$($(BIN)/python compile_modules.py --cached); code=$$?; \
 	case $$code in \
@@ -64,17 +64,17 @@ compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire, sidecar and
 unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
 	@$(BIN)/pytest tests/unit
 
-clients: $(VENV)/.ready # the tests against other people's servers and clients, which it installs (PyPI, npm); figures in bench/results/
+clients: $(VENV)/.ready # the tests with other projects' servers and clients, which it installs (PyPI, npm); figures in bench/results/
 	@rm -f bench/results/clients.json
 	@$(BIN)/pytest tests/clients --clients-results bench/results/clients.json $(CLIENTS)
 
-mutants: $(VENV)/.ready ## Whether the tests catch each kept mutant of sidecar and wire
+mutants: $(VENV)/.ready ## Check that the tests catch each kept mutant of sidecar and wire
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 demo: $(VENV)/.ready ## The main job: a cluster, the operator, two models, traffic; leaves the cluster up
 	@$(if $(findstring command line,$(origin KUBECONFIG)),,env -u KUBECONFIG) $(BIN)/python -m examples.digits.demo
 
-bench: $(VENV)/.ready ## Measure the sidecar beside its peers on this machine (15 min); figures in bench/results/
+bench: $(VENV)/.ready ## Measure the sidecar and its peers on this machine (15 min); figures in bench/results/
 	@$(BIN)/python -m bench.run $(BENCH)
 
 bench-router: $(VENV)/.ready # measure the router beside nginx and HAProxy on this machine (10 min)
@@ -94,7 +94,7 @@ zero-loss: $(VENV)/.ready ## Three rounds of every change under the ledger, then
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds
 
-fmt: $(VENV)/.ready ## Format the code and mend what ruff can mend
+fmt: $(VENV)/.ready ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
 
 clean: ## Remove the clusters of this machine that this checkout made, and .venv; caches stay

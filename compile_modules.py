@@ -14,7 +14,7 @@ it right. What it does wrong without a word, `faults` and `dangling` find, and n
 - A name that two `except` clauses of a function bind has the type of the first: the second clause raises.
 - A compiled `finally` takes a name to have what the `try` gave it, also where that has raised before: the
   `finally` raises then, and what stands behind that is not done.
-- A compiled function that calls itself knows no limit of recursion: the process ends when its stack does.
+- A compiled function that calls itself does not have a recursion limit: a full stack ends the process.
 - An object of a compiled class below one that is not (`asyncio.Protocol`, `abc.ABC`, `Generic`, an exception)
   takes weak references and does not end them: who follows one later reads freed memory.
 """
@@ -156,14 +156,14 @@ def unable() -> str:
             return f"{module} is not installed"
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
-        return f"there is no C compiler ({compiler})"
+        return f"expected a C compiler, found none ({compiler})"
     if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
         return "Python's header files are missing"
     return ""
 
 
 def faults(source: str) -> Iterator[tuple[int, str]]:
-    """What mypyc would compile into something else.
+    """Constructs that mypyc would compile wrongly.
 
     Args:
         source: a module's text.
@@ -240,7 +240,7 @@ def dangling(texts: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
 
 
 def _names(module: str, text: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """What a module's names for classes stand for: module and name."""
+    """The classes that a module's names refer to, as module and name."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ClassDef):
             yield node.name, (module, node.name)
@@ -257,7 +257,7 @@ def check() -> None:
     """Look for all that mypyc would compile wrongly.
 
     Raises:
-        SystemExit: there is some; it says where.
+        SystemExit: there is such a construct; the message names its place.
     """
     for path in sources():
         for line, what in faults(path.read_text()):
@@ -267,7 +267,7 @@ def check() -> None:
 
 
 def texts() -> dict[str, str]:
-    """What is compiled, by the module's full name."""
+    """The source of the compiled modules, by the module's full name."""
     return {
         f"{package}.{name}": (PACKAGES[package] / f"{name.replace('.', '/')}.py").read_text()
         for package, names in MODULES.items()
@@ -333,7 +333,7 @@ def cached() -> Path:
         made.chmod(0o755)
         try:
             made.rename(folder)
-        except OSError:  # somebody else was faster
+        except OSError:  # another process was faster
             shutil.rmtree(made)
         for old in sorted(CACHE.iterdir(), key=lambda path: path.stat().st_mtime)[:-4]:
             shutil.rmtree(old, ignore_errors=True)
@@ -345,7 +345,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="compile_modules.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", help="where the extension modules go")
     parser.add_argument("--cached", action="store_true", help="print a folder with the compiled packages")
-    parser.add_argument("--if-possible", action="store_true", help="no compiler is no error")
+    parser.add_argument("--if-possible", action="store_true", help="do not fail without a compiler")
     parser.add_argument("--build", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.build:

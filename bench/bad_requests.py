@@ -1,4 +1,4 @@
-"""What bad requests cost their neighbours: 64 callers in a closed loop, some of whose requests are bad.
+"""Measures what bad requests cost their neighbours: 64 callers in a closed loop send some bad requests.
 
 The model takes 10 ms + 0.2 ms an item and answers 422 to a batch with a bad item in it. Measured are the
 valid answers a second, against those without bad requests and those of the best fixed batch size with halving

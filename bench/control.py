@@ -32,7 +32,7 @@ CLUSTER = "penstock-bench"
 
 
 def kwok_command(kubeconfig: Path) -> list[str]:
-    """How kwok is started, for nodes with our annotation alone.
+    """The command of kwok, for nodes with our annotation only.
 
     Args:
         kubeconfig: the administrator's, inside the cluster's network.
@@ -56,15 +56,15 @@ def measure(cluster: Cluster, arguments: argparse.Namespace, folder: Path) -> di
 
     Args:
         cluster: fresh and up.
-        arguments: ours.
+        arguments: the command line's.
         folder: for logs.
 
     Raises:
-        subprocess.CalledProcessError: it failed; why was told.
+        subprocess.CalledProcessError: it failed and has printed why.
     """
     cluster.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "crds"))
     cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
-    # What real node there is would have to run pods whose images are nowhere.
+    # A real node would have to run pods whose images do not exist.
     cluster.kubectl("cordon", cluster.node.name)
     asked = {
         "kubeconfig": str(cluster.kubeconfig),

@@ -155,7 +155,7 @@ class Operator:
             await asyncio.to_thread(self._process.wait)
 
     async def metrics(self) -> dict[tuple[str, str], float]:
-        """What it counts now: (name, labels) → value; empty while it does not answer yet."""
+        """The server's counters: (name, labels) → value; empty until it answers."""
         if self._process.poll() is not None:
             raise RuntimeError(f"the operator ended: {self._log.read_text()[-1500:]}")
         try:

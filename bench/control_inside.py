@@ -151,7 +151,7 @@ class Run:
         say(f"cold: quiet after {ended - operator.began:.1f} s; {self.writes['cold, until quiet']}")
 
     async def _done(self) -> bool:
-        """Whether every child is there and every status tells of its object's own generation."""
+        """Whether every child exists and every status is of its object's current generation."""
         for plural in ("modelbackends", "modelendpoints"):
             for obj in await self._api.items(f"{made.GROUP}/{plural}"):
                 if (obj.get("status") or {}).get("observedGeneration") != obj["metadata"]["generation"]:
@@ -164,7 +164,7 @@ class Run:
         return there == len(CHILDREN) * (self._backends + routers) + self._endpoints
 
     async def _serving(self) -> bool:
-        """Whether every backend has its pod, and says so."""
+        """Whether every backend reports one ready pod."""
         backends = await self._api.items(f"{made.GROUP}/modelbackends")
         return all((backend.get("status") or {}).get("readyReplicas") == 1 for backend in backends)
 
@@ -261,7 +261,7 @@ def _batching(name: str, turn: int) -> dict[str, Any]:
 
 
 def _children(backends: int, endpoints: int, where: list[str]) -> list[tuple[str, bytes]]:
-    """What the operator renders for these resources, encoded, in its order of applying."""
+    """The objects that the operator renders for these resources, encoded, in the order of its applies."""
     from penstock_operator.api import ModelBackend, ModelEndpoint
     from penstock_operator.desired import backend, deployment, objects, router, settings
     from penstock_operator.desired.config import RenderConfig

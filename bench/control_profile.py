@@ -1,7 +1,7 @@
 """Runs the operator under cProfile, in CPU time: `python -m bench.control_profile FILE FLAGS…`.
 
 Writes FILE.main for the loop that reconciles and FILE.kopf for the thread that watches. CPU time, since on a
-busy machine wall time tells who was waited for.
+busy machine wall time shows what the process waited for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def run(into: str) -> int:
             return
         watching.runcall(plain, thread)
 
-    threading.Thread.run = profiled  # type: ignore[method-assign,assignment]  # not ours to make
+    threading.Thread.run = profiled  # type: ignore[method-assign,assignment]  # replaces the library's method
     own = cProfile.Profile(time.thread_time)
     try:
         return own.runcall(main)

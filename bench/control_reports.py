@@ -1,4 +1,4 @@
-"""What a report costs the operator: 2 000 pods that report every second over TLS, on kept connections.
+"""Measures the cost of reports for the operator: 2 000 pods, a report a second, TLS, kept connections.
 
 `python -m bench.control_reports` starts the control server in a process of its own (`--serve`) and as many
 real reporters here. TokenReviews are answered in the process: they cost one call to the apiserver a pod and
@@ -153,7 +153,7 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What was measured.
+    """The measured figures.
 
     Args:
         reports: taken in the measured time.
@@ -257,7 +257,7 @@ async def measure(
 
 
 def figures(pods: int, *, rounds: int = 2, seconds: float = 10.0) -> Figures:
-    """What a report over TLS costs, as figures of `make bench-control`.
+    """The cost of a report over TLS, as figures of `make bench-control`.
 
     Args:
         pods: how many report every second.

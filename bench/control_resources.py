@@ -1,4 +1,4 @@
-"""What the control plane's bench asks for: resources of ours, nodes that exist in the API alone."""
+"""The objects of the control plane's bench: our resources, and nodes that exist only in the API."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def endpoint(name: str, namespace: str, backend: str) -> Obj:
 
 
 def resources(backends: int, endpoints: int, where: list[str]) -> Iterator[tuple[str, Obj]]:
-    """All of ours with the path that each is posted to; endpoint i leads to backend i."""
+    """All our resources, each with the path that it is posted to; endpoint i leads to backend i."""
     for number in range(backends):
         at = where[number % len(where)]
         yield f"{GROUP}/namespaces/{at}/modelbackends", backend(f"model-{number:04}", at)

@@ -1,4 +1,4 @@
-"""What was measured: samples under a key, with their unit; what was void, and which server failed.
+"""Measured figures: samples under a key, with their unit; void rounds, and servers that failed.
 
 A key is `part/subject/case/quantity`, as `throughput/sidecar/256/rate`.
 """

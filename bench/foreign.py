@@ -35,13 +35,13 @@ class ProfileError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """How a sidecar of somebody else is started.
+    """How to start another project's sidecar.
 
     Args:
         label: how people write it.
         command: the program and its arguments, with places; of a pinned program the arguments alone.
         path: what predictions are posted to.
-        environment: what it is told by its environment, with places.
+        environment: its environment variables, with places.
         component: the pinned component that it comes from, as in `devcluster.programs`; empty = none.
         binary: the program's name in that component.
     """
@@ -110,7 +110,7 @@ class Profile:
 
 
 class _Told(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a profile's file says."""
+    """The content of a profile's file."""
 
     label: str
     arguments: tuple[str, ...]
@@ -127,7 +127,7 @@ def read(name: str) -> Profile:
         name: such as `kserve-agent`, or a path that ends in `.toml`.
 
     Raises:
-        ProfileError: there is none, or it says something else than a profile does.
+        ProfileError: the file is missing, or is not a profile.
     """
     path = Path(name) if name.endswith(".toml") else PROFILES / f"{name}.toml"
     try:

@@ -1,4 +1,4 @@
-"""What the parts of `make bench` share: their settings, the closed loop, what becomes of what fails."""
+"""The frame of the parts of `make bench`: their settings, the closed loop, the handling of failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WIDE: dict[str, Any] = {"maxQueuedItems": 4096}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What all parts share.
+    """The settings of all parts.
 
     Args:
         figures: where samples go.
@@ -40,7 +40,7 @@ class Bench:
         load_core: of the generators.
         seconds: of one measurement.
         peers: names of the peers to run.
-        other: somebody else's sidecar to measure beside ours.
+        other: another project's sidecar to measure beside ours.
         idle_seconds: how long idleness is watched.
     """
 
@@ -103,7 +103,7 @@ class Bench:
     def one_connection(
         self, model: Server, subjects: Mapping[str, Server], *, turns: int = TURNS, lenient: bool = False
     ) -> None:
-        """What each adds to the model at one connection, and its rate there, in turns.
+        """Measure what each server adds to the model at one connection, and its rate there, in turns.
 
         Args:
             model: alone.
@@ -167,7 +167,7 @@ class Bench:
 
 @contextlib.contextmanager
 def attempt(bench: Bench, name: str) -> Iterator[None]:
-    """A server that does not come is told and does not end the run."""
+    """Report a server that does not start; the run goes on."""
     try:
         yield
     except (NotInstalledError, DidNotStartError, OSError) as why:

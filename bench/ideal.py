@@ -1,4 +1,4 @@
-"""What no batcher can beat: batches cut when the model falls free, of all that waits, at no cost at all."""
+"""The bound for every batcher: batches cut when the model becomes free, of all that waits, at no cost."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Futures:
 
 
 def function_of(library: str, model: Model, batch: int) -> Callable[[Any], Awaitable[Any]]:
-    """What callers call with one item, for `model` with a batch of them."""
+    """The function that callers call with one item; it calls `model` with a batch."""
     if library == "model":
         return model.run
     if library == "future":

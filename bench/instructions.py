@@ -1,4 +1,4 @@
-"""How many instructions a request costs the router, counted by valgrind: `bench.router --instructions`.
+"""Counts the instructions of the router for each request, by valgrind: `bench.router --instructions`.
 
 What is counted is the process's own code, without the kernel's part, and it is the same however busy the
 machine is. One process, warm, answers some requests and then three times as many: the difference has
@@ -28,7 +28,7 @@ START_SECONDS = 300
 
 
 def missing() -> str:
-    """What has to be installed; empty where nothing is."""
+    """The packages to install; empty if none is missing."""
     there = shutil.which("valgrind") and shutil.which("callgrind_control")
     return "" if there else "no valgrind on PATH: apt-get install valgrind"
 

@@ -195,7 +195,7 @@ def main() -> int:
         print("bench: expected two cores (one for the load), found one", file=sys.stderr)
         return 2
     described = {**machine(), "build": product.choose()}
-    # What runs here takes a third of each core. Other work beside it counts against nobody so.
+    # What runs here takes a third of each core. Other work on the machine counts equally for all.
     described["real_time"] = urgent()
     figures = Figures()
     os.sched_setaffinity(0, {cores[-1]})

@@ -1,7 +1,7 @@
 """The ledger of an open-loop run: what became of each request, and when.
 
 A request is one of: `ok` (2xx with its own item), `refused` (429, 503), `error` (another status),
-`mismatched` (a 2xx with another's item, or one nobody can read), `lost` (the connection ended without an
+`mismatched` (a 2xx with another's item, or an unreadable one), `lost` (the connection ended without an
 answer), `timeout` (given up by us). `duplicated` counts answers to nothing that was asked on their
 connection.
 """
@@ -74,7 +74,7 @@ class Ledger:
         return problems
 
     def faults(self) -> list[str]:
-        """What no server may do, overload or not: answers that are another's, or twice."""
+        """Faults that count under any load: answers of another request, and second answers."""
         count = sum(entry.outcome == "mismatched" for entry in self.entries)
         problems = [f"{count} answers were another request's"] if count else []
         if self.duplicated:

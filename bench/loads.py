@@ -83,7 +83,7 @@ def wrk(
 
 
 def warm(server: Server, connections: int, *, core: int, items: int) -> None:
-    """A second of the same load, whose figures nobody reads: a slow server may well answer nothing in it."""
+    """A second of the same load, without figures: a slow server may not answer any request in it."""
     with contextlib.suppress(VoidError):
         wrk(server, connections, 1, core=core, items=items, lenient=True)
 

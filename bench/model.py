@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self.transport: Any = transport  # uvloop's are no subclass of asyncio's Transport
+        self.transport: Any = transport  # uvloop's transports are not a subclass of asyncio's
 
     def data_received(self, data: bytes) -> None:
         """Cut requests out of the stream by their content-length."""

@@ -108,7 +108,7 @@ def _run(port: int, pid: int, request: bytes, expected: int, seconds: float) -> 
 
 
 def measure(server_core: int, load_core: int, seconds: float) -> dict[str, tuple[float, str]]:
-    """What a core of the sidecar carries, up (requests) and down (answers), by name: value and unit.
+    """The throughput of the sidecar by core, up (requests) and down (answers), by name: value and unit.
 
     Args:
         server_core: the core that the sidecar runs on.

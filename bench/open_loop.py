@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
             self.load.open -= 1
 
     def connection_lost(self, _: Exception | None) -> None:
-        """What was asked is lost."""
+        """The requests under way are lost."""
         self.load.connections.discard(self)
         self.finish("lost", "connection ended")
 
@@ -203,7 +203,7 @@ class OpenLoop:
                 self.ledger.cpu_share = (time.process_time() - busy) / max(1e-9, ended - self.started)
         timer.close()
         gc.enable()
-        # NB: what comes now was asked by nobody; a moment shows answers that come twice.
+        # NB: every request has its answer now; wait a moment for answers that come twice.
         await asyncio.sleep(0.05)
         for connection in list(self.connections):
             if connection.transport:

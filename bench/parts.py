@@ -59,7 +59,7 @@ def throughput(bench: Bench, _round: int) -> None:
 
 
 def latency(bench: Bench, number: int) -> None:
-    """What the sidecar adds: at one connection to the model alone, at half load to a free batcher."""
+    """Latency that the sidecar adds: at one connection to the model alone, at half load to a free batcher."""
     with (
         bench.quick_model() as model,
         processes.relay(model, core=bench.server_core) as relay,
@@ -150,7 +150,7 @@ def goodput(bench: Bench, number: int) -> None:
 
 
 def idle(bench: Bench, _round: int) -> None:
-    """CPU of a sidecar that nobody asks anything, after some load."""
+    """CPU of an idle sidecar, after some load."""
     with (
         bench.quick_model() as model,
         processes.sidecar(
@@ -168,7 +168,7 @@ def idle(bench: Bench, _round: int) -> None:
 
 
 def size(bench: Bench, _round: int) -> None:
-    """What maxBatchSize does at 256 connections."""
+    """The effect of maxBatchSize at 256 connections."""
     with bench.quick_model() as model:
         for most in SIZES:
             with processes.sidecar(

@@ -1,4 +1,4 @@
-"""The peers' parts of `make bench`: the same loads as ours have, and what each peer costs.
+"""The peers' parts of `make bench`: the loads of our own parts, and the resources of each peer.
 
 A peer starts slowly, so what is not held against a target is measured in the first round alone, in the
 starts that the other figures need anyway.
@@ -46,7 +46,7 @@ def peers(bench: Bench, number: int) -> None:
 
 
 def _cost(bench: Bench, name: str, server: Server) -> None:
-    """Memory after load, and CPU when nobody asks, of all of a peer's processes."""
+    """Memory after load, and CPU when idle, of all processes of a peer."""
     resident, proportional = processes.memory_mb(server.pid)
     bench.figures.add(f"memory/{name}/loaded/rss", resident, "MB")
     bench.figures.add(f"memory/{name}/loaded/pss", proportional, "MB")

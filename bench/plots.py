@@ -1,6 +1,6 @@
 """Draws the documentation's pictures: `python -m bench.plots RESULTS [FOLDER [png]]`.
 
-Runs in the plots' own environment (matplotlib); imports nothing of ours.
+Runs in the plots' own environment (matplotlib); does not import our packages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
-# Okabe and Ito's colours, told apart by the colour-blind; the sidecar's is the strongest.
+# Okabe and Ito's colours, which the colour-blind can distinguish; the sidecar's is the strongest.
 STYLES: dict[str, dict[str, Any]] = {
     "sidecar": {
         "label": "Penstock's sidecar",

@@ -45,7 +45,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where predictions are posted to."""
+        """The URL of predictions."""
         return f"http://127.0.0.1:{self.port}{self.path}"
 
 
@@ -55,7 +55,7 @@ class Sidecar(Server):
 
     Args:
         settings: its file.
-        admin: the port that tells what is in effect.
+        admin: the port that serves the settings in effect.
     """
 
     settings: Path
@@ -103,7 +103,7 @@ class Sidecar(Server):
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -301,7 +301,7 @@ def await_line(process: subprocess.Popen[bytes], log: Path, begin: str, *, secon
 
 
 def without_ours() -> dict[str, str]:
-    """Empty what the environment would tell the sidecar or the router."""
+    """Empty the environment variables that configure the sidecar or the router."""
     return {name: "" for name in os.environ if name.startswith("PENSTOCK_")}
 
 
@@ -347,11 +347,11 @@ def rss_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6
-    raise ValueError(f"process {pid} has no VmRSS")
+    raise ValueError(f"process {pid}: expected a VmRSS in its status, found none")
 
 
 def batch_sizes(behind: Server) -> dict[int, int]:
-    """How often the model ran each batch size so far."""
+    """The number of model calls so far, by batch size."""
     connection = http.client.HTTPConnection("127.0.0.1", behind.port, timeout=5)
     try:
         connection.request("GET", "/-/batches")

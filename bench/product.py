@@ -1,4 +1,4 @@
-"""Which build of our own packages is measured: the compiled one, as in the images, where it can be made."""
+"""Chooses the build of our packages to measure: compiled, as in the images, if a compiler is there."""
 
 from __future__ import annotations
 

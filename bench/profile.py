@@ -1,4 +1,4 @@
-"""Where the sidecar's time goes: `python -m bench.profile [--connections 64] [--seconds 5] [--free]`.
+"""Profiles the sidecar: `python -m bench.profile [--connections 64] [--seconds 5] [--free]`.
 
 Runs the sidecar under cProfile on one core, the load on the other, and prints the 30 functions with the
 most time of their own. cProfile slows Python down and leaves C alone: read the order, not the microseconds.

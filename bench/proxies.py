@@ -1,4 +1,4 @@
-"""What stands between a caller and an origin, started for the bench: the router, nginx, HAProxy.
+"""Starts the proxies between a caller and an origin, for the bench: the router, nginx, HAProxy.
 
 All are set up to do nothing but pass requests on over kept connections, on one thread, with logs off.
 """
@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,11 +137,11 @@ class Routed:
     endpoints: Mapping[str, Server]
 
 
-def settings(endpoints: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+def settings(endpoints: Mapping[str, tuple[int, Sequence[int]]]) -> dict[str, Any]:
     """Settings of a router that runs alone.
 
     Args:
-        endpoints: by name the port of each and the port of its one pod.
+        endpoints: by name the port of each and the ports of its pods.
     """
     return {
         "v": 1,
@@ -148,22 +149,28 @@ def settings(endpoints: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
             {
                 "name": name,
                 "port": port,
-                "backends": [{"name": f"{name}-backend", "targets": [f"127.0.0.1:{target}"]}],
+                "backends": [{"name": f"{name}-backend", "targets": [f"127.0.0.1:{pod}" for pod in pods]}],
             }
-            for name, (port, target) in endpoints.items()
+            for name, (port, pods) in endpoints.items()
         ],
     }
 
 
 @contextlib.contextmanager
 def router(
-    behind: Mapping[str, Server], *, core: int, under: Sequence[str] = (), seconds: float = 20
+    behind: Mapping[str, Server],
+    *,
+    core: int,
+    beside: Mapping[str, Sequence[Server]] = types.MappingProxyType({}),
+    under: Sequence[str] = (),
+    seconds: float = 20,
 ) -> Iterator[Routed]:
     """Our router with an endpoint before each of some servers.
 
     Args:
         behind: what answers an endpoint, by its name.
         core: the router's.
+        beside: further pods of an endpoint, by its name.
         under: a command that runs it, as valgrind.
         seconds: how long it may take to start.
 
@@ -171,7 +178,8 @@ def router(
         DidNotStartError: It did not, or an endpoint gives no right answer.
     """
     listening = dict(zip(behind, free_ports(len(behind)), strict=True))
-    document = settings({name: (listening[name], server.port) for name, server in behind.items()})
+    pods = {name: [server, *beside.get(name, ())] for name, server in behind.items()}
+    document = settings({name: (listening[name], [pod.port for pod in pods[name]]) for name in behind})
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         file = Path(folder) / "settings.json"
         file.write_text(json.dumps(document))
@@ -192,7 +200,7 @@ def router(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, no two the same."""
+    """Distinct ports that are free now."""
     with contextlib.ExitStack() as stack:
         ports = []
         for _ in range(count):

@@ -19,7 +19,7 @@ LABELS = {
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A figure for people; a dash where there is none."""
+    """Format a figure for people; a dash if it is missing."""
     if value is None:
         return "-"
     return f"{value:,.0f}".replace(",", " ") if abs(value) >= 1000 else f"{value:.{digits}f}"
@@ -69,7 +69,7 @@ def goodput_table(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def cost_table(document: Mapping[str, Any]) -> Iterator[str]:
-    """What each adds at one connection, and its CPU and memory."""
+    """The latency that each server adds at one connection, its CPU and its memory."""
     columns = {
         "latency/{}/one/added_p50": 2,
         "latency/{}/one/added_p99": 2,
@@ -104,7 +104,7 @@ def wait_table(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def hold_table(document: Mapping[str, Any]) -> Iterator[str]:
-    """What holding a slot brings, against runs with holding off just before or after."""
+    """The effect of holding a slot, against runs with holding off just before or after."""
     yield (
         "| connections | answers a second | the same, of that without | p50 | p99 | requests a call | "
         "CPU a request |"

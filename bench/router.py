@@ -2,7 +2,7 @@
 
 What is measured has a core to itself, origin and load have another; every answer is checked to be the
 caller's own. Writes `bench/results/router.json` (every figure: unit, n, median, spread, samples) and prints
-the table. A round with an error or a wrong answer is void and told as such. `--instructions` measures
+the table. A round with an error or a wrong answer is void and reported as such. `--instructions` measures
 instead how many instructions a request costs the router, under valgrind: that figure is the same on a busy
 machine.
 """
@@ -52,7 +52,7 @@ def subjects(
         What is measured, by name, the origin first; and whose CPU counts beside the server's own, by name.
 
     Raises:
-        DidNotStartError: one of ours did not start.
+        DidNotStartError: one of our servers did not start.
     """
     batching = {"maxBatchSize": MAX_BATCH, **WIDE}
     origin = stack.enter_context(processes.model(0, 0, core=bench.load_core))
@@ -92,7 +92,7 @@ def closed(bench: Bench, name: str, server: Server, beside: Sequence[int], conne
 
 
 def added(bench: Bench, servers: Mapping[str, Server], connections: int, *, seconds: float) -> None:
-    """What each adds to the origin asked directly, at full speed, in turns."""
+    """Measure what each server adds to the origin alone, at full speed, in turns."""
     with bench.counting(f"added/{connections}"):
         direct = loads.wrk(servers[ORIGIN], connections, seconds, core=bench.load_core)
         for name, server in servers.items():
@@ -104,7 +104,7 @@ def added(bench: Bench, servers: Mapping[str, Server], connections: int, *, seco
 
 
 def half(bench: Bench, name: str, server: Server, origin: Server, rate: float) -> None:
-    """What a server adds at half of what it was just seen to serve, to the origin at the same rate.
+    """Measure what a server adds at half of its measured rate, to the origin at the same rate.
 
     Args:
         bench: with the figures.
@@ -234,7 +234,7 @@ def main() -> int:
             speed(bench, sidecar_core)
             memory(bench)
         except DidNotStartError as why:
-            figures.void("round", f"a server of ours did not start: {why}")
+            figures.void("round", f"one of our servers did not start: {why}")
             bench.say(f"VOID round: {why}")
         document = results(bench, described, versions, rounds=number + 1, apart=len(cores) > 2)
         # NB: after each round, so that a run that is ended early leaves what it measured.

@@ -2,7 +2,7 @@
 
 Writes `bench/results/sidecar.json` (every figure: unit, n, median, spread, samples),
 `bench/results/README.md` and the pictures of `docs/pictures/`. A run with an error or a wrong answer is
-void and told as such. `--quick` is one round without the longest parts and writes beside them, not over them.
+void and reported as such. `--quick` is one round without the longest parts, with results in files of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ QUICK_PARTS = [name for name in PARTS if name not in ("peer_goodput", "size")]
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on, without names of hosts."""
+    """The machine of the run, without names of hosts."""
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
@@ -136,7 +136,7 @@ def main() -> int:
             try:
                 PARTS[name](bench, number)
             except DidNotStartError as why:
-                figures.void(name, f"a server of ours did not start: {why}")
+                figures.void(name, f"one of our servers did not start: {why}")
                 bench.say(f"VOID {name}: {why}")
         # NB: after each round, so that a run that is ended early leaves what it found.
         text = publish(results(bench, described, rounds=number + 1), out)

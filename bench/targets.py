@@ -1,4 +1,4 @@
-"""What the sidecar is meant to reach, each as a figure of a results document against its bound."""
+"""The sidecar's targets: figures of a results document, each with its bound."""
 
 from __future__ import annotations
 

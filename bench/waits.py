@@ -17,7 +17,7 @@ PAIRS = {16: 6, 64: 2}
 """Pairs of runs of each wait in a round, by connections: at 16 one run differs most from the next."""
 
 UNITS = {"per_s": "items/s", "p50_ms": "ms", "p99_ms": "ms", "per_call": "items", "cpu": "µs/request"}
-"""What the part `hold` measures."""
+"""The figures of the part `hold`."""
 
 
 def pairs(waits: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
@@ -35,7 +35,7 @@ def pairs(waits: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
 
 
 def hold(bench: Bench, round_number: int) -> None:
-    """What it brings that a free slot is held for callers who ask again: beside runs with holding off."""
+    """Measure the effect of holding a free slot for returning callers, against runs with holding off."""
     batching = {"maxBatchSize": MAX_BATCH, **WIDE}
     with (
         bench.quick_model() as model,
@@ -67,7 +67,7 @@ def hold(bench: Bench, round_number: int) -> None:
 
 
 def wait(bench: Bench, _round: int) -> None:
-    """Whether waiting for fuller batches ever costs throughput, by pairs of runs in one process."""
+    """Measure, by pairs of runs in one process, whether waiting for fuller batches costs throughput."""
     batching = {"maxBatchSize": MAX_BATCH, **WIDE}
     with (
         bench.quick_model() as model,

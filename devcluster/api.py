@@ -54,14 +54,14 @@ class Api:
             return response.status, text
 
     def ready(self) -> bool:
-        """Whether the server says that it is ready."""
+        """Whether the server reports that it is ready."""
         try:
             return self.request("GET", "/readyz")[0] == http.client.OK
         except OSError:
             return False
 
     def node_ready(self, name: str) -> bool:
-        """Whether the node is registered and its kubelet says Ready."""
+        """Whether the node is registered and its kubelet reports Ready."""
         try:
             code, node = self.request("GET", f"/api/v1/nodes/{name}")
         except OSError:

@@ -39,11 +39,11 @@ def digest(parts: Iterable[bytes | str | Path]) -> str:
 def locked(path: Path, waiting: str | None = None) -> Iterator[None]:
     """Hold the lock file `path`; a second holder waits.
 
-    The holder may unlink the file: whoever waited on the old one then takes a new one.
+    The holder may unlink the file: a process that waited on the old file then takes a new one.
 
     Args:
         path: The lock file; made when it is not there.
-        waiting: What to tell the user when somebody else holds it.
+        waiting: the message for the user while another process holds it.
 
     Yields:
         Nothing; the lock is held in the body.
@@ -89,7 +89,7 @@ def cached(root: Path, name: str, key: str, make: Callable[[Path], None]) -> Pat
         if final.is_dir():
             return final
         temporaries.mkdir(parents=True, exist_ok=True)
-        for stale in temporaries.glob(f"{name}-{key}.*"):  # left by a run that was killed: the lock is ours
+        for stale in temporaries.glob(f"{name}-{key}.*"):  # left by a run that was killed: we hold the lock
             shutil.rmtree(stale, ignore_errors=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"{name}-{key}.", dir=temporaries))
         try:

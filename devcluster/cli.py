@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     more.add_argument("verb", choices=("add", "remove", "lose"))
     more.add_argument("node", metavar="node1|node2|…")
     add("down", _down, "end the cluster and remove every trace of it but the caches")
-    add("status", _status, "tell what the cluster is doing; exit code 0 when it is ready")
+    add("status", _status, "show the cluster's state; exit code 0 if it is ready")
     only = add("build", _build, "build the cluster's programs and nothing else")
     extra = sorted(component.name for component in programs.COMPONENTS.values() if component.extra)
     only.add_argument("extra", nargs="*", help=f"build these instead: {', '.join(extra)}")
@@ -77,7 +77,7 @@ def _up(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     cluster = _cluster(arguments)
     if not 1 <= arguments.nodes <= nodes.MOST + 1:
-        raise DevclusterError(f"--nodes wants 1 to {nodes.MOST + 1}, not {arguments.nodes}")
+        raise DevclusterError(f"--nodes: expected 1 to {nodes.MOST + 1}, found {arguments.nodes}")
     cluster.up(node_count=arguments.nodes)
     there = cluster.nodes()
     name = "" if cluster.name == DEFAULT_NAME else f" --name {cluster.name}"
@@ -146,7 +146,7 @@ def _build(arguments: argparse.Namespace) -> int:
     unknown = sorted(set(arguments.extra) - set(programs.COMPONENTS))
     if unknown:
         raise DevclusterError(
-            f"there is no program {', '.join(unknown)}; there are {', '.join(programs.COMPONENTS)}"
+            f"unknown program {', '.join(unknown)}; expected one of {', '.join(programs.COMPONENTS)}"
         )
     if arguments.extra:
         programs.ensure(*arguments.extra)
@@ -168,7 +168,7 @@ def _images(arguments: argparse.Namespace) -> int:
     for pair in arguments.build_arg:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise DevclusterError(f"--build-arg wants KEY=VALUE, not {pair!r}")
+            raise DevclusterError(f"--build-arg: expected KEY=VALUE, found {pair!r}")
         build_args[key] = value
     if arguments.file and not arguments.tag:
         raise DevclusterError("--file needs --tag: what shall the image be called?")
@@ -198,9 +198,7 @@ def _logs(arguments: argparse.Namespace) -> int:
         print("\n".join(names) or f"no logs in {folder}/logs")
         return 0
     if arguments.component not in names:
-        raise DevclusterError(
-            f"there is no log of {arguments.component!r}; there are: {', '.join(names) or 'none'}"
-        )
+        raise DevclusterError(f"{arguments.component!r} has no log; these have: {', '.join(names) or 'none'}")
     file = logs[arguments.component]
     if arguments.follow or arguments.tail is not None:
         lines = str(arguments.tail) if arguments.tail is not None else "+1"
@@ -210,7 +208,7 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Divide a command line into ours and what is another program's own, flags and all."""
+    """Divide a command line into our arguments and those of the program that it runs."""
     before = list(argv)
     index = 0
     while index < len(before) and before[index].startswith("--name"):
@@ -289,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("devcluster: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read our answer has read enough, as `| head` does
+    except BrokenPipeError:  # the reader has read enough, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code

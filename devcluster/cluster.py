@@ -65,7 +65,7 @@ class Cluster:
             self.add_node(network.node(number).name)
 
     def down(self) -> None:
-        """End the cluster and remove every trace of it but the caches; nothing happens when there is none.
+        """End the cluster and remove every trace of it except the caches. Without a cluster, do nothing.
 
         Raises:
             DevclusterError: Something does not end or cannot be removed.
@@ -110,7 +110,7 @@ class Cluster:
             self.kubectl("taint", "node", name, f"{node.LOADING_TAINT}-")
 
     def remove_node(self, name: str) -> None:
-        """Take a further node away, also a lost one, and forget it; nothing happens when there is none.
+        """Remove an additional node, also a lost one. Without such a node, do nothing.
 
         Its pods end at once. To move them first: `kubectl drain NODE --ignore-daemonsets`.
 
@@ -131,7 +131,7 @@ class Cluster:
         self.kubectl("delete", "node", name, "--ignore-not-found")
 
     def lose_node(self, name: str) -> None:
-        """Lose a further node as by a power cut: no connection ends, nobody answers any more.
+        """Lose an additional node as by a power cut: its connections stay open, but nothing answers on them.
 
         Kubernetes notes it after some 50 s. `remove_node` forgets it, `add_node` starts it anew.
 
@@ -139,13 +139,13 @@ class Cluster:
             name: The node.
 
         Raises:
-            DevclusterError: There is no such node that runs.
+            DevclusterError: No such node runs.
         """
         with locked(self.state.lock, waiting=f"waiting for another run that changes cluster {self.name}"):
             nodes.lose(self.state, self.require_alive(), name)
 
     def kill_container(self, namespace: str, pod: str, container: str) -> None:
-        """End a container's first process by SIGKILL, from outside, as the kernel does for want of memory.
+        """End a container's first process by SIGKILL, from outside, as the kernel does when memory is short.
 
         Args:
             namespace: The pod's.
@@ -153,14 +153,14 @@ class Cluster:
             container: The container's name; an init container that stays (a native sidecar) counts.
 
         Raises:
-            DevclusterError: There is no such container that runs, or it was not killed.
+            DevclusterError: No such container runs, or it was not killed.
         """
         document = json.loads(self.kubectl("-n", namespace, "get", "pod", pod, "-o", "json").stdout)
         place = document["spec"]["nodeName"]
         state = self.state if place == self.node.name else self.state.of_node(place)
         record = Record.read(state.record)
         if record is None:
-            raise DevclusterError(f"cluster {self.name} has no {place}")
+            raise DevclusterError(f"cluster {self.name} does not have {place}")
         nodes.kill_container(record, document, container)
 
     # -- the way in ------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Cluster:
 
     @property
     def exec_prefix(self) -> list[str]:
-        """What to put before a command to run it in the cluster's network with the cluster's DNS.
+        """The words before a command that run it in the cluster's network, with the cluster's DNS.
 
         The command replaces the prefix: same process id, same working directory, files, standard streams,
         signals. It ends with the cluster when it has not ended before.
@@ -294,7 +294,7 @@ class Cluster:
             what: Archives (docker or OCI), by path, or names of images that `devcluster images` built.
 
         Raises:
-            DevclusterError: There is no such image or archive, or containerd refused it.
+            DevclusterError: The image or archive does not exist, or containerd refused it.
         """
         loading.load(self.state, self.require_alive(), *what)
         for mine, record in nodes.running(self.state):
@@ -311,7 +311,7 @@ class Cluster:
             port: A number or the name of a Service's port; None for the only or first one.
 
         Raises:
-            DevclusterError: There is no such thing or port, or it has no address.
+            DevclusterError: The object or port does not exist, or it does not have an address.
         """
         kind, _, name = what.partition("/")
         plural = {"svc": "services", "service": "services", "pod": "pods"}.get(kind)
@@ -335,7 +335,7 @@ class Cluster:
             The port on 127.0.0.1.
 
         Raises:
-            DevclusterError: There is no such thing, or the forwarder did not start.
+            DevclusterError: The object does not exist, or the forwarder did not start.
         """
         command = [sys.executable, "-m", "devcluster", "--name", self.name, "forward", what, "-n", namespace]
         process = subprocess.Popen(
@@ -397,7 +397,7 @@ def target_of(obj: Mapping[str, Any], port: str | None) -> tuple[str, int]:
         port: A number or the name of a Service's port; None for the first one.
 
     Raises:
-        DevclusterError: It has no address or no such port.
+        DevclusterError: It does not have an address, or not that port.
     """
     name = f"{obj['kind']} {obj['metadata']['name']}"
     spec, status = obj["spec"], obj.get("status", {})
@@ -409,7 +409,7 @@ def target_of(obj: Mapping[str, Any], port: str | None) -> tuple[str, int]:
         listed = [entry for container in spec["containers"] for entry in container.get("ports", [])]
         ports = [(entry.get("name", ""), int(entry["containerPort"])) for entry in listed]
     if address in ("", "None"):
-        raise DevclusterError(f"{name} has no address of its own")
+        raise DevclusterError(f"{name} does not have an address of its own")
     if port is None:
         if not ports:
             raise DevclusterError(f"{name} lists no port; name one with --port")
@@ -420,5 +420,5 @@ def target_of(obj: Mapping[str, Any], port: str | None) -> tuple[str, int]:
     if port.isdecimal() and obj["kind"] == "Pod":  # a pod may listen where it does not say so
         return address, int(port)
     raise DevclusterError(
-        f"{name} has no port {port}; it has {', '.join(f'{n} {p}'.strip() for n, p in ports)}"
+        f"{name} does not have port {port}; it has {', '.join(f'{n} {p}'.strip() for n, p in ports)}"
     )

@@ -42,7 +42,7 @@ def step(what: str, progress: Callable[[], str] | None = None) -> Iterator[None]
     thread.start()
     try:
         yield
-    except BaseException:  # Ctrl-C too: what was begun is told to have failed
+    except BaseException:  # also Ctrl-C: report that the step failed
         say(f"{what}: failed after {time.monotonic() - begin:.1f} s")
         raise
     finally:

@@ -107,7 +107,7 @@ def apiserver(state: State, node: Node) -> list[str]:
         f"--service-account-issuer={_ISSUER}",
         f"--service-account-key-file={folder}/service-account.pub",
         f"--service-account-signing-key-file={folder}/service-account.key",
-        # By the node's name there is no DNS to ask: logs and exec would fail.
+        # DNS does not have the node's name: by name, logs and exec would fail.
         "--kubelet-preferred-address-types=InternalIP",
         f"--kubelet-client-certificate={folder}/apiserver-kubelet.crt",
         f"--kubelet-client-key={folder}/apiserver-kubelet.key",
@@ -126,8 +126,8 @@ def apiserver(state: State, node: Node) -> list[str]:
 def controller_manager(state: State) -> list[str]:
     """Return the command of the controller manager.
 
-    It has no rival, so it holds no lease: on two busy cores a missed renewal would end it. Autoscalers are
-    looked at every 2 s, not 15, so that a test sees them act.
+    It is the only replica, so it does not hold a lease: on two busy cores a missed renewal would end it. It
+    evaluates autoscalers every 2 s instead of 15, so that a test sees them act.
     """
     config = f"{state.conf}/controller-manager.kubeconfig"
     return [

@@ -1,4 +1,4 @@
-"""What can go wrong, as the user reads it.
+"""The errors of devcluster, with messages for its user.
 
 DevclusterError                a command failed; one message for people, exit code 1
 └── UnsupportedMachineError    this machine cannot run a cluster at all; exit code 2
@@ -6,7 +6,7 @@ DevclusterError                a command failed; one message for people, exit co
 
 
 class DevclusterError(Exception):
-    """A command failed for a reason that the message tells whole; shown without a traceback."""
+    """A command failed; the message has the whole reason, so the traceback is not shown."""
 
     exit_code = 1
 

@@ -33,7 +33,7 @@ ADD rootfs.tar /
 ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
 CMD ["python3"]
 """
-# What no image of ours reads; a dpkg that is asked later does not miss it.
+# Files that none of our images reads; a later call of dpkg does not need them.
 _BASE_UNUSED = (
     *("usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/lintian"),
     *("var/cache/apt", "var/cache/debconf", "var/lib/apt/lists", "var/log"),
@@ -107,7 +107,7 @@ def content_key(
         context: The folder that COPY reads.
         inputs: What in the folder counts.
         target: The stage; None for the last.
-        build_args: Build arguments; the name of an image of ours counts as what that was made from.
+        build_args: Build arguments; the name of one of our images stands for what that image was made from.
     """
     known = built()
     arguments = [f"{key}={value}={known.get(value, '')}" for key, value in sorted(build_args.items())]
@@ -211,7 +211,7 @@ def ensure_base() -> str:
 
 
 def _limit_store() -> None:
-    """Start the store anew when it has grown: buildah cannot tell which old layers are still of use."""
+    """Start the store anew when it has grown: buildah cannot determine which old layers are still in use."""
     storage = _root() / "storage"
     layers = storage / "overlay"
     if layers.is_dir() and sum(1 for _ in layers.iterdir()) > _STORE_LAYERS:
@@ -256,7 +256,7 @@ def build(
     """
     dockerfile = dockerfile.absolute()
     if not dockerfile.is_file():
-        raise DevclusterError(f"there is no {dockerfile}")
+        raise DevclusterError(f"{dockerfile} does not exist")
     machine.ensure_packages(machine.IMAGE_NEEDS)
     folder = (context or dockerfile.parent).absolute()
     own = dockerfile == REPOSITORY / "Dockerfile"

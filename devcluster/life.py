@@ -1,4 +1,4 @@
-"""How one cluster starts and ends. Everything it is lies in its state folder and one process's namespaces."""
+"""Starts and ends one cluster. All of a cluster is in its state folder and one process's namespaces."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ _DETACHED: list["subprocess.Popen[bytes]"] = []
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What a cluster is doing.
+    """The state of a cluster.
 
     Attributes:
         phase: `absent`, `starting`, `ready`, `failed`, or `dead` (its process ended, its files are there).
@@ -57,7 +57,7 @@ def read_status(state: State) -> Status:
 
 
 def launch(state: State, first: Node) -> None:
-    """Make the cluster's files and start its process; `await_ready` tells when it is up.
+    """Make the cluster's files and start its process; `await_ready` waits until it is up.
 
     Args:
         state: The cluster; nothing of it is there.

@@ -25,7 +25,7 @@ def load(state: State, record: Record, *what: str | Path) -> None:
         what: Archives (docker or OCI), by path, or names of images that `devcluster images` built.
 
     Raises:
-        DevclusterError: There is no such image or archive, or containerd refused it.
+        DevclusterError: The image or archive does not exist, or containerd refused it.
     """
     archives = [Path(entry) for entry in what if isinstance(entry, Path) or Path(entry).is_file()]
     names = [str(entry) for entry in what if Path(entry) not in archives]

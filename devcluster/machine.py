@@ -1,4 +1,4 @@
-"""What this machine must have, said in one sentence when it has not; and what can be installed."""
+"""The machine's requirements: one sentence for each that is missing, and the installation of packages."""
 
 import os
 import platform
@@ -73,7 +73,7 @@ def ensure_packages(*needs: Mapping[str, str]) -> None:
         needs: Tables of what is looked for → the package that has it.
 
     Raises:
-        UnsupportedMachineError: Something is missing and there is no apt-get.
+        UnsupportedMachineError: A requirement is missing, and so is apt-get.
         DevclusterError: apt-get failed.
     """
     packages = sorted({package for table in needs for package in _missing(table)})
@@ -82,7 +82,7 @@ def ensure_packages(*needs: Mapping[str, str]) -> None:
     names = " ".join(packages)
     if not shutil.which("apt-get"):
         raise UnsupportedMachineError(
-            f"missing: {names} (Debian's names); there is no apt-get here, so install them by hand"
+            f"missing: {names} (Debian's names); this machine does not have apt-get, so install them by hand"
         )
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
@@ -114,8 +114,8 @@ def require_go() -> Path:
     path = shutil.which("go") or (str(_GO_DEFAULT) if _GO_DEFAULT.exists() else None)
     if not path:
         raise UnsupportedMachineError(
-            f"the cluster's programs are built from source with Go {wanted} or newer, and there is no `go` "
-            f"on PATH or in {_GO_DEFAULT.parent}"
+            f"the cluster's programs are built from source with Go {wanted} or newer, and this machine "
+            f"does not have `go` on PATH or in {_GO_DEFAULT.parent}"
         )
     answer = subprocess.run(
         [path, "version"],

@@ -48,7 +48,7 @@ def ip_commands(first: Node) -> str:
     """Return the `ip -batch` input that wires the namespace of the first node.
 
     The bridge carries the node's address. A veth pair, both ends here, gives the bridge a carrier, and the
-    default route is what the API server and the kubelet look up their own address by. There is no way out:
+    default route is how the API server and the kubelet find their own address. It does not lead outside:
     a pod reaches its cluster and nothing else.
     """
     return "\n".join(
@@ -116,7 +116,7 @@ def wire(commands: str) -> None:
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     bridge_filter = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
     if not bridge_filter.exists():
-        raise DevclusterError("the kernel has no bridge netfilter (module br_netfilter): Services need it")
+        raise DevclusterError("the kernel lacks bridge netfilter (module br_netfilter), which Services need")
     bridge_filter.write_text("1")
 
 

@@ -169,7 +169,7 @@ def kubelet_config(state: State, node: Node, *, cgroup_root: str, cgroup_version
         state: The cluster.
         node: The node.
         cgroup_root: The existing cgroup that pods go below.
-        cgroup_version: 1 or 2; on 1 the kubelet must be told that it is wanted.
+        cgroup_version: 1 or 2; on 1 the kubelet needs a flag to accept it.
     """
     config: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -188,7 +188,7 @@ def kubelet_config(state: State, node: Node, *, cgroup_root: str, cgroup_version
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
         "failSwapOn": False,
         "oomScoreAdj": 0,
-        # A pod asks the cluster's DNS alone: there is no other it could reach.
+        # A pod asks only the cluster's DNS: it cannot reach another.
         "resolvConf": "",
         "podLogsDir": "/var/log/pods",
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",

@@ -95,9 +95,9 @@ def _in_first(cluster: Record) -> list[str]:
 
 
 def lose(state: State, cluster: Record, name: str) -> None:
-    """Lose a further node as by a power cut: nobody on the network hears of it, and all of it has ended.
+    """Lose an additional node as by a power cut: all its processes end, and its peers do not notice.
 
-    Its cable goes first, so that no peer is told by the kernel that a connection ended.
+    Its network link goes first, so that the kernel cannot report the end of a connection to a peer.
 
     Args:
         state: The cluster.
@@ -105,12 +105,12 @@ def lose(state: State, cluster: Record, name: str) -> None:
         name: The node.
 
     Raises:
-        DevclusterError: There is no such node that runs.
+        DevclusterError: No such node runs.
     """
     _, worker = parse(name)
     record = Record.read(state.of_node(name).record)
     if record is None or not record.alive:
-        raise DevclusterError(f"cluster {state.name} has no {name} that runs")
+        raise DevclusterError(f"cluster {state.name} does not have a running node {name}")
     network.run_ip(f"link set {network.port(worker)} down", prefix=_in_first(cluster))
     kill_and_wait(record, timeout=_END_SECONDS)
 
@@ -147,7 +147,7 @@ def kill_container(record: Record, pod: Mapping[str, Any], container: str) -> No
         container: The container's name.
 
     Raises:
-        DevclusterError: There is no such container that runs, or it was not killed.
+        DevclusterError: No such container runs, or it was not killed.
     """
     status = pod["status"]
     ids = {
@@ -157,7 +157,9 @@ def kill_container(record: Record, pod: Mapping[str, Any], container: str) -> No
     }
     name = pod["metadata"]["name"]
     if container not in ids:
-        raise DevclusterError(f"pod {name} has no container {container} that runs; it has {sorted(ids)}")
+        raise DevclusterError(
+            f"pod {name} does not have a running container {container}; it has {sorted(ids)}"
+        )
     done = subprocess.run(
         [*loading.ctr(record), "task", "kill", "--signal", "SIGKILL", ids[container]],
         capture_output=True,

@@ -111,7 +111,7 @@ def write_archive(layout: Path, images: Mapping[str, str], present: Collection[s
         How many bytes of blobs were written.
 
     Raises:
-        KeyError: The layout has no such reference.
+        KeyError: The layout does not have that reference.
     """
     known = manifests(layout)
     written: set[str] = set(present)
@@ -143,7 +143,7 @@ def prune(layout: Path, references: Collection[str]) -> None:
     """Drop what no image of `references` uses: index entries, then blobs.
 
     Args:
-        layout: The OCI layout; nobody else writes to it now.
+        layout: the OCI layout; no other process writes to it now.
         references: Reference names that stay.
     """
     index_file = layout / "index.json"

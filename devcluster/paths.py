@@ -1,4 +1,4 @@
-"""Where things lie: the cache that all clusters and runs share, and the state of one cluster.
+"""Paths: of the cache that all clusters and runs share, and of the state of one cluster.
 
 The cache outlives clusters; a cluster's state ends with it. Inside a cluster the node's own folders have
 their usual names (`/run/containerd`, `/var/lib/kubelet`): they are mounts of the cluster's namespace.
@@ -64,23 +64,23 @@ class State:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         further = self.root.parent.name == "nodes"
         return f"{self.root.name} of cluster {self.name}" if further else f"cluster {self.name}"
 
     @property
     def lock(self) -> Path:
-        """Held by whoever changes the cluster's life; beside the folder, so that it outlives the folder."""
+        """The lock of commands that start or end the cluster; beside the folder, to outlive it."""
         return self.root.parent / f"{self.name}.lock"
 
     @property
     def record(self) -> Path:
-        """Which process the cluster is (`processes.Record`)."""
+        """The file that identifies the cluster's process (`processes.Record`)."""
         return self.root / "cluster.json"
 
     @property
     def status(self) -> Path:
-        """What the supervisor last said of its components."""
+        """The supervisor's last status of its components."""
         return self.root / "status.json"
 
     @property
@@ -120,5 +120,5 @@ class State:
 
     @property
     def loaded(self) -> Path:
-        """Which image contents the cluster's containerd has."""
+        """The list of the images that the cluster's containerd has."""
         return self.root / "loaded.json"

@@ -1,8 +1,8 @@
-"""Which process a cluster is, and how it ends.
+"""Identifies the process of a cluster, and ends it.
 
 A cluster is one `unshare` process and what lives in its namespaces. It is named by process id *and* start
-time, so an id that the kernel gave to somebody else is never taken for it. Clients that were put into the
-cluster's network from outside (`kubectl`, `run`) write down their id and start time before they begin.
+time, so an id that the kernel has given to another process is never mistaken for it. Clients that
+join the cluster's network from outside (`kubectl`, `run`) record their id and start time before they begin.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> "Record | None":
-        """Return the record in `path`; None when there is none that can be read."""
+        """Return the record in `path`; None if it cannot be read."""
         try:
             return cls(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
@@ -63,7 +63,7 @@ class Record:
 
     @property
     def alive(self) -> bool:
-        """Whether the recorded process still runs, and is not another with its id."""
+        """Whether the recorded process still runs (and its id is not another process's now)."""
         return start_time(self.pid) == self.started
 
 

@@ -1,6 +1,6 @@
 """The cluster's programs, built from Go modules that are pinned in `go/<component>/go.mod` and `go.sum`.
 
-Each component is a module of ours with `tool` lines: `go install tool` builds exactly what its `go.sum`
+Each component is one of our Go modules, with `tool` lines: `go install tool` builds exactly what its `go.sum`
 pins, which `go install package@version` would refuse for modules with replace directives.
 """
 
@@ -24,7 +24,7 @@ PINS = Path(__file__).resolve().parent / "go"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One Go module of ours and what comes out of it.
+    """One of our Go modules, and the programs that are built from it.
 
     Attributes:
         name: The folder in `go/`.
@@ -72,7 +72,7 @@ class Component:
 
     @property
     def folder(self) -> Path:
-        """Where the finished programs lie; it exists once they are built."""
+        """The folder of the finished programs; it exists once they are built."""
         return cache_dir() / "programs" / f"{self.name}-{self.key}"
 
 
@@ -125,7 +125,7 @@ COMPONENTS = {
             binaries=_same("bridge", "host-local", "loopback", "portmap"),
             about="10 seconds",
         ),
-        # A program of ours around its module, with the plugins that a cluster's Corefile names.
+        # Our program around its module, with the plugins that a cluster's Corefile names.
         Component(
             name="coredns",
             module="github.com/coredns/coredns",
@@ -161,7 +161,7 @@ COMPONENTS = {
             tags="remove_all_sd,enable_kubernetes_sd",
             extra=True,
         ),
-        # What others put before a model, for measuring beside ours.
+        # Other projects' sidecars, to measure beside ours.
         Component(
             name="kserve-agent",
             module="github.com/kserve/kserve",
@@ -176,7 +176,7 @@ COMPONENTS = {
             about="2 minutes",
             extra=True,
         ),
-        # What Flux, kpt and Argo CD make of our statuses; a program of ours around their libraries.
+        # Our program around the libraries of Flux, kpt and Argo CD: how they read our statuses.
         Component(
             name="verdict",
             module="github.com/fluxcd/cli-utils",

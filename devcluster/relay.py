@@ -37,7 +37,7 @@ def enter_network(pid: int) -> None:
         pid: The process.
 
     Raises:
-        OSError: There is no such process, or the caller may not.
+        OSError: The process does not exist, or the caller lacks the right.
     """
     handle = os.open(Path(f"/proc/{pid}/ns/net"), os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,8 +1,8 @@
 """Process 1 of a node: sets up the namespaces it is in, starts every component, keeps them running.
 
-The first node's is process 1 of the cluster: a further node's processes live below it, too. It tells what it
-does in the status file. It takes no orders: it ends by SIGKILL, and the kernel
-ends everything in its process namespace with it.
+The first node's is process 1 of the cluster: the processes of other nodes live below it, too. It reports its
+state in the status file. It does not take commands: SIGKILL ends it, and with it the kernel ends all
+processes in its namespace.
 """
 
 import dataclasses

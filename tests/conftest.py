@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# A busy machine is no counterexample, and the same tree is judged by the same examples each time.
+# A busy machine is not a counterexample, and the same tree is judged by the same examples each time.
 settings.register_profile("penstock", deadline=None, derandomize=True)
 # Others each time, until one is found: `--hypothesis-profile explore`.
 settings.register_profile("explore", deadline=None)

@@ -1,7 +1,7 @@
 """Peers: servers that batch, each with an adapter that runs in a Python environment of its own.
 
 `<name>.in` says what is installed, `<name>.txt` pins all of it, `serve_<name>.py` serves the bench's model
-with it. An adapter imports nothing of ours; it is told what to serve by the environment: `BENCH_PORT`,
+with it. An adapter does not import our packages; its settings are environment variables: `BENCH_PORT`,
 `BENCH_A_MS` and `BENCH_B_MS` (a batch of W items takes a + b·W ms, one batch at a time), `BENCH_MAX_BATCH`,
 `BENCH_OBJECTIVE_MS` (0 = none). Each answers `{"instances": [7]}` with what holds `[7]`, or its own
 protocol's form of the same.

@@ -93,7 +93,7 @@ class SidecarPeer:
 
     @property
     def label(self) -> str:
-        """How people write it."""
+        """Its name in tables."""
         return foreign.read(self.name).label
 
     @property
@@ -113,7 +113,7 @@ class SidecarPeer:
     def serve(
         self, a_ms: float, b_ms: float, *, core: int, max_batch: int = 32, objective_ms: float = 0
     ) -> Iterator[processes.Server]:
-        """Serve the bench's model with it, both on one core; it knows of no objective.
+        """Serve the bench's model with it, both on one core; it does not support an objective.
 
         Raises:
             NotInstalledError: It could not be built.

@@ -1,7 +1,7 @@
 """LitServe: FastAPI on uvicorn (uvloop and httptools are installed), one worker process.
 
 `fast_queue` (ZeroMQ between front and worker) is what its documentation advises for many small requests;
-one API server, for there is one core; `batch_timeout` 1 ms, for with 0 its loop takes what one poll finds.
+one API server, since it has one core; `batch_timeout` 1 ms, for with 0 its loop takes what one poll finds.
 """
 
 import os

@@ -209,6 +209,7 @@ class Pods:
         self._some_refusing_until = 0.0  # likewise
         self._waiting: dict[str, dict[TakeRoom, None]] = {}  # by backend, who is asked next first
         self._by_address: dict[tuple[str, int], tuple[str, Pod]] = {}
+        self._leaving: dict[tuple[str, int], tuple[str, Pod]] = {}  # pods no more, at which something waits
         # By backend, pods with room by their own word, the one that gets the next request first.
         self._free: dict[str, dict[Pod, None]] = {}
         # By backend, those where something waits that nothing there begins.
@@ -386,6 +387,7 @@ class Pods:
         """
         found = self._by_address.get(address)
         if found is None:
+            self._told_leaving(address, waiting)
             return
         backend, pod = found
         pod.free, pod.waiting = free, waiting
@@ -403,6 +405,20 @@ class Pods:
         elif waiting and backend in self._free:
             self._relieve(backend)
 
+    def _told_leaving(self, address: tuple[str, int], waiting: int) -> None:
+        """A pod that takes no more requests says how many items wait there still."""
+        found = self._leaving.get(address)
+        if found is None:
+            return
+        backend, pod = found
+        pod.waiting = waiting
+        if waiting:
+            self._crowded.setdefault(backend, {})[pod] = None
+            self._relieve(backend)
+        else:
+            del self._leaving[address]
+            self._crowded.get(backend, {}).pop(pod, None)
+
     def told_recalled(self, address: tuple[str, int], count: int) -> None:
         """A pod has handed back what it was asked for, if it had any of it.
 
@@ -410,7 +426,7 @@ class Pods:
             address: its host and port.
             count: how many items; 0 where what waits there is not this router's, or has begun.
         """
-        found = self._by_address.get(address)
+        found = self._by_address.get(address) or self._leaving.get(address)
         if found is not None:
             backend, pod = found
             pod.waiting = 0  # until it says what is left
@@ -452,7 +468,8 @@ class Pods:
         if now < self._recalls.get(backend, 0.0):
             return
         room = sum([pod.free for pod in free if pod.begins_at_once(now)])
-        crowded = max(crowd, key=lambda pod: pod.waiting)
+        leaving = [pod for _, pod in self._leaving.values() if pod in crowd]
+        crowded = max(leaving or crowd, key=lambda pod: pod.waiting)
         count = min(room, crowded.waiting)
         if count and self.recall(crowded.address.host, crowded.address.port, count):
             self._recalls[backend] = now + RECALL_SECONDS
@@ -474,20 +491,31 @@ class Pods:
         if len(self._seen) > MAX_SEEN:
             self._seen = {address: self._seen[address] for name in addresses for address in addresses[name]}
         self._ready = {name: list(pods.values()) for name, pods in self._pods.items()}
+        before_by_address = {**self._leaving, **self._by_address}
         self._by_address = {
             (pod.address.host, pod.address.port): (name, pod)
             for name, pods in self._ready.items()
             for pod in pods
         }
+        # What waits at a pod that has left goes where there is room, too.
+        self._leaving = {
+            address: (name, pod)
+            for address, (name, pod) in before_by_address.items()
+            if address not in self._by_address and pod.waiting and name in addresses
+        }
         self._sidecars &= self._ready.keys()
         self._meet()
         for table in (self._free, self._crowded):
             for name in list(table):
-                here = frozenset(self._ready.get(name, ()))
+                here = set(self._ready.get(name, ()))
+                if table is self._crowded:
+                    here.update([pod for _, pod in self._leaving.values()])
                 table[name] = {pod: None for pod in table[name] if pod in here}
                 if not table[name]:
                     del table[name]
         self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
+        for name in {name for name, _ in self._leaving.values()}:
+            self._relieve(name)
         self._changed()
 
 

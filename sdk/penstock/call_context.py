@@ -75,9 +75,9 @@ def context() -> Context:
 
 def begin(fields: Headers) -> Context:
     """Note the request that is answered from here on."""
-    found = Context(fields)
-    _current.set(found)
-    return found
+    begun = Context(fields)
+    _current.set(begun)
+    return begun
 
 
 def of_batch(contexts: Sequence[Context]) -> Context:
@@ -91,10 +91,10 @@ def of_batch(contexts: Sequence[Context]) -> Context:
     ids = b",".join([get(each.fields, REQUEST_ID) or b"" for each in contexts])
     # NB: an object of its own also for one request: what is called for it here ends with it, not with who
     # waits for it.
-    found = Context((*fields, (REQUEST_ID, ids)) if ids.strip(b",") else tuple(fields))
+    of_all = Context((*fields, (REQUEST_ID, ids)) if ids.strip(b",") else tuple(fields))
     deadlines = [each.deadline for each in contexts if each.deadline is not None]
-    found.deadline = max(deadlines) if len(deadlines) == len(contexts) else None
-    return found
+    of_all.deadline = max(deadlines) if len(deadlines) == len(contexts) else None
+    return of_all
 
 
 def current() -> Context | None:

@@ -85,10 +85,10 @@ class Node:
             CompositionError: another process could not: it is defined in a function or on the command line.
         """
         name = f"{self.kind.__module__}:{self.kind.__qualname__}"
-        found: Any = sys.modules.get(self.kind.__module__)
+        kind: Any = sys.modules.get(self.kind.__module__)
         for part in self.kind.__qualname__.split("."):
-            found = getattr(found, part, None)
-        if found is not self.kind or self.kind.__module__ == "__main__":
+            kind = getattr(kind, part, None)
+        if kind is not self.kind or self.kind.__module__ == "__main__":
             raise CompositionError(
                 f"{self.name}: expected a class that other processes can import, at the top of a module "
                 f"other than __main__, found {name}"
@@ -102,8 +102,8 @@ class Node:
         Raises:
             CompositionError: an argument has no JSON.
         """
-        found = self.resolved(Reference.document)
-        for name, value in found.items():
+        arguments = self.resolved(Reference.document)
+        for name, value in arguments.items():
             try:
                 encode(value)
             except AnswerError as error:
@@ -111,19 +111,19 @@ class Node:
                     f"{self.name}: expected an argument {name} with a JSON form, since the object is "
                     f"constructed in another process, found {error}; let the constructor make it"
                 ) from error
-        return found
+        return arguments
 
     @property
     def handles(self) -> tuple[Reference, ...]:
         """The endpoints whose handles it is constructed with, in order."""
-        found: list[Reference] = []
+        references: list[Reference] = []
 
         def note(reference: Reference) -> Reference:
-            found.append(reference)
+            references.append(reference)
             return reference
 
         self.resolved(note)
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(references))
 
     def resolved(self, handle: Callable[[Reference], Any]) -> dict[str, Any]:
         """The arguments with something else for each reference.
@@ -204,7 +204,7 @@ class Application:
         def reference(value: Any, path: str) -> Any:
             return Reference(names[id(value)]) if isinstance(value, Application) else _of_handle(value)
 
-        found = tuple(
+        nodes = tuple(
             Node(
                 name=names[id(each)],
                 kind=each.kind,
@@ -213,8 +213,8 @@ class Application:
             )
             for each in order.values()
         )
-        _check_circles(found)
-        return found
+        _check_circles(nodes)
+        return nodes
 
     def __repr__(self) -> str:
         return f"<{self.kind.__qualname__}.bind({', '.join(self.arguments)})>"
@@ -238,7 +238,7 @@ def _collect(application: Application, order: dict[int, Application]) -> None:
 def _full_spec(application: Application) -> dict[str, Any]:
     spec = copy.deepcopy(application.spec)
     shape = find_default(application.kind.__qualname__, application.kind)
-    if "batching" not in spec and "batchPolicy" not in spec and not shape.batched:
+    if "batching" not in spec and "batchPolicyRef" not in spec and not shape.batched:
         spec["batching"] = dict(ALONE)
     return spec
 
@@ -315,19 +315,19 @@ def _by_name(kind: type[Any], args: tuple[Any, ...], named: dict[str, Any]) -> d
         bound = signature.bind(*args, **named)
     except TypeError as error:
         raise TypeError(f"{kind.__qualname__}.bind: expected {signature}, found {error}") from None
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         parameter = signature.parameters[name]
         if parameter.kind is parameter.VAR_KEYWORD:
-            found.update(value)
+            arguments.update(value)
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise TypeError(
                 f"{kind.__qualname__}.bind: expected parameters that have names, since a backend has "
                 f"initKwargs, found {parameter}"
             )
         else:
-            found[name] = value
-    return found
+            arguments[name] = value
+    return arguments
 
 
 def _walk(value: Any, path: str, change: Callable[[Any, str], Any], depth: int = 0) -> Any:
@@ -358,7 +358,7 @@ def _of_handle(value: Any) -> Any:
 
 def _names(order: Iterable[Application]) -> dict[int, str]:
     """A name for each application, by its identity."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     taken: dict[str, Application] = {}
     given = {each.name for each in order}
     for each in order:
@@ -375,8 +375,8 @@ def _names(order: Iterable[Application]) -> dict[int, str]:
                 "give one of them another: .named(…)"
             )
         taken[name] = each
-        found[id(each)] = name
-    return found
+        names[id(each)] = name
+    return names
 
 
 def _kebab(kind: Callable[..., Any]) -> str:

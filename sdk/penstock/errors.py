@@ -7,6 +7,7 @@ Tree::
     AnswerError         the model gave answers that cannot be used
     DeadlineExceeded    a call of `@penstock.batch` was not answered in time (a TimeoutError)
     SlowReader          a stream of `@penstock.batch` was read too slowly
+    ControlError        Kubernetes refused what `penstock.Client` asked for
     EndpointNotFound    a handle's endpoint does not exist (a KeyError)
     UpstreamError       a call by a handle failed
         UpstreamTimeout     it had no answer in time (a DeadlineExceeded, too)
@@ -56,6 +57,21 @@ class DeadlineExceeded(TimeoutError):
 
 class SlowReader(Exception):
     """A stream has ended because its reader left too many pieces unread."""
+
+
+class ControlError(Exception):
+    """Kubernetes refused a call of `penstock.Client`; the message says of what, and why.
+
+    Args:
+        status: of its answer; 0 where there was none.
+        reason: such as Not Found.
+        message: what it said.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
 
 
 class CompositionError(Exception):

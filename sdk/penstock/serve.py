@@ -17,18 +17,19 @@ import sys
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from penstock_wire.extras import needs
 
 with needs("penstock.serve", "sdk"):
-    import msgspec
-
+    from penstock.arguments import json_object
+    from penstock.composition import Application
     from penstock.errors import LoadError
+    from penstock.local.nodes import application_line
     from penstock.model import Model
     from penstock.server import ModelServer
-    from penstock.target import Served, Target, find
+    from penstock.target import Served, Target, locate, target_of
     from penstock.threads import in_thread
+    from penstock.try_page import DOCS_PATH
     from penstock_wire import contract
     from penstock_wire.addresses import join
     from penstock_wire.errors import set_origin
@@ -62,7 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Taken out of the environment before the target's code runs, which may show its environment to others.
     secret = os.environ.pop(contract.RECONFIGURE_SECRET_ENV, "")
     try:
-        target = find(options.target, options.init_kwargs)
+        found = locate(options.target)
+        if options.nodes and isinstance(found, Application):
+            print(application_line(found, options.init_kwargs), flush=True)
+            return 0
+        target = target_of(options.target, found, options.init_kwargs)
     except Exception as error:
         return _cannot_load(options.target, error)
     return run(lambda: _serve(target, options, secret))
@@ -84,16 +89,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--ready-path", default="/", help="path of the readiness check (default: %(default)s)"
     )
     parser.add_argument(
-        "--init-kwargs", type=_object, default={}, help="keyword arguments of the class, JSON"
+        "--init-kwargs", type=json_object, default={}, help="keyword arguments of the class, JSON"
     )
+    parser.add_argument(
+        "--nodes", action="store_true", help="of an application, print its nodes and end (for `penstock run`)"
+    )
+    parser.add_argument("--docs", action="store_true", help=f"serve a page to try it at {DOCS_PATH}")
     return parser.parse_args(argv)
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise argparse.ArgumentTypeError(f"expected a JSON object, found {text[:64]!r}: {error}") from error
 
 
 async def _serve(target: Target, options: argparse.Namespace, secret: str) -> int:
@@ -110,7 +112,7 @@ async def _serve(target: Target, options: argparse.Namespace, secret: str) -> in
     on_signal(signal.SIGINT, interrupt)
     front, server = (
         H1Front(max_body_bytes=MAX_BODY_BYTES),
-        ModelServer(options.ready_path, reconfigure_secret=secret),
+        ModelServer(options.ready_path, reconfigure_secret=secret, docs=options.docs),
     )
     try:
         listener = await front.listen(options.host, options.port, server.handle)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from penstock import call_context, openapi, request_ids
+from penstock import call_context, openapi, request_ids, try_page
 from penstock.encoding import decode, encode
 from penstock.errors import ArgumentsError
 from penstock.instances_response import described, failed, respond
@@ -43,9 +43,11 @@ class ModelServer:
     Args:
         ready_path: path that answers GET with 200 when the model is loaded and 503 before.
         reconfigure_secret: what a userConfig must come with in `x-penstock-reconfigure`; empty = nothing.
+        docs: whether there is a page to try it.
     """
 
-    def __init__(self, ready_path: str = "/", *, reconfigure_secret: str = "") -> None:
+    def __init__(self, ready_path: str = "/", *, reconfigure_secret: str = "", docs: bool = False) -> None:
+        self._docs = docs
         self._ready_path = ready_path
         self._secret = reconfigure_secret.encode()
         self._config = b""
@@ -187,6 +189,8 @@ class ModelServer:
     def _health(self, request: http.Request) -> http.Response:
         if request.path == openapi.PATH != self._ready_path and self._model is not None:
             return self._openapi(self._model)
+        if self._docs and request.path == try_page.DOCS_PATH != self._ready_path:
+            return try_page.response()
         if request.path not in (self._ready_path, openapi.PATH):
             raise PenstockError(
                 Reason.NO_ROUTE,

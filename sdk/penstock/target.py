@@ -68,6 +68,19 @@ def find(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Target:
             shape, or does not take these keyword arguments.
         Exception: whatever the module raises when it is imported.
     """
+    return target_of(name, locate(name), init_kwargs)
+
+
+def locate(name: str) -> Any:
+    """Import what a target names.
+
+    Args:
+        name: `module:attribute`.
+
+    Raises:
+        LoadError: it is not there.
+        Exception: whatever the module raises when it is imported.
+    """
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise LoadError(f"expected a target such as module:Class, found {name!r}")
@@ -82,7 +95,7 @@ def find(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Target:
         if not hasattr(found, part):
             raise LoadError(f"expected {attribute} in module {module_name}, found no {part}")
         found = getattr(found, part)
-    return target_of(name, found, init_kwargs)
+    return found
 
 
 def target_of(name: str, found: Any, init_kwargs: Mapping[str, Any] | None = None) -> Target:

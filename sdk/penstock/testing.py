@@ -101,10 +101,10 @@ class Target(Method):
 
     def by_name(self) -> dict[str | None, Sendable]:
         """All methods; the default one by None."""
-        found: dict[str | None, Sendable] = dict(self._methods.items())
+        methods: dict[str | None, Sendable] = dict(self._methods.items())
         if self._default:
-            found[None] = self
-        return found
+            methods[None] = self
+        return methods
 
     def __call__(self, item: Any, /, **parameters: Any) -> Any:
         """Send one item to the default method; see `Method`."""
@@ -145,25 +145,25 @@ async def serving(
             if not isinstance(target, type) and not callable(target):
                 raise LoadError(f"expected a class, a function or an application, found {target!r}")
             name = getattr(target, "__qualname__", repr(target))
-            found = target_of(name, target, init_kwargs)
-            yield await _begin(stack, found, BatchSettings(**settings))
+            built = target_of(name, target, init_kwargs)
+            yield await _begin(stack, built, BatchSettings(**settings))
             return
         if init_kwargs:
             raise LoadError("expected no init kwargs for an application, whose nodes have theirs, found some")
         served: Target | None = None
         for node in target.nodes:
-            found = target_of(node.name, node.kind, node.resolved(_handle))
-            served = await _begin(stack, found, _settings(node, settings))
+            built = target_of(node.name, node.kind, node.resolved(_handle))
+            served = await _begin(stack, built, _settings(node, settings))
             add_local(node.name, ServedHere(served.by_name()))
             stack.callback(remove_local, node.name)
         if served is not None:
             yield served
 
 
-async def _begin(stack: contextlib.AsyncExitStack, found: Built, settings: BatchSettings) -> Target:
+async def _begin(stack: contextlib.AsyncExitStack, built: Built, settings: BatchSettings) -> Target:
     """Construct a target; it is closed with the stack."""
     executor = stack.enter_context(ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="model"))
-    served = await in_thread(executor, found.build)
+    served = await in_thread(executor, built.build)
     await _hook(served, "load", executor)
     await _hook(served, "warmup", executor)
     stack.push_async_callback(_hook, served, "close", executor)

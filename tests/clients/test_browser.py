@@ -28,8 +28,8 @@ ASK = """
 
 @pytest.fixture
 async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
-    async with Browser(tmp_path / "profiles").serving() as found:
-        yield found
+    async with Browser(tmp_path / "profiles").serving() as started:
+        yield started
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def router(tmp_path: Path) -> AsyncIterator[RouterProcess]:
 async def test_a_page_calls_an_endpoint_as_its_cors_says(
     browser: Browser, model: UpstreamServer, full: UpstreamServer, router: RouterProcess
 ) -> None:
-    """What is listed it sends and reads, refusals too; what is not it may not send, or not read."""
+    """A page may send and read what the policy lists, refusals included, and nothing else."""
 
     def serving(name: str, server: UpstreamServer, **cors: Any) -> dict[str, Any]:
         return endpoint(
@@ -91,11 +91,11 @@ async def test_a_page_calls_an_endpoint_as_its_cors_says(
         f"{json.dumps(name)}: await ask('{router.data}/{path}/x', {options})"
         for name, (path, options) in asked.items()
     )
-    found = await browser.run(f"{ASK} return {{{calls}}};")
+    answers = await browser.run(f"{ASK} return {{{calls}}};")
     read = {name: [200, name, name, None] for name in ("json", "put", "field", "credentials", "star")} | {
         "refused": [503, "queue_full", "refused", "7"]
     }
-    assert found == {name: read.get(name, "TypeError") for name in asked}
+    assert answers == {name: read.get(name, "TypeError") for name in asked}
     assert {seen.method for seen in model.seen} <= {"POST", "PUT", "OPTIONS"}
     assert {seen.header("origin") for seen in model.seen} == {browser.origin}
     # Those that a preflight forbade were not sent, and the one without `cors` has its preflight at the model.

@@ -33,7 +33,7 @@ def python() -> Path:
 
 
 async def ask(python: Path, kind: str, url: str, count: int = COUNT) -> Any:
-    """What the clients of `ask.py` found."""
+    """The results of the clients of `ask.py`."""
     process = await asyncio.create_subprocess_exec(
         str(python),
         str(HERE / "kserve" / "ask.py"),
@@ -107,7 +107,7 @@ class KServePair(Pair):
             return (await self.admin_get("/readyz")).status == 200
 
         log = self.folder / "kserve.log"
-        await until(look, seconds=START_SECONDS, told=lambda: log.read_text()[-2000:])
+        await until(look, seconds=START_SECONDS, details=lambda: log.read_text()[-2000:])
 
     def calls(self) -> list[Any]:
         """Rows and id of each call of the model."""
@@ -135,7 +135,7 @@ async def start(python: Path, tmp_path: Path) -> AsyncIterator[Start]:
 
 
 async def in_one_batch(pair: KServePair, kind: str, plug: Any, path: str) -> Any:
-    """What a client found whose requests waited together until the model was free."""
+    """The results of a client whose requests waited together until the model was free."""
     first = asyncio.create_task(pair.ask(path, json=plug))
     await pair.until_state(ongoing=1, queued=0)
     asked = asyncio.create_task(ask(pair.python, kind, pair.data))
@@ -182,7 +182,7 @@ async def test_requests_of_v1_share_a_batch(start: Start) -> None:
 async def test_with_instances_all_else_of_kserve_passes(start: Start) -> None:
     """Its v2, with each client; a load with an empty body; CloudEvents, structured and binary."""
     pair = await start("instances")
-    # JSON of tritonclient has no content type that KServe reads JSON of; with v2 it gets one.
+    # tritonclient sends JSON without a content type that KServe accepts; with v2 it gets one.
     for kind in ("kserve v2", "kserve v2, binary", "tritonclient, binary"):
         assert sorted(await ask(pair.python, kind, pair.data)) == DOUBLED, kind
     assert await ask(pair.python, "repository", pair.data) == [200, True]
@@ -218,7 +218,7 @@ async def test_compressed_requests_pass_unbatched(python: Path, tmp_path: Path, 
 
 @pytest.mark.parametrize(("protocol", "path"), [("instances", V1), ("v2", V2)])
 async def test_what_curl_sends_without_a_content_type_is_read(start: Start, protocol: str, path: str) -> None:
-    """KServe (FastAPI) reads JSON of nothing that says to be a form; the model hears what is true of it."""
+    """KServe (FastAPI) does not read JSON from a form's content type; the model gets the right one."""
     pair = await start(protocol)
     body = {"instances": [3]} if protocol == "instances" else {**V2_PLUG, "id": "own"}
     if protocol == "v2":
@@ -228,5 +228,5 @@ async def test_what_curl_sends_without_a_content_type_is_read(start: Start, prot
     )
     out, _ = await asyncio.wait_for(curl.communicate(), SECONDS)
     document = json.loads(out)
-    found = document["predictions"] if protocol == "instances" else document["outputs"][0]["data"]
-    assert found == ([6] if protocol == "instances" else [6.0, 8.0])
+    predictions = document["predictions"] if protocol == "instances" else document["outputs"][0]["data"]
+    assert predictions == ([6] if protocol == "instances" else [6.0, 8.0])

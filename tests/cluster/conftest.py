@@ -45,30 +45,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure tells what the cluster was like, while what the test made is still there."""
+    """A failure reports the state of the cluster while the test's objects still exist."""
     report = yield
     if report.failed and "cluster" in getattr(item, "fixturenames", ()):
         made = getattr(item, "funcargs", {}).get("namespace")
         name = made.name if isinstance(made, Namespace) else None
         report.sections += circumstances(Cluster(NAME), name)
     if report.failed:
-        own = [one for one in getattr(item, "funcargs", {}).values() if isinstance(one, Cluster)]
-        report.sections += [(f"cluster {one.name}", components(one)) for one in own if one.name != NAME]
+        own = [cluster for cluster in getattr(item, "funcargs", {}).values() if isinstance(cluster, Cluster)]
+        report.sections += [(f"cluster {each.name}", components(each)) for each in own if each.name != NAME]
     return report
 
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The cluster, up, with every image of ours loaded."""
+    """The cluster, up, with all our images loaded."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
-    found = Cluster(NAME)
+    shared = Cluster(NAME)
     with capture.global_and_fixture_disabled():
         print()
-        found.up()
-        load_images(found)
-    yield found
+        shared.up()
+        load_images(shared)
+    yield shared
     if not request.config.getoption("--keep-cluster"):
-        found.down()
+        shared.down()
 
 
 def load_images(cluster: Cluster) -> None:
@@ -105,19 +105,19 @@ def namespace(penstock: Cluster, request: pytest.FixtureRequest) -> Iterator[Nam
     penstock.kubectl("create", "namespace", name)
     for mode in ("enforce", "warn"):
         penstock.kubectl("label", "namespace", name, f"pod-security.kubernetes.io/{mode}=restricted")
-    found = Namespace(penstock, name)
+    made = Namespace(penstock, name)
     # A pod that a test makes itself is refused before this is there, which the controllers make.
-    wait_for("the namespace's own ServiceAccount", lambda: found.get("serviceaccount", "default"))
-    yield found
+    wait_for("the namespace's own ServiceAccount", lambda: made.get("serviceaccount", "default"))
+    yield made
     delete = ("delete", "namespace", name, "--wait=false", "--ignore-not-found")
-    wait_for("the namespace to be told to go", lambda: [found.kubectl(*delete)])
+    wait_for("the namespace's deletion to be accepted", lambda: [made.kubectl(*delete)])
 
 
 @pytest.fixture
 def load(namespace: Namespace) -> Iterator[Load]:
     """Ledger load with a collector of its own."""
-    with Load(namespace) as found:
-        yield found
+    with Load(namespace) as started:
+        yield started
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[int, dict[str, str], dict[str, str]]] = {
             'workqueue_depth{name="reconcile",instance="a"}': "150x60",
             'penstock_operator_leader{instance="a"}': "1x60",
         },
-        # Another controller's queue of the same name is none of ours.
+        # Another controller's queue of the same name is not one of ours.
         {
             'workqueue_depth{name="reconcile",instance="z"}': "150x60",
             'workqueue_depth{name="reconcile",instance="a"}': "20x60",
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[int, dict[str, str], dict[str, str]]] = {
     ),
     "PenstockCertificateNotRenewed": (
         20,
-        # Due at the fifth minute; a standby knows of no certificate.
+        # Due at the fifth minute; a standby does not have a certificate.
         {DUE + '{instance="a"}': "300x60", DUE + '{instance="b"}': "0x60"},
         # Due at the tenth, and done ten minutes later.
         {DUE + '{instance="a"}': "600x20 86400x40", DUE + '{instance="b"}': "0x60"},

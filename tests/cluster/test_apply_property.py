@@ -1,7 +1,7 @@
 """The rule of when to write, against the real apiserver: it says so exactly where a write changes something.
 
 Random resources are rendered and applied as the operator does, with the operator's own client, and edited by
-somebody else at random. What the apiserver makes of a further apply is the judge.
+another client at random. The result of another apply decides who is right.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from penstock_operator.desired import deployment, names, objects, traffic
 from penstock_operator.desired import router as routing
 from penstock_operator.desired import settings as documents
 from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.drift import contained
 from penstock_operator.desired.template_pinning import PinnedTemplate
 from penstock_operator.errors import Rejected
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, Kind, kind_of
@@ -69,7 +70,7 @@ def test_the_same_holds_of_a_router_and_of_each_endpoints_service(namespace: Nam
     no_pods = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
                "spec": {"hard": {"pods": "0"}}}  # fmt: skip
     kept = {"finalizers": ["example.com/kept"]}
-    both = [one | {"metadata": one["metadata"] | kept} for one in (endpoint("e", "b"), endpoint("f", "b"))]
+    both = [obj | {"metadata": obj["metadata"] | kept} for obj in (endpoint("e", "b"), endpoint("f", "b"))]
     try:
         namespace.apply(no_pods, container_backend("b", script="", replicas=0), *both)
         leave_alone(namespace)
@@ -95,7 +96,7 @@ def leave_alone(namespace: Namespace) -> None:
     namespace.kubectl("delete", "modelendpoint", "f", "--wait=false")
     wait_for("the router of one", lambda: owners() == {"e"})
     namespace.kubectl("delete", "modelendpoint", "e", "--wait=false")
-    wait_for("the operator to know of no endpoint", lambda: not used())
+    wait_for("the operator to use no endpoint", lambda: not used())
     system = Namespace(namespace.cluster, INSTALLED_IN)
     wait_for("nothing to be under way", lambda: operator_idle(system))
 
@@ -111,7 +112,7 @@ def all_hold(
     Args:
         namespace: where the objects are.
         examples: how many.
-        drawn: what a user wants.
+        drawn: the user's spec.
         rendered: the objects that the operator makes of that.
     """
     done: Counter[str] = Counter()
@@ -127,7 +128,7 @@ def all_hold(
                 max_examples=examples,
                 derandomize=True,
                 database=None,
-                phases=[Phase.generate],  # each try changes the cluster: there is nothing to shrink
+                phases=[Phase.generate],  # each try changes the cluster: so it cannot shrink
                 suppress_health_check=list(HealthCheck),
             )
             @given(drawn)
@@ -167,8 +168,8 @@ class World:
             namespace: which.
         """
         cluster = namespace.cluster
-        found = await KubernetesCluster.connect(str(cluster.host_kubeconfig))
-        return cls(found, cluster.api(), namespace.name)
+        connected = await KubernetesCluster.connect(str(cluster.host_kubeconfig))
+        return cls(connected, cluster.api(), namespace.name)
 
     async def example(self, wanted: list[Obj], draw: random.Random, done: Counter[str]) -> None:
         """A change of what is wanted, then edits of each object.
@@ -182,7 +183,7 @@ class World:
             live = await self.cluster.apply(kind_of(desired), objects.stamped(desired))
             if apply.needs_write(desired, live) is not None:
                 self.faults.append(f"{desired['kind']}: wanted again after an apply: {missed(desired, live)}")
-                continue  # nothing further can be told of it
+                continue  # nothing else can be checked of it
             if wrong := differences(stable(self.afresh(desired)), stable(live)):
                 self.faults.append(f"{desired['kind']}: not as made afresh: {wrong}")
             for _ in range(EDITS):
@@ -210,15 +211,15 @@ class World:
             The last status and answer.
         """
         for _ in range(20):
-            found, live = self.api.request("GET", path)
-            assert found == 200, live
+            code, live = self.api.request("GET", path)
+            assert code == 200, live
             status, answer = self.api.request("PUT", f"{path}?{query}", edit(live))
             if status != 409:  # its status has just been written
                 break
         return status, answer
 
     async def of_backend(self, spec: Obj) -> list[Obj]:
-        """What the operator wants of the backend `b`, were this its spec."""
+        """The objects that the operator would render for the backend `b` with this spec."""
         backend = ModelBackend.parse(self.taken(BACKEND, "b", spec | {"replicas": 0}))
         held = {
             kind: await self.cluster.get(kind, self.namespace, name)
@@ -233,35 +234,35 @@ class World:
         return rendering.backend_objects(backend, document=document, pinned=pinned, config=CONFIG)
 
     async def of_router(self, drawn: Router) -> list[Obj]:
-        """What the operator wants of these endpoints, were there no others, nor any deleted."""
+        """The objects that the operator would render for these endpoints alone."""
         endpoints = []
         for name, spec in drawn.endpoints.items():
-            found = self.taken(ENDPOINT, name, spec)
-            del found["metadata"]["deletionTimestamp"]
-            endpoints.append(ModelEndpoint.parse(found))
-        told = traffic.router_endpoints(
+            served = self.taken(ENDPOINT, name, spec)
+            del served["metadata"]["deletionTimestamp"]
+            endpoints.append(ModelEndpoint.parse(served))
+        router_document = traffic.router_endpoints(
             tuple(endpoints), traffic.plan(endpoints, (), {"b": True}), drawn.ports, {}
         )
         held = await self.cluster.get(CONFIG_MAP, self.namespace, names.ROUTER_SETTINGS)
         document = documents.next_version(
-            documents.for_router(told), recorded=held, status_version=0, reported=0
+            documents.for_router(router_document), recorded=held, status_version=0, reported=0
         ).document
         config = replace(CONFIG, **drawn.config)
         return [
             *routing.router_objects(self.namespace, endpoints, config=config, document=document),
-            *(routing.endpoint_service(one, drawn.ports[one.name]) for one in endpoints),
+            *(routing.endpoint_service(owner, drawn.ports[owner.name]) for owner in endpoints),
         ]
 
     def afresh(self, desired: Obj) -> Obj:
-        """What the apiserver would make of an object that was not there before; it is not made."""
+        """The object as the API server would create it (a dry run)."""
         other = {**desired["metadata"], "name": "afresh"}
         path = kind_of(desired).path(self.namespace) + "?dryRun=All"
         status, answer = self.api.request("POST", path, objects.stamped(desired | {"metadata": other}))
         assert status == 201, answer
-        found: Obj = answer
+        fresh: Obj = answer
         # The name is a part of what is hashed.
-        found["metadata"]["annotations"].update(objects.stamped(desired)["metadata"]["annotations"])
-        return found
+        fresh["metadata"]["annotations"].update(objects.stamped(desired)["metadata"]["annotations"])
+        return fresh
 
     async def edited(self, desired: Obj, draw: random.Random, done: Counter[str]) -> Obj | None:
         """Somebody edits the object; the rule and the apiserver agree about it, and it is mended.
@@ -294,16 +295,18 @@ class World:
             self.api.request("DELETE", kind.path(self.namespace, name))
             return await self.cluster.apply(kind, objects.stamped(desired))
         changed = differences(stable(answer), stable(mended))
-        told = f"{edit} {kind.kind}.{'.'.join(map(str, where))}: {at(answer, where)} of {at(desired, where)}"
+        description = (
+            f"{edit} {kind.kind}.{'.'.join(map(str, where))}: {at(answer, where)} of {at(desired, where)}"
+        )
         if (verdict is not None) != bool(changed):
-            self.faults.append(f"{verdict} said, an apply changed {changed}: {told}")
+            self.faults.append(f"{verdict} said, an apply changed {changed}: {description}")
         if apply.needs_write(desired, mended) is not None:
-            self.faults.append(f"not mended: {missed(desired, mended)}, {told}")
+            self.faults.append(f"not mended: {missed(desired, mended)}, {description}")
         done[f"{'written' if changed else 'left'}: {verdict}"] += 1
         return None
 
     def restored(self, before: Obj) -> None:
-        """Take away what somebody added and we left."""
+        """Remove what the other client added and we left."""
 
         def back(live: Obj) -> Obj:
             kept = {name: live["metadata"][name] for name in ("managedFields", "resourceVersion")}
@@ -334,7 +337,7 @@ def paths(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def at(value: Any, path: Path) -> Any:
-    """A member by its path; None where there is none."""
+    """A member by its path; None if it does not exist."""
     for step in path:
         try:
             value = value[step]
@@ -374,30 +377,30 @@ def change(live: Obj, path: Path, draw: random.Random) -> str:
 
 
 def missed(desired: Any, live: Any, path: Path = ()) -> list[str]:
-    """What the rule takes for drift; lists are compared by index."""
+    """The drift by our rule; lists are compared by index."""
     if isinstance(desired, dict) and isinstance(live, dict):
-        return [found for name in desired for found in missed(desired[name], live.get(name), (*path, name))]
-    if apply.contained(desired, live, str(path[-1])):
+        return [each for name in desired for each in missed(desired[name], live.get(name), (*path, name))]
+    if contained(desired, live, str(path[-1])):
         return []
     if isinstance(desired, list) and isinstance(live, list) and len(desired) == len(live):
         both = enumerate(zip(desired, live, strict=True))
-        return [found for index, one in both for found in missed(*one, (*path, index))]
+        return [each for index, pair in both for each in missed(*pair, (*path, index))]
     return [f"{'.'.join(map(str, path))}: {live} for {desired}"]
 
 
 def differences(before: Any, after: Any, path: str = "") -> list[str]:
-    """Where two objects differ."""
+    """The differences between two objects."""
     if isinstance(before, dict) and isinstance(after, dict):
         return [
-            found
+            each
             for name in sorted(before.keys() | after.keys())
-            for found in differences(before.get(name), after.get(name), f"{path}.{name}")
+            for each in differences(before.get(name), after.get(name), f"{path}.{name}")
         ]
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         return [
-            found
+            each
             for index, both in enumerate(zip(before, after, strict=True))
-            for found in differences(*both, f"{path}.{index}")
+            for each in differences(*both, f"{path}.{index}")
         ]
     nothing = (None, "", [], {})
     if (before in nothing and after in nothing) or (type(before) is type(after) and before == after):

@@ -38,8 +38,8 @@ def test_requests_that_cannot_be_read_are_refused_and_neighbours_are_served(
         ("[" * 600 + "]" * 600, 400, "bad_json"),
         ('{"instances": ["' + "x" * (65 * 1024 * 1024) + '"]}', 413, "too_large"),
     ):
-        found, headers, text = namespace.curl(url, body=body)
-        assert found == status, text
+        code, headers, text = namespace.curl(url, body=body)
+        assert code == status, text
         assert headers["content-type"] == "application/problem+json"
         problem = json.loads(text)
         assert (problem["reason"], problem["status"]) == (reason, status)
@@ -95,12 +95,12 @@ def test_a_model_that_answers_garbage_gives_502_alone(namespace: Namespace, load
 def test_a_model_whose_image_is_not_there_is_told(namespace: Namespace) -> None:
     """ModelLoaded=False with the reason and the image; `status.model` says the same."""
     namespace.apply(container_backend("b", script="pass", image="localhost/penstock/no-such-image:dev"))
-    found = namespace.wait_object("modelbackend", "b", "ModelLoaded", "False", reason="ImagePullFailed")
-    assert "localhost/penstock/no-such-image:dev" in condition_of(found, "ModelLoaded")["message"]
-    model = found["status"]["model"]
+    condition = namespace.wait_object("modelbackend", "b", "ModelLoaded", "False", reason="ImagePullFailed")
+    assert "localhost/penstock/no-such-image:dev" in condition_of(condition, "ModelLoaded")["message"]
+    model = condition["status"]["model"]
     assert model["state"] == "FailedToLoad"
     assert "localhost/penstock/no-such-image:dev" in model["lastFailure"]
-    assert condition_of(found, "Ready")["status"] == "False"
+    assert condition_of(condition, "Ready")["status"] == "False"
 
 
 def test_a_model_that_crashes_is_told_with_its_exit_code_and_its_last_words(namespace: Namespace) -> None:
@@ -109,20 +109,20 @@ def test_a_model_that_crashes_is_told_with_its_exit_code_and_its_last_words(name
     namespace.apply(container_backend("b", script=script))
     last_words = "its last words: the weights are gone"
 
-    def told() -> dict[str, Any] | None:
+    def crashed() -> dict[str, Any] | None:
         # NB: it is Loading again for a moment at each new start, and keeps the last failure meanwhile; and
         # kubelet reads a container's last words from a log that may be written after its end.
-        found = namespace.get("modelbackend", "b") or {}
-        loaded, model = condition_of(found, "ModelLoaded"), (found.get("status") or {}).get("model") or {}
+        backend = namespace.get("modelbackend", "b") or {}
+        loaded, model = condition_of(backend, "ModelLoaded"), (backend.get("status") or {}).get("model") or {}
         failed = loaded.get("reason") == "ContainerCrashed" and model.get("state") == "FailedToLoad"
-        return found if failed and loaded["message"].endswith(last_words) else None
+        return backend if failed and loaded["message"].endswith(last_words) else None
 
-    found = wait_for("the crash to be told with its last words", told)
-    assert condition_of(found, "ModelLoaded")["status"] == "False"
-    assert "exited with code 37" in condition_of(found, "ModelLoaded")["message"]
-    assert "exited with code 37" in found["status"]["model"]["lastFailure"]
-    assert found["status"]["model"]["lastFailure"].endswith(last_words)
-    assert condition_of(found, "Ready")["status"] == "False"
+    failure = wait_for("the status to show the crash with its last words", crashed)
+    assert condition_of(failure, "ModelLoaded")["status"] == "False"
+    assert "exited with code 37" in condition_of(failure, "ModelLoaded")["message"]
+    assert "exited with code 37" in failure["status"]["model"]["lastFailure"]
+    assert failure["status"]["model"]["lastFailure"].endswith(last_words)
+    assert condition_of(failure, "Ready")["status"] == "False"
 
 
 def test_what_is_missing_is_told_and_heals(namespace: Namespace, load: Load) -> None:
@@ -134,12 +134,14 @@ def test_what_is_missing_is_told_and_heals(namespace: Namespace, load: Load) -> 
         endpoint("f", "b"),
         split("s", "f", {"b": 1, "nowhere": 1}),
     )
-    found = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="BatchPolicyMissing")
-    assert "later" in found["message"]
-    found = namespace.wait_condition("modelendpoint", "e", "BackendsReady", "False", reason="BackendMissing")
-    assert "nowhere" in found["message"]
-    found = namespace.wait_condition("trafficsplit", "s", "Ready", "False", reason="BackendMissing")
-    assert "nowhere" in found["message"]
+    condition = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="BatchPolicyMissing")
+    assert "later" in condition["message"]
+    condition = namespace.wait_condition(
+        "modelendpoint", "e", "BackendsReady", "False", reason="BackendMissing"
+    )
+    assert "nowhere" in condition["message"]
+    condition = namespace.wait_condition("trafficsplit", "s", "Ready", "False", reason="BackendMissing")
+    assert "nowhere" in condition["message"]
 
     namespace.apply(
         {
@@ -172,8 +174,8 @@ def test_a_name_taken_by_a_stranger_is_told_and_left_alone(namespace: Namespace,
     namespace.apply(ledger_code(), foreign)
     before = namespace.get("service", "b-backend")
     namespace.apply(ledger_backend("b", collector=load.port))
-    found = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="NameTaken")
-    assert "b-backend" in found["message"]
+    condition = namespace.wait_condition("modelbackend", "b", "Ready", "False", reason="NameTaken")
+    assert "b-backend" in condition["message"]
     assert namespace.get("service", "b-backend") == before
     namespace.kubectl("delete", "service", "b-backend")
     namespace.wait_ready("modelbackend", "b")
@@ -181,7 +183,7 @@ def test_a_name_taken_by_a_stranger_is_told_and_left_alone(namespace: Namespace,
 
 
 def test_two_splits_on_one_endpoint_and_two_endpoints_on_one_route(namespace: Namespace, load: Load) -> None:
-    """The oldest stands; the other is told so, and takes over when the first goes."""
+    """The oldest applies; the other's condition says so, and it takes over when the first is deleted."""
     namespace.apply(
         ledger_code(), ledger_backend("b", collector=load.port), endpoint("e", "b", route="/same")
     )

@@ -95,13 +95,13 @@ STAYS = {
     "endpointslice/penstock-operator",
     *(f"crd/{name}" for name in CRDS),
 }
-"""What `helm uninstall` leaves, beside resources and what was rendered for them."""
+"""The objects that `helm uninstall` leaves, beside resources and what was rendered for them."""
 
 
 def crd(cluster: Cluster, name: str) -> dict[str, Any]:
     """A CustomResourceDefinition as it is in the cluster."""
-    found: dict[str, Any] = json.loads(cluster.kubectl("get", "crd", name, "-o", "json").stdout)
-    return found
+    definition: dict[str, Any] = json.loads(cluster.kubectl("get", "crd", name, "-o", "json").stdout)
+    return definition
 
 
 def test_lint_is_strict_and_silent(cluster: Cluster) -> None:
@@ -115,7 +115,7 @@ def test_what_it_renders_is_taken_by_the_apiserver(penstock: Cluster, arguments:
         *("template", RELEASE, CHART, "-n", INSTALLED_IN, *VALUES, *arguments, "--dry-run=server")
     ).stdout
     penstock.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=rendered)
-    names = [one["kind"] for one in yaml.safe_load_all(rendered) if one]
+    names = [document["kind"] for document in yaml.safe_load_all(rendered) if document]
     assert names.count("CustomResourceDefinition") == len(CRDS)
     assert ("PodDisruptionBudget" in names) == bool(arguments)
 
@@ -145,7 +145,7 @@ def test_images_have_names_of_the_users_own() -> None:
     """By a prefix, or each by itself; without either nothing is rendered."""
     whole = [f"images.{name}=r.example/{name}@sha256:00" for name in ("operator", "router", "sidecar")]
     for arguments in (["images.prefix=r.example/p"], whole):
-        done = helm("template", *(word for one in arguments for word in ("--set", one)))
+        done = helm("template", *(word for argument in arguments for word in ("--set", argument)))
         assert done.returncode == 0, done.stderr
     done = helm("template")
     assert (done.returncode, done.stdout) == (1, "")
@@ -157,22 +157,22 @@ def test_the_operator_reads_what_the_chart_says_of_routers(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numbers included, which helm is free to spell as 1e+06; the defaults of both are the same."""
-    (operator,) = [one for one in rendered(*arguments) if one["kind"] == "Deployment"]
+    (operator,) = [document for document in rendered(*arguments) if document["kind"] == "Deployment"]
     for variable in operator["spec"]["template"]["spec"]["containers"][0]["env"]:
         if "value" in variable:
             monkeypatch.setenv(variable["name"], variable["value"])
-    found = configuration.parse([]).render
+    render = configuration.parse([]).render
     default = RenderConfig(sidecar_image="", router_image="")
     if not arguments:
-        assert (found.router_resources, found.router_scheduling) == (default.router_resources, {})
-        assert found.router_autoscaling is None
+        assert (render.router_resources, render.router_scheduling) == (default.router_resources, {})
+        assert render.router_autoscaling is None
         return
-    assert found.router_autoscaling == RouterAutoscaling(min_replicas=2, max_replicas=5, target=70)
-    assert found.router_resources == {
+    assert render.router_autoscaling == RouterAutoscaling(min_replicas=2, max_replicas=5, target=70)
+    assert render.router_resources == {
         "requests": {"cpu": 2, "memory": "128Mi"},
         "limits": default.router_resources["limits"],
     }
-    assert found.router_scheduling == {
+    assert render.router_scheduling == {
         "priorityClassName": "system-cluster-critical",
         "nodeSelector": {"pool": "edge"},
         "tolerations": [
@@ -234,8 +234,8 @@ def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namesp
         ("patch", "modelbackends"),
         ("impersonate", "users"),
     ]
-    assert [one for one in may if not allowed(penstock, OPERATOR, *one, "-n", namespace.name)] == []
-    assert [one for one in may_not if allowed(penstock, OPERATOR, *one, "-n", namespace.name)] == []
+    assert [right for right in may if not allowed(penstock, OPERATOR, *right, "-n", namespace.name)] == []
+    assert [right for right in may_not if allowed(penstock, OPERATOR, *right, "-n", namespace.name)] == []
     own, keys = ("-n", "penstock-system"), "secrets/penstock-operator-tls"
     verbs = [
         ("get", keys),
@@ -244,11 +244,11 @@ def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namesp
         ("list", "secrets"),
         ("delete", keys),
     ]
-    assert [allowed(penstock, OPERATOR, *one, *own) for one in verbs] == [True, True, False, False, False]
+    assert [allowed(penstock, OPERATOR, *verb, *own) for verb in verbs] == [True, True, False, False, False]
     shared = "leases/penstock-installation"
     verbs = [(verb, shared) for verb in ("get", "create", "patch", "delete")]
     verbs += [("patch", "leases/another"), ("create", "leases")]
-    rights = [allowed(penstock, OPERATOR, *one, "-n", "kube-system") for one in verbs]
+    rights = [allowed(penstock, OPERATOR, *verb, "-n", "kube-system") for verb in verbs]
     assert rights == [True, True, True, False, False, False]
     outcome = {}
     for name, role in (("penstock-router", "penstock-router"), ("x", "penstock-router"),
@@ -272,13 +272,15 @@ def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namesp
 
 
 def test_editors_and_viewers_of_a_namespace_get_their_part(penstock: Cluster, namespace: Namespace) -> None:
-    """The cluster's own roles take ours in; a status is nobody's but the operator's."""
+    """The cluster's own roles include ours; only the operator may write a status."""
     for role in ("view", "edit"):
         namespace.kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}er")
     resources = [f"{kind.plural}.penstock.dev" for kind in KINDS.values()]
 
     def may(user: str, verb: str, *more: str) -> set[bool]:
-        return {allowed(penstock, user, verb, one, *more, "-n", namespace.name) for one in resources}
+        return {
+            allowed(penstock, user, verb, resource, *more, "-n", namespace.name) for resource in resources
+        }
 
     # Each role is aggregated by itself, and each binding taken up by itself.
     for user, verb in (("editer", "create"), ("editer", "delete"), ("editer", "list"), ("viewer", "list")):
@@ -296,13 +298,14 @@ def another_installation(cluster: Cluster, namespace: Namespace) -> Iterator[Non
     rendered = cluster.helm(
         "template", "other", CHART, "-n", namespace.name, *VALUES, "--set", "router.replicas=3"
     )
-    found = [one for one in yaml.safe_load_all(rendered.stdout) if one]
+    documents = [document for document in yaml.safe_load_all(rendered.stdout) if document]
     objects = [
-        one
-        for one in found
-        if one["metadata"].get("namespace") and "helm.sh/hook" not in one["metadata"].get("annotations", {})
+        document
+        for document in documents
+        if document["metadata"].get("namespace")
+        and "helm.sh/hook" not in document["metadata"].get("annotations", {})
     ]
-    (binding,) = [one for one in found if one["kind"] == "ClusterRoleBinding"]
+    (binding,) = [document for document in documents if document["kind"] == "ClusterRoleBinding"]
     binding["metadata"]["name"] += f".{namespace.name}"
     text = yaml.safe_dump_all([*objects, binding])
     cluster.kubectl("apply", "-f", "-", input=text)
@@ -324,27 +327,31 @@ def test_standbys_are_ready_and_the_service_leads_to_the_leader(
 
     def router() -> dict[str, Any]:
         # NB: its owners, and with an annotation its generation, follow the endpoints.
-        found: dict[str, Any] = wait_for("a router", lambda: namespace.get("deployment", "penstock-router"))
-        return dict(found["spec"])
+        deployment: dict[str, Any] = wait_for(
+            "a router", lambda: namespace.get("deployment", "penstock-router")
+        )
+        return dict(deployment["spec"])
 
     def refused() -> dict[str, str] | None:
         (pod,) = namespace.list("pods", OPERATOR_PODS) or [None]
         lines = namespace.log(pod["metadata"]["name"], "operator") if pod and started(pod) else []
-        return next((one for one in lines if one["message"] == "another installation leads"), None)
+        return next((line for line in lines if line["message"] == "another installation leads"), None)
 
     def started(pod: dict[str, Any]) -> bool:
         states = (pod.get("status") or {}).get("containerStatuses") or [{}]
         return "running" in states[0].get("state", {})
 
     def addresses() -> list[str]:
-        found = system.get("endpointslice", "penstock-operator") or {}
-        return [address for one in found.get("endpoints") or [] for address in one["addresses"]]
+        endpointslice = system.get("endpointslice", "penstock-operator") or {}
+        return [
+            address for endpoint in endpointslice.get("endpoints") or [] for address in endpoint["addresses"]
+        ]
 
     def pods() -> dict[str, str]:
-        found = system.list("pods", "app.kubernetes.io/name=penstock-operator")
+        pods = system.list("pods", "app.kubernetes.io/name=penstock-operator")
         return {
             pod["status"].get("podIP", ""): pod["metadata"]["name"]
-            for pod in found
+            for pod in pods
             if "deletionTimestamp" not in pod["metadata"]
         }
 
@@ -352,7 +359,7 @@ def test_standbys_are_ready_and_the_service_leads_to_the_leader(
     before = router()
     try:
         wait_for("two pods", lambda: len(pods()) == 2)
-        (leader,) = wait_for("a leader", lambda: [one for one in addresses() if one in pods()])
+        (leader,) = wait_for("a leader", lambda: [address for address in addresses() if address in pods()])
         system.kubectl("delete", "pod", pods()[leader], "--wait=false")
         wait_for("the other to lead", lambda: addresses() and addresses()[0] in set(pods()) - {leader})
         with another_installation(penstock, namespace):
@@ -397,22 +404,24 @@ def test_notes_and_docs_name_what_stays_after_uninstalling() -> None:
     _, _, docs = (ROOT / "docs/operations.md").read_text().partition("\n## Uninstalling\n")
     for text in (notes, docs.partition("\n## ")[0]):
         assert set(re.findall(r" ((?:crd|clusterrole|secret|lease|endpointslice)/\S+)", text)) == STAYS
-        kinds = [one.plural for one in (*KINDS.values(), *CHILDREN)]
+        kinds = [kind.plural for kind in (*KINDS.values(), *CHILDREN)]
         assert [kind for kind in kinds if kind not in text.lower()] == []
 
 
 def left(cluster: Cluster) -> set[str]:
-    """What there is of the release, or by its operator, in its namespace and of the cluster's own."""
-    ours = "secrets,leases,endpointslices,configmaps,services,serviceaccounts,deployments,roles,rolebindings"
+    """The objects of the release and of its operator, in its namespace and in the cluster."""
+    kinds_of_ours = (
+        "secrets,leases,endpointslices,configmaps,services,serviceaccounts,deployments,roles,rolebindings"
+    )
     shared = "crd,clusterroles,clusterrolebindings,validatingadmissionpolicies"
-    found = [
-        *Namespace(cluster, INSTALLED_IN).kubectl("get", ours, "-o", "name").split(),
+    names = [
+        *Namespace(cluster, INSTALLED_IN).kubectl("get", kinds_of_ours, "-o", "name").split(),
         *Namespace(cluster, "kube-system").kubectl("get", "leases", "-o", "name").split(),
         *cluster.kubectl(
             "get", shared, "-l", "app.kubernetes.io/part-of=penstock", "-o", "name"
         ).stdout.split(),
     ]
-    pairs = [(kind.partition(".")[0], name) for kind, _, name in (one.partition("/") for one in found)]
+    pairs = [(kind.partition(".")[0], name) for kind, _, name in (name.partition("/") for name in names)]
     short = {"customresourcedefinition": "crd"}
     return {f"{short.get(kind, kind)}/{name}" for kind, name in pairs if "penstock" in name}
 
@@ -436,11 +445,11 @@ def test_uninstalling_keeps_every_resource_and_requests_flow(
         namespace.kubectl("delete", "pod", first)
 
         def two_ready() -> bool:
-            found = namespace.pods("kept")
+            existing = namespace.pods("kept")
             ready = [
-                one["metadata"]["name"]
-                for one in found
-                for condition in one["status"].get("conditions", [])
+                pod["metadata"]["name"]
+                for pod in existing
+                for condition in pod["status"].get("conditions", [])
                 if condition["type"] == "Ready" and condition["status"] == "True"
             ]
             return len(ready) == 2 and first not in ready

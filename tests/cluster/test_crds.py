@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import penstock
 from devcluster.cluster import Cluster
 from tests.support.cluster_waits import wait_for
 from tests.support.k8s import Namespace
@@ -22,13 +24,13 @@ def merged(below: Any, above: Any) -> Any:
     """An RFC 7386 merge: null takes a member away."""
     if not isinstance(above, dict):
         return above
-    found = dict(below) if isinstance(below, dict) else {}
+    result = dict(below) if isinstance(below, dict) else {}
     for key, value in above.items():
         if value is None:
-            found.pop(key, None)
+            result.pop(key, None)
         else:
-            found[key] = merged(found.get(key), value)
-    return found
+            result[key] = merged(result.get(key), value)
+    return result
 
 
 def holds(part: Any, whole: Any) -> bool:
@@ -87,3 +89,51 @@ def test_short_names_and_category(penstock: Cluster) -> None:
     """All four kinds answer to their short names and to `kubectl get penstock`."""
     for short in ("mbe", "mep", "tsp", "bpol", "penstock"):
         assert penstock.kubectl("get", short, "-n", "default", check=False).returncode == 0
+
+
+def test_a_script_writes_resources_by_verbs(namespace: Namespace) -> None:
+    """`penstock.Client` applies, changes, waits and deletes, and says what is refused."""
+    client = penstock.Client(namespace.name, kubeconfig=namespace.cluster.host_kubeconfig)
+    bases = TABLE["bases"]
+    policy = merged(bases["BatchPolicy"], {"spec": {"maxBatchSize": 16}})
+    assert client.apply(policy, wait=120)[0]["spec"]["maxBatchSize"] == 16
+    assert client.wait("BatchPolicy", "good")["status"]["observedGeneration"] == 1
+    with pytest.raises(
+        TimeoutError, match="BatchPolicy good: expected the condition Odd within 0 s, found none"
+    ):
+        client.wait("BatchPolicy", "good", condition="Odd", timeout=0)
+    # What is no longer given goes, as with kubectl.
+    assert client.apply(bases["BatchPolicy"])[0]["spec"]["maxBatchSize"] == 32
+    with pytest.raises(penstock.ControlError, match=r"BatchPolicy good: .*maxBatchSize") as refused:
+        client.apply(merged(policy, {"spec": {"maxBatchSize": 0}}))
+    assert refused.value.status == 422
+    with pytest.raises(penstock.ControlError, match=r"unknown field|field not declared"):
+        client.apply(merged(policy, {"spec": {"maxBatchSizes": 1}}))
+
+    client.apply(yaml.safe_dump(merged(bases["ModelBackend"], {"spec": {"replicas": 0}})))
+    client.scale("good", 2)
+    assert client.get("ModelBackend", "good")["spec"]["replicas"] == 2
+    client.scale("good", 0)
+    client.update_config("good", {"a": 1, "b": 2})
+    assert client.update_config("good", {"a": 3})["spec"]["userConfig"] == {"a": 3}
+
+    assert client.set_traffic("digits", {"one": 9, "two": 1})["metadata"]["name"] == "digits"
+    changed = client.set_traffic("digits", {"two": 1, "three": 0})["spec"]["backends"]
+    assert changed == [{"name": "two", "weight": 1}, {"name": "three", "weight": 0}]
+    with pytest.raises(penstock.ControlError, match="expected at least one backend with a weight above 0"):
+        client.set_traffic("digits", {"one": 0})
+    with ThreadPoolExecutor() as threads:  # of several at once, none fails, and the last one stands whole
+        shares = [{"two": weight, "three": 100 - weight} for weight in range(3)]
+        list(threads.map(lambda share: client.set_traffic("digits", share), shares))
+    found = {each["name"]: each["weight"] for each in client.list("TrafficSplit")[0]["spec"]["backends"]}
+    assert found in shares
+    assert [each["metadata"]["name"] for each in client.list("TrafficSplit")] == ["digits"]
+
+    client.delete("TrafficSplit", "digits")
+    client.delete("ModelBackend", "good")
+    client.delete("BatchPolicy", "good")
+    client.delete("BatchPolicy", "none", missing_ok=True)
+    with pytest.raises(penstock.ControlError, match=r"ModelBackend none: .*not found") as missing:
+        client.delete("ModelBackend", "none")
+    assert missing.value.status == 404
+    wait_for("the resources to be gone", lambda: not client.list("ModelBackend"))

@@ -43,17 +43,17 @@ def test_whatever_is_deleted_first_what_was_admitted_is_answered(namespace: Name
             assert not answers.done()
             for name in backends:
                 gates[name].open()
-            found = answers.result()
-            assert [status for status, _, _ in found] == [200] * HELD, found
-            assert {backend for _, backend, _ in found} == set(backends)
-            assert [body["predictions"] for _, _, body in found] == [[item] for item in items]
+            results = answers.result()
+            assert [status for status, _, _ in results] == [200] * HELD, results
+            assert {backend for _, backend, _ in results} == set(backends)
+            assert [body["predictions"] for _, _, body in results] == [[item] for item in items]
 
         answers = admitted("a", "b")
         namespace.kubectl("delete", "trafficsplit", "s")
         wait_for("the endpoint to lead to its own backend", lambda: _backends(namespace) == ["b"])
         answered(answers, "a", "b")
 
-        # The routers are told a moment later; both gates are open now.
+        # The routers get their settings a moment later; both gates are open now.
         wait_for(
             "the routers to lead there",
             lambda: {backend for _, backend, _ in namespace.ask(url, items)} == {"b"},
@@ -61,15 +61,15 @@ def test_whatever_is_deleted_first_what_was_admitted_is_answered(namespace: Name
         answers = admitted("b")
         namespace.kubectl("delete", "modelbackend", "b", "--wait=false")
         namespace.wait_condition("modelendpoint", "e", "BackendsReady", "False", reason="BackendMissing")
-        wait_for("its pods to be told to end", lambda: not namespace.pods("b"))
+        wait_for("its pods to be deleted", lambda: not namespace.pods("b"))
         answered(answers, "b")
 
         namespace.apply(endpoint("e", "a", timeout="300s"))
         namespace.wait_ready("modelendpoint", "e")
         answers = admitted("a")
         namespace.kubectl("delete", "modelendpoint", "e")
-        wait_for("the routers to be told to end", lambda: not _routers(namespace, living=True))
-        wait_for("nobody to use the backend", lambda: _used_by(namespace, "a") == [])
+        wait_for("the routers to be deleted", lambda: not _routers(namespace, living=True))
+        wait_for("the backend to be unused", lambda: _used_by(namespace, "a") == [])
         answered(answers, "a")
         wait_for("the routers to have ended", lambda: not _routers(namespace, living=False))
     namespace.wait_ready("modelbackend", "a")
@@ -77,7 +77,7 @@ def test_whatever_is_deleted_first_what_was_admitted_is_answered(namespace: Name
 
 def _backends(namespace: Namespace) -> list[str]:
     status = (namespace.get("modelendpoint", "e") or {}).get("status") or {}
-    return [one["name"] for one in status.get("backends") or []]
+    return [backend["name"] for backend in status.get("backends") or []]
 
 
 def _used_by(namespace: Namespace, name: str) -> list[str]:

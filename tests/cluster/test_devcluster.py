@@ -65,7 +65,7 @@ def before() -> dict[str, str]:
 
 
 @pytest.fixture
-def one(before: dict[str, str]) -> Iterator[Cluster]:
+def fresh(before: dict[str, str]) -> Iterator[Cluster]:
     """A cluster that is not started yet, and is gone after the test."""
     cluster = Cluster("penstock-t2")
     cluster.down()
@@ -91,46 +91,46 @@ def _start_up(cluster: Cluster) -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_cluster_runs_pods_and_goes_without_a_trace(one: Cluster, before: dict[str, str]) -> None:
+def test_a_cluster_runs_pods_and_goes_without_a_trace(fresh: Cluster, before: dict[str, str]) -> None:
     """Restricted pods, native sidecars, probes, DNS, logs, exec and forwards work; then nothing is left.
 
     The pod is on a second node, which has the images that were loaded before it came.
     """
-    one.up()
+    fresh.up()
     images.build_targets(["python-model"])
-    one.load(images.image_name("python-model"))
-    one.up(node_count=2)
-    one.up()  # nothing happens to one that is up
-    assert one.nodes() == ["node0", "node1"]
-    mark = marks(one)
-    one.kubectl("label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
-    one.kubectl("apply", "-f", "-", input=_POD)
-    one.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=110s")
+    fresh.load(images.image_name("python-model"))
+    fresh.up(node_count=2)
+    fresh.up()  # nothing happens to one that is up
+    assert fresh.nodes() == ["node0", "node1"]
+    mark = marks(fresh)
+    fresh.kubectl("label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
+    fresh.kubectl("apply", "-f", "-", input=_POD)
+    fresh.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=110s")
 
     fetch = "import urllib.request as u; print(u.urlopen('http://web.default.svc.cluster.local').read())"
     by_search_path = fetch.replace(".svc.cluster.local", "")
     execute = ("exec", "web", "-c", "web", "--", "python", "-c", by_search_path)
     wait_for(  # a pod is Ready a moment before the node's rules lead to it
         "the pod's answer to itself by its Service's name",
-        lambda: one.kubectl(*execute, check=False).stdout.strip() == "b'65532\\n'",
+        lambda: fresh.kubectl(*execute, check=False).stdout.strip() == "b'65532\\n'",
     )
     ran = subprocess.run(
-        [*one.exec_prefix, sys.executable, "-c", fetch], capture_output=True, text=True, check=True
+        [*fresh.exec_prefix, sys.executable, "-c", fetch], capture_output=True, text=True, check=True
     )
     assert ran.stdout.strip() == "b'65532\\n'"
-    with one.forward("svc/web", port="http") as port:
+    with fresh.forward("svc/web", port="http") as port:
         assert urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60).read() == b"65532\n"
-    with one.forward("pod/web") as port:
+    with fresh.forward("pod/web") as port:
         assert urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60).read() == b"65532\n"
-    wait_for("the pod's log", lambda: "GET / HTTP" in one.kubectl("logs", "web", "-c", "web").stdout)
-    config = json.loads(one.host_kubeconfig.read_text())
+    wait_for("the pod's log", lambda: "GET / HTTP" in fresh.kubectl("logs", "web", "-c", "web").stdout)
+    config = json.loads(fresh.host_kubeconfig.read_text())
     assert config["clusters"][0]["cluster"]["server"].startswith("https://127.0.0.1:")
-    assert one.api().node_ready("node0")
-    assert one.api().node_ready("node1")
+    assert fresh.api().node_ready("node0")
+    assert fresh.api().node_ready("node1")
 
-    with subprocess.Popen([*one.exec_prefix, "sleep", "600"]) as client:
-        wait_for("the client to be recorded", lambda: client.pid in clients(one.state.clients))
-        one.down()
+    with subprocess.Popen([*fresh.exec_prefix, "sleep", "600"]) as client:
+        wait_for("the client to be recorded", lambda: client.pid in clients(fresh.state.clients))
+        fresh.down()
         assert client.wait(60) == -signal.SIGKILL
     assert traces(mark) == []
     assert machine_state() == before
@@ -154,16 +154,16 @@ def test_an_ordinary_dockerfile_builds_on_the_base_that_stands_in(tmp_path: Path
     assert tag in images.built()
 
 
-def test_two_clusters_live_side_by_side(one: Cluster, other: Cluster) -> None:
+def test_two_clusters_live_side_by_side(fresh: Cluster, other: Cluster) -> None:
     """Same addresses, nothing shared; the end of one is nothing to the other."""
-    one.up()
+    fresh.up()
     other.up()
-    first, second = marks(one), marks(other)
+    first, second = marks(fresh), marks(other)
     assert not first.namespaces & second.namespaces
-    one.kubectl("create", "namespace", "only-here")
+    fresh.kubectl("create", "namespace", "only-here")
     assert "only-here" not in other.kubectl("get", "namespaces").stdout
-    assert one.api().node_ready("node0")
-    one.down()
+    assert fresh.api().node_ready("node0")
+    fresh.down()
     assert traces(first) == []
     assert other.status().phase == "ready"
     assert other.api().node_ready("node0")
@@ -174,55 +174,55 @@ def test_two_clusters_live_side_by_side(one: Cluster, other: Cluster) -> None:
 
 @pytest.mark.parametrize("moment", ["first file", "process", "components"])
 def test_kill_9_of_up_leaves_a_cluster_that_down_removes(
-    one: Cluster, moment: str, before: dict[str, str]
+    fresh: Cluster, moment: str, before: dict[str, str]
 ) -> None:
     """Wherever `up` was killed, `down` finds all that it began."""
     reached = {
-        "first file": lambda: one.state.root.exists(),
-        "process": lambda: one.status().record is not None,
-        "components": lambda: len(one.status().components) > 3,
+        "first file": lambda: fresh.state.root.exists(),
+        "process": lambda: fresh.status().record is not None,
+        "components": lambda: len(fresh.status().components) > 3,
     }[moment]
-    with _start_up(one) as starting:
+    with _start_up(fresh) as starting:
         wait_for(moment, reached, every=0.005)
         starting.kill()
         starting.wait()
     try:
-        mark = marks(one)
+        mark = marks(fresh)
     except DevclusterError:  # killed before there was a process
-        mark = Marks(state=one.state, namespaces=frozenset(), instance="none")
-    one.down()
+        mark = Marks(state=fresh.state, namespaces=frozenset(), instance="none")
+    fresh.down()
     assert traces(mark) == []
     assert machine_state() == before
 
 
-def test_kill_9_of_up_does_not_stop_the_next_up(one: Cluster) -> None:
-    """What the killed run began comes up by itself, or anew: `up` ends with a ready cluster."""
-    with _start_up(one) as starting:
-        wait_for("the cluster's process", lambda: one.status().record is not None, every=0.005)
+def test_kill_9_of_up_does_not_stop_the_next_up(fresh: Cluster) -> None:
+    """What the killed run started comes up by itself, or is started anew: `up` ends with a ready cluster."""
+    with _start_up(fresh) as starting:
+        wait_for("the cluster's process", lambda: fresh.status().record is not None, every=0.005)
         starting.kill()
         starting.wait()
-    one.up()
-    assert one.status().phase == "ready"
-    assert one.api().node_ready("node0")
+    fresh.up()
+    assert fresh.status().phase == "ready"
+    assert fresh.api().node_ready("node0")
 
 
-def test_kill_9_of_the_cluster_ends_all_of_it(one: Cluster, before: dict[str, str]) -> None:
+def test_kill_9_of_the_cluster_ends_all_of_it(fresh: Cluster, before: dict[str, str]) -> None:
     """The kernel ends what was in its namespaces; status says so, and both `up` and `down` cope."""
-    one.up()
-    mark, record = marks(one), one.require_alive()
+    fresh.up()
+    mark, record = marks(fresh), fresh.require_alive()
     os.kill(record.pid, signal.SIGKILL)
 
     def processes() -> list[str]:
         return [trace for trace in traces(mark) if trace.startswith("process")]
 
     wait_for("the end of its processes", lambda: processes() == [])
-    assert one.status().phase == "dead"
+    assert fresh.status().phase == "dead"
     with pytest.raises(DevclusterError, match="cluster penstock-t2 is not up"):
-        one.kubectl("get", "nodes")
-    one.up()
-    again = marks(one)
+        fresh.kubectl("get", "nodes")
+    fresh.up()
+    again = marks(fresh)
     assert again.instance != mark.instance
-    one.down()
+    fresh.down()
     assert traces(mark) + traces(again) == []
     assert machine_state() == before
 
@@ -232,16 +232,16 @@ def _status_field(pid: int, name: str) -> list[str]:
     return next(line for line in lines if line.startswith(f"{name}:")).split()[1:]
 
 
-def test_a_component_that_ends_is_started_again(one: Cluster) -> None:
-    """A controller manager that is killed comes back, and the status tells it."""
-    one.up()
-    inner = one.status().components["controller-manager"]["pid"]
-    (init,) = children(one.require_alive().pid)
+def test_a_component_that_ends_is_started_again(fresh: Cluster) -> None:
+    """A controller manager that is killed comes back, and the status reports it."""
+    fresh.up()
+    inner = fresh.status().components["controller-manager"]["pid"]
+    (init,) = children(fresh.require_alive().pid)
     numbers = {int(_status_field(pid, "NSpid")[-1]): pid for pid in children(init)}
     os.kill(numbers[inner], signal.SIGKILL)
-    wait_for("the restart", lambda: one.status().components["controller-manager"]["restarts"] >= 1)
-    wait_for("the running state", lambda: one.status().components["controller-manager"]["running"])
-    assert "--- ended with status -9" in one.state.logs.joinpath("controller-manager.log").read_text()
+    wait_for("the restart", lambda: fresh.status().components["controller-manager"]["restarts"] >= 1)
+    wait_for("the running state", lambda: fresh.status().components["controller-manager"]["running"])
+    assert "--- ended with status -9" in fresh.state.logs.joinpath("controller-manager.log").read_text()
 
 
 def test_a_user_without_rights_is_told_so() -> None:
@@ -255,30 +255,30 @@ def test_a_user_without_rights_is_told_so() -> None:
     assert tried.stderr.startswith("devcluster: a cluster needs root")
 
 
-def test_a_lost_node_is_silent_and_comes_back(one: Cluster) -> None:
+def test_a_lost_node_is_silent_and_comes_back(fresh: Cluster) -> None:
     """A power cut ends no connection in sight of the others; the node can be added again, or forgotten."""
-    one.up(node_count=2)
+    fresh.up(node_count=2)
     address = network.node(1).address
     kubelet = f"import socket; socket.create_connection(('{address}', 10250), timeout=1)"
 
     def said() -> str:
         done = subprocess.run(
-            [*one.exec_prefix, sys.executable, "-c", kubelet], capture_output=True, text=True, check=False
+            [*fresh.exec_prefix, sys.executable, "-c", kubelet], capture_output=True, text=True, check=False
         )
         return done.stderr.strip().rpartition("\n")[2]
 
     assert said() == ""
-    mark = marks(one)
-    one.lose_node("node1")
+    mark = marks(fresh)
+    fresh.lose_node("node1")
     assert said() == "TimeoutError: timed out"
-    with pytest.raises(DevclusterError, match="has no node1 that runs"):
-        one.lose_node("node1")
-    one.add_node("node1")
-    assert one.api().node_ready("node1")
+    with pytest.raises(DevclusterError, match="does not have a running node node1"):
+        fresh.lose_node("node1")
+    fresh.add_node("node1")
+    assert fresh.api().node_ready("node1")
     assert said() == ""
-    one.remove_node("node1")
-    one.remove_node("node1")  # nothing happens to one that is gone
-    assert one.nodes() == ["node0"]
-    assert "node1" not in one.kubectl("get", "nodes").stdout
-    one.down()
+    fresh.remove_node("node1")
+    fresh.remove_node("node1")  # nothing happens to one that is gone
+    assert fresh.nodes() == ["node0"]
+    assert "node1" not in fresh.kubectl("get", "nodes").stdout
+    fresh.down()
     assert traces(mark) == []

@@ -1,4 +1,4 @@
-"""What a sidecar can do, asked for by resources: protocols, streams, warm-up, userConfig, every knob."""
+"""The features of a sidecar, enabled by resources: protocols, streams, warm-up, userConfig, every knob."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def script(name: str, seconds: float = 0.2) -> str:
 
 
 def restarts(namespace: Namespace, backend: str) -> list[int]:
-    """How often each container of a backend's pods was started again."""
+    """The restarts of each container of a backend's pods."""
     return [
         status["restartCount"]
         for pod in namespace.pods(backend)
@@ -87,13 +87,13 @@ def test_a_policys_objective_slots_and_priorities_take_effect_without_a_restart(
 
     def effective() -> dict[str, Any] | None:
         text = namespace.curl(f"http://{pod['status']['podIP']}:8013/settings")[2]
-        found: dict[str, Any] = json.loads(text)["batching"]
-        return found if found["latencyObjectiveMs"] == 2000 else None
+        batching: dict[str, Any] = json.loads(text)["batching"]
+        return batching if batching["latencyObjectiveMs"] == 2000 else None
 
-    told = wait_for("the sidecar to obey the new policy", effective, every=0.1)
-    assert told["maxConcurrentBatches"] == "auto"
-    assert told["priority"] == {"levels": 3, "default": 2, "header": "x-penstock-priority"}
-    assert (told["fairness"], told["onBatchError"]) == ({"header": "x-tenant"}, "Fail")
+    seconds = wait_for("the sidecar to obey the new policy", effective, every=0.1)
+    assert seconds["maxConcurrentBatches"] == "auto"
+    assert seconds["priority"] == {"levels": 3, "default": 2, "header": "x-penstock-priority"}
+    assert (seconds["fairness"], seconds["onBatchError"]) == ({"header": "x-tenant"}, "Fail")
     answers = json.loads(namespace.run_python(OVERLOAD, input=url))
     assert set(answers) == {"200", "deadline"}, answers
     namespace.wait_condition("batchpolicy", "p", "Ready")
@@ -110,7 +110,7 @@ async def main():
     async with aiohttp.ClientSession() as session:
         async with session.get(url + "/events") as stream:
             first = (await stream.content.readline()).decode()
-            # The model writes the rest only when it is told to: nobody on the way may have waited for it.
+            # The model writes the rest only after this request: no part on the way may have waited for it.
             async with session.post(url + "/go") as answer:
                 told = answer.status
             return [first, told, (await stream.content.read()).decode(), stream.headers["content-type"]]
@@ -159,13 +159,13 @@ def test_a_pod_is_ready_only_after_its_warm_up(namespace: Namespace) -> None:
     namespace.apply(container_backend("cold", script=script("cold"), warmup=warmup))
 
     def waits() -> bool:
-        told = namespace.condition("modelbackend", "cold", "ModelLoaded")
-        return told.get("status") == "False" and "warm-up request 2 of 2" in told["message"]
+        condition = namespace.condition("modelbackend", "cold", "ModelLoaded")
+        return condition.get("status") == "False" and "warm-up request 2 of 2" in condition["message"]
 
-    wait_for("the warm-up to be told", waits)
+    wait_for("the status to report the warm-up", waits)
     (pod,) = namespace.pods("cold")
     model = f"http://{pod['status']['podIP']}:8080"
-    conditions = {one["type"]: one["status"] for one in pod["status"]["conditions"]}
+    conditions = {condition["type"]: condition["status"] for condition in pod["status"]["conditions"]}
     assert conditions["Ready"] == "False"
     assert namespace.curl(f"{model}/allow")[0] == 200
     namespace.wait_ready("modelbackend", "cold")
@@ -219,9 +219,9 @@ print(json.dumps(asyncio.run(main())))
 
 
 def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Namespace) -> None:
-    """Both pods' models are reconfigured in place; what they refuse is told, the last one serves.
+    """Both pods' models are reconfigured in place; the status reports refusals; the last one serves.
 
-    One that is started anew answers nobody before it has it.
+    A restarted model does not serve before it has it.
     """
     code = {
         "apiVersion": "v1",
@@ -253,15 +253,15 @@ def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Names
     pods = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in namespace.pods("adder")}
 
     def answers() -> set[int]:
-        """What each pod makes of 10."""
-        found = [namespace.curl(f"http://{ip}:8012/predict", body=TEN) for ip in pods.values()]
-        assert {status for status, _, _ in found} == {200}, found
-        return {int(json.loads(text)["predictions"][0]) for _, _, text in found}
+        """Each pod's answer to 10."""
+        answers = [namespace.curl(f"http://{ip}:8012/predict", body=TEN) for ip in pods.values()]
+        assert {status for status, _, _ in answers} == {200}, answers
+        return {int(json.loads(text)["predictions"][0]) for _, _, text in answers}
 
     def taken() -> dict[str, bool]:
-        """Which pods' models have taken the last userConfig that they were given, by the status."""
+        """By pod, whether its model accepted the last userConfig, by the status."""
         status = (namespace.get("modelbackend", "adder") or {})["status"]
-        return {one["pod"]: one["ok"] for one in status.get("reconfigure") or ()}
+        return {entry["pod"]: entry["ok"] for entry in status.get("reconfigure") or ()}
 
     assert answers() == {11}
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": 5}}})
@@ -270,19 +270,21 @@ def test_a_user_config_is_hot_and_a_refused_one_changes_nothing(namespace: Names
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": "much"}}})
 
     def refused() -> str:
-        """What the condition says, once it names both pods."""
-        found = namespace.condition("modelbackend", "adder", "SettingsApplied")
-        both = found.get("reason") == "ReconfigureFailed" and all(pod in found["message"] for pod in pods)
-        return str(found["message"]) if both else ""
+        """The condition's message, once it names both pods."""
+        condition = namespace.condition("modelbackend", "adder", "SettingsApplied")
+        both = condition.get("reason") == "ReconfigureFailed" and all(
+            pod in condition["message"] for pod in pods
+        )
+        return str(condition["message"]) if both else ""
 
-    message = wait_for("both models' refusals to be told", refused)
+    message = wait_for("the status to report both models' refusals", refused)
     assert "add: expected a whole number, found 'much'" in message
     assert taken() == dict.fromkeys(pods, False)
     assert answers() == {15}
 
     namespace.patch("modelbackend", "adder", {"spec": {"userConfig": {"add": 7}}})
     namespace.wait_condition("modelbackend", "adder", "SettingsApplied")
-    wait_for("both models' assents to be told", lambda: taken() == dict.fromkeys(pods, True))
+    wait_for("the status to report that both models accepted", lambda: taken() == dict.fromkeys(pods, True))
     assert answers() == {17}
     assert settled(namespace, "adder") == before
     assert set(restarts(namespace, "adder")) == {0}
@@ -330,7 +332,7 @@ def test_tensors_are_batched_with_protocol_v2(namespace: Namespace) -> None:
     sizes = []
     for n, (status, body) in enumerate(answers):
         assert status == 200, body
-        outputs = {one["name"]: one for one in body["outputs"]}
+        outputs = {output["name"]: output for output in body["outputs"]}
         assert outputs["sum"]["data"] == [2**53 + 2 * n]
         assert outputs["sum"]["shape"] == [1, 1]
         sizes += outputs["rows"]["data"]

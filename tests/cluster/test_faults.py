@@ -48,7 +48,7 @@ PATIENCE = 40.0
 """Seconds after which every try that was put off has been made: the longest backoff is 30 s."""
 
 NO_IMAGE = "127.0.0.1:9/penstock/router:none"
-"""Nobody answers there: kubelet tries for ever, and tells it in words that alternate."""
+"""Nothing answers there: the kubelet retries for ever, with alternating messages."""
 
 LEASE = ("-n", "kube-system", "lease", "penstock-installation", "--ignore-not-found")
 OWN_LEASE = {
@@ -115,10 +115,10 @@ class Operator:
                 text = await answer.text()
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return None
-        found = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-        if found.get("penstock_operator_leader") != "1.0" or "workqueue_adds_total" not in text:
+        samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        if samples.get("penstock_operator_leader") != "1.0" or "workqueue_adds_total" not in text:
             return None
-        return sum(float(value) for name, value in found.items() if name.startswith("workqueue_depth"))
+        return sum(float(value) for name, value in samples.items() if name.startswith("workqueue_depth"))
 
     async def _keep(self) -> None:
         while True:
@@ -139,12 +139,12 @@ class Operator:
 
 
 def delete_namespace(cluster: Cluster) -> None:
-    """Delete the namespace with all that is in it; what keeps it is told where that takes minutes."""
+    """Delete the namespace with all that is in it; after minutes, print what keeps it."""
     cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")
     left = ("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "json")
     deadline = time.monotonic() + 300
-    while found := cluster.kubectl(*left).stdout:
-        assert time.monotonic() < deadline, found
+    while remaining := cluster.kubectl(*left).stdout:
+        assert time.monotonic() < deadline, remaining
         time.sleep(1)
 
 
@@ -185,7 +185,9 @@ async def proxied(cluster: Cluster, seed: int) -> AsyncIterator[FaultProxy]:
 def real_writes(proxy: FaultProxy, since: float) -> list[Write]:
     """Writes tried since then, but for the Lease, which is renewed for ever, and Events."""
     kept = ("/leases/", "/events")
-    return [one for one in proxy.writes if one.at >= since and not any(word in one.path for word in kept)]
+    return [
+        write for write in proxy.writes if write.at >= since and not any(word in write.path for word in kept)
+    ]
 
 
 async def settled(proxy: FaultProxy, operator: Operator, *, since: float, patience: float) -> float:
@@ -201,11 +203,13 @@ async def settled(proxy: FaultProxy, operator: Operator, *, since: float, patien
     deadline = time.monotonic() + within + QUIET
     while True:
         waiting = await operator.waiting()
-        last = max([since, *(one.at for one in real_writes(proxy, since))])
+        last = max([since, *(write.at for write in real_writes(proxy, since))])
         if waiting == 0 and time.monotonic() - last >= QUIET and time.monotonic() - since >= patience:
             return last
         if time.monotonic() > deadline:
-            late = Counter(f"{one.method} {one.path} {one.outcome}" for one in real_writes(proxy, since))
+            late = Counter(
+                f"{write.method} {write.path} {write.outcome}" for write in real_writes(proxy, since)
+            )
             raise AssertionError(
                 f"not converged within {within} s: {waiting} keys wait, written since: {late.most_common(10)}"
             )
@@ -215,41 +219,41 @@ async def settled(proxy: FaultProxy, operator: Operator, *, since: float, patien
 async def live(proxy: FaultProxy, path: str) -> list[Obj]:
     """A collection of the namespace as the apiserver has it."""
     group, _, plural = path.rpartition("/")
-    status, found = await proxy.direct("GET", f"{group}/namespaces/{NAMESPACE}/{plural}")
-    assert status == 200, found
-    items: list[Obj] = found["items"]
+    status, answer = await proxy.direct("GET", f"{group}/namespaces/{NAMESPACE}/{plural}")
+    assert status == 200, answer
+    items: list[Obj] = answer["items"]
     return items
 
 
 async def orphans(proxy: FaultProxy) -> list[str]:
-    """What was rendered for resources that are no more."""
+    """Objects that were rendered for deleted resources."""
     uids = {
-        one["metadata"]["uid"]
+        obj["metadata"]["uid"]
         for plural in ("modelbackends", "modelendpoints")
-        for one in await live(proxy, f"{GROUP}/{plural}")
+        for obj in await live(proxy, f"{GROUP}/{plural}")
     }
     return [
         f"{kind} {name}"
-        for (kind, name), one in (await rendered(proxy)).items()
-        if not {ref["uid"] for ref in one["metadata"].get("ownerReferences") or ()} & uids
+        for (kind, name), obj in (await rendered(proxy)).items()
+        if not {ref["uid"] for ref in obj["metadata"].get("ownerReferences") or ()} & uids
     ]
 
 
 async def rendered(proxy: FaultProxy) -> dict[tuple[str, str], Obj]:
     """Everything in the namespace that was rendered, of all kinds, by kind and name."""
     return {
-        (kind, one["metadata"]["name"]): one
+        (kind, obj["metadata"]["name"]): obj
         for kind, path in CHILDREN.items()
-        for one in await live(proxy, f"{path}/{kind}")
-        if HASH in (one["metadata"].get("annotations") or {})
+        for obj in await live(proxy, f"{path}/{kind}")
+        if HASH in (obj["metadata"].get("annotations") or {})
     }
 
 
 async def out_of_place(proxy: FaultProxy) -> list[str]:
-    """What is missing, and what is there that nobody asks for: a duplicate, or a deletion that was lost."""
+    """Missing objects, and superfluous ones: duplicates and lost deletions."""
     wanted, allowed = set(), set()
-    for one in await live(proxy, f"{GROUP}/modelbackends"):
-        name, spec = f"{one['metadata']['name']}-backend", one["spec"]
+    for backend in await live(proxy, f"{GROUP}/modelbackends"):
+        name, spec = f"{backend['metadata']['name']}-backend", backend["spec"]
         own = {(kind, name) for kind in ("deployments", "services", "serviceaccounts", "networkpolicies")}
         own |= {("configmaps", f"{name}-settings")}
         budget = {("poddisruptionbudgets", name)}
@@ -258,7 +262,7 @@ async def out_of_place(proxy: FaultProxy) -> list[str]:
         else:
             wanted |= own | (budget if spec["replicas"] > 1 else set())
     endpoints = await live(proxy, f"{GROUP}/modelendpoints")
-    wanted |= {("services", one["metadata"]["name"]) for one in endpoints}
+    wanted |= {("services", endpoint["metadata"]["name"]) for endpoint in endpoints}
     if endpoints:
         kinds = (
             *("deployments", "services", "serviceaccounts", "networkpolicies", "rolebindings"),
@@ -267,8 +271,8 @@ async def out_of_place(proxy: FaultProxy) -> list[str]:
         wanted |= {(kind, "penstock-router") for kind in kinds}
         wanted |= {("configmaps", "penstock-router-settings")}
     there = set(await rendered(proxy))
-    return [f"missing: {one}" for one in wanted - there] + [
-        f"too many: {one}" for one in there - wanted - allowed
+    return [f"missing: {name}" for name in wanted - there] + [
+        f"too many: {name}" for name in there - wanted - allowed
     ]
 
 
@@ -277,14 +281,14 @@ def hottest(writes: list[Write]) -> tuple[int, str]:
     seconds, _ = HOT
     recent: dict[str, deque[Write]] = {}
     most: tuple[int, str] = (0, "")
-    for one in writes:
-        tries = recent.setdefault(one.path, deque())
-        tries.append(one)
-        while tries[0].at < one.at - seconds:
+    for write in writes:
+        tries = recent.setdefault(write.path, deque())
+        tries.append(write)
+        while tries[0].at < write.at - seconds:
             tries.popleft()
         if len(tries) > most[0]:
             when = " ".join(f"{each.at - writes[0].at:.2f}:{each.outcome}" for each in tries)
-            most = (len(tries), f"{one.method} {one.path} {when}")
+            most = (len(tries), f"{write.method} {write.path} {when}")
     return most
 
 
@@ -317,16 +321,16 @@ async def test_after_faults_everything_is_as_if_nothing_had_failed(
             began = time.monotonic()
             last = await settled(proxy, operator, since=began, patience=PATIENCE)
             faults, did = dict(proxy.faults), dict(user.done)
-            told = (
+            summary = (
                 f"seed {seed}: {proxy.calls} calls, {sum(faults.values())} faults {faults}, "
                 f"{operator.starts} starts, user {did}; converged {last - began:.1f} s after peace; log {log}"
             )
             count, where = hottest(real_writes(proxy, 0.0))
-            told = f"{told}; at most {count} tries of a write in {HOT[0]:.0f} s"
-            print(told)
-            assert count <= HOT[1], f"{where}; {told}"
-            await nothing_left_over(proxy, told)
-            await a_fresh_run_writes_nothing(proxy, operator, told)
+            summary = f"{summary}; at most {count} tries of a write in {HOT[0]:.0f} s"
+            print(summary)
+            assert count <= HOT[1], f"{where}; {summary}"
+            await nothing_left_over(proxy, summary)
+            await a_fresh_run_writes_nothing(proxy, operator, summary)
         except BaseException:
             print(f"the end of {log}:\n{tail(log)}")
             raise
@@ -334,29 +338,31 @@ async def test_after_faults_everything_is_as_if_nothing_had_failed(
             await operator.stop()
 
 
-async def nothing_left_over(proxy: FaultProxy, told: str) -> None:
+async def nothing_left_over(proxy: FaultProxy, summary: str) -> None:
     """No child without its parent (the collector takes a moment), none missing, none too many."""
     deadline = time.monotonic() + COLLECTED_WITHIN
     while left := await orphans(proxy) + await out_of_place(proxy):
-        assert time.monotonic() < deadline, f"{left}; {told}"
+        assert time.monotonic() < deadline, f"{left}; {summary}"
         await asyncio.sleep(0.5)
     services = await live(proxy, "/api/v1/services")
     ports = [
-        one["spec"]["ports"][0]["targetPort"]
-        for one in services
-        if "penstock.dev/endpoint" in (one["metadata"].get("labels") or {})
+        service["spec"]["ports"][0]["targetPort"]
+        for service in services
+        if "penstock.dev/endpoint" in (service["metadata"].get("labels") or {})
     ]
-    assert len(set(ports)) == len(ports), told
+    assert len(set(ports)) == len(ports), summary
     for plural in ("modelbackends", "modelendpoints", "trafficsplits", "batchpolicies"):
-        for one in await live(proxy, f"{GROUP}/{plural}"):
-            seen = (one.get("status") or {}).get("observedGeneration")
-            assert seen == one["metadata"]["generation"], f"{plural} {one['metadata']['name']}; {told}"
+        for endpoint in await live(proxy, f"{GROUP}/{plural}"):
+            seen = (endpoint.get("status") or {}).get("observedGeneration")
+            assert seen == endpoint["metadata"]["generation"], (
+                f"{plural} {endpoint['metadata']['name']}; {summary}"
+            )
 
 
-async def a_fresh_run_writes_nothing(proxy: FaultProxy, operator: Operator, told: str) -> None:
-    """Another process, which knows nothing, finds every child and every status as it would write it.
+async def a_fresh_run_writes_nothing(proxy: FaultProxy, operator: Operator, summary: str) -> None:
+    """A new process, with an empty memory, finds every child and every status as it would write it.
 
-    Unless something else changed meanwhile, of which there is to tell: then another run is looked at.
+    If something else changed meanwhile, another run is examined.
     """
     for _ in range(4):
         before, others = await statuses(proxy), await of_others(proxy)
@@ -366,21 +372,21 @@ async def a_fresh_run_writes_nothing(proxy: FaultProxy, operator: Operator, told
             while operator.starts == starts:  # noqa: ASYNC110 - another process ends and begins
                 await asyncio.sleep(0.1)
         await settled(proxy, operator, since=began, patience=0.0)
-        again = [f"{one.method} {one.path} {one.outcome}" for one in real_writes(proxy, began)]
+        again = [f"{write.method} {write.path} {write.outcome}" for write in real_writes(proxy, began)]
         if not again or await of_others(proxy) == others:
             break
         print(f"written as others wrote, too: {again}")
     now = await statuses(proxy)
     changed = {name: (before.get(name), status) for name, status in now.items() if status != before.get(name)}
-    assert again == [], f"{again}; statuses before and after: {changed}; {told}"
+    assert again == [], f"{again}; statuses before and after: {changed}; {summary}"
 
 
 async def of_others(proxy: FaultProxy) -> dict[str, object]:
-    """What Kubernetes' controllers and kubelet say, which the statuses tell of: pods and Deployments."""
+    """The pods and Deployments that the statuses are about, by Kubernetes' controllers and the kubelet."""
     return {
-        f"{plural}/{one['metadata']['name']}": one.get("status")
+        f"{plural}/{obj['metadata']['name']}": obj.get("status")
         for group, plural in (("/api/v1", "pods"), ("/apis/apps/v1", "deployments"))
-        for one in await live(proxy, f"{group}/{plural}")
+        for obj in await live(proxy, f"{group}/{plural}")
     }
 
 
@@ -388,7 +394,7 @@ async def statuses(proxy: FaultProxy) -> dict[str, Obj | None]:
     """The status of each resource, by plural and name."""
     plurals = ("modelbackends", "modelendpoints", "trafficsplits", "batchpolicies")
     return {
-        f"{plural}/{one['metadata']['name']}": one.get("status")
+        f"{plural}/{parent['metadata']['name']}": parent.get("status")
         for plural in plurals
-        for one in await live(proxy, f"{GROUP}/{plural}")
+        for parent in await live(proxy, f"{GROUP}/{plural}")
     }

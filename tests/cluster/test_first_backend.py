@@ -15,7 +15,7 @@ IMAGE = "registry.example/penstock/python-model:0.1.0"
 
 
 def test_the_first_backend_of_the_page_answers(namespace: Namespace) -> None:
-    """The image's name apart, which is whoever builds it's own."""
+    """Except for the name of the image, which depends on the registry."""
     (block,) = [
         text for text in re.findall(r"```yaml\n(.*?)```", SECTION, re.DOTALL) if "ModelBackend" in text
     ]

@@ -47,14 +47,14 @@ def hogs() -> dict[str, Any]:
 
 def ready_since(namespace: Namespace) -> dict[str, tuple[str, int]]:
     """Since when each router and each pod of the backend is Ready without a break, and its restarts."""
-    found = {}
+    since = {}
     for pod in [*pods_of(namespace, ROUTERS), *pods_of(namespace, BACKEND)]:
         status = pod["status"]
-        (ready,) = (one for one in status["conditions"] if one["type"] == "Ready")
+        (ready,) = (condition for condition in status["conditions"] if condition["type"] == "Ready")
         containers = [*status["containerStatuses"], *status.get("initContainerStatuses", [])]
-        restarts = sum(one["restartCount"] for one in containers)
-        found[pod["metadata"]["name"]] = (f"{ready['status']} {ready['lastTransitionTime']}", restarts)
-    return found
+        restarts = sum(container["restartCount"] for container in containers)
+        since[pod["metadata"]["name"]] = (f"{ready['status']} {ready['lastTransitionTime']}", restarts)
+    return since
 
 
 def test_pods_that_start_on_a_full_node_take_nothing_from_those_that_serve(
@@ -76,10 +76,10 @@ def test_pods_that_start_on_a_full_node_take_nothing_from_those_that_serve(
     load.start(url, rate=RATE)
     namespace.patch("modelbackend", "b", {"spec": {"replicas": 5}})
     wait_settled(namespace, 5)
-    found = ready_since(namespace)
+    times = ready_since(namespace)
     namespace.patch("modelbackend", "b", {"spec": {"replicas": 1}})
     wait_settled(namespace, 1)
     summary = load.stop()
 
     assert_nothing_lost(summary)
-    assert {name: found.get(name) for name in served} == served
+    assert {name: times.get(name) for name in served} == served

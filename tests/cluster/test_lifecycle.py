@@ -30,7 +30,7 @@ def serve(namespace: Namespace, load: Load, **spec: object) -> None:
 
 
 def events(namespace: Namespace) -> dict[str, str]:
-    """What the operator told of the namespace's resources, in Events."""
+    """The operator's Events about the namespace's resources."""
     return {
         item["metadata"]["name"]: item["note"]
         for item in namespace.list("events.events.k8s.io")
@@ -55,7 +55,7 @@ SETTLED = SETTLE_SECONDS + 2.0
 
 
 class Look:
-    """What is written in a namespace once nothing is left to do, and what its pods were like then."""
+    """The writes in a namespace once all work is done, and the state of its pods then."""
 
     def __init__(self, namespace: Namespace, operator: Namespace) -> None:
         self.versions: dict[str, str] = {}
@@ -66,10 +66,10 @@ class Look:
         wait_for("all reports to be taken, and nothing to be left to do", self._settled, every=0.5)
 
     def _settled(self) -> bool:
-        """Whether nothing waits, every pod is heard, and all is as it was at the look before."""
+        """Whether nothing waits, every pod reports, and all is as it was at the look before."""
         metrics = operator_metrics(self._operator)
         mark = f'namespace="{self._namespace.name}",backend="b"'
-        heard = [
+        reporting = [
             value for series, value in metrics.items() if mark in series and 'state="reporting"' in series
         ]
         before = self.versions, self.events, self.pods
@@ -86,22 +86,22 @@ class Look:
             )
         )
         same = before == (self.versions, self.events, self.pods)
-        # What a new leader puts off until it has heard the pods is done by then.
+        # A new leader has by then done the work that waits for the pods' reports.
         acquired = (self._operator.get("lease", "penstock-operator") or {})["spec"]["acquireTime"]
         led = time.time() - datetime.datetime.fromisoformat(acquired).timestamp()
-        return led > SETTLED and operator_idle(self._operator) and heard == [1.0] and well and same
+        return led > SETTLED and operator_idle(self._operator) and reporting == [1.0] and well and same
 
 
 def test_a_second_reconcile_writes_nothing(namespace: Namespace, load: Load, operator: Namespace) -> None:
-    """A new operator looks at everything again, leaves every object as it is, and has no Event to tell."""
+    """A new operator looks at everything again, leaves every object as it is, and sends no Event."""
     serve(namespace, load)
     for _ in range(4):
         before = Look(namespace, operator)
-        assert before.events, "the transitions to Ready were told"
+        assert before.events, "Events reported the transitions to Ready"
         restart_operator(operator)
         after = Look(namespace, operator)
         if after.pods == before.pods:
-            break  # else a pod was not ready for a moment, and there was something to tell
+            break  # else a pod was not ready for a moment, and there was an Event to send
     assert after.pods == before.pods, "the pods never stood still through a restart"
     assert after.versions == before.versions
     assert after.events == before.events
@@ -142,7 +142,7 @@ def test_a_hand_edited_child_is_mended_and_a_removed_field_leaves_it(
 
 
 def test_delete_removes_everything(namespace: Namespace, load: Load) -> None:
-    """After the resources are deleted nothing of ours is left in the namespace, the router included."""
+    """After the resources are deleted none of our objects is left in the namespace, the router included."""
     serve(namespace, load)
     namespace.apply(split("s", "e", {"b": 1}))
     namespace.wait_ready("trafficsplit", "s")
@@ -156,7 +156,7 @@ def test_delete_removes_everything(namespace: Namespace, load: Load) -> None:
         )["items"]
         return not left
 
-    wait_for("nothing of ours to be left", nothing, seconds=240)
+    wait_for("none of our objects to be left", nothing, seconds=240)
 
 
 def test_an_operator_killed_in_the_middle_converges(

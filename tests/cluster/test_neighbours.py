@@ -1,4 +1,4 @@
-"""What others in a namespace do, or leave undone, does not reach an endpoint's clients."""
+"""Other objects in a namespace do not affect an endpoint's clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MANY = 100
 
 
 def shares(namespace: Namespace) -> str:
-    """What the endpoint's requests are shared among, as its status says."""
+    """The backends that share the endpoint's requests, by its status."""
     status = (namespace.get("modelendpoint", "e") or {}).get("status") or {}
     return str(status.get("shares"))
 
@@ -26,9 +26,9 @@ def test_a_canary_that_was_never_ready_costs_no_request(namespace: Namespace, lo
         split("s", "e", {"stable": 90, "canary": 10}),
     )
     namespace.wait_ready("modelbackend", "stable")
-    found = namespace.wait_condition("trafficsplit", "s", "Ready", "False", reason="WaitingForBackend")
-    assert "canary" in found["message"]
-    wait_for("the canary to have no share", lambda: shares(namespace) == "stable 100%")
+    condition = namespace.wait_condition("trafficsplit", "s", "Ready", "False", reason="WaitingForBackend")
+    assert "canary" in condition["message"]
+    wait_for("the canary to lose its share", lambda: shares(namespace) == "stable 100%")
     namespace.wait_condition("modelendpoint", "e", "RouterReady")
     items = [{"id": number} for number in range(MANY)]
     answers = namespace.ask(namespace.url("e"), items)
@@ -44,7 +44,7 @@ def test_a_canary_that_was_never_ready_costs_no_request(namespace: Namespace, lo
 
 
 def test_a_service_is_a_backends_by_its_labels_not_by_its_name(namespace: Namespace, load: Load) -> None:
-    """Somebody else's Service `x-backend` gets no request, whether or not there is a backend of that name."""
+    """A user's own Service `x-backend` gets no request, with or without a backend of that name."""
 
     def service(name: str) -> dict[str, object]:
         # It leads to pods that would answer.
@@ -69,8 +69,8 @@ def test_a_service_is_a_backends_by_its_labels_not_by_its_name(namespace: Namesp
     )
     namespace.wait_ready("modelendpoint", "p")
     namespace.wait_condition("modelendpoint", "m", "BackendsReady", "False", reason="BackendMissing")
-    found = namespace.wait_condition("modelendpoint", "t", "BackendsReady", "False", reason="NoService")
-    assert "taken-backend" in found["message"]
+    condition = namespace.wait_condition("modelendpoint", "t", "BackendsReady", "False", reason="NoService")
+    assert "taken-backend" in condition["message"]
     namespace.wait_condition("modelbackend", "taken", "Ready", "False", reason="NameTaken")
     body = json.dumps({"instances": [{"id": 1}]})
     assert namespace.curl(namespace.url("p"), body=body)[0] == 200

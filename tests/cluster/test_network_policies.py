@@ -60,7 +60,7 @@ def test_policies_select_their_pods_and_follow_the_chart(namespace: Namespace, l
     }
     (port,) = (namespace.get("service", "one") or {})["spec"]["ports"]
     (opened,) = policy(namespace, "penstock-router")["ingress"]
-    assert any(one["port"] <= port["targetPort"] <= one.get("endPort", 0) for one in opened["ports"])
+    assert any(rule["port"] <= port["targetPort"] <= rule.get("endPort", 0) for rule in opened["ports"])
 
     checked = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
     said = namespace.kubectl(*checked, input=default_deny_example())
@@ -104,9 +104,9 @@ def test_the_operators_policy_lets_reporters_in_and_follows_the_chart(
     namespace.apply(ledger_code(), ledger_backend("one", collector=load.port), endpoint("one", "one"))
     namespace.wait_ready("modelbackend", "one")
     namespace.wait_ready("modelendpoint", "one")
-    found = policy(operator, "penstock-operator")
-    assert selected(operator, found["podSelector"]) == of_deployment(operator, "penstock-operator")
-    reporters, asks = found["ingress"]
+    policies = policy(operator, "penstock-operator")
+    assert selected(operator, policies["podSelector"]) == of_deployment(operator, "penstock-operator")
+    reporters, asks = policies["ingress"]
     (peer,) = reporters["from"]
     assert peer["namespaceSelector"] == {}
     reporting = of_deployment(namespace, "one-backend") | of_deployment(namespace, "penstock-router")
@@ -116,8 +116,8 @@ def test_the_operators_policy_lets_reporters_in_and_follows_the_chart(
     assert [port["port"] for port in asks["ports"]] == [8015]
     try:
         upgrade(namespace.cluster, "--set", "reports.plain=true")
-        found = policy(operator, "penstock-operator")
-        assert [port["port"] for port in found["ingress"][0]["ports"]] == [8016, 8015]
+        policies = policy(operator, "penstock-operator")
+        assert [port["port"] for port in policies["ingress"][0]["ports"]] == [8016, 8015]
         upgrade(namespace.cluster, "--set", "networkPolicies.enabled=false")
         assert operator.get("networkpolicy", "penstock-operator") is None
     finally:

@@ -1,4 +1,4 @@
-"""Who owns which field, as the apiserver has it; and what a preview says of a live cluster."""
+"""The owner of each field, by the API server; and the preview of a live cluster."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def managers(live: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
 def shown(namespace: Namespace, kind: str, name: str) -> dict[str, Any]:
     """An object with its managed fields."""
     text = namespace.kubectl("get", kind, name, "--show-managed-fields", "-o", "yaml")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
 
 
 def apply_as_git(namespace: Namespace, backend: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ def apply_as_git(namespace: Namespace, backend: dict[str, Any]) -> None:
 def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> None:
     """Objects, statuses and replicas have a manager each; replicas taken out of Git stay as they are.
 
-    Who scales by hand beside the autoscaler is told so.
+    If a person scales beside the autoscaler, a condition says so.
     """
     scaling = {"minReplicas": 1, "maxReplicas": 4, "targetLoad": 8, "downscaleDelay": "1h"}
     backend = container_backend("b", script=SERVES, replicas=2, autoscaling=scaling)
@@ -58,7 +58,7 @@ def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> Non
     apply_as_git(namespace, backend)
     assert (namespace.get("modelbackend", "b") or {})["spec"]["replicas"] == 2
     wait_for("the operator to have looked at that", lambda: "7s" in _sidecar(namespace))
-    wait_for("and to have told of it", lambda: _told_generation(namespace))
+    wait_for("and the status to report it", lambda: _told_generation(namespace))
     live = shown(namespace, "modelbackend", "b")
     assert live["spec"]["replicas"] == 2
     owners = managers(live)
@@ -84,9 +84,9 @@ def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> Non
         assert {name for name, _ in managers(shown(namespace, kind, name))} == {"penstock"}, kind
 
     namespace.kubectl("scale", "modelbackend", "b", "--replicas=3")
-    told = namespace.wait_object("modelbackend", "b", "ScalingActive", "False", reason="ForeignScaler")
-    assert "kubectl" in condition_of(told, "ScalingActive")["message"]
-    assert told["spec"]["replicas"] == 3
+    condition = namespace.wait_object("modelbackend", "b", "ScalingActive", "False", reason="ForeignScaler")
+    assert "kubectl" in condition_of(condition, "ScalingActive")["message"]
+    assert condition["spec"]["replicas"] == 3
 
 
 def test_a_preview_of_a_live_cluster_tells_what_would_be_written(
@@ -108,9 +108,13 @@ def test_a_preview_of_a_live_cluster_tells_what_would_be_written(
 
 
 def preview(operator: Namespace, namespace: Namespace, *flags: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """What an operator with the installed one's configuration would write, by kind and name."""
+    """The objects that an operator with the installed configuration would write, by kind and name."""
     pods = (operator.get("deployment", "penstock-operator") or {})["spec"]["template"]["spec"]
-    told = {one["name"]: one["value"] for one in pods["containers"][0]["env"] if "value" in one}
+    variables = {
+        variable["name"]: variable["value"]
+        for variable in pods["containers"][0]["env"]
+        if "value" in variable
+    }
     login = (f"--kubeconfig={namespace.cluster.host_kubeconfig}", f"--operator-namespace={operator.name}")
     done = subprocess.run(
         [
@@ -122,15 +126,15 @@ def preview(operator: Namespace, namespace: Namespace, *flags: str) -> dict[tupl
             f"--namespace={namespace.name}",
             *flags,
         ],
-        env=dict(os.environ) | told,
+        env=dict(os.environ) | variables,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = [one for one in yaml.safe_load_all(done.stdout) if one]
-    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+    documents = [document for document in yaml.safe_load_all(done.stdout) if document]
+    return {(document["kind"], document["metadata"]["name"]): document for document in documents}
 
 
 def _sidecar(namespace: Namespace) -> list[str]:
@@ -138,8 +142,8 @@ def _sidecar(namespace: Namespace) -> list[str]:
     deployment = namespace.get("deployment", "b-backend")
     if deployment is None:
         return []
-    found: list[str] = deployment["spec"]["template"]["spec"]["initContainers"][0]["args"]
-    return found
+    arguments: list[str] = deployment["spec"]["template"]["spec"]["initContainers"][0]["args"]
+    return arguments
 
 
 def _told_generation(namespace: Namespace) -> bool:

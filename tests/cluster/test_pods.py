@@ -1,4 +1,4 @@
-"""What a backend says of its pods, on real nodes: extended resources, rollout, suspend."""
+"""A backend's pods and status on real nodes: extended resources, rollout, suspend."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ def uids(namespace: Namespace) -> set[str]:
 
 @pytest.mark.usefixtures("one_accelerator")
 def test_a_model_that_needs_the_only_accelerator_rolls_in_place(namespace: Namespace, load: Load) -> None:
-    """With a surge its next pod finds none, which is told while the old one serves; without one it rolls."""
+    """With a surge the next pod is unschedulable, and the status says so; without a surge it rolls."""
     backend = ledger_backend("b", collector=load.port)
     backend["spec"]["model"]["python"]["resources"] = {"limits": {RESOURCE: 1}}
     namespace.apply(ledger_code(), backend)
     namespace.wait_ready("modelbackend", "b")
     (pod,) = namespace.pods("b")
-    asked = [one.get("resources", {}).get("limits", {}) for one in pod["spec"]["initContainers"]]
+    asked = [container.get("resources", {}).get("limits", {}) for container in pod["spec"]["initContainers"]]
     assert not any(RESOURCE in limits for limits in asked)
     assert pod["spec"]["containers"][0]["resources"]["requests"][RESOURCE] == "1"
 
     namespace.patch("modelbackend", "b", {"spec": {"podTemplate": {"annotations": {"changed": "yes"}}}})
-    told = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="Unschedulable")
-    assert RESOURCE in condition_of(told, "Ready")["message"]
-    assert condition_of(told, "Available")["status"] == "True"
+    condition = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="Unschedulable")
+    assert RESOURCE in condition_of(condition, "Ready")["message"]
+    assert condition_of(condition, "Available")["status"] == "True"
 
     namespace.patch("modelbackend", "b", {"spec": {"rollout": {"maxSurge": 0, "maxUnavailable": 1}}})
     namespace.wait_ready("modelbackend", "b", seconds=240)
@@ -113,8 +113,8 @@ def test_containers_before_and_beside_the_model(namespace: Namespace) -> None:
     namespace.apply(backend)
     namespace.wait_ready("modelbackend", "b")
     (pod,) = namespace.pods("b")
-    assert [one["name"] for one in pod["spec"]["initContainers"]] == ["penstock-sidecar", "fetch"]
-    assert [one["name"] for one in pod["spec"]["containers"]] == ["model", "beside"]
+    assert [container["name"] for container in pod["spec"]["initContainers"]] == ["penstock-sidecar", "fetch"]
+    assert [container["name"] for container in pod["spec"]["containers"]] == ["model", "beside"]
     budget = namespace.get("poddisruptionbudget", "b-backend") or {}
     assert budget["spec"]["minAvailable"] == 1
     assert "maxUnavailable" not in budget["spec"]

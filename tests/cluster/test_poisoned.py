@@ -1,4 +1,4 @@
-"""Values that the apiserver admits and no parser of ours goes down to: they cost their own object alone."""
+"""Values that the apiserver admits but our parsers refuse: they affect only their own object."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def poisoned() -> dict[str, dict[str, Any]]:
 
 
 def ready_of(namespace: Namespace, name: str) -> dict[str, Any]:
-    """The condition Ready of a backend that nothing of ours could parse as a whole; {} where it has none."""
+    """The condition Ready of a backend that our parsers refuse; {} if it does not have one."""
     path = "jsonpath={.status.conditions[?(@.type=='Ready')]}"
-    found: dict[str, Any] = json.loads(namespace.kubectl("get", "modelbackend", name, "-o", path) or "{}")
-    return found
+    condition: dict[str, Any] = json.loads(namespace.kubectl("get", "modelbackend", name, "-o", path) or "{}")
+    return condition
 
 
 def test_an_object_of_3000_levels_is_unreadable_and_the_others_serve_on(
     namespace: Namespace, operator: Namespace
 ) -> None:
-    """One of each free-form field: told at once, and by an operator that starts beside them."""
+    """One of each free-form field: reported at once, and by an operator that starts later."""
     for backend in poisoned().values():
         text = json.dumps(backend).replace(json.dumps(DEEP), "[" * LEVELS + "]" * LEVELS)
         namespace.kubectl("create", "-f", "-", input=text)
@@ -61,10 +61,10 @@ def test_an_object_of_3000_levels_is_unreadable_and_the_others_serve_on(
     namespace.wait_ready("modelendpoint", "e")
     assert namespace.curl(namespace.url("e"), body=GOOD)[0] == 200
 
-    def told() -> bool:
+    def unreadable() -> bool:
         return all(ready_of(namespace, name).get("reason") == "Unreadable" for name in poisoned())
 
-    wait_for("each to be told", told)
+    wait_for("each to be reported", unreadable)
     message = ready_of(namespace, "user-config")["message"]
     assert "spec.userConfig" in message
     assert "128 levels" in message
@@ -73,9 +73,9 @@ def test_an_object_of_3000_levels_is_unreadable_and_the_others_serve_on(
     wait_in_force(namespace.cluster)
     namespace.apply(container_backend("later", script=SERVES))
     namespace.wait_ready("modelbackend", "later")
-    assert told()
+    assert unreadable()
     for pod in operator.list("pods", OPERATOR_PODS):
-        assert [one["restartCount"] for one in pod["status"]["containerStatuses"]] == [0]
+        assert [container["restartCount"] for container in pod["status"]["containerStatuses"]] == [0]
 
     namespace.kubectl("delete", "modelbackend/user-config")
     namespace.apply(container_backend("user-config", script=SERVES))

@@ -38,14 +38,14 @@ def delete(namespace: Namespace, *what: str) -> str:
 
 
 def used_by(namespace: Namespace, name: str) -> list[str]:
-    """Who uses a backend, as its status says."""
-    found = (namespace.get("modelbackend", name) or {}).get("status") or {}
-    return sorted(found.get("usedBy") or [])
+    """The users of a backend, by its status."""
+    status = (namespace.get("modelbackend", name) or {}).get("status") or {}
+    return sorted(status.get("usedBy") or [])
 
 
 @pytest.mark.usefixtures("protected")
 def test_a_backend_in_use_is_not_deleted(namespace: Namespace) -> None:
-    """Its users are named; one that nobody uses goes; the namespace's own deletion is let through."""
+    """Its users are named; an unused backend can be deleted; so can the whole namespace."""
     for name in ("one", "two", "free"):
         namespace.apply(container_backend(name, script="", replicas=0))
     namespace.apply(endpoint("e", "one"), split("s", "e", {"one": 1, "two": 0}))
@@ -56,17 +56,17 @@ def test_a_backend_in_use_is_not_deleted(namespace: Namespace) -> None:
         # NB: an admission policy is in force a moment after it was stored.
         return delete(namespace, "modelbackend", "two", "--dry-run=server")
 
-    told = wait_for("the policy to be in force", refused)
-    assert "ModelBackend two is in use by TrafficSplit/s" in told
-    told = delete(namespace, "modelbackend", "one")
-    assert "ModelBackend one is in use by ModelEndpoint/e, TrafficSplit/s" in told
-    assert "penstock-backends-in-use" in told
+    refusal = wait_for("the policy to be in force", refused)
+    assert "ModelBackend two is in use by TrafficSplit/s" in refusal
+    refusal = delete(namespace, "modelbackend", "one")
+    assert "ModelBackend one is in use by ModelEndpoint/e, TrafficSplit/s" in refusal
+    assert "penstock-backends-in-use" in refusal
     everyone = delete(namespace, "modelbackend", "--all")
     assert "is in use by" in everyone
-    assert {one["metadata"]["name"] for one in namespace.list("modelbackend")} == {"one", "two"}
+    assert {backend["metadata"]["name"] for backend in namespace.list("modelbackend")} == {"one", "two"}
 
     assert delete(namespace, "trafficsplit", "s") == ""
-    wait_for("nobody to use two", lambda: used_by(namespace, "two") == [])
+    wait_for("two to be unused", lambda: used_by(namespace, "two") == [])
     assert delete(namespace, "modelbackend", "two") == ""
     assert "ModelEndpoint/e" in delete(namespace, "modelbackend", "one")
     gone = ("delete", "namespace", namespace.name, "--wait=true", "--timeout=240s")
@@ -89,13 +89,13 @@ def test_who_may_not_create_pods_writes_no_backend(namespace: Namespace) -> None
     backend = container_backend("b", script="", replicas=0)
 
     def refused() -> str:
-        # NB: the apiserver knows of a right a moment after it was granted.
+        # NB: a right takes effect a moment after it was granted.
         said = as_user("create", "-f", "-", document=backend)
         return said if "penstock-backend-writers" in said else ""
 
-    told = wait_for("the policy's refusal", refused)
-    assert f"a ModelBackend runs pods: {user} may not write one" in told
-    assert f"create pods in namespace {namespace.name}" in told
+    refusal = wait_for("the policy's refusal", refused)
+    assert f"a ModelBackend runs pods: {user} may not write one" in refusal
+    assert f"create pods in namespace {namespace.name}" in refusal
     assert namespace.get("modelbackend", "b") is None
 
     namespace.apply(backend)

@@ -1,4 +1,4 @@
-"""What a new object and a refused child look like on a real apiserver."""
+"""New objects and refused children on a real API server."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ def test_what_the_apiserver_refuses_is_told_in_its_words(
         # A quota refuses in other words until it is counted.
         wait_for("the obstacle to stand", lambda: words in _refused(namespace))
         namespace.apply(container_backend("b", script="", replicas=0))
-        told = namespace.wait_object("modelbackend", "b", "Ready", "False", reason=reason)
-        assert condition_of(told, "Ready")["message"].startswith("Service b-backend: ")
-        assert condition_of(told, flag)["status"] == "True"
+        condition = namespace.wait_object("modelbackend", "b", "Ready", "False", reason=reason)
+        assert condition_of(condition, "Ready")["message"].startswith("Service b-backend: ")
+        assert condition_of(condition, flag)["status"] == "True"
         assert namespace.get("deployment", "b-backend") is not None
     finally:
-        for one in reversed(obstacles):
-            namespace.kubectl("delete", one["kind"], one["metadata"]["name"])
+        for obstacle in reversed(obstacles):
+            namespace.kubectl("delete", obstacle["kind"], obstacle["metadata"]["name"])
     assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), flag) == {}
 
 
@@ -156,11 +156,11 @@ def test_what_a_webhook_denies_is_told_in_its_words(namespace: Namespace, tmp_pa
     with webhook(namespace, "ValidatingWebhookConfiguration", tmp_path, no):
         wait_for("the webhook to deny", lambda: WORDS in _refused(namespace))
         namespace.apply(container_backend("b", script="", replicas=0))
-        told = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="WebhookDenied")
-        assert condition_of(told, "Ready")["message"] == (
+        condition = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="WebhookDenied")
+        assert condition_of(condition, "Ready")["message"] == (
             f'Service b-backend: admission webhook "says.penstock.dev" denied the request: {WORDS}'
         )
-        assert condition_of(told, "Stalled")["reason"] == "WebhookDenied"
+        assert condition_of(condition, "Stalled")["reason"] == "WebhookDenied"
         assert namespace.get("deployment", "b-backend") is not None
     assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), "Stalled") == {}
 
@@ -171,7 +171,7 @@ def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
     """WriteConflict of a backend's, an endpoint's and the router's Service; it ends with what makes it.
 
     Each write of the operator's (no other's) meets a webhook that gives the object an old version. The
-    apiserver finds what it finds where somebody was faster, tries five times, and answers 409.
+    API server sees the same as when another client was faster, tries five times, and answers 409.
     """
     namespace.apply(container_backend("b", script="", replicas=0), endpoint("e", "b"))
     namespace.wait_condition("modelbackend", "b", "Ready", "True")
@@ -184,7 +184,7 @@ def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
     }
     theirs = f"request.userInfo.username == '{OPERATOR}'"
     stands = ("annotate", "service", "b-backend", "a=b", "--dry-run=server", f"--as={OPERATOR}")
-    told = {
+    messages = {
         "b-backend": ("modelbackend", "b", "Ready"),
         "e": ("modelendpoint", "e", "Accepted"),
         "penstock-router": ("modelendpoint", "e", "RouterReady"),
@@ -196,14 +196,14 @@ def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
     ):  # fmt: skip
         said = "the object has been modified; please apply your changes to the latest version and try again"
         wait_for("the webhook", lambda: said in namespace.kubectl(*stands, check=False))
-        for service, where in told.items():
+        for service, where in messages.items():
             namespace.patch("service", service, {"spec": {"selector": {"somebody": "s"}}})
-            found = namespace.wait_object(*where, "False", reason="WriteConflict")
+            condition = namespace.wait_object(*where, "False", reason="WriteConflict")
             words = f'Operation cannot be fulfilled on services "{service}": {said}'
-            assert condition_of(found, where[2])["message"] == f"Service {service}: {words}"
-            assert condition_of(found, "Reconciling")["reason"] == "WriteConflict"
-            assert condition_of(found, "Stalled").get("reason") != "WriteConflict"
-    for service, where in told.items():
+            assert condition_of(condition, where[2])["message"] == f"Service {service}: {words}"
+            assert condition_of(condition, "Reconciling")["reason"] == "WriteConflict"
+            assert condition_of(condition, "Stalled").get("reason") != "WriteConflict"
+    for service, where in messages.items():
         namespace.wait_condition(*where, "True")
         assert "somebody" not in (namespace.get("service", service) or {})["spec"]["selector"]
 
@@ -215,7 +215,11 @@ def test_a_right_that_was_taken_away_is_told_in_the_apiservers_words(namespace: 
     less = [
         {
             **rule,
-            "resources": [one for one in rule["resources"] if (rule["apiGroups"], one) != ([""], "services")],
+            "resources": [
+                resource
+                for resource in rule["resources"]
+                if (rule["apiGroups"], resource) != ([""], "services")
+            ],
         }
         for rule in rules
     ]
@@ -225,11 +229,11 @@ def test_a_right_that_was_taken_away_is_told_in_the_apiservers_words(namespace: 
         cluster.kubectl("patch", *role, "--type=merge", "-p", json.dumps({"rules": less}))
         wait_for("the right to be gone", lambda: "no" in cluster.kubectl(*may, check=False).stdout)
         namespace.apply(container_backend("b", script="", replicas=0))
-        told = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="Forbidden")
-        assert condition_of(told, "Ready")["message"].startswith(
+        condition = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="Forbidden")
+        assert condition_of(condition, "Ready")["message"].startswith(
             f'Service b-backend: services "b-backend" is forbidden: User "{OPERATOR}" cannot patch resource '
         )
-        assert condition_of(told, "Stalled")["reason"] == "Forbidden"
+        assert condition_of(condition, "Stalled")["reason"] == "Forbidden"
         assert namespace.get("deployment", "b-backend") is not None
     finally:
         cluster.kubectl("patch", *role, "--type=merge", "-p", json.dumps({"rules": rules}))
@@ -237,7 +241,7 @@ def test_a_right_that_was_taken_away_is_told_in_the_apiservers_words(namespace: 
 
 
 def _refused(namespace: Namespace) -> str:
-    """What the apiserver says against a Service in the namespace; empty where it would take one."""
+    """The API server's refusal of a Service in the namespace; empty if it accepts one."""
     command = ("-n", namespace.name, "create", "--dry-run=server", "-f", "-")
     done = namespace.cluster.kubectl(*command, input=json.dumps(PROBE), check=False)
     return done.stderr if done.returncode else ""

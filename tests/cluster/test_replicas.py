@@ -1,59 +1,167 @@
-"""The one path of replicas: whoever scales writes the ModelBackend's `/scale`."""
+"""The one path of replicas: every scaler writes the ModelBackend's `/scale`."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from devcluster.network import FIRST
 from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code
+from tests.support.external_metrics import GROUP, METRIC
+from tests.support.k8s import (
+    ROOT,
+    Load,
+    Namespace,
+    assert_nothing_lost,
+    condition_of,
+    endpoint,
+    ledger_backend,
+    ledger_code,
+)
 
 
-def test_kubectl_scale_works_on_the_backend(namespace: Namespace, load: Load) -> None:
-    """`kubectl scale modelbackend` reaches the Deployment, and status tells what is there."""
-    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port))
+def test_kubectl_scale_works_on_the_backend_and_spares_the_busy_pod(namespace: Namespace, load: Load) -> None:
+    """It reaches the Deployment, and the status shows the pods; of three pods the one that works stays.
+
+    That is the one that Kubernetes would take first: the youngest.
+    """
+    slow = {"delay_ms": 20_000}
+    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port, init_kwargs=slow))
     namespace.wait_ready("modelbackend", "b")
-    namespace.kubectl("scale", "modelbackend", "b", "--replicas=2")
-    wait_for(
-        "two replicas in status",
-        lambda: namespace.get("modelbackend", "b")["status"].get("readyReplicas") == 2,
-    )
+    for replicas in (2, 3):
+        namespace.kubectl("scale", "modelbackend", "b", f"--replicas={replicas}")
+        backend = wait_for(f"{replicas} replicas in status", lambda count=replicas: ready(namespace, count))  # type: ignore[misc]
     scale = namespace.kubectl("get", "modelbackend", "b", "--subresource=scale", "-o", "jsonpath={.status}")
-    assert '"replicas":2' in scale
+    assert '"replicas":3' in scale
     assert "penstock.dev/backend=b" in scale
+    youngest = max(
+        namespace.pods("b"), key=lambda pod: (pod["metadata"]["creationTimestamp"], ready_since(pod))
+    )
+    with ThreadPoolExecutor(1) as threads:
+        url = f"http://{youngest['status']['podIP']}:8012/predict"
+        answer = threads.submit(namespace.curl, url, body='{"instances": [{"id": 1}]}')
+        wait_for("its work to be reported", lambda: ongoing(namespace) == 1)
+        namespace.kubectl("scale", "modelbackend", "b", "--replicas=2")
+        wait_for("a pod to go", lambda: len(namespace.pods("b")) == 2)
+        assert youngest["metadata"]["name"] in {pod["metadata"]["name"] for pod in namespace.pods("b")}
+        assert answer.result()[0] == 200
+    assert backend is not None
     namespace.kubectl("scale", "modelbackend", "b", "--replicas=0")
     wait_for("no pods", lambda: not namespace.list("pods", "penstock.dev/backend=b"), seconds=240)
 
 
-def test_an_hpa_raises_the_backend_to_its_minimum(namespace: Namespace, load: Load) -> None:
-    """A HorizontalPodAutoscaler that targets the ModelBackend scales it to minReplicas."""
-    namespace.apply(ledger_code(), ledger_backend("b", collector=load.port))
-    namespace.wait_ready("modelbackend", "b")
-    namespace.apply(
-        {
-            "apiVersion": "autoscaling/v2",
-            "kind": "HorizontalPodAutoscaler",
-            "metadata": {"name": "b"},
+def ready(namespace: Namespace, count: int) -> dict[str, Any] | None:
+    """The backend where it has so many ready pods."""
+    found = namespace.get("modelbackend", "b")
+    return found if found is not None and found["status"].get("readyReplicas") == count else None
+
+
+def ready_since(pod: dict[str, Any]) -> str:
+    return str(condition_of(pod, "Ready").get("lastTransitionTime"))
+
+
+def ongoing(namespace: Namespace) -> int:
+    return int((namespace.get("modelbackend", "b") or {})["status"]["load"]["ongoing"])
+
+
+@contextmanager
+def recommendations_as_metrics(namespace: Namespace, operator: Namespace) -> Iterator[None]:
+    """The cluster has an external metrics API, which reads the operator's port."""
+    address = operator.get("service", "penstock-operator")
+    assert address is not None
+    command = [*namespace.cluster.exec_prefix, sys.executable, "-m", "tests.support.external_metrics"]
+    url = f"http://{address['spec']['clusterIP']}:8015"
+    with subprocess.Popen(
+        [*command, FIRST.address, url], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        service = {"ports": [{"port": 443, "targetPort": port, "protocol": "TCP"}]}
+        group, version = GROUP.split("/")
+        api = {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": f"{version}.{group}"},
             "spec": {
-                "scaleTargetRef": {
-                    "apiVersion": "penstock.dev/v1alpha1",
-                    "kind": "ModelBackend",
-                    "name": "b",
-                },
-                "minReplicas": 2,
-                "maxReplicas": 3,
-                "metrics": [
-                    {
-                        "type": "Resource",
-                        "resource": {
-                            "name": "cpu",
-                            "target": {"type": "Utilization", "averageUtilization": 50},
-                        },
-                    }
-                ],
+                "group": group, "version": version, "groupPriorityMinimum": 100, "versionPriority": 100,
+                "insecureSkipTLSVerify": True, "service": {"name": "metrics", "namespace": namespace.name},
             },
-        }
-    )
-    wait_for(
-        "two ready replicas",
-        lambda: namespace.get("modelbackend", "b")["status"].get("readyReplicas") == 2,
-        seconds=240,
-    )
-    assert namespace.get("deployment", "b-backend")["spec"]["replicas"] == 2
+        }  # fmt: skip
+        namespace.apply(
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics"}, "spec": service},
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": "metrics", "labels": {"kubernetes.io/service-name": "metrics"}},
+                "addressType": "IPv4",
+                "ports": [{"port": port, "protocol": "TCP"}],
+                "endpoints": [{"addresses": [FIRST.address]}],
+            },
+        )
+        namespace.cluster.kubectl("apply", "-f", "-", input=json.dumps(api))
+        try:
+            available = "jsonpath={.status.conditions[?(@.type=='Available')].status}"
+            get = ("get", "apiservice", api["metadata"]["name"], "-o", available)
+            wait_for("the metrics API", lambda: namespace.cluster.kubectl(*get).stdout == "True")
+            yield
+        finally:
+            # One that does not answer would keep namespaces from going.
+            namespace.cluster.kubectl("delete", "apiservice", api["metadata"]["name"])
+            process.kill()
+
+
+def test_an_hpa_follows_the_recommendation_and_the_operator_writes_nothing(
+    namespace: Namespace, operator: Namespace, load: Load
+) -> None:
+    """`mode: External`, up and down again under requests; none is lost."""
+    scaling = {
+        "mode": "External", "minReplicas": 1, "maxReplicas": 3, "targetLoad": 2, "stableWindow": "4s",
+        "downscaleDelay": "2s",
+    }  # fmt: skip
+    model = ledger_backend("b", collector=load.port, init_kwargs={"delay_ms": 400}, autoscaling=scaling)
+    namespace.apply(ledger_code(), model, endpoint("e", "b"))
+    namespace.wait_ready("modelendpoint", "e")
+    selector = {"namespace": namespace.name, "backend": "b", "term": "recommended"}
+    target = {"apiVersion": "penstock.dev/v1alpha1", "kind": "ModelBackend", "name": "b"}
+    metric = {"name": METRIC, "selector": {"matchLabels": selector}}
+    hpa = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "b"},
+        "spec": {
+            "scaleTargetRef": target,
+            "minReplicas": 1,
+            "maxReplicas": 3,
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+            "metrics": [
+                {
+                    "type": "External",
+                    "external": {
+                        "metric": metric,
+                        "target": {"type": "AverageValue", "averageValue": "1"},
+                    },
+                }
+            ],
+        },
+    }
+    with recommendations_as_metrics(namespace, operator):
+        namespace.apply(hpa)
+        load.start(namespace.url("e"), rate=30)
+        grown = wait_for("three ready replicas", lambda: ready(namespace, 3), seconds=240)
+        assert grown["status"]["desiredReplicas"] == 3
+        assert condition_of(grown, "ScalingActive")["reason"] in ("External", "Limited")
+        assert grown["status"]["recommendation"]["inputs"]["targetLoad"] == 2
+        summary = load.stop()
+        fallen = wait_for("one replica", lambda: ready(namespace, 1), seconds=240)
+    assert_nothing_lost(summary)
+    assert fallen["spec"]["replicas"] == fallen["status"]["desiredReplicas"] == 1
+    assert fallen["status"].get("scaling", []) == []
+    shown = json.loads(namespace.kubectl("get", "modelbackend", "b", "-o", "json", "--show-managed-fields"))
+    owners = {entry["manager"] for entry in shown["metadata"]["managedFields"]}
+    assert "penstock-autoscaler" not in owners
+    assert "kube-controller-manager" in owners

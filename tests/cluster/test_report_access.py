@@ -59,9 +59,9 @@ def token(namespace: Namespace, pod: dict[str, Any] | None, *, audience: str = A
 def aged(original: str, key: Path, *, seconds: float) -> str:
     """A token as if it had been given earlier, signed by the cluster's own key."""
     header, claims, _ = original.split(".")
-    told = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-    told |= {name: int(told[name] - seconds) for name in ("iat", "nbf", "exp")}
-    signed = f"{header}.{_coded(json.dumps(told).encode())}"
+    payload = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    payload |= {name: int(payload[name] - seconds) for name in ("iat", "nbf", "exp")}
+    signed = f"{header}.{_coded(json.dumps(payload).encode())}"
     private = serialization.load_pem_private_key(key.read_bytes(), password=None)
     assert isinstance(private, ec.EllipticCurvePrivateKey)
     r, s = utils.decode_dss_signature(private.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
@@ -94,13 +94,13 @@ def test_only_the_pod_itself_may_report(namespace: Namespace, operator: Namespac
 
     def from_own_pod(posts: dict[str, Post]) -> dict[str, str]:
         command = ("exec", "-i", name, "-c", "model", "--", "python", "-c", POSTS)
-        found: dict[str, str] = json.loads(namespace.kubectl(*command, input=asked(posts)))
-        return found
+        answers: dict[str, str] = json.loads(namespace.kubectl(*command, input=asked(posts)))
+        return answers
 
     key = namespace.cluster.state.pki / "service-account.key"
     mark = good[:-2] + ("AA" if good[-2:] != "AA" else "BB")
     shown, kept = token(namespace, other), token(namespace, other, audience=AUDIENCE)
-    found = from_own_pod(
+    outcomes = from_own_pod(
         {
             "its own": (sidecar, good, report(own)),
             "its own, as if given a minute ago": (sidecar, aged(good, key, seconds=60), report(own)),
@@ -113,14 +113,14 @@ def test_only_the_pod_itself_may_report(namespace: Namespace, operator: Namespac
                 token(namespace, own, audience="https://kubernetes.default.svc"),
                 report(own),
             ),
-            "for somebody else": (sidecar, token(namespace, own, audience="elsewhere"), report(own)),
+            "for another audience": (sidecar, token(namespace, own, audience="elsewhere"), report(own)),
             "of no pod": (sidecar, token(namespace, None), report(own)),
             "about another pod": (sidecar, good, report(other)),
             "another pod's": (sidecar, shown, report(other)),
             "as a router": (URL + "router", good, report(own)),
         }
     )
-    assert found == {
+    assert outcomes == {
         "its own": "200",
         "its own, as if given a minute ago": "200",
         "none": "401 no_token",
@@ -128,7 +128,7 @@ def test_only_the_pod_itself_may_report(namespace: Namespace, operator: Namespac
         "another signature": "401 bad_token",
         "expired": "401 bad_token",
         "for the apiserver": "401 bad_token",
-        "for somebody else": "401 bad_token",
+        "for another audience": "401 bad_token",
         "of no pod": "403 unbound_token",
         "about another pod": "403 other_pod",
         "another pod's": "403 wrong_peer",
@@ -143,13 +143,13 @@ def test_only_the_pod_itself_may_report(namespace: Namespace, operator: Namespac
     namespace.kubectl("delete", "pod", other["metadata"]["name"], "--grace-period=1")
     late = {"seen": (sidecar, shown, report(other)), "not seen": (sidecar, kept, report(other))}
     began = time.monotonic()
-    nobody = {"401 bad_token", "403 unknown_pod"}
+    invalid = {"401 bad_token", "403 unknown_pod"}
     not_yet = {"403 wrong_peer", "429 too_many_tokens", "503 no_review"}
 
     def refused() -> dict[str, str] | None:
-        told = from_own_pod(late)
-        assert set(told.values()) <= nobody | not_yet, told
-        return told if set(told.values()) <= nobody else None
+        answers_after = from_own_pod(late)
+        assert set(answers_after.values()) <= invalid | not_yet, answers_after
+        return answers_after if set(answers_after.values()) <= invalid else None
 
-    told = wait_for("the deleted pod's tokens to be nobody's", refused)
-    print(f"{told} {time.monotonic() - began:.1f} s after the pod was deleted")
+    outcomes_after = wait_for("the deleted pod's tokens to be invalid", refused)
+    print(f"{outcomes_after} {time.monotonic() - began:.1f} s after the pod was deleted")

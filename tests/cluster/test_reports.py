@@ -22,12 +22,12 @@ OURS = 5.0
 
 IN_ALL = 90.0 + 5.0
 """Seconds until each sidecar obeys. 90 of them are the kubelet's: it looks at a pod's volumes once in its
-`syncFrequency`, a minute by default, drawn out by up to half at random. The rest is its work and ours."""
+`syncFrequency`, a minute by default, drawn out by up to half at random. The rest is work."""
 
 SHOWN = "import os; print(os.lstat('/etc/penstock/settings/..data').st_mtime)"
 
 TOLD = ("report failed", "reports are taken again")
-"""What a sidecar says as reports end and begin to be taken: the last of them is how it stands."""
+"""A sidecar's log lines when reports fail and succeed again; the last one is its current state."""
 
 SECRET = "penstock-operator-tls"
 OVERLAP = 12
@@ -65,9 +65,9 @@ def taken(operator: Namespace) -> dict[str, float]:
 
 
 def authorities(operator: Namespace) -> str:
-    """What the operator tells, as its Secret says; empty while there is none."""
-    found = operator.get("secret", SECRET)
-    return base64.b64decode(found["data"]["ca.crt"]).decode() if found else ""
+    """The authorities that the operator sends, by its Secret; empty while it does not exist."""
+    secret = operator.get("secret", SECRET)
+    return base64.b64decode(secret["data"]["ca.crt"]).decode() if secret else ""
 
 
 SIDECAR = 'reports_total{kind="sidecar",outcome="taken"}'
@@ -96,18 +96,20 @@ def test_keys_rotate_without_a_restart_or_a_gap(
 
         def rotated(first: str = first, seen: set[int] = seen) -> str:
             silence.look()
-            found = authorities(operator)
-            seen.add(found.count("BEGIN CERTIFICATE"))
-            return found if found.count("BEGIN CERTIFICATE") == 1 and found != first else ""
+            current = authorities(operator)
+            seen.add(current.count("BEGIN CERTIFICATE"))
+            return current if current.count("BEGIN CERTIFICATE") == 1 and current != first else ""
 
-        found = wait_for("the new authority to be trusted alone", rotated, seconds=240, every=0.5)
+        shown = wait_for("the new authority to be trusted alone", rotated, seconds=240, every=0.5)
         assert seen >= {1, 2}, "old and new were trusted together"
 
-        def told(found: str = found) -> bool:
+        def trusted(trusted: str = shown) -> bool:
             names = ("b-backend-settings", "penstock-router-settings")
-            return all((namespace.get("configmap", name) or {})["data"]["ca.crt"] == found for name in names)
+            return all(
+                (namespace.get("configmap", name) or {})["data"]["ca.crt"] == trusted for name in names
+            )
 
-        wait_for("the ConfigMaps to name the new authority alone", told, seconds=240)
+        wait_for("the ConfigMaps to name the new authority alone", trusted, seconds=240)
 
     def messages(pod: str) -> list[str]:
         return [line["message"] for line in namespace.log(pod, "penstock-sidecar")]
@@ -115,12 +117,12 @@ def test_keys_rotate_without_a_restart_or_a_gap(
     for name in [pod["metadata"]["name"] for pod in namespace.pods("b")]:
         # Twice both, and then the new one alone.
         wait_for(
-            f"{name} to have been told of all",
+            f"{name} to have received all",
             lambda it=name: messages(it).count("authorities received") >= 4,
         )
         assert "the operator's certificate is not trusted" not in messages(name)
-    print(silence.told())
-    assert max(silence.longest.values()) < silence.allowed, silence.told()
+    print(silence.summary())
+    assert max(silence.longest.values()) < silence.allowed, silence.summary()
     assert pods(namespace) == before
     # The pods that begin now trust what is shown now.
     namespace.patch("modelbackend", "b", {"spec": {"replicas": 3}})
@@ -129,19 +131,19 @@ def test_keys_rotate_without_a_restart_or_a_gap(
 
 
 class Silence:
-    """How long no report was taken, as looks at the operator prove it: never more than there was.
+    """The time without a report, as the operator's metrics prove it; never more than the real time.
 
-    Of the backend `b` by the pod that was silent for longest; of routers by whether any is heard.
+    Of the backend `b` by the pod that was silent for longest; of routers by whether any reports.
 
     Args:
         namespace: of the backend.
-        operator: whose metrics tell.
+        operator: the operator with these metrics.
     """
 
     def __init__(self, namespace: Namespace, operator: Namespace) -> None:
         self.longest = {"sidecar": 0.0, "router": 0.0}
         self.interval = 0.0
-        """The longest that pods were told to wait between two reports."""
+        """The longest interval between reports that the operator asked for."""
         whose = f'namespace="{namespace.name}",backend="b"'
         self._age = f"penstock_operator_backend_report_age_seconds{{{whose}}}"
         self._operator = operator
@@ -156,18 +158,18 @@ class Silence:
     def look(self) -> None:
         """Look once more."""
         asked = time.monotonic()
-        found = operator_metrics(self._operator)
-        self.interval = max(self.interval, found["penstock_operator_report_interval_seconds"])
-        self.longest["sidecar"] = max(self.longest["sidecar"], found.get(self._age, 0.0))
-        count = found.get(f"penstock_operator_{ROUTER}", 0.0)
+        metrics = operator_metrics(self._operator)
+        self.interval = max(self.interval, metrics["penstock_operator_report_interval_seconds"])
+        self.longest["sidecar"] = max(self.longest["sidecar"], metrics.get(self._age, 0.0))
+        count = metrics.get(f"penstock_operator_{ROUTER}", 0.0)
         if count != self._heard[0]:
             self._heard = (count, time.monotonic())
         else:
             self.longest["router"] = max(self.longest["router"], asked - self._heard[1])
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """In words."""
-        return f"silent for {self.longest}, {self.allowed} s allowed: told to report each {self.interval} s"
+        return f"silent for {self.longest}, {self.allowed} s allowed; report interval {self.interval} s"
 
 
 def test_a_new_leader_hears_and_tells_every_pod_within_seconds(
@@ -193,8 +195,10 @@ def test_a_new_leader_hears_and_tells_every_pod_within_seconds(
     began = time.monotonic()
 
     def leads() -> bool:
-        found = operator.get("endpointslice", "penstock-operator") or {}
-        addresses = {address for one in found.get("endpoints") or () for address in one["addresses"]}
+        endpointslice = operator.get("endpointslice", "penstock-operator") or {}
+        addresses = {
+            address for endpoint in endpointslice.get("endpoints") or () for address in endpoint["addresses"]
+        }
         return bool(addresses - {old["status"]["podIP"]})
 
     wait_for("another leader", leads)
@@ -205,12 +209,10 @@ def test_a_new_leader_hears_and_tells_every_pod_within_seconds(
 
     with Stalls() as stalls:
         wait_for("both sidecars to obey the new policy", in_effect, every=0.2)
-    told = time.monotonic() - began
-    said = (
-        f"another leader after {led:.1f} s, settings in effect after {told:.1f} s, {stalls.lost:.1f} s lost"
-    )
+    elapsed = time.monotonic() - began
+    said = f"new leader after {led:.1f} s, settings in effect after {elapsed:.1f} s, {stalls.lost:.1f} s lost"
     print(said)
-    assert told - led <= 30.0 + stalls.lost, said
+    assert elapsed - led <= 30.0 + stalls.lost, said
 
 
 @pytest.fixture
@@ -230,7 +232,7 @@ def cut(penstock: Cluster) -> Iterator[None]:
 def test_settings_arrive_without_the_report_channel(
     namespace: Namespace, load: Load, request: pytest.FixtureRequest
 ) -> None:
-    """The ConfigMap brings them while no report passes: 90 s are kubelet's, and what is ours takes seconds.
+    """The ConfigMap brings them while no report passes: the kubelet needs 90 s of it, Penstock seconds.
 
     By the writers' own times: of the ConfigMap in the apiserver, of kubelet's file, of the sidecar's log.
     """
@@ -256,14 +258,14 @@ def test_settings_arrive_without_the_report_channel(
             ]
             for name in addresses
         ]
-        return all(one == ["report failed"] for one in last)
+        return all(line == ["report failed"] for line in last)
 
     wait_for("every sidecar to say that it cannot report", silent)
     policy["spec"]["maxBatchSize"] = 17
 
     def in_effect() -> bool:
-        found = [namespace.curl(f"http://{ip}:8013/settings")[2] for ip in addresses.values()]
-        return all('"maxBatchSize":17' in text for text in found)
+        settings = [namespace.curl(f"http://{ip}:8013/settings")[2] for ip in addresses.values()]
+        return all('"maxBatchSize":17' in text for text in settings)
 
     # NB: kubelet looks at a pod's volumes every 60 to 90 s; a busy one later.
     with Stalls() as stalls:

@@ -29,11 +29,11 @@ from tests.support.monitoring import RULES, dashboard_queries
 CONFIG = RenderConfig(sidecar_image="s", router_image="r")
 NAMESPACE = "demo"
 BY_TARGET = {"container", "instance", "job", "namespace", "pod"}
-"""What every target is labelled with, beside `endpoint`: the name of its port."""
+"""The labels of every target, beside `endpoint`, the name of its port."""
 
 
 def scrape_config(monitor: dict[str, Any], targets: list[dict[str, str]]) -> dict[str, Any]:
-    """What the Prometheus Operator makes of a PodMonitor, but for its shards, with given targets.
+    """The scrape configuration that the Prometheus Operator makes of a PodMonitor, without shards.
 
     Source: `generatePodMonitorConfig` and `generateRelabelConfig` in pkg/prometheus/promcfg.go of
     github.com/prometheus-operator/prometheus-operator; a monitor's own relabelings come last.
@@ -67,10 +67,13 @@ def scrape_config(monitor: dict[str, Any], targets: list[dict[str, str]]) -> dic
             "replacement": "${1}",
         },
         {"target_label": "endpoint", "replacement": scraped["port"]},
-        *({snake(key): value for key, value in one.items()} for one in scraped.get("relabelings", ())),
+        *(
+            {snake(key): value for key, value in relabeling.items()}
+            for relabeling in scraped.get("relabelings", ())
+        ),
     ]
-    found = [{"targets": [one["__address__"]], "labels": one} for one in targets]
-    return {"job_name": name, "relabel_configs": relabel, "static_configs": found}
+    groups = [{"targets": [target["__address__"]], "labels": target} for target in targets]
+    return {"job_name": name, "relabel_configs": relabel, "static_configs": groups}
 
 
 def sanitized(label: str) -> str:
@@ -80,11 +83,11 @@ def sanitized(label: str) -> str:
 
 def snake(name: str) -> str:
     """Of `sourceLabels`, `source_labels`."""
-    return re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", name)
+    return re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", name)
 
 
 def discovered(template: dict[str, Any], name: str) -> list[dict[str, str]]:
-    """What Prometheus finds of a running pod: each port of each of its containers, by `role: pod`."""
+    """Prometheus' targets in a running pod: each port of each of its containers, by `role: pod`."""
     pod = "__meta_kubernetes_pod_"
     shared = {"__meta_kubernetes_namespace": NAMESPACE, f"{pod}name": name, f"{pod}phase": "Running"}
     for label, value in template["metadata"]["labels"].items():
@@ -104,12 +107,12 @@ def discovered(template: dict[str, Any], name: str) -> list[dict[str, str]]:
 
 def pods(chart: list[dict[str, Any]]) -> dict[str, list[dict[str, str]]]:
     """Targets of a pod of each program, by the name of the PodMonitor that is for it."""
-    (operator,) = [one for one in chart if one["kind"] == "Deployment"]
+    (operator,) = [document for document in chart if document["kind"] == "Deployment"]
     endpoint = ModelEndpoint.parse({"metadata": {"name": "e", "uid": "e"}, "spec": {"backend": "b"}})
     objects = router.router_objects(NAMESPACE, [endpoint], config=CONFIG, document=b"{}")
-    (routers,) = [one for one in objects if one["kind"] == "Deployment"]
+    (routers,) = [document for document in objects if document["kind"] == "Deployment"]
     own = router.dedicated_objects(endpoint, 20000, config=CONFIG, document=b"{}")
-    (dedicated,) = [one for one in own if one["kind"] == "Deployment"]
+    (dedicated,) = [document for document in own if document["kind"] == "Deployment"]
     backend = {"metadata": {"name": "b", "uid": "b"}, "spec": {"model": {"container": {"image": "i"}}}}
     model = deployment.pod_template(ModelBackend.parse(backend), config=CONFIG, drain_secret="s")
     templates = {
@@ -132,7 +135,7 @@ def promtool() -> Path:
 def monitors() -> dict[str, dict[str, Any]]:
     """The chart's PodMonitors by name."""
     chart = rendered("--set", "monitoring.podMonitors.enabled=true")
-    return {one["metadata"]["name"]: one for one in chart if one["kind"] == "PodMonitor"}
+    return {monitor["metadata"]["name"]: monitor for monitor in chart if monitor["kind"] == "PodMonitor"}
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +143,7 @@ def targets(
     promtool: Path, monitors: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[dict[str, str]]]:
     """Labels of what Prometheus scrapes by each PodMonitor, of a pod of each program."""
-    every = [target for found in pods(rendered()).values() for target in found]
+    every = [target for group in pods(rendered()).values() for target in group]
     path = tmp_path_factory.mktemp("scraping") / "prometheus.yml"
     configs = [scrape_config(monitor, every) for monitor in monitors.values()]
     path.write_text(yaml.safe_dump({"scrape_configs": configs}))
@@ -161,9 +164,9 @@ def targets(
         results = json.loads(out)
         assert len(results) == len(every), out
         kept[name] = [
-            {label: value for label, value in one["labels"].items() if not label.startswith("__")}
-            for one in results
-            if one["labels"]
+            {label: value for label, value in result["labels"].items() if not label.startswith("__")}
+            for result in results
+            if result["labels"]
         ]
     return kept
 
@@ -185,10 +188,11 @@ def test_each_monitor_finds_the_metrics_of_its_program_and_of_no_other(
     targets: dict[str, list[dict[str, str]]],
 ) -> None:
     """By labels and port names that are really rendered; and a router's target has no label `endpoint`."""
-    found = {
-        name: [(one["job"], one["instance"], set(one)) for one in kept] for name, kept in targets.items()
+    metrics = {
+        name: [(sample["job"], sample["instance"], set(sample)) for sample in kept]
+        for name, kept in targets.items()
     }
-    assert found == {
+    assert metrics == {
         "penstock-operator": [("penstock-operator", "10.0.0.1:8015", BY_TARGET | {"endpoint"})],
         "penstock-router": [("penstock-router", "10.0.0.1:8001", BY_TARGET)],
         "penstock-dedicated-router": [("penstock-dedicated-router", "10.0.0.1:8001", BY_TARGET)],
@@ -202,7 +206,7 @@ def test_alert_and_panels_of_endpoints_name_the_model_endpoint(
     targets: dict[str, list[dict[str, str]]],
     tmp_path: Path,
 ) -> None:
-    """What a router shows of an endpoint that fails, once scraped: in the critical alert and each panel."""
+    """A failing endpoint appears, once scraped, in the critical alert and in each panel."""
     metrics = RouterMetrics(dict)
     for _ in range(6):
         metrics.series("digits", "forest").answered(503, "deadline", 0.01)

@@ -26,7 +26,7 @@ def test_every_digit_is_answered_as_the_model_answers_in_process(namespace: Name
     for document in documents:
         document["metadata"].pop("namespace", None)
     namespace.apply(*documents)
-    backends = [one["metadata"]["name"] for one in documents if one["kind"] == "ModelBackend"]
+    backends = [document["metadata"]["name"] for document in documents if document["kind"] == "ModelBackend"]
     for name in backends:
         namespace.wait_ready("modelbackend", name, seconds=240)
     namespace.wait_ready("modelendpoint", "digits")
@@ -36,7 +36,9 @@ def test_every_digit_is_answered_as_the_model_answers_in_process(namespace: Name
     items: list[Any] = []
     for name in backends:
         pod = namespace.pods(name)[0]["metadata"]["name"]
-        kwargs = next(one for one in documents if one["metadata"]["name"] == name)["spec"]["model"]["python"]
+        kwargs = next(document for document in documents if document["metadata"]["name"] == name)["spec"][
+            "model"
+        ]["python"]
         output = namespace.kubectl(
             *(
                 "exec",

@@ -42,8 +42,8 @@ def test_a_policy_change_takes_effect_without_a_restart(
     policy["spec"]["maxBatchSize"] = 17
 
     def in_effect() -> bool:
-        found = [namespace.curl(f"http://{ip}:8013/settings")[2] for ip in addresses.values()]
-        return all('"maxBatchSize":17' in text for text in found)
+        settings = [namespace.curl(f"http://{ip}:8013/settings")[2] for ip in addresses.values()]
+        return all('"maxBatchSize":17' in text for text in settings)
 
     intervals = [operator_metric(operator, INTERVAL)]
     with Stalls() as stalls:
@@ -52,12 +52,12 @@ def test_a_policy_change_takes_effect_without_a_restart(
         wait_for("both sidecars to obey the new policy", in_effect, every=0.1)
     intervals.append(operator_metric(operator, INTERVAL))
 
-    def told() -> bool:
+    def in_force() -> bool:
         status = (namespace.get("modelbackend", "hot") or {})["status"]
         return bool(status["settingsVersion"] > before)
 
     # NB: a policy changes no generation of the backend: SettingsApplied was True of the settings before.
-    wait_for("the status to tell of the new settings", told)
+    wait_for("the status to report the new settings", in_force)
     namespace.wait_condition("modelbackend", "hot", "SettingsApplied")
     took = {name: obeyed(namespace, name) - applied for name in addresses}
     allowed = WITHIN + max(intervals) - 1.0 + stalls.lost

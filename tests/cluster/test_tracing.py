@@ -66,16 +66,18 @@ def traced(namespace: Namespace) -> Iterator[Namespace]:
 
 def spans(namespace: Namespace) -> list[tuple[dict[str, str], Any]]:
     """All spans that have come, each with the attributes of its process."""
-    found = []
+    result = []
     for line in namespace.kubectl("logs", "collector").splitlines():
         try:
-            told = ExportTraceServiceRequest.FromString(base64.b64decode(line, validate=True))
+            exported = ExportTraceServiceRequest.FromString(base64.b64decode(line, validate=True))
         except binascii.Error:
             continue  # the line is being written
-        for resource in told.resource_spans:
-            attributes = {one.key: one.value.string_value for one in resource.resource.attributes}
-            found += [(attributes, span) for scope in resource.scope_spans for span in scope.spans]
-    return found
+        for resource in exported.resource_spans:
+            attributes = {
+                attribute.key: attribute.value.string_value for attribute in resource.resource.attributes
+            }
+            result += [(attributes, span) for scope in resource.scope_spans for span in scope.spans]
+    return result
 
 
 def test_a_request_and_its_batch_are_traced_where_the_chart_names_a_collector(traced: Namespace) -> None:
@@ -89,7 +91,7 @@ def test_a_request_and_its_batch_are_traced_where_the_chart_names_a_collector(tr
     )
     assert status == 200, text
 
-    def ours() -> dict[tuple[str, str], tuple[dict[str, str], Any]] | None:
+    def request_and_batch() -> dict[tuple[str, str], tuple[dict[str, str], Any]] | None:
         mine = {
             (process["service.name"], span.name): (process, span)
             for process, span in spans(traced)
@@ -97,11 +99,14 @@ def test_a_request_and_its_batch_are_traced_where_the_chart_names_a_collector(tr
         }
         return mine if len(mine) == 3 else None
 
-    found = wait_for("the spans of the request and its batch", ours)
-    routed, (_, served) = found.pop(("penstock-router", "POST")), found[("penstock-sidecar", "POST")]
+    request_spans = wait_for("the spans of the request and its batch", request_and_batch)
+    routed, (_, served) = (
+        request_spans.pop(("penstock-router", "POST")),
+        request_spans[("penstock-sidecar", "POST")],
+    )
     assert served.parent_span_id == routed[1].span_id
-    assert found.keys() == {("penstock-sidecar", "POST"), ("penstock-sidecar", "batch")}
+    assert request_spans.keys() == {("penstock-sidecar", "POST"), ("penstock-sidecar", "batch")}
     (pod,) = traced.pods("b")
-    for process, _ in found.values():
+    for process, _ in request_spans.values():
         assert process["service.instance.id"] == pod["metadata"]["name"]
         assert process["penstock.backend"] == "b"

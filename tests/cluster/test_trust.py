@@ -1,4 +1,4 @@
-"""What a control plane keeps: its word on Ready, and a standby that acts when the leader is killed."""
+"""A control plane can be trusted: Ready is true, and a standby acts when the leader is killed."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def test_a_standby_acts_within_seconds(
         print(said)
         assert max(led_s, acts_s) <= STANDBY_ACTS_S + stalls.lost, said
         if blow == signal.SIGSTOP:
-            # What it knows is old, and what it will hear first when it wakes is not the last word.
+            # Its data is old, and the first events when it resumes are not the latest.
             for size in (3, 5, 7):
                 namespace.patch("modelbackend", "a", {"spec": {"batching": {"maxBatchSize": size}}})
-                wait_for("the new leader to say so", lambda told=size: _told(namespace, told))
+                wait_for("the new leader to say so", lambda count=size: _told(namespace, count))
             before_it_wakes = _quiet(namespace, operator)
             os.kill(number, signal.SIGCONT)
             log = wait_for("it to end", lambda: _ended_log(operator, name))
@@ -107,8 +107,8 @@ def test_a_standby_acts_within_seconds(
 
 
 def _lease(operator: Namespace) -> dict[str, Any]:
-    found: dict[str, Any] = (operator.get("lease", "penstock-operator") or {})["spec"]
-    return found
+    spec: dict[str, Any] = (operator.get("lease", "penstock-operator") or {})["spec"]
+    return spec
 
 
 def _last_renewal(operator: Namespace, holder: str) -> datetime.datetime:
@@ -116,10 +116,10 @@ def _last_renewal(operator: Namespace, holder: str) -> datetime.datetime:
     seen: list[str] = []
 
     def stands() -> bool:
-        found = _lease(operator)
-        if found["holderIdentity"] != holder:
+        lease = _lease(operator)
+        if lease["holderIdentity"] != holder:
             return True
-        seen.append(found["renewTime"])
+        seen.append(lease["renewTime"])
         return len(seen) > 1 and seen[-1] == seen[-2]
 
     wait_for("the Lease to stand still", stands, every=0.5)
@@ -137,7 +137,7 @@ def _told(namespace: Namespace, size: int) -> bool:
 
 
 def _quiet(namespace: Namespace, operator: Namespace) -> dict[str, str]:
-    """The versions of all objects once nobody writes any more."""
+    """The versions of all objects once all writes have ended."""
     seen: list[dict[str, str]] = []
 
     def quiet() -> bool:
@@ -164,10 +164,10 @@ def _process_of(operator: Namespace, pod: str) -> int:
 
 
 def _ended_log(operator: Namespace, pod: str) -> str:
-    """What a container said that has ended since; empty where none has."""
+    """The log of a container that has ended since; empty if none has."""
     return operator.kubectl("logs", pod, "--previous", check=False) if _restarts(operator, pod) else ""
 
 
 def _restarts(operator: Namespace, pod: str) -> int:
     statuses = ((operator.get("pod", pod) or {}).get("status") or {}).get("containerStatuses") or []
-    return sum(one["restartCount"] for one in statuses)
+    return sum(status["restartCount"] for status in statuses)

@@ -52,14 +52,14 @@ def sidecars(namespace: Namespace) -> set[str]:
 def block(namespace: Namespace) -> dict[str, Any]:
     """The sidecar as the Deployment has it, but for its image."""
     template = (namespace.get("deployment", "b-backend") or {})["spec"]["template"]["spec"]
-    found: dict[str, Any] = template["initContainers"][0]
-    return {name: value for name, value in found.items() if not name.startswith("image")}
+    sidecar: dict[str, Any] = template["initContainers"][0]
+    return {name: value for name, value in sidecar.items() if not name.startswith("image")}
 
 
-def told(namespace: Namespace) -> dict[str, object]:
-    """What the backend's status says of its sidecar."""
-    found: dict[str, object] = (namespace.get("modelbackend", "b") or {})["status"].get("sidecar", {})
-    return found
+def upgrade_status(namespace: Namespace) -> dict[str, object]:
+    """The sidecar's part of the backend's status."""
+    status: dict[str, object] = (namespace.get("modelbackend", "b") or {})["status"].get("sidecar", {})
+    return status
 
 
 def test_an_upgrade_of_the_operator_restarts_no_model(
@@ -77,7 +77,7 @@ def test_an_upgrade_of_the_operator_restarts_no_model(
     load.start(namespace.url("b"), rate=50)
     upgrade(namespace.cluster, *later)
     waits = {"image": SIDECAR, "upgradePending": True}
-    wait_for("the status to tell that an upgrade waits", lambda: told(namespace) == waits)
+    wait_for("the status to report that an upgrade waits", lambda: upgrade_status(namespace) == waits)
     namespace.patch("modelbackend", "b", {"spec": {"batching": {"maxBatchSize": 3}}})
     namespace.wait_ready("modelbackend", "b")
     assert pod_uids(namespace) == before
@@ -87,7 +87,7 @@ def test_an_upgrade_of_the_operator_restarts_no_model(
 
     namespace.patch("modelbackend", "b", {"spec": {"drain": {"propagationDelay": "6s"}}})
     wait_for("the new sidecar in all pods", lambda: sidecars(namespace) == {OTHER}, seconds=300)
-    wait_for("the status to say so", lambda: told(namespace) == {"image": OTHER})
+    wait_for("the status to say so", lambda: upgrade_status(namespace) == {"image": OTHER})
     rendered = block(namespace)
     assert rendered["startupProbe"]["failureThreshold"] == 61
     assert rendered["args"][:2] == ["--log-level", "debug"]
@@ -102,7 +102,9 @@ def test_upgrade_now_brings_the_sidecar_and_an_edit_does_not(
     namespace.apply(ledger_code(), ledger_backend("b", collector=load.port))
     namespace.wait_ready("modelbackend", "b")
     upgrade(namespace.cluster, *later)
-    wait_for("the status to tell that an upgrade waits", lambda: told(namespace).get("upgradePending"))
+    wait_for(
+        "the status to report that an upgrade waits", lambda: upgrade_status(namespace).get("upgradePending")
+    )
 
     edit = [{"op": "add", "path": "/spec/template/spec/initContainers/0/args/-", "value": "--nonsense"}]
     namespace.json_patch("deployment", "b-backend", edit)
@@ -110,17 +112,17 @@ def test_upgrade_now_brings_the_sidecar_and_an_edit_does_not(
     def arguments() -> list[str]:
         template = (namespace.get("deployment", "b-backend") or {})["spec"]["template"]["spec"]
         assert template["initContainers"][0]["image"] == SIDECAR
-        found: list[str] = template["initContainers"][0]["args"]
-        return found
+        arguments: list[str] = template["initContainers"][0]["args"]
+        return arguments
 
     wait_for("the edit to be taken back", lambda: "--nonsense" not in arguments())
     namespace.wait_ready("modelbackend", "b")
-    assert told(namespace) == {"image": SIDECAR, "upgradePending": True}
+    assert upgrade_status(namespace) == {"image": SIDECAR, "upgradePending": True}
 
     namespace.patch("modelbackend", "b", {"spec": {"sidecar": {"upgrade": "Now"}}})
     wait_for("the new sidecar", lambda: sidecars(namespace) == {OTHER}, seconds=300)
     namespace.wait_ready("modelbackend", "b")
-    assert told(namespace) == {"image": OTHER}
+    assert upgrade_status(namespace) == {"image": OTHER}
 
 
 def deployment_generation(namespace: Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What kstatus and Argo CD make of every stage of a resource's life, by their own libraries.
+"""The verdicts of kstatus and Argo CD on every stage of a resource's life, by their own libraries.
 
 No cluster is needed, but a program that the cluster's builder makes: kstatus as Flux has it, and the Lua
 interpreter that Argo CD embeds.
@@ -30,16 +30,16 @@ AGREE = {
 def verdicts() -> list[tuple[Stage, dict[str, str]]]:
     """Every stage with what the two say of it."""
     programs.ensure("verdict")
-    found = asyncio.run(_collected())
+    collected = asyncio.run(_collected())
     done = subprocess.run(
         [programs.program("verdict", "verdict"), "-health", HEALTH],
-        input=yaml.safe_dump([stage.obj for stage in found]),
+        input=yaml.safe_dump([stage.obj for stage in collected]),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return list(zip(found, json.loads(done.stdout), strict=True))
+    return list(zip(collected, json.loads(done.stdout), strict=True))
 
 
 async def _collected() -> list[Stage]:
@@ -57,7 +57,7 @@ def test_every_stage_is_read_rightly(verdicts: list[tuple[Stage, dict[str, str]]
 
 
 def test_the_two_agree_and_say_why(verdicts: list[tuple[Stage, dict[str, str]]]) -> None:
-    """Suspension apart, which kstatus does not know; what is degraded carries the words of the condition."""
+    """Except for suspension, which kstatus does not have; a degraded state has the condition's message."""
     for stage, said in verdicts:
         if said["health"] != "Suspended":
             assert said["health"] == AGREE[said["status"]], stage.name

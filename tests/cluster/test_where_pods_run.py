@@ -1,4 +1,4 @@
-"""Where a backend's pods run, on two nodes."""
+"""The placement of a backend's pods on two nodes."""
 
 from __future__ import annotations
 

@@ -46,14 +46,14 @@ OTHER_IMAGE = "localhost/penstock/python-model:other"
 
 @pytest.fixture
 def two_nodes(second_node: Cluster) -> Iterator[Cluster]:
-    """A second node, and two routers in each namespace, as whoever drains nodes has it."""
+    """A second node, and two routers in each namespace, as a cluster needs for drains."""
     upgrade(second_node, "--set", "router.replicas=2")
     yield second_node
     upgrade(second_node)
 
 
 class Changes:
-    """What is done to a backend `b` of two pods while requests flow; each returns when it is over.
+    """The changes of a backend `b` of two pods while requests flow; each returns when it is over.
 
     Args:
         cluster: where.
@@ -215,7 +215,7 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
             "batching": policy()["spec"],
             **knobs,
         },
-        found={"rate": rate, "calibration": seen, **totals(summary)},
+        result={"rate": rate, "calibration": seen, **totals(summary)},
     )
     assert_nothing_lost(summary)
 
@@ -246,13 +246,13 @@ def test_replicas_follow_the_load_up_and_down_and_nothing_is_lost(namespace: Nam
     assert_nothing_lost(load.stop())
 
     def scalings() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = namespace.get("modelbackend", "b")["status"]["scaling"]
-        return found
+        entries: list[dict[str, Any]] = namespace.get("modelbackend", "b")["status"]["scaling"]
+        return entries
 
     wait_for("the newest change first in status.scaling", lambda: scalings()[0]["to"] == 1)
     scaling = scalings()
-    assert max(one["to"] for one in scaling) == 3, scaling
-    assert all(one["reason"] and one["inputs"] for one in scaling)
+    assert max(decision["to"] for decision in scaling) == 3, scaling
+    assert all(decision["reason"] and decision["inputs"] for decision in scaling)
 
 
 def test_from_zero_and_back_loses_nothing(namespace: Namespace, load: Load) -> None:
@@ -285,11 +285,11 @@ def test_from_zero_and_back_loses_nothing(namespace: Namespace, load: Load) -> N
     assert summary["ok"] == 50
     wait_for("no pod again", sleeps, seconds=240)
     scaling = namespace.get("modelbackend", "b")["status"]["scaling"]
-    changes = [(one["from"], one["to"]) for one in reversed(scaling)]
+    changes = [(decision["from"], decision["to"]) for decision in reversed(scaling)]
     assert changes[:2] == [(1, 0), (0, 1)] or changes[:2] == [(1, 0), (0, 2)], scaling
     assert max(to for _, to in changes) == 2, scaling
     assert changes[-1] == (1, 0), scaling
-    assert sum(one["inputs"]["held"] for one in scaling if one["from"] == 0) >= 1
+    assert sum(decision["inputs"]["held"] for decision in scaling if decision["from"] == 0) >= 1
 
 
 def test_the_only_pod_deleted_loses_nothing(namespace: Namespace, load: Load) -> None:

@@ -1,4 +1,4 @@
-"""`kill -9` and lost power: what the killed one held is lost, nothing else, and every caller is told."""
+"""`kill -9` and lost power: only what the killed process held is lost, and every caller gets an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KNOBS: dict[str, Any] = {
 """A model that is never idle at this rate, so that each pod has requests at any moment at which it may end;
 and one pod alone bears all of it."""
 TOLD_WITHIN = 1.0
-"""Seconds from the kill, or from the first error of a lost node, within which every error is told."""
+"""Seconds from the kill, or from the first error of a lost node, within which every caller has its error."""
 
 
 class Killing:
@@ -74,13 +74,13 @@ class Killing:
         """A second, and as much as a request took that went well, where the machine is that busy."""
         first = min((error["at"] for error in self.errors), default=self.done)
         self.known = max(self.done, first)
-        """When it was done and known: a router sends to a pod until it turns to what its connection tells."""
+        """When the kill was noticed: a router sends to a pod until it reads the end of its connection."""
         self.held = max(self.open[part] for part in (("kill",) if first <= self.done else ("kill", "killed")))
-        """What died held some of what the ledger had open then."""
+        """The killed process held some of the requests that the ledger had open then."""
         last = max((error["at"] for error in self.errors), default=self.done)
         print(
             f"{len(self.errors)} of {self.summary['sent']} lost, open at once {self.open}; "
-            f"the first told {first - self.begun:.2f} s after the kill began, the last {last - first:.2f} s "
+            f"the first error {first - self.begun:.2f} s after the kill began, the last {last - first:.2f} s "
             f"later; others took up to {went_well:.2f} s"
         )
 
@@ -90,7 +90,7 @@ class Killing:
             "first_error_seconds": round(first - self.begun, 3),
             "last_error_after_first_seconds": round(last - first, 3),
         }
-        record(*results, asked={"rate": RATE, **KNOBS}, found=figures | totals(self.summary))
+        record(*results, asked={"rate": RATE, **KNOBS}, result=figures | totals(self.summary))
 
     def check(self, *, held: int) -> None:
         """Nothing twice, nothing without an answer, at most what was held, and each error an honest one.
@@ -98,11 +98,11 @@ class Killing:
         Args:
             held: so many requests could be lost; where none is, nothing was proved.
         """
-        found = self.summary
+        summary = self.summary
         names = ("mismatched", "lost", "duplicated", "unexecuted")
-        wrong = {name: found[name] for name in names if found[name]}
+        wrong = {name: summary[name] for name in names if summary[name]}
         assert not wrong, f"{wrong}; {self.errors[:5]}"
-        assert found["ok"] + len(self.errors) == found["sent"]
+        assert summary["ok"] + len(self.errors) == summary["sent"]
         assert self.errors, "nothing was under way in what was killed"
         assert len(self.errors) <= held, f"{len(self.errors)} errors, {held} were held; {self.errors[:5]}"
         for error in self.errors:
@@ -112,18 +112,18 @@ class Killing:
             assert problem["request_id"], error
 
     def check_times(self) -> None:
-        """What was sent after the kill was known is not lost, and who had sent before is told at once."""
+        """Requests after the kill was noticed are not lost; callers from before get errors at once."""
         for error in self.errors:
             assert error["sent"] <= self.known, (error, self.begun, self.done, self.known)
             assert error["at"] <= self.done + self.slack, (error, self.begun, self.done, self.slack)
 
 
 def restarts(namespace: Namespace, pod: str, container: str) -> int:
-    """How often a container of a pod was started again."""
-    found = next(one for one in pods_of(namespace) if one["metadata"]["name"] == pod)
-    status = found["status"]
+    """The restarts of a container of a pod."""
+    pod_object = next(each for each in pods_of(namespace) if each["metadata"]["name"] == pod)
+    status = pod_object["status"]
     both = (*status["containerStatuses"], *status["initContainerStatuses"])
-    return int(next(one["restartCount"] for one in both if one["name"] == container))
+    return int(next(status["restartCount"] for status in both if status["name"] == container))
 
 
 @pytest.mark.parametrize("container", ["penstock-sidecar", "model"])
@@ -153,7 +153,7 @@ def test_kill_9_in_a_pod_loses_at_most_what_it_held(
 def test_a_lost_node_loses_at_most_what_its_pod_held(
     second_node: Cluster, namespace: Namespace, load: Load, request: pytest.FixtureRequest
 ) -> None:
-    """Nobody says that it is gone: the router notes the silence and tells all at once; the rest goes on."""
+    """The router detects the silence and ends all requests to the node at once; the rest goes on."""
     # The router is on the first node: a client of a lost one is as lost as its own network makes it.
     second_node.kubectl("cordon", "node1")
     try:

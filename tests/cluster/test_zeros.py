@@ -1,4 +1,4 @@
-"""Which false and which 0 a live object keeps: the drift rule's list, held against the real apiserver."""
+"""The zeros and falses that a live object keeps: the drift rule's list against the real API server."""
 
 from __future__ import annotations
 
@@ -86,25 +86,25 @@ OBJECTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wanted", OBJECTS, ids=[one["kind"] for one in OBJECTS])
+@pytest.mark.parametrize("wanted", OBJECTS, ids=[obj["kind"] for obj in OBJECTS])
 def test_what_the_apiserver_makes_of_zeros_is_no_drift(namespace: Namespace, wanted: dict[str, Any]) -> None:
     """Or every start of the operator would write such an object anew."""
-    told = namespace.kubectl(
+    output = namespace.kubectl(
         "apply", "--server-side", "--dry-run=server", "-o", "json", "-f", "-", input=yaml.safe_dump(wanted)
     )
-    live = json.loads(told)
+    live = json.loads(output)
     assert contained(wanted, live)
     for path in kept(wanted, live):
         assert not contained(wanted, without(live, path)), path
 
 
 def kept(wanted: Any, live: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where the live object has a false or 0 that was wanted."""
+    """The paths of a wanted false or 0 that the live object has."""
     if isinstance(wanted, dict):
         return [at for name in wanted if name in live for at in kept(wanted[name], live[name], (*path, name))]
     if isinstance(wanted, list):
         pairs = zip(wanted, live, strict=True)
-        return [at for index, (one, other) in enumerate(pairs) for at in kept(one, other, (*path, index))]
+        return [at for index, (item, other) in enumerate(pairs) for at in kept(item, other, (*path, index))]
     return [path] if wanted in (False, 0) and not isinstance(wanted, str) else []
 
 
@@ -128,7 +128,7 @@ def test_a_false_that_somebody_takes_out_comes_back(namespace: Namespace, load: 
         return dict((namespace.get("deployment", "b-backend") or {})["spec"]["template"]["spec"])
 
     def index() -> int:
-        return [one["name"] for one in spec()["containers"]].index("model")
+        return [container["name"] for container in spec()["containers"]].index("model")
 
     def whole() -> bool:
         model = spec()["containers"][index()]

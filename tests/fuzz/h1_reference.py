@@ -17,7 +17,7 @@ _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9]{2})(?: [^\r\n]*)?\r\n")
 _FIELD = re.compile(rb"(" + TOKEN + rb"):[ \t]*([\t -~\x80-\xff]*)\r\n")
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
 # NB: names and values of extensions may be empty here, which RFC 9112 section 7.1.1 does not say: llhttp
-# takes that, we ignore extensions, and nobody can take them for data as long as they hold no CR or LF.
+# takes that, we ignore extensions, and they cannot pass for data as long as they do not contain CR or LF.
 _WORD = rb"(?:" + TOKEN + rb")?"
 _EXTENSION = rb"[ \t]*;[ \t]*" + _WORD + rb"(?:[ \t]*=[ \t]*(?:" + _QUOTED + rb"|" + _WORD + rb"))?"
 _CHUNK = re.compile(rb"([0-9A-Fa-f]+)((?:" + _EXTENSION + rb")*)\r\n")
@@ -27,7 +27,7 @@ _KEEPS = re.compile(rb"(?:^|,)[ \t]*keep-alive[ \t]*(?:,|$)", re.IGNORECASE)
 
 
 class Unreadable(Exception):
-    """The bytes are no request."""
+    """The bytes are not a request."""
 
 
 class Incomplete(Exception):
@@ -47,7 +47,7 @@ class Reading:
 
 def requests(data: bytes) -> list[Reading]:
     """The requests at the beginning of `data`, up to the first that is incomplete, unreadable or the last."""
-    return [one for one, _ in _all(data)]
+    return [request for request, _ in _all(data)]
 
 
 def lengths(data: bytes) -> list[int]:
@@ -94,7 +94,7 @@ def answer(data: bytes, method: str, *, ended: bool) -> AnswerReading:
     lengths, codings = values.get(b"content-length", []), values.get(b"transfer-encoding", [])
     tokens = b",".join(values.get(b"connection", []))
     keep = (version == b"1.1" or _KEEPS.search(tokens) is not None) and _CLOSES.search(tokens) is None
-    if codings and (lengths or version == b"1.0" or [one.lower() for one in codings] != [b"chunked"]):
+    if codings and (lengths or version == b"1.0" or [coding.lower() for coding in codings] != [b"chunked"]):
         raise Unreadable
     if len(lengths) > 1 or (lengths and re.fullmatch(rb"[0-9]+", lengths[0]) is None):
         raise Unreadable
@@ -122,18 +122,18 @@ def _all(data: bytes) -> Iterator[tuple[Reading, int]]:
     keep = True
     while keep:
         try:
-            one, at = _request(data, at)
+            request, at = _request(data, at)
         except (Unreadable, Incomplete):
             return
-        yield one, at
-        keep = one.keep
+        yield request, at
+        keep = request.keep
 
 
 def _match(pattern: re.Pattern[bytes], data: bytes, at: int) -> re.Match[bytes]:
-    found = pattern.match(data, at)
-    if found is None:
+    match = pattern.match(data, at)
+    if match is None:
         raise Incomplete if data.find(b"\n", at) < 0 else Unreadable
-    return found
+    return match
 
 
 def _fields(data: bytes, at: int) -> tuple[list[tuple[bytes, bytes]], int]:
@@ -163,7 +163,7 @@ def _request(data: bytes, at: int) -> tuple[Reading, int]:
     if len(hosts) > 1 or (not hosts and version == b"1.1"):
         raise Unreadable
     if codings:
-        if lengths or version == b"1.0" or [one.lower() for one in codings] != [b"chunked"]:
+        if lengths or version == b"1.0" or [coding.lower() for coding in codings] != [b"chunked"]:
             raise Unreadable
         body, at = _chunks(data, at)
     elif lengths:
@@ -175,7 +175,7 @@ def _request(data: bytes, at: int) -> tuple[Reading, int]:
         body, at = data[at:end], end
     else:
         body = b""
-    keep = version == b"1.1" and not any(_CLOSES.search(one) for one in values.get(b"connection", []))
+    keep = version == b"1.1" and not any(_CLOSES.search(option) for option in values.get(b"connection", []))
     return Reading(method, target, tuple(fields), body, keep), at
 
 

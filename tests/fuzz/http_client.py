@@ -66,7 +66,7 @@ class Pool:
         self.idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
-        self.idle = [one for one in self.idle if one is not connection]
+        self.idle = [each for each in self.idle if each is not connection]
 
     def silent(self, connection: Connection) -> None:
         raise AssertionError("nothing is silent here")
@@ -96,7 +96,7 @@ class Run:
         self._ended: list[Response | UpstreamError] = []
 
     async def outcome(self) -> tuple[Outcome, bool]:
-        """What the exchange got, and whether its connection may serve another one (it was tried)."""
+        """The result of the exchange, and whether its connection may serve another one (it was tried)."""
         head = self._begin()
         for piece in self._pieces:
             if self.pipe.closed:
@@ -148,27 +148,27 @@ async def _read(head: asyncio.Future[Answer]) -> Outcome:
 async def check(data: bytes, dice: random.Random) -> Outcome:
     """Assert what the module's docstring says of one answer; returns what the exchange got."""
     method = dice.choice(("GET", "GET", "HEAD"))
-    found, pooled = await Run([data], method, streamed=False).outcome()
-    _agree(data, method, found, pooled)
+    outcome, pooled = await Run([data], method, streamed=False).outcome()
+    _agree(data, method, outcome, pooled)
     for streamed in (False, True):
         pieces = [data] if dice.random() < 0.3 else cut(data, dice)
         other, again = await Run(pieces, method, streamed=streamed).outcome()
-        assert other == found, f"cut otherwise: {other} for {found}"
+        assert other == outcome, f"cut otherwise: {other} for {outcome}"
         assert again == pooled or data.endswith((b"\r", b"\n")), f"cut otherwise: pooled {again}"
         _agree(data, method, other, again)
-    return found
+    return outcome
 
 
-def _agree(data: bytes, method: str, found: Outcome, pooled: bool) -> None:
-    if found == "failed":
+def _agree(data: bytes, method: str, outcome: Outcome, pooled: bool) -> None:
+    if outcome == "failed":
         assert not pooled
         return  # unreadable, incomplete, or stricter than the grammar
     read = h1_reference.answer(data, method, ended=not pooled)
-    assert found == (read.status, end_to_end(read.fields), read.body), f"{found} for {read}"
+    assert outcome == (read.status, end_to_end(read.fields), read.body), f"{outcome} for {read}"
     assert not pooled or (read.keep and not data[read.end :].strip(b"\r\n")), f"pooled behind {read}"
 
 
-def one(seed: int) -> None:
+def run_seed(seed: int) -> None:
     """One case."""
     dice = random.Random(seed)
     data = make(dice, CORPUS, 2, DAMAGE)
@@ -184,7 +184,7 @@ def main() -> None:
     seed = first = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 40)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        one(seed)
+        run_seed(seed)
         seed += 1
     print(f"{seed - first} cases from seed {first} on: nothing found")
 

@@ -224,7 +224,7 @@ class Run:
 
     def statuses(self) -> list[tuple[int, bytes]]:
         """The answers' statuses and the indices of their requests; framing is checked on the way."""
-        rest, found = bytes(self.pipe.written), []
+        rest, answers = bytes(self.pipe.written), []
         while rest:
             head, end, rest = rest.partition(b"\r\n\r\n")
             assert end
@@ -238,17 +238,17 @@ class Run:
             if index and self.taken[number].method == "HEAD":
                 length = None
             rest = rest[int(length[1]) if length else 0 :]
-            found.append((int(first[1]), index[1] if index else b""))
-        return found
+            answers.append((int(first[1]), index[1] if index else b""))
+        return answers
 
 
 def apart(data: bytes) -> list[bytes]:
     """The same bytes, each request that can be read in one piece."""
-    found, rest = [], data
+    pieces, rest = [], data
     for length in h1_reference.lengths(data):
-        found.append(rest[:length])
+        pieces.append(rest[:length])
         rest = rest[length:]
-    return [piece for piece in (*found, rest) if piece]
+    return [piece for piece in (*pieces, rest) if piece]
 
 
 def cut(data: bytes, dice: random.Random) -> list[bytes]:
@@ -256,8 +256,8 @@ def cut(data: bytes, dice: random.Random) -> list[bytes]:
     if dice.random() < 0.2:
         return [data[at : at + 1] for at in range(len(data))]
     places = sorted(dice.randrange(len(data) + 1) for _ in range(dice.randrange(1, 8)))
-    found = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
-    return [piece for piece in found if piece]
+    parts = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+    return [piece for piece in parts if piece]
 
 
 def make(
@@ -297,11 +297,13 @@ def check(data: bytes, dice: random.Random) -> None:
         other = Run(cut(data, dice), later=later, streamed=streamed)
         agree(data, other)
         if not streamed:
-            found = other.statuses()
-            assert found[: len(given)] == statuses[: len(given)], f"cut otherwise: {found} for {statuses}"
+            other_statuses = other.statuses()
+            assert other_statuses[: len(given)] == statuses[: len(given)], (
+                f"cut otherwise: {other_statuses} for {statuses}"
+            )
             # NB: which refusal it is may depend on what was there to be read: 400 or 505 for `PUT /`.
-            assert len(found) == len(statuses), f"cut otherwise: {found} for {statuses}"
-            assert [one.target for one in other.taken] == [one.target for one in whole.taken]
+            assert len(other_statuses) == len(statuses), f"cut otherwise: {other_statuses} for {statuses}"
+            assert [request.target for request in other.taken] == [request.target for request in whole.taken]
         else:
             count = len([True for index in range(len(other.taken)) if index not in other.failed]) - other.gone
             assert count == len(whole.taken), "streams changed what is taken"
@@ -309,13 +311,15 @@ def check(data: bytes, dice: random.Random) -> None:
     known, warm = HeadCache(), HeadCache()
     for request, head in _LEARNT:
         warm.learn(request, head)
-    told = [_told(Run(pieces, later=False, streamed=False, known=heads)) for heads in (known, known, warm)]
-    assert told[1] == told[0], "the second time, something else was taken or answered"
-    assert told[2] == told[0], "other heads before have changed what was taken or answered"
+    outcomes = [
+        _told(Run(pieces, later=False, streamed=False, known=heads)) for heads in (known, known, warm)
+    ]
+    assert outcomes[1] == outcomes[0], "the second time, something else was taken or answered"
+    assert outcomes[2] == outcomes[0], "other heads before have changed what was taken or answered"
 
 
 def _learnt() -> Iterator[tuple[bytes, CachedHead]]:
-    """What is known after the corpus."""
+    """The head cache after the corpus."""
     known = HeadCache()
     for request in CORPUS:
         Run([request], later=False, streamed=False, known=known)
@@ -329,7 +333,7 @@ _LEARNT = list(_learnt())
 
 def _told(run: Run) -> tuple[list[tuple[object, ...]], bytes]:
     """All that a service and a client see of a connection."""
-    taken = [(one.method, one.target, one.headers, one.peer) for one in run.taken]
+    taken = [(request.method, request.target, request.headers, request.peer) for request in run.taken]
     return [*taken, *[(body,) for body in run.bodies]], _DATE.sub(b"", bytes(run.pipe.written))
 
 
@@ -352,18 +356,18 @@ def main(seconds: float, seed: int) -> int:
     """Fuzz for a while; the number of cases."""
     end, cases = time.monotonic() + seconds, 0
     while time.monotonic() < end:
-        one(seed + cases)
+        run_seed(seed + cases)
         cases += 1
     return cases
 
 
-def one(seed: int) -> None:
+def run_seed(seed: int) -> None:
     """The case of one seed."""
     dice = random.Random(seed)
     data = make(dice)
     try:
         check(data, dice)
-    except BaseException:  # Ctrl-C too: a case that hangs is told
+    except BaseException:  # also Ctrl-C: print a case that hangs
         print(f"seed {seed}: {data!r}", file=sys.stderr)
         raise
 

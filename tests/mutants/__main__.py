@@ -37,7 +37,7 @@ def main() -> int:
             return 1
         caught = 0
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            trials = [pool.submit(judge, one, root / str(number)) for number, one in enumerate(chosen)]
+            trials = [pool.submit(judge, mutant, root / str(number)) for number, mutant in enumerate(chosen)]
             for mutant, trial in zip(chosen, trials, strict=True):
                 try:
                     caught += show(trial.result(), quiet=options.quiet)

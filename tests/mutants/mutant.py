@@ -1,4 +1,4 @@
-"""What a kept mutant is, and the promises that mutants break."""
+"""A kept mutant, and the promises that mutants break."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ NO_VERDICT = (
     "AttributeError",
     "hypothesis.errors",
 )
-"""Failures that say that a mutant is no program, and nothing of what it does."""
+"""Failures which show that a mutant is not a program, and so do not judge it."""
 TIMEOUT_SECONDS = 120
-"""Of one test. NB: a test that hangs ends pytest, which is no verdict either."""
+"""Of one test. NB: a test that hangs ends pytest, which is not a verdict either."""
 
 
 class CannotApplyError(Exception):
-    """The text of a mutant is not there exactly once, or what it becomes is no Python."""
+    """The text of a mutant does not occur exactly once, or the result is not Python."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Edited:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the tests said.
+    """The result of the tests.
 
     Args:
         mutant: of which.
@@ -66,17 +66,17 @@ def edit(mutant: Mutant) -> Edited:
         CannotApplyError: see there.
     """
     folder = FOLDERS[mutant.package]
-    found = [
+    places = [
         (path, text)
         for path in sorted((folder / mutant.package).rglob("*.py"))
         if mutant.old in (text := path.read_text())
     ]
-    count = sum(text.count(mutant.old) for _, text in found)
+    count = sum(text.count(mutant.old) for _, text in places)
     if count != 1:
         raise CannotApplyError(
             f"{mutant.name}: expected once in {mutant.package}, found {count} times: {mutant.old!r}"
         )
-    ((path, text),) = found
+    ((path, text),) = places
     mutated = text.replace(mutant.old, mutant.new)
     try:
         compile(mutated, str(path), "exec")

@@ -88,8 +88,8 @@ class _Connection(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         if status < 500:
-            found = (message or str(exc or "")).strip().partition("\n")[0]
-            error = PenstockError(Reason.BAD_REQUEST, f"expected an HTTP/1.1 request, found: {found}")
+            detail = (message or str(exc or "")).strip().partition("\n")[0]
+            error = PenstockError(Reason.BAD_REQUEST, f"expected an HTTP/1.1 request, found: {detail}")
         else:
             log("handler failed", level="error", error=repr(exc))
             error = PenstockError(Reason.INTERNAL, "the request could not be handled")
@@ -192,7 +192,7 @@ class AiohttpFront:
         return _write(answer, close=listener.closing)
 
     async def _expect_body(self, request: web.BaseRequest, headers: Headers) -> Headers:
-        """Wait for a body that has not come whole with its header; raises what `_unreadable` knows."""
+        """Wait for a body that has not come whole with its header; raises the errors of `_unreadable`."""
         length = request.content_length
         if length is not None and length > self._max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self._max_body_bytes)

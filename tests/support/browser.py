@@ -1,6 +1,6 @@
 """Chromium, as Debian has it, with a page of the test's own: what a page's script returns.
 
-The page is served on loopback, at an origin of its own; the browser resolves no name and asks nobody else.
+The page is served on loopback, at an origin of its own; the browser does not contact any other server.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ PACKAGE = "chromium-headless-shell"
 _PAGE = """<!doctype html><meta charset="utf-8"><title>test</title><script>
 async function run() { %s }
 run().then(value => ({value}), error => ({error: String(error)})).then(
-  told => fetch("/result", {method: "POST", body: JSON.stringify(told)}));
+  result => fetch("/result", {method: "POST", body: JSON.stringify(result)}));
 </script>"""
 
 
 async def install() -> str:
     """The path of the browser, which apt-get installs where it is not there (as root)."""
-    if (found := shutil.which(PACKAGE)) is None:
+    if (program := shutil.which(PACKAGE)) is None:
         command = ("apt-get", "install", "--yes", "--quiet", "--no-install-recommends", PACKAGE)
         process = await asyncio.create_subprocess_exec(*command)
         assert await process.wait() == 0, f"{' '.join(command)}: exit code {process.returncode}"
-        found = shutil.which(PACKAGE)
-    assert found is not None, f"expected the program {PACKAGE}, found none"
-    return found
+        program = shutil.which(PACKAGE)
+    assert program is not None, f"expected the program {PACKAGE}, found none"
+    return program
 
 
 class Browser:
@@ -89,12 +89,12 @@ class Browser:
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:
-            found = await asyncio.wait_for(self._result, SECONDS)
+            result = await asyncio.wait_for(self._result, SECONDS)
         finally:
             browser.kill()
             await browser.wait()
-        assert "error" not in found, found["error"]
-        return found.get("value")
+        assert "error" not in result, result["error"]
+        return result.get("value")
 
     async def _serve(self, seen: Seen) -> Answer:
         if seen.target == "/":

@@ -30,7 +30,7 @@ CHILDREN = {
     "networkpolicies": "/apis/networking.k8s.io/v1",
     "rolebindings": "/apis/rbac.authorization.k8s.io/v1",
 }
-"""What is rendered: plural → group and version."""
+"""The kinds of rendered objects: plural → group and version."""
 
 
 class ChangingUser:
@@ -175,7 +175,7 @@ def _backend(draw: random.Random) -> Obj:
         spec["batching"] = {"maxBatchSize": draw.randrange(1, 64)}
     if draw.random() < 0.4:
         spec["userConfig"] = {"threshold": draw.randrange(3)}
-        if draw.random() < 0.7:  # else there is nobody to give it to, which is told
+        if draw.random() < 0.7:  # else it has no model to go to, which the status reports
             model["reconfigurePath"] = "/reconfigure"
     if draw.random() < 0.4:
         least = draw.randrange(1, 3)

@@ -31,4 +31,4 @@ def rendered(*arguments: str) -> list[dict[str, Any]]:
     """
     done = helm("template", *VALUES, *arguments)
     assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [document for document in yaml.safe_load_all(done.stdout) if document]

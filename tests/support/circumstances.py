@@ -1,4 +1,4 @@
-"""What a cluster was like when a test of it failed, in a few screens of text for whoever has no more."""
+"""The state of a cluster when a test on it failed, in a few screens of text."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ MOST = 12_000
 SECONDS = 20.0
 KINDS = "modelbackends,modelendpoints,trafficsplits,batchpolicies"
 LOGS = 6
-"""Pods of a test's namespace whose sidecar's or router's log is told."""
+"""Pods of a test's namespace whose sidecar's or router's log is shown."""
 
 
 def circumstances(cluster: Cluster, namespace: str | None) -> list[tuple[str, str]]:
-    """Sections of a report: title and text. What cannot be told says why; nothing is raised.
+    """Sections of a report: title and text. A section that fails has its error as text; nothing is raised.
 
     Args:
         cluster: where the test ran, which may be gone.
         namespace: of the test, if it had one.
     """
-    found = [("the machine", _machine()), ("the operator", _operator(cluster, namespace))]
+    sections = [("the machine", _machine()), ("the operator", _operator(cluster, namespace))]
     if namespace is not None:
-        found += [
+        sections += [
             (f"pods of {namespace}", _said(cluster, "-n", namespace, "get", "pods", "-o", "wide")),
             (f"resources of {namespace}", _resources(cluster, namespace)),
             (f"events of {namespace}", _events(cluster, namespace)),
             (f"logs of {namespace}", _logs(cluster, namespace)),
         ]
-    return [(title, text if len(text) <= MOST else f"… {text[-MOST:]}") for title, text in found]
+    return [(title, text if len(text) <= MOST else f"… {text[-MOST:]}") for title, text in sections]
 
 
 def components(cluster: Cluster) -> str:
-    """What a cluster's own programs are like, and the end of each one's log.
+    """The state of a cluster's own programs, and the end of each log.
 
     Args:
         cluster: which; it may be gone.
     """
     logs = sorted(cluster.state.logs.glob("*.log")) if cluster.state.logs.exists() else []
-    told = [str(cluster.status()), *(f"-- {log.name}\n{tail(log, 8)[-1200:]}" for log in logs)]
-    return "\n".join(told)[-MOST:]
+    texts = [str(cluster.status()), *(f"-- {log.name}\n{tail(log, 8)[-1200:]}" for log in logs)]
+    return "\n".join(texts)[-MOST:]
 
 
 def tail(path: Path, lines: int = 60) -> str:
@@ -62,7 +62,7 @@ def tail(path: Path, lines: int = 60) -> str:
 
 
 def _said(cluster: Cluster, *arguments: str) -> str:
-    """What kubectl said to a question, whatever became of it."""
+    """The output of kubectl, or the error that it ended with."""
     try:
         done = cluster.kubectl(*arguments, check=False, timeout=SECONDS)
     except Exception as error:
@@ -72,8 +72,8 @@ def _said(cluster: Cluster, *arguments: str) -> str:
 
 def _machine() -> str:
     pressure = Path("/proc/pressure/cpu")
-    told = [Path("/proc/loadavg").read_text(), *([pressure.read_text()] if pressure.exists() else [])]
-    return "".join(told)
+    texts = [Path("/proc/loadavg").read_text(), *([pressure.read_text()] if pressure.exists() else [])]
+    return "".join(texts)
 
 
 def _operator(cluster: Cluster, namespace: str | None) -> str:
@@ -81,20 +81,20 @@ def _operator(cluster: Cluster, namespace: str | None) -> str:
 
     Args:
         cluster: where.
-        namespace: lines about objects of others are left out; None: all are told.
+        namespace: lines about objects in other namespaces are left out; None: all lines.
     """
     where, selected = ("-n", INSTALLED_IN), ("-l", OPERATOR_PODS)
-    told = [
+    texts = [
         _said(cluster, *where, "get", "pods", "-o", "wide"),
         "leads: " + _said(cluster, *where, "get", "lease", "penstock-operator", "-o", "jsonpath={.spec}"),
     ]
     for name in _said(cluster, *where, "get", "pods", *selected, "-o", "name").split():
         before = _said(cluster, *where, "logs", name, "--previous", "--tail=15")
-        told += [f"-- {name}, before its restart", before[-3000:]] if before[:1] == "{" else []
+        texts += [f"-- {name}, before its restart", before[-3000:]] if before[:1] == "{" else []
         lines = _said(cluster, *where, "logs", name, "--tail=1000").splitlines()
         kept = [line for line in lines if not namespace or namespace in line or '"key"' not in line]
-        told += [f"-- {name}", "\n".join(kept[-50:])[-8000:]]
-    return "\n".join(told)
+        texts += [f"-- {name}", "\n".join(kept[-50:])[-8000:]]
+    return "\n".join(texts)
 
 
 def _resources(cluster: Cluster, namespace: str) -> str:
@@ -112,13 +112,13 @@ def _events(cluster: Cluster, namespace: str) -> str:
 
 
 def _logs(cluster: Cluster, namespace: str) -> str:
-    told = []
+    texts = []
     for label, container in (
         ("penstock.dev/backend", "penstock-sidecar"),
         ("app.kubernetes.io/name=penstock-router", "router"),
     ):
         names = _said(cluster, "-n", namespace, "get", "pods", "-l", label, "-o", "name").split()
-        for name in [one for one in names if one.startswith("pod/")][:LOGS]:
+        for name in [name for name in names if name.startswith("pod/")][:LOGS]:
             said = _said(cluster, "-n", namespace, "logs", name, "-c", container, "--tail=12")
-            told.append(f"-- {name}\n{said[-2000:]}")
-    return "\n".join(told)
+            texts.append(f"-- {name}\n{said[-2000:]}")
+    return "\n".join(texts)

@@ -32,7 +32,7 @@ class Sender:
 
 @dataclasses.dataclass
 class Seen:
-    """What the callers of one sender got: valid answers to valid requests, own 422s, and anything else."""
+    """The answers to one sender's callers: valid answers to valid requests, own 422s, and anything else."""
 
     answers: int = 0
     own: int = 0
@@ -61,7 +61,7 @@ async def closed_loop(
 
     async def caller(sender: Sender) -> None:
         nonlocal left, number
-        found = seen[sender.name]
+        results = seen[sender.name]
         fields = {"x_tenant": sender.name} if sender.name else {}
         while left > 0:
             left -= 1
@@ -69,11 +69,11 @@ async def closed_loop(
             item = -number if drawn.random() < sender.bad else number
             outcome = await scripted.answer(scripted.work(item, timeout=60.0, **fields))
             if isinstance(outcome, PenstockError) or (outcome.status == 422) != (item < 0):
-                found.wrong.append(outcome)
+                results.wrong.append(outcome)
             elif item < 0:
-                found.own += 1
+                results.own += 1
             else:
-                found.answers += 1
+                results.answers += 1
 
     began = scripted.loop.time()
     await asyncio.gather(*(caller(sender) for sender in senders for _ in range(sender.callers)))

@@ -1,4 +1,4 @@
-"""What a cluster of devcluster/ would leave behind on this machine, counted from outside."""
+"""Looks from outside for what a cluster of devcluster/ could leave behind on this machine."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def _namespaces(process: int | str) -> frozenset[str]:
 
 def traces(of: Marks) -> list[str]:
     """Return all that is left of a cluster: processes, namespaces, mounts, cgroups, files."""
-    found = [f"file {path}" for path in (of.state.root, of.state.lock) if path.exists()]
-    found += [f"cgroup {path}" for path in cgroups.existing(cgroups.hierarchies(), of.state.name)]
+    left = [f"file {path}" for path in (of.state.root, of.state.lock) if path.exists()]
+    left += [f"cgroup {path}" for path in cgroups.existing(cgroups.hierarchies(), of.state.name)]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    found += [f"mount {line}" for line in mounts if str(of.state.root) in line]
+    left += [f"mount {line}" for line in mounts if str(of.state.root) in line]
     carried = f"{INSTANCE_VARIABLE}={of.instance}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -71,8 +71,8 @@ def traces(of: Marks) -> list[str]:
         except OSError:
             continue  # it ended while we looked
         if links & of.namespaces or carried in environment:
-            found.append(f"process {process.name} {command}")
-    return found
+            left.append(f"process {process.name} {command}")
+    return left
 
 
 def machine_state() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Waiting for what a cluster comes to, and telling what it answered where that was waited for in vain."""
+"""Waits for a state of the cluster; a wait that fails shows the last answers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 PATIENCE = 120.0
 """Seconds that a wait takes at most. No claim: what is promised within a time is measured by itself, and a
-machine with much else to do is no failure of ours."""
+busy machine is not a failure of ours."""
 
 NO_ANSWER = re.compile(
     "connection refused|connection reset|i/o timeout|tls handshake timeout|etcdserver: |unable to connect|"
     "request timed out|client connection lost|unexpected eof|currently unable to handle",
     re.IGNORECASE,
 )
-"""What kubectl says where the apiserver gave no answer."""
+"""Texts of kubectl when the API server did not answer."""
 
 
 class Unanswered(AssertionError):
-    """Who was asked gave no answer. A wait asks again, and tells it where it ends in vain; else a failure."""
+    """The server did not answer. A wait asks again, and shows this if it fails; elsewhere it is a failure."""
 
 
 _heard: deque[tuple[str, Any]] = deque(maxlen=12)
-"""What was asked, and the answer, since the look began that a wait takes now."""
+"""The questions and answers of the current look of a wait."""
 
 
 def heard(asked: str, answer: Any) -> None:
-    """Have an answer told by the wait whose look it was given to, where that ends in vain.
+    """Record an answer, which the current wait shows if it fails.
 
     Args:
         asked: what was asked.
@@ -49,12 +49,12 @@ def shown(answer: Any, most: int = 1500) -> str:
         most: characters.
     """
     if isinstance(answer, list):
-        text = f"{len(answer)}: " + "; ".join(shown(one, most // max(1, len(answer))) for one in answer)
+        text = f"{len(answer)}: " + "; ".join(shown(each, most // max(1, len(answer))) for each in answer)
     elif isinstance(answer, dict) and "metadata" in answer:
         names = ("name", "generation", "deletionTimestamp")
         kept = {name: answer["metadata"][name] for name in names if name in answer["metadata"]}
-        told = ("status", "spec") if answer.get("kind") == "Secret" else ("status", "data", "spec")
-        text = json.dumps(kept | {name: answer[name] for name in told if name in answer})
+        members = ("status", "spec") if answer.get("kind") == "Secret" else ("status", "data", "spec")
+        text = json.dumps(kept | {name: answer[name] for name in members if name in answer})
     else:
         text = str(answer)
     return text if len(text) <= most else f"{text[:most]} …"
@@ -67,7 +67,7 @@ def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = PATIEN
 
     Args:
         what: is waited for.
-        look: a look at it; where nobody answers it, it is taken again.
+        look: a look at it; if the server does not answer, the wait looks again.
         seconds: at most.
         every: seconds between two looks.
 
@@ -79,17 +79,17 @@ def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = PATIEN
     while True:
         last = time.monotonic() > deadline
         _heard.clear()
-        found: Any
+        result: Any
         try:
-            found = look()
+            result = look()
         except (Unanswered, ConnectionError, TimeoutError, subprocess.TimeoutExpired) as error:
-            found = None
+            result = None
             _heard.append(("no answer", error))
-        if found:
-            return cast("T", found)
+        if result:
+            return cast("T", result)
         if last:
             answers = "".join(f"\n  {asked}: {shown(answer)}" for asked, answer in _heard)
-            raise AssertionError(f"waited {seconds:g} s for {what}; last seen: {found!r}{answers[:8000]}")
+            raise AssertionError(f"waited {seconds:g} s for {what}; last seen: {result!r}{answers[:8000]}")
         time.sleep(every)
 
 

@@ -32,9 +32,11 @@ class Collector:
         body = await request.read()
         if body[:2] == b"\x1f\x8b":
             body = gzip.decompress(body)
-        told = ExportTraceServiceRequest.FromString(body)
-        for resource in told.resource_spans:
-            self.resources.append({one.key: one.value.string_value for one in resource.resource.attributes})
+        exported = ExportTraceServiceRequest.FromString(body)
+        for resource in exported.resource_spans:
+            self.resources.append(
+                {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
+            )
             for scope in resource.scope_spans:
                 self.spans += scope.spans
         return web.Response(body=b"", content_type="application/x-protobuf")

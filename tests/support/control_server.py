@@ -114,9 +114,9 @@ class Harness:
             alive=lambda: self.wrong,
         )
         self.url = ""
-        """Where reports go."""
+        """The URL of reports."""
         self.pages = ""
-        """Where metrics and health are."""
+        """The URL of metrics and health."""
         self.session: aiohttp.ClientSession
 
     def _review(self, review: dict[str, Any]) -> dict[str, Any]:

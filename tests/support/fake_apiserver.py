@@ -23,12 +23,12 @@ def endpoint_slice(name: str, backend: str, *endpoints: dict[str, Any]) -> dict[
     }
 
 
-def one(address: str = "127.0.0.1", pod: str = "", **conditions: bool) -> dict[str, Any]:
+def endpoint_of(address: str = "127.0.0.1", pod: str = "", **conditions: bool) -> dict[str, Any]:
     """One endpoint of a slice, ready unless said otherwise."""
-    found: dict[str, Any] = {"addresses": [address], "conditions": {"ready": True, **conditions}}
+    endpoint: dict[str, Any] = {"addresses": [address], "conditions": {"ready": True, **conditions}}
     if pod:
-        found["targetRef"] = {"kind": "Pod", "name": pod, "uid": f"uid-{pod}"}
-    return found
+        endpoint["targetRef"] = {"kind": "Pod", "name": pod, "uid": f"uid-{pod}"}
+    return endpoint
 
 
 class FakeApiServer:
@@ -38,7 +38,7 @@ class FakeApiServer:
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 1
         self.oldest = 0
-        """Watches from a version below this are told 410."""
+        """Watches from a version below this get 410."""
         self.lists = 0
         self.watches = 0
         self.watched: list[float] = []
@@ -101,7 +101,7 @@ class FakeApiServer:
             writer.transport.abort()
 
     def forget(self) -> None:
-        """Compact: watches from before now are told 410, whatever happened is only in the list."""
+        """Compact: watches from before now get 410; earlier events are only in the list."""
         self._events.clear()
         self.version += 10
         self.oldest = self.version

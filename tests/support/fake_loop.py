@@ -19,7 +19,7 @@ class Stuck(AssertionError):
 
 
 class _Selector(selectors.SelectSelector):
-    """Never sleeps; tells the loop how long it would have."""
+    """Never sleeps; returns to the loop how long it would have slept."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ class NoMore:
 
 
 FULL: Headers = ((NOT_ADMITTED, b"1"), (REASON, b"queue_full"), (b"retry-after", b"7"))
-"""The fields of a sidecar's refusal for want of room."""
+"""The fields of a sidecar's refusal when its queue is full."""
 
 
 class WholeAnswer:
@@ -57,7 +57,7 @@ class Network:
 
     Args:
         seconds: how long a pod takes for a request.
-        keeps: whether there is a kept connection to each pod that takes one.
+        keeps: whether each pod that takes one has a kept connection.
     """
 
     def __init__(self, *, seconds: float = 0.01, keeps: bool = False) -> None:

@@ -26,7 +26,7 @@ from yarl import URL
 
 Obj = dict[str, Any]
 SECONDS_OF_GOODBYES = 0.5
-"""What aiohttp's documentation asks for before a loop is closed, and as much again."""
+"""Twice the wait that aiohttp's documentation requires before a loop is closed."""
 
 CALLS = {
     "error": 8,  # 500, 502, 503 or 504, nothing done
@@ -43,7 +43,7 @@ CALLS = {
 """Ways in which a call fails, with how many of a hundred do."""
 
 WATCHES = {"cut": 5, "gone": 2, "stalled": 3, "ended": 2}
-"""Ways in which a watch goes wrong, and how often: cut in mid-line, told 410, silent for a while, ended."""
+"""Ways in which a watch goes wrong, and how often: cut in mid-line, 410, silent for a while, ended."""
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _BUSY = frozenset({429, 500, 503, 504})
@@ -135,7 +135,7 @@ class FaultProxy:
 
     @property
     def rages(self) -> bool:
-        """Whether things fail."""
+        """Whether the proxy injects faults."""
         return not self._peace.is_set()
 
     def rage(self) -> None:
@@ -167,10 +167,10 @@ class FaultProxy:
                 break
             await asyncio.sleep(0.5)
         try:
-            found: Obj = json.loads(text)
+            document: Obj = json.loads(text)
         except ValueError:
-            found = {"message": text}
-        return status, found
+            document = {"message": text}
+        return status, document
 
     # -- serving -----------------------------------------------------------------------------------------
 

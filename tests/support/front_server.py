@@ -67,14 +67,16 @@ async def pieces(stream: BodyReader) -> AsyncIterator[bytes]:
 @contextlib.asynccontextmanager
 async def serving() -> AsyncIterator[Server]:
     """A server on loopback, until all its work has ended."""
-    found = Server()
-    listener = await found.front.serve("127.0.0.1", 0, found, streams=lambda one: found.streamed(one))
-    found.address = listener.address
-    yield found
-    await found.front.close(0)
+    server = Server()
+    listener = await server.front.serve(
+        "127.0.0.1", 0, server, streams=lambda request: server.streamed(request)
+    )
+    server.address = listener.address
+    yield server
+    await server.front.close(0)
     async with asyncio.timeout(30):
-        while found.tasks:
-            await asyncio.wait(set(found.tasks))
+        while server.tasks:
+            await asyncio.wait(set(server.tasks))
 
 
 async def head(reader: asyncio.StreamReader) -> bytes:
@@ -83,8 +85,8 @@ async def head(reader: asyncio.StreamReader) -> bytes:
 
 async def body(reader: asyncio.StreamReader) -> bytes:
     """The body of an answer with a length."""
-    found = await head(reader)
-    length = int(found.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    received = await head(reader)
+    length = int(received.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
     return await asyncio.wait_for(reader.readexactly(length), SECONDS)
 
 

@@ -21,7 +21,7 @@ released = False
 
 
 def hang(*_: object) -> None:
-    """Do nothing, and let nobody else."""
+    """Block, so that no other task runs."""
     print("hanging", file=sys.stderr, flush=True)
     time.sleep(HANG_SECONDS)
     while not released:  # signals are handled in between

@@ -1,4 +1,4 @@
-"""Both ends of a hop over loopback, and raw ends for peers that do what ours never would."""
+"""Both ends of a hop over loopback, and raw ends, for peers that break the protocol."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ class Pair:
     @property
     def far(self) -> HopConnection:
         """The server's end."""
-        (found,) = self.server.hops
-        return found
+        (hop,) = self.server.hops
+        return hop
 
     async def send(self, request: Request | None = None, *, timeout: float = 30) -> Response:
         """Send a request, and wait for its whole answer."""
         return await self.upstream.send(*self.server.address, request or post(), timeout=timeout)
 
     async def ask_for_hop(self) -> None:
-        """Send a first request, and wait until there is a hop."""
+        """Send a first request, and wait for the hop."""
         await self.send()
         await until(lambda: self.server.address in self.upstream._hops)
 
@@ -116,7 +116,7 @@ async def served(server: HopServer | None = None) -> AsyncIterator[HopServer]:
         "127.0.0.1",
         0,
         server,
-        streams=lambda one: server.streamed(one),
+        streams=lambda request: server.streamed(request),
         successors={frames.PROTOCOL: server.successor},
     )
     server.address = listener.address
@@ -130,10 +130,10 @@ async def served(server: HopServer | None = None) -> AsyncIterator[HopServer]:
 @contextlib.asynccontextmanager
 async def paired(server: HopServer | None = None, *, silence: float | None = None) -> AsyncIterator[Pair]:
     """A pair whose hop is there; its server has not seen a request on it yet."""
-    async with served(server) as found:
-        pair = Pair(found, HopUpstream(H1Upstream(silence_seconds=silence)))
+    async with served(server) as peer:
+        pair = Pair(peer, HopUpstream(H1Upstream(silence_seconds=silence)))
         await pair.ask_for_hop()
-        found.exchanges.clear()
+        peer.exchanges.clear()
         yield pair
         await pair.upstream.close()
         await asyncio.sleep(0)
@@ -167,9 +167,9 @@ class Raw:
     async def until_kind(self, kind: int) -> tuple[int, int, int, bytes, bytes]:
         """The next frame of a kind."""
         while True:
-            found = await self.frame()
-            if found[0] == kind:
-                return found
+            frame = await self.frame()
+            if frame[0] == kind:
+                return frame
 
     async def rest(self) -> bytes:
         """All that comes until the connection ends."""

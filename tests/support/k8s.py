@@ -49,8 +49,8 @@ def is_going(obj: dict[str, Any]) -> bool:
 def condition_of(obj: dict[str, Any], type: str) -> dict[str, Any]:
     """A condition of an object, or {} where it has none of that type."""
     conditions = (obj.get("status") or {}).get("conditions") or []
-    found: dict[str, Any] = next((one for one in conditions if one["type"] == type), {})
-    return found
+    condition: dict[str, Any] = next((each for each in conditions if each["type"] == type), {})
+    return condition
 
 
 class Namespace:
@@ -86,9 +86,9 @@ class Namespace:
                 raise failure(f"{asked}: {done.stderr}")
             heard(asked, None)
             return None
-        found: dict[str, Any] = json.loads(done.stdout)
-        heard(asked, found)
-        return found
+        obj: dict[str, Any] = json.loads(done.stdout)
+        heard(asked, obj)
+        return obj
 
     def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
         """Objects of a kind, by label selector."""
@@ -137,16 +137,16 @@ class Namespace:
 
         def look() -> dict[str, Any] | None:
             nonlocal seen
-            found = self.get(kind, name) or {}
-            seen = found.get("status") or {}
-            for one in seen.get("conditions") or []:
+            obj = self.get(kind, name) or {}
+            seen = obj.get("status") or {}
+            for condition in seen.get("conditions") or []:
                 if (
-                    one["type"] == type
-                    and one["status"] == status
-                    and (not reason or one["reason"] == reason)
-                    and one.get("observedGeneration") == found["metadata"]["generation"]
+                    condition["type"] == type
+                    and condition["status"] == status
+                    and (not reason or condition["reason"] == reason)
+                    and condition.get("observedGeneration") == obj["metadata"]["generation"]
                 ):
-                    return found
+                    return obj
             return None
 
         try:
@@ -161,8 +161,8 @@ class Namespace:
 
     def pods(self, backend: str) -> list[dict[str, Any]]:
         """A backend's pods that are not being deleted."""
-        found = self.list("pods", f"penstock.dev/backend={backend}")
-        return [pod for pod in found if not is_going(pod)]
+        pods = self.list("pods", f"penstock.dev/backend={backend}")
+        return [pod for pod in pods if not is_going(pod)]
 
     def log(self, pod: str, container: str) -> list[dict[str, str]]:
         """What one of our processes has logged, line by line."""
@@ -224,7 +224,7 @@ class Namespace:
     def ask(self, url: str, items: list[Any]) -> list[tuple[int, str, Any]]:
         """Send each item alone, 64 at a time: (status, backend, answer) of each, in order."""
         said = self.run_python(ASK, input=json.dumps([url, items]), seconds=400)
-        return [tuple(one) for one in json.loads(said)]
+        return [tuple(pair) for pair in json.loads(said)]
 
 
 WRITTEN_KINDS = (
@@ -289,8 +289,8 @@ class Load:
         ended.cancel()
         code = None if line else self._process.wait()
         assert line, f"the load said nothing within {seconds:g} s, exit code {code}"
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def _write(self, text: str) -> None:
         assert self._process.stdin is not None

@@ -1,4 +1,4 @@
-"""What `maxConcurrentBatches`, `priority`, `fairness` do, simulated: `python -m tests.support.knob_tables`.
+"""Simulates `maxConcurrentBatches`, `priority` and `fairness`: `python -m tests.support.knob_tables`.
 
 The dispatcher is the sidecar's own; the model is simulated, on a clock of its own, so that a busy machine
 changes nothing. It has two stages, each for one batch at a time: it reads a batch in 4 ms, then computes in
@@ -21,7 +21,7 @@ from tests.support.scripted_model import Scripted
 WARM_SECONDS, SECONDS = 3.0, 3.0
 """The first ones are not counted."""
 Row = tuple[str, tuple[float, ...]]
-"""What is set, and its figures."""
+"""A setting and its figures."""
 
 
 class TwoStages(Scripted):
@@ -62,8 +62,8 @@ class TwoStages(Scripted):
 
     def quantile(self, name: str, share: float) -> float:
         """Milliseconds within which this share was answered."""
-        found = sorted(self.times[name])
-        return found[int(share * (len(found) - 1))] * 1e3
+        ordered = sorted(self.times[name])
+        return ordered[int(share * (len(ordered) - 1))] * 1e3
 
 
 async def slots(wanted: int | str) -> Row:
@@ -99,7 +99,7 @@ def tables() -> dict[str, list[Row]]:
     return {
         "maxConcurrentBatches": [fake_loop.run(slots(wanted)) for wanted in (1, 2, 4, "auto")],
         "priority": [fake_loop.run(levels(count)) for count in (1, 2)],
-        "fairness": [fake_loop.run(shares(one)) for one in (None, Fairness(header="x-tenant"))],
+        "fairness": [fake_loop.run(shares(fairness)) for fairness in (None, Fairness(header="x-tenant"))],
     }
 
 

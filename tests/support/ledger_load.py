@@ -47,11 +47,11 @@ RECORDED_WITHIN = 60.0
 RATE_WINDOW_SECONDS = 5.0
 """Over so long the rate of answers is taken."""
 QUIET_SECONDS = 0.3
-"""No record for so long after a run: there are no more."""
+"""Seconds without a record after a run that end the wait for more."""
 
 
 class Executed:
-    """What the models recorded, over all runs."""
+    """The records of the models, over all runs."""
 
     def __init__(self) -> None:
         self.ids: collections.Counter[int] = collections.Counter()
@@ -173,7 +173,7 @@ class Run(OpenLoop):
             "not_ok": dict(collections.Counter(entry.detail.split()[0] for entry in wrong)),
             "mismatched": outcomes["mismatched"],
             "lost": outcomes["lost"] + outcomes["timeout"],
-            "duplicated": sum(executed[one] > 1 for one in ids) + self.ledger.duplicated,
+            "duplicated": sum(executed[each] > 1 for each in ids) + self.ledger.duplicated,
             "unexecuted": self.unexecuted(),
             "errors": [self._error(entry) for entry in entries if entry.outcome != "ok"][:MOST_ERRORS],
             "backends": dict(self.backends),
@@ -208,10 +208,10 @@ class Run(OpenLoop):
     def _parts(self) -> list[dict[str, Any]]:
         last = max((entry.intended for entry in self.ledger.entries), default=0.0)
         ends = [*(at for at, _ in self.marks), last][1:]
-        found = []
+        parts = []
         for (begin, name), end in zip(self.marks, ends, strict=False):
             mine = [entry for entry in self.ledger.entries if begin <= entry.intended < end]
-            found.append(
+            parts.append(
                 {
                     "name": name,
                     "seconds": round(end - begin, 1),
@@ -222,7 +222,7 @@ class Run(OpenLoop):
                     **_latencies(mine, 0.5, 0.99, 1.0),
                 }
             )
-        return found
+        return parts
 
 
 def most_open(entries: list[Entry], begin: float, end: float) -> int:
@@ -311,12 +311,12 @@ def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listen", type=int, required=True, help="port of the collector")
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     precise()
     urgent()  # other work on this core must not make sends late
-    uvloop.run(serve(told.listen))
+    uvloop.run(serve(arguments.listen))
 
 
 if __name__ == "__main__":

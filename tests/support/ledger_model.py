@@ -1,4 +1,4 @@
-"""A model that answers each item with its own id and tells a collector what it executed.
+"""A model that answers each item with its own id and reports to a collector what it executed.
 
 It runs in a pod (mounted from a ConfigMap) as `python -m penstock.serve ledger_model:Ledger`. The record is
 sent before the answer, on one TCP connection a process, a JSON line a batch.

@@ -1,6 +1,6 @@
 """Every stage of a resource's life as a live object, made by the operator on a Kubernetes in memory.
 
-Beside each stage stands what it means to tools that know nothing of Penstock: kstatus' word, and Argo CD's.
+Beside each stage stands what it means to generic tools: the state by kstatus, and by Argo CD.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Stage:
     Args:
         name: what has happened to the object.
         obj: the object as the apiserver would give it.
-        reason: of its condition Ready; empty where there is none.
+        reason: that of its condition Ready; empty if it does not have the condition.
         wanted: kstatus' word and Argo CD's.
     """
 
@@ -83,8 +83,8 @@ async def _pod(harness: Harness, **status: Any) -> Harness:
     """One pod that kubelet says this of."""
     (name,) = harness.pods_ready("m-backend", 1)
     conditions = [{"type": "Ready", "status": "False"}, *status.pop("conditions", ())]
-    told = {"phase": "Pending", "conditions": conditions, **status}
-    harness.cluster.edit(POD, "n", name, lambda live: live.update(status=told))
+    pod_status = {"phase": "Pending", "conditions": conditions, **status}
+    harness.cluster.edit(POD, "n", name, lambda live: live.update(status=pod_status))
     harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["status"].update(readyReplicas=0))
     await harness.run()
     return harness
@@ -101,8 +101,8 @@ def _refusing(error: Exception, kind: str) -> Callable[..., None]:
 async def _refused(error: Exception, kind: str = "Deployment", *, obj: Obj | None = None) -> Harness:
     harness = Harness()
     harness.cluster.fail = _refusing(error, kind)
-    for one in (backend(), *([obj] if obj else ())):
-        harness.apply(one)
+    for obstacle in (backend(), *([obj] if obj else ())):
+        harness.apply(obstacle)
     for _ in range(60):
         await harness.turn(0.1)
     return harness
@@ -228,7 +228,7 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
     ("a quota refuses a child", lambda: _refused(_QUOTA), BACKEND, "m", "QuotaExceeded", FAILED),
     ("a webhook does not answer", lambda: _refused(_DOWN), BACKEND, "m", "WebhookFailed", UNDER_WAY),
     ("the apiserver fails", lambda: _refused(Unavailable(503, "no")), BACKEND, "m", "WriteFailed", UNDER_WAY),
-    ("somebody else writes a child", lambda: _refused(Conflict(409, "changed")), BACKEND, "m",
+    ("another client writes a child", lambda: _refused(Conflict(409, "changed")), BACKEND, "m",
      "WriteConflict", UNDER_WAY),
     ("a webhook refuses a child", lambda: _refused(_DENIED), BACKEND, "m", "WebhookDenied", FAILED),
     ("a policy refuses a child", lambda: _refused(_POLICY), BACKEND, "m", "PolicyDenied", FAILED),
@@ -287,7 +287,7 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
     ("an older one splits the endpoint", lambda: _of(backend(), endpoint(), split("a", m=1), split(m=1)),
      SPLIT, "s", "Conflict", FAILED),
     ("just applied", lambda: _new(policy()), POLICY, "p", "", UNDER_WAY),
-    ("nobody names it", lambda: _of(policy()), POLICY, "p", "Unused", WELL),
+    ("no backend names it", lambda: _of(policy()), POLICY, "p", "Unused", WELL),
     ("all is well", _serving, POLICY, "p", "Applied", WELL),
     ("it is being deleted", _deleting(POLICY, "p"), POLICY, "p", "Applied", GOING),
     ("its batches cannot be full", lambda: _of(policy(**_TOO_FEW)), POLICY, "p", "BatchUnreachable", WELL),

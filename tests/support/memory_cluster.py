@@ -59,8 +59,8 @@ class MemoryCluster:
     async def apply_scale(
         self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
     ) -> Obj:
-        found = self.objects.get((kind.kind, namespace, name))
-        if found is not None and uid not in (None, found["metadata"]["uid"]):
+        stored = self.objects.get((kind.kind, namespace, name))
+        if stored is not None and uid not in (None, stored["metadata"]["uid"]):
             raise Conflict(409, "another one by now")
         body: Obj = {
             "kind": kind.kind,
@@ -113,7 +113,7 @@ class MemoryCluster:
         self.reads += 1
         self.fail("list", kind.kind, namespace or "", "")
         wanted = dict(pair.split("=", 1) for pair in labels.split(",")) if labels else {}
-        found = []
+        selected = []
         for (kind_name, where, own_name), live in sorted(self.objects.items()):
             if kind_name != kind.kind or (namespace is not None and where != namespace):
                 continue
@@ -122,8 +122,8 @@ class MemoryCluster:
             own = live["metadata"].get("labels") or {}
             if all(own.get(name) == value for name, value in wanted.items()):
                 fields = ("apiVersion", "kind", "metadata") if metadata_only else tuple(live)
-                found.append(keep(copy.deepcopy({field: live[field] for field in fields})))
-        return found
+                selected.append(keep(copy.deepcopy({field: live[field] for field in fields})))
+        return selected
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         self.fail("delete", kind.kind, namespace or "", name)
@@ -165,7 +165,7 @@ class MemoryCluster:
         return self._settle(key, live)
 
     def scale(self, kind: Kind, namespace: str, name: str, replicas: int, manager: str = "hpa") -> Obj:
-        """What an HPA or kubectl scale writes through /scale."""
+        """Write through /scale, as an HPA or kubectl scale does."""
         body = {
             "kind": kind.kind,
             "metadata": {"namespace": namespace, "name": name},
@@ -174,7 +174,7 @@ class MemoryCluster:
         return self._apply("scale", kind, body, manager, only=("spec",), record=False)
 
     def user_applies(self, obj: Obj) -> Obj:
-        """What a user applies with kubectl (manager `user`)."""
+        """Apply as a user with kubectl does (manager `user`)."""
         return self._apply("user", BY_KIND[obj["kind"]], obj, "user", record=False)
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
@@ -198,7 +198,7 @@ class MemoryCluster:
                 self._remove(key)
 
     def find(self, kind: Kind, namespace: str, name: str) -> Obj:
-        """The live object; KeyError when there is none."""
+        """The live object; KeyError if it does not exist."""
         return self.objects[(kind.kind, namespace, name)]
 
     def names(self, kind: Kind, namespace: str) -> list[str]:
@@ -264,7 +264,7 @@ class MemoryCluster:
         return obj
 
     def _settle(self, key: tuple[str, str, str], changed: Obj) -> Obj:
-        """Normalise, count generation and resourceVersion, tell the watchers; no change, no event."""
+        """Normalise, count generation and resourceVersion, notify the watchers of a change."""
         before = self.objects[key]
         for field in ("uid", "generation", "creationTimestamp", "resourceVersion", "deletionTimestamp"):
             if field in before["metadata"]:
@@ -284,7 +284,7 @@ class MemoryCluster:
             hook(obj)
 
     def _managers(self, key: tuple[str, str, str], obj: Obj) -> None:
-        """What the autoscaler reads of managedFields: who owns spec.replicas."""
+        """The part of managedFields that the autoscaler reads: the owner of spec.replicas."""
         if key[0] != "ModelBackend":
             return
         owners = [who for who, paths in sorted(self._owned[key].items()) if ("spec", "replicas") in paths]
@@ -305,16 +305,16 @@ class MemoryCluster:
         self._managers(key, obj)
         obj["metadata"]["resourceVersion"] = str(next(self._versions))
         self.objects[key] = obj
-        for tell in self.watchers:
-            tell(event, copy.deepcopy(obj))
+        for notify in self.watchers:
+            notify(event, copy.deepcopy(obj))
 
     def _remove(self, key: tuple[str, str, str]) -> None:
         gone = self.objects.pop(key)
         self._owned.pop(key, None)
         gone = copy.deepcopy(gone)
         gone["metadata"]["resourceVersion"] = str(next(self._versions))
-        for tell in self.watchers:
-            tell("DELETED", gone)
+        for notify in self.watchers:
+            notify("DELETED", gone)
 
 
 def _mine(obj: Obj, without: tuple[str, ...] = ()) -> Obj:
@@ -349,12 +349,12 @@ def _paths(value: Any, path: Path = (), field: Any = "") -> list[Path]:
     if isinstance(value, dict) and value:
         return [below for name, member in value.items() for below in _paths(member, (*path, name), name)]
     if isinstance(value, list) and (keys := _keys(field, value)):
-        found: list[Path] = []
+        paths: list[Path] = []
         for item in value:
             at = (*path, _element(item, keys))
-            found.append(at)
-            found.extend(_paths(item, at, None))
-        return found
+            paths.append(at)
+            paths.extend(_paths(item, at, None))
+        return paths
     return [path]
 
 

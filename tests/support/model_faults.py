@@ -1,4 +1,4 @@
-"""How a model of `protocol_models` spoils its answers, as an aiohttp middleware.
+"""Spoils the answers of a model of `protocol_models`, as an aiohttp middleware.
 
 `fault=` in a prediction's query: `reset` (the end at once), `cut` (half of the answer, then the end),
 `garbage` (no JSON), `nohttp` (no HTTP), `drip` (the whole answer, byte by byte), `stall` (drips for ever). A

@@ -8,7 +8,7 @@ is answered with its path and method. What else it does is said in the request's
 the end), `reset=1` (the end at once), `hang=1` (no answer), `hold=NAME` (answers when `POST
 /-/release?gate=NAME` has come, which opens that gate for good), `ms=50` (takes that long: never a bound on
 what a test does meanwhile, that is what gates are for), `fields=1` (fields and members of its own), `flaky=2`
-(the first two answers to this path are 500). `GET /-/runs` tells what ran; `PUT /-/ready?on=0` makes it not
+(the first two answers to this path are 500). `GET /-/runs` lists the runs; `PUT /-/ready?on=0` makes it not
 ready.
 
 `POST /-/reconfigure` takes a configuration: `{"refuse": "why"}` is refused with that message, `{"ms": 50}`
@@ -30,7 +30,7 @@ import uvloop
 
 
 class Record:
-    """What the model ran, and how it is."""
+    """The runs of the model, and its state."""
 
     def __init__(self, *, base: float, item: float, keep_alive: bool = True) -> None:
         self.base = base
@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # uvloop's is no subclass of asyncio's
+        self.transport = transport  # type: ignore[assignment]  # uvloop's is not a subclass of asyncio's
         self.record.connections += 1
 
     def data_received(self, data: bytes) -> None:
@@ -67,8 +67,8 @@ class Connection(asyncio.Protocol):
     def step(self) -> None:
         if self.busy:
             return
-        head, found, rest = self.buffer.partition(b"\r\n\r\n")
-        if not found:
+        head, separator, rest = self.buffer.partition(b"\r\n\r\n")
+        if not separator:
             return
         lines = head.decode("latin-1").split("\r\n")
         fields = [
@@ -89,8 +89,8 @@ class Connection(asyncio.Protocol):
         options = dict(parse_qsl(query))
         if path == "/-/runs":
             record = self.record
-            found = {"runs": record.runs, "connections": record.connections, "configs": record.configs}
-            self.answer(200, found)
+            answer = {"runs": record.runs, "connections": record.connections, "configs": record.configs}
+            self.answer(200, answer)
         elif path == "/-/ready":
             self.record.ready = options["on"] == "1"
             self.answer(200, {})
@@ -111,10 +111,10 @@ class Connection(asyncio.Protocol):
 
     async def reconfigure(self, config: Any) -> None:
         record, said = self.record, config if isinstance(config, dict) else {}
-        told = {"config": config, "running": record.running, "after": len(record.runs)}
-        record.configs.append(told)
+        entry = {"config": config, "running": record.running, "after": len(record.runs)}
+        record.configs.append(entry)
         await asyncio.sleep(said.get("ms", 0) / 1000)
-        told["ran_meanwhile"] = len(record.runs) - told["after"]
+        entry["ran_meanwhile"] = len(record.runs) - entry["after"]
         if "lose" in said:
             self.transport.abort()
         elif "refuse" in said:

@@ -1,4 +1,4 @@
-"""A model's streamed answer that a test tells piece by piece."""
+"""A model's streamed answer that a test sends piece by piece."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ RULES = FILES / "rules.yaml"
 
 def rule_groups() -> list[dict[str, Any]]:
     """The groups of alerting rules."""
-    found: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"]
-    return found
+    groups: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"]
+    return groups
 
 
 def dashboard_queries() -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a cluster shows of pods and Deployments, for the tests of statuses."""
+"""Pods and Deployments as a cluster shows them, for the tests of statuses."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def pod(
     metadata = {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
     if deleting:
         metadata["deletionTimestamp"] = NOW
-    found = [{"type": "Ready", "status": "True" if ready else "False"}, *more.pop("conditions", ())]
-    return {"metadata": metadata, "status": {"phase": phase, "conditions": found} | more}
+    pod_conditions = [{"type": "Ready", "status": "True" if ready else "False"}, *more.pop("conditions", ())]
+    return {"metadata": metadata, "status": {"phase": phase, "conditions": pod_conditions} | more}
 
 
 def container(name: str = "model", **state: Any) -> dict[str, Any]:
     last = state.pop("last", None)
     restarts = state.pop("restarts", 0)
     image = "example/model:1"
-    found = {"name": name, "image": image, "ready": False, "restartCount": restarts, "state": state}
-    return found | ({"lastState": {"terminated": last}} if last else {})
+    status = {"name": name, "image": image, "ready": False, "restartCount": restarts, "state": state}
+    return status | ({"lastState": {"terminated": last}} if last else {})
 
 
 def deployment(replicas: int = 1, ready: int = 1, updated: int | None = None, **more: Any) -> dict[str, Any]:
@@ -35,12 +35,12 @@ def deployment(replicas: int = 1, ready: int = 1, updated: int | None = None, **
     return {"metadata": {"name": "b-backend", "generation": 1}, "status": counts | more}
 
 
-def by_type(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    return {item["type"]: (item["status"], item["reason"]) for item in found["conditions"]}
+def by_type(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {item["type"]: (item["status"], item["reason"]) for item in status["conditions"]}
 
 
-def message(found: dict[str, Any], kind: str) -> str:
-    return next(item["message"] for item in found["conditions"] if item["type"] == kind)
+def message(status: dict[str, Any], kind: str) -> str:
+    return next(item["message"] for item in status["conditions"] if item["type"] == kind)
 
 
 PULL = container(waiting={"reason": "ImagePullBackOff", "message": "Back-off pulling image"})

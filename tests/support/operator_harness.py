@@ -98,7 +98,7 @@ class Harness:
         own = obj["metadata"].get("labels") or {}
         ours = obj["apiVersion"] == API or own.get("app.kubernetes.io/managed-by") == "penstock"
         if not ours and self.ctx.store.get(_kind(obj), obj["metadata"]["namespace"], obj["metadata"]["name"]):
-            kind, ours = "DELETED", True  # what a watch with a label selector says
+            kind, ours = "DELETED", True  # as a watch with a label selector reports it
         if ours:
             (self.manager.remove if kind == "DELETED" else self.manager.put)(obj)
 
@@ -161,7 +161,7 @@ class Harness:
     def condition(
         self, kind: Kind, name: str, condition: str, namespace: str = "n"
     ) -> tuple[str, str] | None:
-        """Status and reason of a condition, None if there is none."""
+        """Status and reason of a condition; None if it does not exist."""
         status = self.cluster.find(kind, namespace, name).get("status") or {}
         for entry in status.get("conditions") or ():
             if entry["type"] == condition:
@@ -330,8 +330,10 @@ def backend_key(name: str = "m") -> Key:
 
 def settings(harness: Harness, name: str = "m-backend-settings") -> dict[str, Any]:
     """The settings document in a ConfigMap."""
-    found: dict[str, Any] = json.loads(harness.cluster.find(CONFIG_MAP, "n", name)["data"]["settings.json"])
-    return found
+    document: dict[str, Any] = json.loads(
+        harness.cluster.find(CONFIG_MAP, "n", name)["data"]["settings.json"]
+    )
+    return document
 
 
 async def serving() -> Harness:

@@ -17,7 +17,7 @@ REFUSED = {"threshold": 2}
 
 
 def _documents(cluster: MemoryCluster) -> dict[str, Obj]:
-    """What every settings ConfigMap says, by its name."""
+    """The document of every settings ConfigMap, by name."""
     return {
         name: json.loads(cluster.find(CONFIG_MAP, "n", name)["data"]["settings.json"])
         for name in cluster.names(CONFIG_MAP, "n")
@@ -25,9 +25,9 @@ def _documents(cluster: MemoryCluster) -> dict[str, Obj]:
 
 
 def _reconfigured(cluster: MemoryCluster, backend: str, document: Obj) -> Reconfigure | None:
-    """How a model took its userConfig, where there is one and a way to tell it."""
-    found = cluster.objects.get((BACKEND.kind, "n", backend))
-    if found is None or not found["spec"]["model"].get("reconfigurePath") or not document.get("userConfig"):
+    """The result of a model's userConfig, if it has one and a reconfigure path."""
+    stored = cluster.objects.get((BACKEND.kind, "n", backend))
+    if stored is None or not stored["spec"]["model"].get("reconfigurePath") or not document.get("userConfig"):
         return None
     taken = document["userConfig"] != REFUSED
     return Reconfigure(version=document["version"], ok=taken, message="" if taken else "no such threshold")
@@ -43,23 +43,23 @@ async def kubelet(harness: Harness, load: int = 0) -> None:
     cluster = harness.cluster
     deployments = cluster.names(DEPLOYMENT, "n")
     for name in cluster.names(POD, "n"):
-        if not any(name.startswith(f"{one}-") for one in deployments):
+        if not any(name.startswith(f"{deployment}-") for deployment in deployments):
             cluster.remove(POD, "n", name)
     pods = {
         name: harness.pods_ready(name, cluster.find(DEPLOYMENT, "n", name)["spec"]["replicas"])
         for name in deployments
-        if (DEPLOYMENT.kind, "n", name) in cluster.objects  # removing a pod collects what nobody owns
+        if (DEPLOYMENT.kind, "n", name) in cluster.objects  # removing a pod collects objects without an owner
     }
     await harness.run()
-    told = _documents(cluster)
+    documents = _documents(cluster)
     for name, own in pods.items():
         for pod in own:
-            if name == "penstock-router" and "penstock-router-settings" in told:
-                document = told["penstock-router-settings"]
-                names = [one["name"] for one in document["endpoints"]]
+            if name == "penstock-router" and "penstock-router-settings" in documents:
+                document = documents["penstock-router-settings"]
+                names = [endpoint["name"] for endpoint in document["endpoints"]]
                 harness.router_report(pod, names, version=document["version"])
-            elif f"{name}-settings" in told:
-                backend, document = name.removesuffix("-backend"), told[f"{name}-settings"]
+            elif f"{name}-settings" in documents:
+                backend, document = name.removesuffix("-backend"), documents[f"{name}-settings"]
                 harness.report(
                     backend, pod, version=document["version"], load=load,
                     reconfigure=_reconfigured(cluster, backend, document),
@@ -86,14 +86,14 @@ async def peace(harness: Harness) -> None:
 
 
 def shape(cluster: MemoryCluster) -> dict[str, Any]:
-    """What is in the cluster, without what a history leaves: versions, times, uids, drawn secrets, ports."""
-    found: dict[str, Any] = {}
+    """The content of the cluster, without its history: versions, times, uids, drawn secrets, ports."""
+    shapes: dict[str, Any] = {}
     for key, live in sorted(cluster.objects.items()):
         if key[0] in ("Event", "Pod"):
             continue
         body = {field: live[field] for field in ("spec", "data", "status", "roleRef") if field in live}
         if "conditions" in body.get("status", {}):  # the apiserver keeps a keyed list in the order of arrival
-            ordered = sorted(live["status"]["conditions"], key=lambda one: str(one["type"]))
+            ordered = sorted(live["status"]["conditions"], key=lambda condition: str(condition["type"]))
             body["status"] = {**live["status"], "conditions": ordered}
         if key[0] == BACKEND.kind:  # how often it was scaled, and why, is its history; the number is compared
             body["status"] = {field: value for field, value in body["status"].items() if field != "scaling"}
@@ -112,5 +112,5 @@ def shape(cluster: MemoryCluster) -> dict[str, Any]:
             (r"[0-9a-f]{32,64}", "drawn"),
         ):
             text = re.sub(pattern, word, text)
-        found["/".join(key)] = text
-    return found
+        shapes["/".join(key)] = text
+    return shapes

@@ -69,9 +69,9 @@ class Page:
     def files(self) -> dict[str, str]:
         """The files that the reader creates, by path."""
         return {
-            found[1]: text
+            match[1]: text
             for _, kind, text in _BLOCK.findall(self.text)
-            if kind != "console" and (found := _FILE.match(text))
+            if kind != "console" and (match := _FILE.match(text))
         }
 
     def recipe(self, name: str) -> str:
@@ -82,8 +82,8 @@ class Page:
 
     def documents(self) -> list[dict[str, Any]]:
         """All Kubernetes objects of the page."""
-        found = [one for text in self.blocks("yaml") for one in yaml.safe_load_all(text)]
-        return [one for one in found if isinstance(one, dict) and "apiVersion" in one]
+        documents = [document for text in self.blocks("yaml") for document in yaml.safe_load_all(text)]
+        return [document for document in documents if isinstance(document, dict) and "apiVersion" in document]
 
     def commands(self) -> Iterator[Command]:
         """All commands of the page, in order."""
@@ -142,7 +142,7 @@ class Shell:
 
     def _here(self, text: str) -> str:
         # NB: in one pass: a port that was put in may contain another of the page's.
-        return re.sub("|".join(map(re.escape, self._replaced)), lambda found: self._replaced[found[0]], text)
+        return re.sub("|".join(map(re.escape, self._replaced)), lambda match: self._replaced[match[0]], text)
 
     def _once(self, line: str, wanted: re.Pattern[str]) -> tuple[str, int]:
         assert self._process.stdin is not None
@@ -161,9 +161,9 @@ class Shell:
                 return ended.search(self._said, begin) is not None and not waits
 
             assert self._news.wait_for(done, _SECONDS), f"{line}: not done, said {self._said[begin:]!r}"
-            found = ended.search(self._said, begin)
-            assert found is not None
-            return output(), int(found[1])
+            end = ended.search(self._said, begin)
+            assert end is not None
+            return output(), int(end[1])
 
     def __enter__(self) -> Self:
         return self

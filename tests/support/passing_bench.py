@@ -27,10 +27,10 @@ class Line:
         self.ended = self.aborted = False
 
     async def read(self) -> bytes:
-        found = await self.inbox.get()
-        if isinstance(found, Exception):
-            raise found
-        return found
+        message = await self.inbox.get()
+        if isinstance(message, Exception):
+            raise message
+        return message
 
     async def write(self, data: bytes) -> None:
         self.sent.append(data)
@@ -63,7 +63,7 @@ class Answer:
 
 
 class Model:
-    """Answers when told."""
+    """Answers when the test says so."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Request, float, float, asyncio.Future[Any]]] = []
@@ -160,9 +160,9 @@ class Bench:
         self.firsts += 1
 
     def ask(self, target: str = "/", **fields: str) -> Asked:
-        found = Asked(target, **fields)
-        self.passthrough.begin(found)
-        return found
+        asked = Asked(target, **fields)
+        self.passthrough.begin(asked)
+        return asked
 
     @property
     def load(self) -> tuple[int, int]:

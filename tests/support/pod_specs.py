@@ -1,8 +1,8 @@
-"""What users write into a ModelBackend's spec, at random: every way to spell it that the apiserver rewrites.
+"""Random specs of ModelBackends as users write them, with every spelling that the API server rewrites.
 
 Quantities in several spellings, empty strings, lists and maps, zeros and `false`, defaults said and unsaid.
 All of it is valid (what the apiserver refuses is another test's), and no image is `:latest`:
-a pull policy that Kubernetes chose by the tag stays when the tag changes, whoever applies.
+a pull policy that Kubernetes chose by the tag stays when the tag changes, whichever client applies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def named(prefix: str, element: Values, most: int) -> Values:
     """A list of maps that have names of their own, in any order."""
 
     def give(elements: list[Obj]) -> list[Obj]:
-        return [{"name": f"{prefix}{index}", **one} for index, one in enumerate(elements)]
+        return [{"name": f"{prefix}{index}", **element} for index, element in enumerate(elements)]
 
     return st.lists(element, max_size=most).map(give).flatmap(st.permutations).map(list)
 
@@ -75,11 +75,11 @@ _TIMES = {
 }
 _ASKS = st.one_of(
     some(scheme=st.sampled_from(["HTTP", "HTTPS"]), path=st.sampled_from(["", "/", "/up"])).map(
-        lambda found: {"httpGet": {"port": 8080, **found}}
+        lambda fields: {"httpGet": {"port": 8080, **fields}}
     ),
     st.just({"httpGet": {"port": "model", "httpHeaders": [{"name": "x-a", "value": ""}]}}),
     st.sampled_from([{"tcpSocket": {"port": 8080}}, {"exec": {"command": ["true", ""]}}]),
-    some(service=st.sampled_from(["", "health"])).map(lambda found: {"grpc": {"port": 8080, **found}}),
+    some(service=st.sampled_from(["", "health"])).map(lambda fields: {"grpc": {"port": 8080, **fields}}),
 )
 
 
@@ -109,14 +109,14 @@ POD_SECURITY = some(
 )
 
 VOLUME = st.one_of(
-    some(medium=st.sampled_from(["", "Memory"]), sizeLimit=MEMORY).map(lambda found: {"emptyDir": found}),
+    some(medium=st.sampled_from(["", "Memory"]), sizeLimit=MEMORY).map(lambda fields: {"emptyDir": fields}),
     some(
         defaultMode=st.sampled_from([0, 420, 256]),
         optional=MAYBE,
         items=st.sampled_from([[], [{"key": "k", "path": "p"}, {"key": "l", "path": "q", "mode": 256}]]),
-    ).map(lambda found: {"configMap": {"name": "c", **found}}),
-    some(optional=MAYBE).map(lambda found: {"secret": {"secretName": "s", **found}}),
-    some(readOnly=MAYBE).map(lambda found: {"persistentVolumeClaim": {"claimName": "p", **found}}),
+    ).map(lambda fields: {"configMap": {"name": "c", **fields}}),
+    some(optional=MAYBE).map(lambda fields: {"secret": {"secretName": "s", **fields}}),
+    some(readOnly=MAYBE).map(lambda fields: {"persistentVolumeClaim": {"claimName": "p", **fields}}),
     st.just(
         {
             "projected": {
@@ -141,8 +141,8 @@ VOLUME = st.one_of(
         }
     ),
     some(readOnly=MAYBE).map(
-        lambda found: {
-            "csi": {"driver": "csi.example.com", "volumeAttributes": {"a": ""}, **found},
+        lambda fields: {
+            "csi": {"driver": "csi.example.com", "volumeAttributes": {"a": ""}, **fields},
         }
     ),
 )
@@ -170,7 +170,7 @@ _NODES = st.sampled_from(
     ]
 )
 _PODS = _SELECTED.map(
-    lambda found: {"labelSelector": found, "topologyKey": "kubernetes.io/hostname", "namespaces": []}
+    lambda fields: {"labelSelector": fields, "topologyKey": "kubernetes.io/hostname", "namespaces": []}
 )
 AFFINITY = some(
     nodeAffinity=_NODES.map(
@@ -213,8 +213,8 @@ _PLACED: dict[str, st.SearchStrategy[Any]] = {
     "topologySpreadConstraints": _SPREAD,
     "priorityClassName": st.sampled_from(["", "high"]),
 }
-SCHEDULING = some(**_PLACED).map(lambda found: {name: value for name, value in found.items() if value})
-"""Where pods run, as far as anything is said of it."""
+SCHEDULING = some(**_PLACED).map(lambda fields: {name: value for name, value in fields.items() if value})
+"""Random rules for the nodes of pods."""
 
 _FURTHER = st.tuples(
     some(
@@ -255,7 +255,7 @@ _CONTAINER = st.tuples(
     st.sampled_from(["m:1", "example.com/m:1"]),
 ).map(lambda parts: {"container": {"image": parts[1], **parts[0]}})
 _PYTHON = some(env=ENV, resources=RESOURCES, volumeMounts=_MOUNTS, initKwargs=st.just({"a": ""})).map(
-    lambda found: {"python": {"target": "m:M", "image": "m:1", **found}}
+    lambda fields: {"python": {"target": "m:M", "image": "m:1", **fields}}
 )
 
 _TEMPLATE = st.tuples(

@@ -1,4 +1,4 @@
-"""Ports of 127.0.0.1 that whoever is told of one finds free, whenever that is."""
+"""Ports of 127.0.0.1 that stay free until the program that gets one uses it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _kept: collections.deque[socket.socket] = collections.deque()
 
 
 def free_port() -> int:
-    """A port on which nobody listens, and that the kernel gives to nobody else meanwhile.
+    """A port on which no process listens, and which the kernel does not give to another meanwhile.
 
     It is bound and not listened on: a connection to it is refused, and who binds it by its number may, as all
     servers here do with SO_REUSEADDR, also one after another.
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def free_host(port: int) -> str:
-    """An address of this machine's loopback network at whose `port` nobody listens (kept as in `free_port`).
+    """An address of this machine's loopback network whose `port` is free (kept as in `free_port`).
 
     Args:
         port: the port that is to be free there.
@@ -58,4 +58,4 @@ def needs_ipv6() -> None:
         with socket.socket(socket.AF_INET6) as tried:
             tried.bind(("::1", 0))
     except OSError as error:
-        pytest.skip(f"this machine has no IPv6: {error}")
+        pytest.skip(f"this machine does not have IPv6: {error}")

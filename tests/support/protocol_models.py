@@ -3,8 +3,8 @@
 `python -m tests.support.protocol_models KIND [--port N]` prints `ready HOST:PORT`. KIND is `instances` (the
 sum of each item), `v2` (`y` is twice `x`), `openai` (an embedding is the text's length and number of words)
 or `envelope` (twice the body's `x`; `/stream` counts up to it, `/parked` says its second lines when `POST
-/-/resume` has come, and with `?break` breaks off instead). `GET /-/runs` tells what ran, and of which
-items it was told that nobody waits for them; `POST /-/gate?open=0` keeps predictions waiting.
+/-/resume` has come, and with `?break` breaks off instead). `GET /-/runs` lists the runs, and the
+items whose clients left, as the model was notified; `POST /-/gate?open=0` keeps predictions waiting.
 `POST /-/script` with `{type, body, status}` makes that the answer to the next batch of several (`envelope`,
 `instances`).
 `model_faults` has what a query spoils; `fault=short` is an answer with one item too few.
@@ -37,7 +37,7 @@ script: dict[str, str] = {}
 
 @web.middleware
 async def hold(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Keep predictions waiting behind the gate; the first of them is told as held."""
+    """Keep predictions waiting behind the gate; the first of them is reported as held."""
     if request.method == "POST" and not request.path.startswith("/-/"):
         held.append(request.path)
         await gate.wait()
@@ -45,8 +45,8 @@ async def hold(request: web.Request, handler: Any) -> web.StreamResponse:
     return answer
 
 
-def told(request: web.Request, answers: list[Any]) -> list[Any]:
-    """What is told of the answers: all, or one too few."""
+def recorded(request: web.Request, answers: list[Any]) -> list[Any]:
+    """The answers to record: all, or one too few."""
     return answers[:-1] if request.query.get("fault") == "short" else answers
 
 
@@ -58,7 +58,7 @@ async def instances(request: web.Request) -> web.StreamResponse:
         assert request.headers["x-penstock-item-answers"] == "1"
         sent.append(document)
         return scripted()
-    predictions = told(request, [sum(item) for item in items])
+    predictions = recorded(request, [sum(item) for item in items])
     return web.json_response({"predictions": predictions, "model_version": "3"})
 
 
@@ -75,7 +75,7 @@ async def v2(request: web.Request) -> web.StreamResponse:
     if "id" in document:
         answer["id"] = document["id"]
     if length is None:
-        shape = [len(told(request, [0] * x["shape"][0])), *x["shape"][1:]]
+        shape = [len(recorded(request, [0] * x["shape"][0])), *x["shape"][1:]]
         data = [2 * value for value in x["data"]][: math.prod(shape)]
         return web.json_response({**answer, "outputs": [{**y, "shape": shape, "data": data}]})
     values = struct.unpack(f"<{total}f", body[int(length) :])
@@ -101,7 +101,7 @@ async def openai(request: web.Request) -> web.StreamResponse:
         for index, text in enumerate(texts)
     ]
     tokens = sum(len(text.split()) for text in texts)
-    answer = {"object": "list", "data": told(request, data), "model": document["model"]}
+    answer = {"object": "list", "data": recorded(request, data), "model": document["model"]}
     return web.json_response({**answer, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
 
 
@@ -138,7 +138,7 @@ async def envelope(request: web.Request) -> web.StreamResponse:
             answers.append({"status": 404, "body": {"error": "below zero"}})
         else:
             answers.append({"status": 200, "headers": {"x-model": "m7"}, "body": {"twice": 2 * x}})
-    return web.json_response({"items": told(request, answers)})
+    return web.json_response({"items": recorded(request, answers)})
 
 
 async def stream(request: web.Request, items: list[dict[str, Any]]) -> web.StreamResponse:
@@ -183,7 +183,7 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "late": ({}, {"data": {"step": 2}}),
 }
-"""What `/parked` says before it is resumed, and then, to a body `{"say": one of these}`."""
+"""The answers of `/parked` before it is resumed; afterwards the body `{"say": ...}` chooses one."""
 
 
 async def park(request: web.Request, items: list[dict[str, Any]]) -> web.StreamResponse:

@@ -25,9 +25,9 @@ class ProtocolPair(Pair):
         self.model_url = f"http://{await self.model.start()}"
 
     async def look(self) -> dict[str, Any]:
-        """What the model ran, and what it was told."""
-        found: dict[str, Any] = (await self.ask("/-/runs", method="GET", base=self.model_url)).document
-        return found
+        """The runs of the model, and the notices that it got."""
+        document: dict[str, Any] = (await self.ask("/-/runs", method="GET", base=self.model_url)).document
+        return document
 
     async def batched(
         self,
@@ -70,13 +70,13 @@ class ProtocolPair(Pair):
         assert (await self.ask("/-/resume", base=self.model_url)).status == 200
 
     async def held(self) -> Any:
-        """What the gate keeps waiting."""
+        """The predictions that wait at the gate."""
         return (await self.look())["held"]
 
 
 @contextlib.asynccontextmanager
 async def pairs(folder: Path) -> AsyncIterator[Callable[..., Awaitable[ProtocolPair]]]:
-    """What starts a pair of a protocol, with flags, under a policy; all of them are stopped in the end.
+    """A function that starts a pair of a protocol, with flags and a policy; all pairs end with the test.
 
     Args:
         folder: where their files go.

@@ -1,4 +1,4 @@
-"""Which reasons the operator's code may give a condition: read from its source, so that none is forgotten."""
+"""The reasons that the operator's code may give a condition, read from its source."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ NOT_TOLD = {"Scale", "Steady", "Delayed", "FirstLook"}
 def strings(node: ast.AST) -> set[str]:
     """The words that an expression may come to."""
     return {
-        found.value
-        for found in ast.walk(node)
-        if isinstance(found, ast.Constant) and isinstance(found.value, str) and _WORD.fullmatch(found.value)
+        each.value
+        for each in ast.walk(node)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and _WORD.fullmatch(each.value)
     }
 
 
 def in_code() -> set[str]:
     """The third argument of every `condition(...)`, and every `Trouble(reason=...)`."""
-    found: set[str] = set()
+    reasons: set[str] = set()
     for path in Path(status.__file__).parent.glob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
                 continue
             if call.func.id == "condition" and len(call.args) > 2:
-                found |= strings(call.args[2])
+                reasons |= strings(call.args[2])
             elif call.func.id == "Trouble":
-                found |= {word for key in call.keywords if key.arg == "reason" for word in strings(key.value)}
+                reasons |= {
+                    word for key in call.keywords if key.arg == "reason" for word in strings(key.value)
+                }
     tree = ast.parse(Path(refusals.__file__).read_text())
     (function,) = (node for node in tree.body if getattr(node, "name", "") == "_reason")
     for node in ast.walk(function):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
-            found |= strings(node.value.elts[0])
-    return found | (set(typing.get_args(Verdict)) - NOT_TOLD)
+            reasons |= strings(node.value.elts[0])
+    return reasons | (set(typing.get_args(Verdict)) - NOT_TOLD)

@@ -50,7 +50,7 @@ def wait_in_force(cluster: Cluster) -> None:
         taken_up = status.get("observedGeneration") == deployment["metadata"]["generation"]
         of_it_alone = len(pods) == count == status.get("updatedReplicas") == status.get("readyReplicas")
         leader = [pod for pod in pods if pod["metadata"]["name"] == lease["spec"].get("holderIdentity")]
-        addresses = [one for each in leads_to.get("endpoints") or () for one in each["addresses"]]
+        addresses = [address for each in leads_to.get("endpoints") or () for address in each["addresses"]]
         led = bool(leader) and addresses == [leader[0]["status"].get("podIP")]
         return taken_up and of_it_alone and led and not any(map(is_going, pods))
 
@@ -72,16 +72,16 @@ def operator_metrics(operator: Namespace) -> dict[str, float]:
 
 
 def operator_idle(operator: Namespace) -> bool:
-    """Whether the operator has done all that it knows of: nothing waits, nothing is under way."""
-    found = operator_metrics(operator)
+    """Whether the operator's queues are empty: no key waits, none is being reconciled."""
+    metrics = operator_metrics(operator)
     names = ("workqueue_depth", "workqueue_unfinished_work_seconds")
-    return "penstock_operator_leader" in found and not any(
-        value for series, value in found.items() if series.startswith(names)
+    return "penstock_operator_leader" in metrics and not any(
+        value for series, value in metrics.items() if series.startswith(names)
     )
 
 
 def leading_pod(operator: Namespace) -> dict[str, Any]:
-    """The operator's pod that leads, which stays, once there is one; others may come and go beside it."""
+    """Wait for the leading pod of the operator that stays; other pods may come and go."""
 
     def leads() -> dict[str, Any] | None:
         lease = operator.get("lease", "penstock-operator") or {"spec": {}}

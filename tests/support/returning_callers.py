@@ -1,4 +1,4 @@
-"""What holding a slot does: the sidecar's own cutter before a simulated model, in discrete events.
+"""Simulates holding a slot: the sidecar's own cutter before a simulated model, in discrete events.
 
 Queue, cutter, hold policy, latency model and slots are the real ones; the loop around them is the
 dispatcher's, without its transport. `HOLD` is the product, `EAGER` the same with holding off, and `ORACLE`
@@ -55,16 +55,16 @@ def poisson(
     rate: float, seconds: float, *, burst: int = 1, spread: float = 0.0, seed: int = 3
 ) -> list[float]:
     """Arrivals that depend on nothing: one by one, or bursts of so many within `spread` seconds."""
-    draw, now, found = random.Random(seed), 0.0, list[float]()
+    draw, now, arrivals = random.Random(seed), 0.0, list[float]()
     while now < seconds:
         now += draw.expovariate(rate / burst)
-        found += [now + draw.random() * spread for _ in range(burst)]
-    return sorted(found)
+        arrivals += [now + draw.random() * spread for _ in range(burst)]
+    return sorted(arrivals)
 
 
 @dataclasses.dataclass(kw_only=True, frozen=True)
 class Case:
-    """What is simulated.
+    """The case to simulate.
 
     Args:
         base: seconds that any batch takes, `item` for each item of it.
@@ -98,7 +98,7 @@ class Case:
 
 @dataclasses.dataclass
 class Result:
-    """What came out, without the first tenth of it; latencies in seconds, by priority."""
+    """The result, without its first tenth; latencies in seconds, by priority."""
 
     seconds: float
     latencies: dict[int, list[float]] = dataclasses.field(default_factory=dict)
@@ -110,7 +110,7 @@ class Result:
     @property
     def all(self) -> list[float]:
         """All latencies, the shortest first."""
-        return sorted(each for found in self.latencies.values() for each in found)
+        return sorted(each for times in self.latencies.values() for each in times)
 
     @property
     def rate(self) -> float:
@@ -124,8 +124,8 @@ class Result:
 
     def percentile(self, share: float, level: int | None = None) -> float:
         """A percentile of the latencies, of all or of one priority."""
-        found = self.all if level is None else sorted(self.latencies[level])
-        return found[min(len(found) - 1, int(share * len(found)))]
+        times = self.all if level is None else sorted(self.latencies[level])
+        return times[min(len(times) - 1, int(share * len(times)))]
 
 
 class _Call(QueuedRequest):
@@ -164,7 +164,7 @@ class Pod:
 
     @property
     def load(self) -> int:
-        """What a router goes by."""
+        """The load by which a router chooses."""
         return self.queue.items + self.ongoing
 
     def start(self, parts: list[Slice], items: int, limit: int) -> Batch:

@@ -21,10 +21,10 @@ T = TypeVar("T")
 async def until(look: Callable[[], T], *, what: str = "the condition", seconds: float = SECONDS) -> T:
     """Wait until `look` returns something true, and return it."""
     deadline = asyncio.get_running_loop().time() + seconds
-    while not (found := look()):
+    while not (result := look()):
         assert asyncio.get_running_loop().time() < deadline, f"{what} did not come within {seconds} s"
         await asyncio.sleep(0.01)
-    return found
+    return result
 
 
 def backend(name: str, *targets: str, weight: int = 1) -> dict[str, Any]:
@@ -150,15 +150,15 @@ class RouterProcess:
             return Reply(answer.status, answer.headers, await answer.read())
 
     async def routes(self) -> list[dict[str, Any]]:
-        """What `/-/routes` lists."""
+        """The list of `/-/routes`."""
         listed: list[dict[str, Any]] = json.loads((await self.ask("/-/routes", method="GET")).body)
         return listed
 
     async def until_routes(self, look: Callable[[list[dict[str, Any]]], bool]) -> None:
         """Wait until the list of routes is as wanted."""
         deadline = asyncio.get_running_loop().time() + SECONDS
-        while not look(found := await self.routes()):
-            assert asyncio.get_running_loop().time() < deadline, (found, self.log[-5:])
+        while not look(routes := await self.routes()):
+            assert asyncio.get_running_loop().time() < deadline, (routes, self.log[-5:])
             await asyncio.sleep(0.02)
 
     async def metrics(self) -> str:
@@ -183,5 +183,5 @@ class Reply:
     @property
     def document(self) -> dict[str, Any]:
         """The body as JSON."""
-        found: dict[str, Any] = json.loads(self.body)
-        return found
+        document: dict[str, Any] = json.loads(self.body)
+        return document

@@ -1,4 +1,4 @@
-"""What a namespace's router is rendered from, at random: its endpoints, and what the installation decides.
+"""Random inputs of a namespace's router: its endpoints, and the installation's values.
 
 All of it is valid, as `tests.support.pod_specs`.
 """
@@ -16,7 +16,7 @@ from tests.support.pod_specs import POSITIVE, RESOURCES, SCHEDULING, SMALL, Obj,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """What a namespace's endpoints, and the installation, ask for.
+    """The inputs from a namespace's endpoints and from the installation.
 
     Args:
         endpoints: spec of each endpoint by its name, of `e` and `f` one or both.
@@ -42,7 +42,7 @@ _ENDPOINT = some(
     cors=st.sampled_from(
         [{"origins": ["*"]}, {"origins": ["http://a:1", "null-x://b"], "credentials": True}]
     ),
-).map(lambda found: {"backend": "b", **found})
+).map(lambda fields: {"backend": "b", **fields})
 
 _PEERS = st.lists(
     st.sampled_from(

@@ -39,7 +39,7 @@ class Seen:
 
 @dataclasses.dataclass(slots=True)
 class Answer:
-    """What to send back: raw header lines, each with its line end; `interim` goes before all."""
+    """The answer to send: raw header lines, each with its line end; `interim` goes before all."""
 
     status: int = 200
     body: bytes = b"{}"

@@ -57,7 +57,7 @@ class World:
         retries: of the endpoint.
         seconds: how long a pod takes for a request.
         timeout_ms: of the endpoint.
-        keeps: there is a kept connection to each pod that takes one.
+        keeps: whether each pod that takes one has a kept connection.
         tracing: makes spans of requests; None for none.
     """
 
@@ -148,7 +148,7 @@ class World:
         except asyncio.CancelledError:
             if exchange.gone is not None:
                 exchange.gone()
-                await asyncio.sleep(0)  # as a front does: whoever works for it ends in the next turn
+                await asyncio.sleep(0)  # as a front does: its tasks end in the next turn
             raise
 
     def check_nothing_is_left(self) -> None:
@@ -169,5 +169,5 @@ class World:
 
 
 def statuses(answers: list[Response]) -> Counter[int]:
-    """How many answers have each status."""
+    """The number of answers by status."""
     return Counter(answer.status for answer in answers)

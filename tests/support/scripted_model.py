@@ -136,21 +136,21 @@ class Scripted:
         request = Request(method="POST", target=target, headers=headers, body=body)
         parsed = INSTANCES_PROTOCOL.parse(request)
         keys, now = self.dispatcher.keys, self.loop.time()
-        told = keys.read(headers)
+        read = keys.read(headers)
         deadline, expires = self.dispatcher.admission.deadlines(now, round(timeout * 1000))
         return Asked(
-            keys.key("POST", target, told.fields, parsed.parameters, told.share)
+            keys.key("POST", target, read.fields, parsed.parameters, read.share)
             if parsed.items
-            else Key("POST", target, told.fields, parsed.parameters, lone=True),
+            else Key("POST", target, read.fields, parsed.parameters, lone=True),
             request,
             f"id-{items}".replace(",", ".").encode(),
             parsed.items,
-            told.shared,
+            read.shared,
             now,
             deadline,
             expires,
-            told.level,
-            told.share,
+            read.level,
+            read.share,
         )
 
     async def answer(self, work: Asked) -> Outcome:

@@ -19,14 +19,17 @@ from tests.support.waiting import SECONDS
 
 
 async def until(
-    look: Callable[[], Awaitable[Any]], *, seconds: float = SECONDS, told: Callable[[], object] = lambda: ""
+    look: Callable[[], Awaitable[Any]],
+    *,
+    seconds: float = SECONDS,
+    details: Callable[[], object] = lambda: "",
 ) -> Any:
-    """Wait until `look` returns something true, and return it; `told` is said where it never does."""
+    """Wait until `look` returns something true, and return it; `details` is said where it never does."""
     deadline = asyncio.get_running_loop().time() + seconds
-    while not (found := await look()):
-        assert asyncio.get_running_loop().time() < deadline, f"did not come within {seconds} s {told()}"
+    while not (result := await look()):
+        assert asyncio.get_running_loop().time() < deadline, f"did not come within {seconds} s {details()}"
         await asyncio.sleep(0.02)
-    return found
+    return result
 
 
 class Program:
@@ -83,7 +86,7 @@ class Program:
 
 
 class Ended(NamedTuple):
-    """What a process that has ended left."""
+    """The traces of a process that has ended."""
 
     code: int
     out: str
@@ -135,7 +138,7 @@ class Reply:
 
 
 HELD = "/p?hold=gate"
-"""What the model answers when `Pair.release` says so."""
+"""The model's answer after `Pair.release`."""
 
 
 class Pair:
@@ -187,7 +190,7 @@ class Pair:
 
     async def start_model(self) -> None:
         """Start the model, again at the same address if it ran before."""
-        # NB: kept, or somebody else may have it between one model and the next.
+        # NB: kept, or another process may take it between one model and the next.
         port = self.model_url.rpartition(":")[2] or free_port()
         self.model = Program(self.model_program, f"--port={port}", *self.model_flags)
         self.model_url = f"http://{await self.model.start()}"
@@ -220,7 +223,7 @@ class Pair:
         self, path: str = "/v1/models/m:predict", *, method: str = "POST", base: str = "", **more: Any
     ) -> Reply:
         """Send one request and read its answer."""
-        # NB: encoded, or the client would change what it is told to send.
+        # NB: encoded, or the client would change what it is given to send.
         url = URL((base or self.data) + path, encoded=True)
         async with self.session.request(method, url, **more) as answer:
             return Reply(answer.status, answer.headers, await answer.read())
@@ -243,19 +246,19 @@ class Pair:
 
         async def look() -> bool:
             nonlocal said
-            found = await self.admin_get("/readyz")
-            said = found.body
-            return (found.status == 200) == ready
+            reply = await self.admin_get("/readyz")
+            said = reply.body
+            return (reply.status == 200) == ready
 
-        await until(look, told=lambda: (said, self.sidecar.log[-5:]))
+        await until(look, details=lambda: (said, self.sidecar.log[-5:]))
 
     async def until_state(self, **expected: Any) -> None:
         """Wait until `/queue` shows these values. NB: the model may not have what is ongoing yet."""
-        await self._until_queue(lambda found: all(found[name] == expected[name] for name in expected))
+        await self._until_queue(lambda queue: all(queue[name] == expected[name] for name in expected))
 
     async def until_load(self, items: int) -> None:
         """Wait until so many items are queued or ongoing."""
-        await self._until_queue(lambda found: bool(found["queued"] + found["ongoing"] == items))
+        await self._until_queue(lambda queue: bool(queue["queued"] + queue["ongoing"] == items))
 
     async def _until_queue(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
         shown: dict[str, Any] = {}
@@ -265,7 +268,7 @@ class Pair:
             shown = (await self.admin_get("/queue")).document
             return wanted(shown)
 
-        await until(look, told=lambda: (shown, self.sidecar.log[-5:]))
+        await until(look, details=lambda: (shown, self.sidecar.log[-5:]))
 
     async def until_run(self, count: int) -> None:
         """Wait until the model has read so many batches."""
@@ -276,14 +279,14 @@ class Pair:
             ran = len(await self.runs())
             return ran == count
 
-        await until(look, told=lambda: f"the model has read {ran}")
+        await until(look, details=lambda: f"the model has read {ran}")
 
     async def runs(self) -> list[dict[str, Any]]:
-        """What the model ran."""
-        found: list[dict[str, Any]] = (await self.ask("/-/runs", method="GET", base=self.model_url)).document[
+        """The runs of the model."""
+        runs: list[dict[str, Any]] = (await self.ask("/-/runs", method="GET", base=self.model_url)).document[
             "runs"
         ]
-        return found
+        return runs
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Signal the sidecar."""

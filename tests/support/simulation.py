@@ -40,12 +40,12 @@ class Asked(QueuedRequest):
     __slots__ = ("client",)
 
     def finish(self, outcome: Outcome) -> None:
-        raise AssertionError("outcomes are counted, not told")
+        raise AssertionError("outcomes are counted, not delivered")
 
 
 @dataclasses.dataclass(kw_only=True)
 class Case:
-    """What is simulated.
+    """The case to simulate.
 
     Args:
         model: how long a batch takes.
@@ -108,7 +108,7 @@ class Result:
 
     @property
     def on_arrival(self) -> float:
-        """Share of what was not served that was told so on arrival."""
+        """Share of the unserved requests that were refused on arrival."""
         return (self.refused + self.full) / max(1, self.refused + self.full + self.dropped + self.late)
 
 

@@ -1,4 +1,4 @@
-"""How long the machine kept a thread that wanted to run from running: what no program on it can make good.
+"""Measures how long the machine kept a runnable thread from running, which no program can make up for.
 
 A time that is promised is measured on a machine that may do much else beside the test. What is lost so
 meanwhile is the machine's.

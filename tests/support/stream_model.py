@@ -1,9 +1,9 @@
 """A model that streams, for tests, as a program: `python -m tests.support.stream_model [--port N]`.
 
-`GET /sse?n=3` sends an event each time it is told to go on (`POST /-/go`), `POST /sink` tells how many bytes
+`GET /sse?n=3` sends an event for each `POST /-/go`, `POST /sink` reports how many bytes
 it read, `POST /echo` answers each piece as it comes, `GET /big?mb=100` sends as fast as it is taken,
 `GET /cut` breaks off, `GET /hang` never answers, `GET /ws` echoes WebSocket messages (`close:4001` closes
-with that code), `/show` tells what it was asked. `GET /-/seen` tells how many requests are ongoing, how many
+with that code), `/show` returns the request. `GET /-/seen` reports how many requests are ongoing, how many
 clients left early, and how much `/big` has sent.
 """
 
@@ -63,7 +63,7 @@ class Model:
         return web.Response()
 
     async def seen(self, _: web.Request) -> web.StreamResponse:
-        """What it has seen."""
+        """The requests that it has received."""
         return web.json_response(
             {"ongoing": self.ongoing, "left": self.left, "sent": self.sent, "most": self.most}
         )
@@ -74,7 +74,7 @@ class Model:
         return web.Response()
 
     async def sse(self, request: web.Request) -> web.StreamResponse:
-        """Events, each when told."""
+        """Send events, one for each `POST /-/go`."""
         answer = web.StreamResponse(headers={"content-type": "text/event-stream", "x-model": "m7"})
         await answer.prepare(request)
         for number in range(int(request.query["n"])):
@@ -125,7 +125,7 @@ class Model:
         return web.Response()
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """What was asked."""
+        """The request, as a document."""
         return web.json_response(
             {
                 "method": request.method,

@@ -27,12 +27,12 @@ class Wire:
 
     async def chunked(self) -> bytes:
         """A chunked body."""
-        found = b""
+        data = b""
         while size := int(await self.reader.readline(), 16):
-            found += await self.reader.readexactly(size)
+            data += await self.reader.readexactly(size)
             await self.reader.readline()
         await self.reader.readline()
-        return found
+        return data
 
     async def send(self, *parts: bytes) -> None:
         """Send, and wait until it is taken."""
@@ -79,15 +79,15 @@ class Scripted:
 
 
 @contextlib.asynccontextmanager
-async def scripted(found: Server) -> AsyncIterator[Server]:
+async def scripted(scripted_server: Server) -> AsyncIterator[Server]:
     """Serve on a free port of loopback."""
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.port = server.sockets[0].getsockname()[1]
+    server = await asyncio.start_server(scripted_server.serve, "127.0.0.1", 0)
+    scripted_server.port = server.sockets[0].getsockname()[1]
     try:
-        yield found
+        yield scripted_server
     finally:
         server.close()
-    assert not found.failures, found.failures
+    assert not scripted_server.failures, scripted_server.failures
 
 
 async def unread(wire: Wire) -> bool:

@@ -110,9 +110,9 @@ class TinyApiserver:
         self.requests.append((request.method, path, query, request.content_type))
         if "/leases" not in path:
             await self.gate.wait()
-        found = self._discovery(path)
-        if found is not None:
-            return web.json_response(found)
+        document = self._discovery(path)
+        if document is not None:
+            return web.json_response(document)
         group, version, namespace, plural, name, sub = _split(path)
         kind = self._kinds.get((group, version, plural))
         if kind is None:
@@ -142,10 +142,10 @@ class TinyApiserver:
         if request.method == "GET" and not name:
             version = str(max((version for version, _, _ in self._events), default=1))
             labels = query.get("labelSelector")
-            one = query.get("fieldSelector", "").removeprefix("metadata.name=") or None
+            wanted = query.get("fieldSelector", "").removeprefix("metadata.name=") or None
             only = "PartialObjectMetadataList" in request.headers.get("Accept", "")
             items = await cluster.list(
-                kind, namespace or None, keep=dict, labels=labels, name=one, metadata_only=only
+                kind, namespace or None, keep=dict, labels=labels, name=wanted, metadata_only=only
             )
             start = int(query.get("continue", "0"))
             end = start + min(self.page, int(query.get("limit", self.page)))

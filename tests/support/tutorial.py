@@ -18,6 +18,6 @@ def write_files(folder: Path) -> None:
 
 
 def batch_sizes(output: str) -> dict[int, int]:
-    """How many answers came in batches of each size, as the page counts them."""
+    """The number of answers by size of batch, as the page counts them."""
     counts = re.findall(r'(\d+) desc="(\d+)"', output)
     return {int(size): int(count) for count, size in counts}

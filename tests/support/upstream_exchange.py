@@ -60,10 +60,10 @@ async def ask(
 
 
 async def rest(answer: Answer) -> bytes:
-    found = b""
+    data = b""
     while piece := await answer.stream.read():
-        found += piece
-    return found
+        data += piece
+    return data
 
 
 async def good(wire: Wire) -> None:

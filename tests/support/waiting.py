@@ -1,4 +1,4 @@
-"""Waiting for what has no event: a look at it now and then, with a deadline that a busy machine keeps."""
+"""Waits for states without an event: looks now and then, with a deadline that a busy machine keeps."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ SECONDS = 20.0 if "PENSTOCK_MUTANT_FOLDER" in os.environ else 120.0
 async def until(look: Callable[[], bool]) -> None:
     """Let the loop turn until `look` is true (raises TimeoutError after `SECONDS`)."""
     async with asyncio.timeout(SECONDS):
-        while not look():  # noqa: ASYNC110 - what is waited for has no event
+        while not look():  # noqa: ASYNC110 - the state does not have an event
             await asyncio.sleep(0.005)

@@ -25,7 +25,7 @@ _ALWAYS_READABLE = {
 
 
 class Blocked(Exception):
-    """What a page sees as a network error; the message says which step failed."""
+    """An error that a page sees as a network error; the message names the step that failed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +76,12 @@ class Page:
             raise Blocked(f"preflight: fields {sorted(refused)}")
 
     def _check(self, reply: Reply, step: str) -> None:
-        """The CORS check; several fields of one name are one with commas, which is nobody's origin."""
-        found = ", ".join(reply.headers.getall("access-control-allow-origin", []))
-        if found == "*" and not self.credentials:
+        """The CORS check; several fields of one name are joined by commas, which is not a valid origin."""
+        origins = ", ".join(reply.headers.getall("access-control-allow-origin", []))
+        if origins == "*" and not self.credentials:
             return
-        if found != self.origin:
-            raise Blocked(f"{step}: origin {found!r}")
+        if origins != self.origin:
+            raise Blocked(f"{step}: origin {origins!r}")
         if self.credentials and reply.headers.getall("access-control-allow-credentials", []) != ["true"]:
             raise Blocked(f"{step}: credentials")
 

@@ -32,11 +32,11 @@ class WrongServer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Answer one request; they are small and come one by one."""
-        found = _NUMBER.search(data)
-        assert found, data
+        match = _NUMBER.search(data)
+        assert match, data
         word = self.plan(self.counter[0])
         self.counter[0] += 1
-        number = int(found[1])
+        number = int(match[1])
         if word == "right":
             self.answer(b"200 OK", number)
         elif word == "wrong":

@@ -1,4 +1,4 @@
-"""What the tests of losses share: a served ledger model, the rate that this machine bears, and the table."""
+"""Shared by the tests of losses: a served ledger model, the rate that this machine bears, and the table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def serve(namespace: Namespace, load: Load, *, waits: dict[str, Any] | None = No
 
     Args:
         namespace: where.
-        load: whose collector the models tell.
+        load: the models report to its collector.
         waits: the endpoint's `coldStart`; None for the defaults.
         spec: of the backend, as `ledger_backend` takes it.
     """
@@ -44,16 +44,16 @@ def serve(namespace: Namespace, load: Load, *, waits: dict[str, Any] | None = No
 def pods_of(namespace: Namespace, selector: str = BACKEND) -> list[dict[str, Any]]:
     """Pods by label, those that go included. Not by kubectl: each start of it takes time from the load."""
     path = f"/api/v1/namespaces/{namespace.name}/pods?labelSelector={quote(selector)}"
-    status, found = namespace.cluster.api().request("GET", path)
-    assert status == 200, found
-    items: list[dict[str, Any]] = found["items"]
+    status, answer = namespace.cluster.api().request("GET", path)
+    assert status == 200, answer
+    items: list[dict[str, Any]] = answer["items"]
     return items
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
-    """Whether a pod is Ready and stays."""
+    """Whether a pod is Ready and is not being deleted."""
     conditions = pod["status"].get("conditions", [])
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
@@ -66,9 +66,9 @@ def wait_settled(namespace: Namespace, count: int, selector: str = BACKEND) -> N
     """Wait for so many ready pods, and none that still comes or goes."""
 
     def settled() -> bool:
-        found = pods_of(namespace, selector)
-        heard(f"pods {selector}", found)
-        return len(found) == count and all(map(is_ready, found))
+        current = pods_of(namespace, selector)
+        heard(f"pods {selector}", current)
+        return len(current) == count and all(map(is_ready, current))
 
     wait_for(f"{count} ready pods and no other", settled, seconds=300)
 
@@ -77,8 +77,10 @@ def pod_on(namespace: Namespace, node: str) -> str:
     """Name of a ready pod of the backend on a node; where none is, one is made to move there."""
 
     def there() -> list[str]:
-        found = pods_of(namespace)
-        return [one["metadata"]["name"] for one in found if is_ready(one) and one["spec"]["nodeName"] == node]
+        current = pods_of(namespace)
+        return [
+            pod["metadata"]["name"] for pod in current if is_ready(pod) and pod["spec"]["nodeName"] == node
+        ]
 
     if not there():
         cluster, count = namespace.cluster, len(pods_of(namespace))
@@ -121,14 +123,14 @@ def calibrate(load: Load, url: str, start_pods: Callable[[], None]) -> tuple[flo
     return rate, {"least_rate": capacity, "late_p99_ms": summary["late_p99_ms"], "not_ok": part["not_ok"]}
 
 
-def record(path: str, name: str, *, asked: dict[str, Any], found: dict[str, Any]) -> None:
+def record(path: str, name: str, *, asked: dict[str, Any], result: dict[str, Any]) -> None:
     """Write what a test found into the results, under its name, beside what others found.
 
     Args:
         path: the file; empty = nothing is written.
         name: of the test.
         asked: what it ran with.
-        found: figures.
+        result: figures.
     """
     if not path:
         return
@@ -140,7 +142,7 @@ def record(path: str, name: str, *, asked: dict[str, Any], found: dict[str, Any]
         "load_average": round(described.pop("load_average_before"), 2),  # the run's own work is in it
         "machine": described,
         "asked": asked,
-        **found,
+        **result,
     }
     file.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
 

@@ -1,4 +1,4 @@
-"""Each process runs with what its own lock installs, and nothing else: its image has no more."""
+"""Each process runs with the packages of its own lock: its image has no others."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ for found in pkgutil.walk_packages(importlib.import_module(package).__path__, pa
 
 
 def locked(extra: str) -> list[str]:
-    """The distributions of a lock, and ours."""
-    text = (ROOT / "requirements" / f"{extra}.lock").read_text()
-    found = re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)
+    """The distributions of a lock, and our own."""
+    locks = ("router", "sdk", "sidecar") if extra == "run" else (extra,)  # an image has one program alone
+    text = "".join((ROOT / "requirements" / f"{each}.lock").read_text() for each in locks)
+    names = re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)
     return ["penstock", *(re.sub(r"[-_.]+", "-", name).lower() for name in found)]
 
 
@@ -80,6 +81,7 @@ COMMANDS = [
     ("penstock_router", "penstock-router", "router"),
     ("penstock_operator", "penstock-operator", "operator"),
     ("penstock.serve", "penstock.serve", "sdk"),
+    ("penstock", "penstock", "run"),
     ("penstock_cli", "kubectl-penstock", "cli"),
 ]
 RUN = f"""

@@ -9,12 +9,12 @@ from tests.support.ledger_load import RATE_WINDOW_SECONDS, least_rate
 
 
 def answered(*ends: float, outcome: str = "ok") -> list[Entry]:
-    found = []
+    times = []
     for number, at in enumerate(ends):
         entry = Entry(number=number, intended=0.0)
         entry.sent, entry.ended, entry.outcome = 0.0, at, outcome
-        found.append(entry)
-    return found
+        times.append(entry)
+    return times
 
 
 def steady(begin: float, end: float, rate: float) -> list[float]:

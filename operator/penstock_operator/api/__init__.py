@@ -1,8 +1,8 @@
 """The custom resources as pydantic models, their derived defaults, and the CRDs generated from them.
 
 Read in this order: `base`, `fields` and `conditions` (what all share), the four kinds: `batchpolicy`,
-`modelbackend` (with `model`, `podtemplate`, `warmup`, `backendstatus`, and `core` for what is taken from
-core/v1), `modelendpoint`, `trafficsplit` (with `match`); `defaults` (what a schema cannot fill), then
+`modelbackend` (with `model`, `podtemplate`, `warmup`, `schedules`, `backendstatus`, and `core` for what is
+taken from core/v1), `modelendpoint`, `trafficsplit` (with `match`); `defaults` (what a schema cannot fill), then
 `schema` and `crds` (the YAML), `reference` (the pages of docs/reference).
 """
 

@@ -68,13 +68,36 @@ class ScalingInputs(Part):
     held: Annotated[
         int, Field(description="Requests that routers held for it just then: each counts as an item.")
     ] = 0
-    target_load: Annotated[int, Field(description="autoscaling.targetLoad.")] = 0
+    target_load: Annotated[
+        int,
+        Field(description="autoscaling.targetLoad; if unset, what a pod should have by its service curve."),
+    ] = 0
+    by_load: Annotated[
+        int | None, Field(description="Replicas that the load asks for. Absent with targetLoad: see wanted.")
+    ] = None
+    by_rate: Annotated[
+        int | None,
+        Field(
+            description="Replicas that the arrivals ask for. Absent with targetLoad, and until batches have "
+            "been measured."
+        ),
+    ] = None
+    arrivals_per_minute: Annotated[
+        int | None, Field(description="Items that arrived in a minute, where they ask for replicas.")
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        Field(description="Items of the largest batch that keeps latencyObjective. Absent with targetLoad."),
+    ] = None
+    batch_ms: Annotated[
+        int | None, Field(description="Milliseconds that such a batch takes. Absent until it is known.")
+    ] = None
     refused: Annotated[int, Field(description="Items refused for a full queue just before.")] = 0
     wanted: Annotated[
         int,
         Field(
-            description="load / targetLoad, rounded up, before any limit; while items are refused for a full "
-            "queue, one more than are ready at least."
+            description="Replicas before any limit: load / targetLoad, rounded up, or the more of byLoad and "
+            "byRate; while items are refused for a full queue, one more than are ready at least."
         ),
     ] = 0
     ready_pods: Annotated[int, Field(description="Pods whose reports were counted.")] = 0
@@ -98,7 +121,8 @@ class RecommendationStatus(Part):
         Field(
             max_length=64,
             description="What decides the number now: Scale: the load. Steady: the load asks for what is "
-            "there. Limited: maxReplicas. Delayed: it may not fall yet. FirstLook: the operator has not "
+            "there. Limited: maxReplicas. Schedule: a limit of a schedule. Delayed: it may not fall yet. "
+            "FirstLook: the operator has not "
             "watched for a stable window yet. ShortOfProcessors: pods start step by step. NoHolder: no "
             "endpoint would hold a request at 0. NoReports, TooManyUnknown: too little is known.",
         ),

@@ -130,7 +130,7 @@ def unreachable_target(backend: ModelBackend, spec: BatchPolicySpec) -> str | No
     sidecar knows.
     """
     scaling = backend.spec.autoscaling
-    if scaling is None:
+    if scaling is None or scaling.target_load is None:
         return None
     slots = MOST_SLOTS if spec.max_concurrent_batches == "auto" else spec.max_concurrent_batches
     ongoing, queue = slots * spec.max_batch_size, spec.max_queued_items

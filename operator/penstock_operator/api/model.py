@@ -91,7 +91,9 @@ class ModelPython(Part):
         dict[str, Any] | None,
         Field(
             json_schema_extra=ANY_OBJECT,
-            description="Keyword arguments of the class, any JSON. Default none.",
+            description="Keyword arguments of the class, any JSON. {handle: NAME} becomes a handle of that "
+            "ModelEndpoint, by which the class calls it; with namespace beside it, of another namespace's. "
+            "Default none.",
         ),
     ] = None
     env: Env_ = ()

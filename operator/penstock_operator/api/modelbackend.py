@@ -17,10 +17,12 @@ from penstock_operator.api.fields import (
     Name,
     cel,
     duration_rule,
+    map_list,
     rules,
 )
 from penstock_operator.api.model import Model
 from penstock_operator.api.podtemplate import PodTemplate
+from penstock_operator.api.schedules import Schedule
 from penstock_operator.api.warmup import Warmup
 
 
@@ -59,6 +61,20 @@ class Autoscaling(Part):
                 expression="'expected scaleToZero only with minReplicas 0, found minReplicas %d'"
                 ".format([self.minReplicas])",
             ),
+            cel(
+                "!has(self.schedules) || self.schedules.all(s, "
+                "(has(s.minReplicas) ? s.minReplicas : self.minReplicas) <= "
+                "(has(s.maxReplicas) ? s.maxReplicas : self.maxReplicas))",
+                "schedules: expected minReplicas of at most maxReplicas in each, where what a schedule "
+                "leaves out is that of autoscaling",
+                path=".schedules",
+            ),
+            cel(
+                "!has(self.schedules) || has(self.scaleToZero) || "
+                "self.schedules.all(s, !has(s.minReplicas) || s.minReplicas > 0)",
+                "schedules: expected scaleToZero.after with minReplicas 0",
+                path=".schedules",
+            ),
         )
     )
 
@@ -81,14 +97,15 @@ class Autoscaling(Part):
     ] = 1
     max_replicas: Annotated[int, Field(ge=1, le=1000, description="Replicas at most. Default 10.")] = 10
     target_load: Annotated[
-        int,
+        int | None,
         Field(
             ge=1,
             le=1_000_000,
             description="Items, waiting and in the model, that one pod should have. The backend gets its "
-            "load divided by this, rounded up.",
+            "load divided by this, rounded up. Default, when absent: as many pods as answer what arrives "
+            "within latencyObjective, by how long their batches take.",
         ),
-    ]
+    ] = None
     scale_to_zero: Annotated[
         ScaleToZero | None,
         Field(
@@ -96,6 +113,15 @@ class Autoscaling(Part):
             "first one starts a pod. Default: never."
         ),
     ] = None
+    schedules: Annotated[
+        tuple[Schedule, ...],
+        Field(
+            max_length=8,
+            json_schema_extra=map_list("name"),
+            description="Other limits at certain times, such as more replicas in office hours. Where two "
+            "hold at the same time, none does, and the condition Accepted says so. Default none.",
+        ),
+    ] = ()
     stable_window: Annotated[
         Duration,
         Field(

@@ -5,6 +5,17 @@ hold for the backend, averaged over the stable window (as Knative's pod autoscal
 tenth of that window decides alone while it asks for at least twice what is ready (Knative's panic mode).
 Where no pod is ready, what is held now decides: it waits, and nobody else answers it.
 
+Without `targetLoad` the target follows from what a pod can do (`capacity`), and the rate at which items
+arrive is a term beside the load:
+
+    by rate    arrivals / (0.8 · μ*)     as soon as a curve is known
+    by load    load / T*                 at most what clears it in a stable window, or one more than are ready
+
+A load of more than the ready pods should have is a queue: where it comes from too few pods, the rate says how
+many, and the queue goes as soon as they are there. It would only ask for more and more pods while they start.
+N rises by the last third of the window alone, and only where that asks for 5 % more than there is, lest
+chance make it rise and fall.
+
 What a full queue refuses is in no load: however much is refused, the load stays what queue and slots hold. So
 while anything was refused within that tenth, one more pod is wanted than are ready: the next one is asked for
 when that is ready and there are refusals still.
@@ -12,16 +23,20 @@ when that is ready and there are refusals still.
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from penstock_operator.api import ModelBackend
+from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.api.backendstatus import ScalingInputs
-from penstock_operator.autoscaling import slow_start
+from penstock_operator.api.defaults import max_ongoing_requests
+from penstock_operator.autoscaling import schedule, slow_start
+from penstock_operator.autoscaling.capacity import Curve, Objective, capacity, follow
+from penstock_operator.autoscaling.demand import Asking, demand
 from penstock_operator.autoscaling.scale_to_zero import Holders, active_at
-from penstock_operator.autoscaling.window import PodLoad, RouterHolds, is_silent, silent_after
+from penstock_operator.autoscaling.window import PodLoad, RouterHolds, is_silent
 from penstock_wire import durations
 
 Verdict = Literal[
@@ -33,53 +48,74 @@ Verdict = Literal[
     "ShortOfProcessors",
     "NoHolder",
     "NoReports",
+    "Schedule",
     "TooManyUnknown",
 ]
 
 NOBODY = Holders()
 NO_HOLDER = "no endpoint sends it requests, so no router would hold one to wake it from 0"
 
-_PANIC_SHARE = 10
-"""The panic window is the stable window divided by this,"""
-_PANIC_LEAST_S = 2.0
-"""and at least this many seconds: two reports."""
-_PANIC_FACTOR = 2
-"""It decides when it asks for this many times the ready pods."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """`spec.autoscaling` in numbers: replicas, items a pod, seconds.
 
-    `zero_after` is None where there is to be a pod at all times.
+    `schedule` names the schedule that the limits are of, if any. `zero_after` is None where there is to
+    be a pod at all times; `target_load` where it follows from the objective.
     """
 
     min_replicas: int
     max_replicas: int
-    target_load: int
+    target_load: int | None
     stable_window: float
     downscale_delay: float
     zero_after: float | None = None
+    schedule: str = ""
+    objective: Objective = field(default_factory=lambda: Objective(max_batch_size=1))
 
     def clamp(self, replicas: int) -> int:
         """The nearest number within the limits."""
         return min(max(replicas, self.min_replicas), self.max_replicas)
 
 
-def target_of(backend: ModelBackend) -> Target | None:
-    """The target of a backend; None where it has no autoscaling, or is suspended."""
+def target_of(backend: ModelBackend, batching: BatchPolicySpec, now: datetime.datetime) -> Target | None:
+    """The target of a backend; None where it has no autoscaling, or is suspended.
+
+    Args:
+        backend: the backend.
+        batching: the batching that holds for it.
+        now: wall time, for its schedules.
+    """
     spec = backend.spec.autoscaling
     if spec is None or backend.spec.suspend:
         return None
+    scheduled = schedule.in_force(spec.schedules, now)
+    least, most = spec.min_replicas, spec.max_replicas
+    if scheduled is not None:
+        least = least if scheduled.min_replicas is None else scheduled.min_replicas
+        most = most if scheduled.max_replicas is None else scheduled.max_replicas
     return Target(
-        min_replicas=spec.min_replicas,
-        max_replicas=spec.max_replicas,
+        min_replicas=least,
+        max_replicas=most,
+        schedule=scheduled.name if scheduled is not None else "",
         target_load=spec.target_load,
         stable_window=durations.parse_ms(spec.stable_window) / 1000,
         downscale_delay=durations.parse_ms(spec.downscale_delay) / 1000,
         zero_after=durations.parse_ms(spec.scale_to_zero.after) / 1000
-        if spec.min_replicas == 0 and spec.scale_to_zero is not None
+        if least == 0 and spec.scale_to_zero is not None
         else None,
+        objective=_objective(backend, batching),
+    )
+
+
+def _objective(backend: ModelBackend, batching: BatchPolicySpec) -> Objective:
+    slots, latency = batching.max_concurrent_batches, batching.latency_objective
+    if backend.spec.model.protocol == "none":
+        return Objective(max_batch_size=1, slots=max_ongoing_requests(backend))
+    return Objective(
+        max_batch_size=batching.max_batch_size,
+        slots=1 if slots == "auto" else slots,
+        latency=None if latency is None else durations.parse_ms(latency) / 1000,
     )
 
 
@@ -93,12 +129,14 @@ class ScalerState:
             want that a later one reached says nothing more.
         panic_until: no decrease before this time, in seconds.
         active_at: when there was a request last (`scale_to_zero.active_at`), in seconds.
+        curve: the service curve of its pods.
     """
 
     first_look: float | None = None
     wanted: tuple[tuple[float, int], ...] = ()
     panic_until: float = -math.inf
     active_at: float | None = None
+    curve: Curve | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +150,8 @@ class Recommendation:
         message: the cause in words, with the numbers.
         inputs: for `status.scaling`.
         metrics_available: whether enough pods report for the number to mean something.
+        limit: in words, what stands between the number and what the load asks for.
+        unreachable: seconds of a batch of one item, where that is more than the objective allows.
     """
 
     replicas: int
@@ -120,6 +160,8 @@ class Recommendation:
     message: str
     inputs: ScalingInputs
     metrics_available: bool
+    unreachable: float | None = None
+    limit: str = ""
 
 
 def recommend(
@@ -186,7 +228,7 @@ def _asleep(target: Target, holders: Holders) -> Recommendation:
         current=0,
         verdict="Steady" if holders.named else "NoHolder",
         message="0 until a request is held for it" if holders.named else NO_HOLDER,
-        inputs=ScalingInputs(target_load=target.target_load),
+        inputs=ScalingInputs(target_load=target.target_load or 0),
         metrics_available=True,
     )
 
@@ -207,8 +249,18 @@ def _follow(
     held = sum(router.held(now) for router in holds)
     serving = [pod for pod in pods if not pod.left and pod.was_ready]
     silent = [pod for pod in serving if is_silent(pod.samples, now)]
-    known = {"target_load": target.target_load, "silent_pods": len(silent), "held": held}
-    known["ready_pods"] = len(serving) - len(silent)
+    known: dict[str, int] = {
+        "silent_pods": len(silent),
+        "held": held,
+        "ready_pods": len(serving) - len(silent),
+    }
+    unreachable = None
+    if target.target_load is None:
+        state = replace(state, curve=follow(state.curve, pods, now))
+    able = capacity(target.objective, state.curve, pods, now)
+    if target.target_load is None and not able.keeps_objective:
+        unreachable = able.item_seconds
+    known["target_load"] = target.target_load or math.ceil(able.load)
 
     if not (serving or held) or len(silent) * 2 > len(serving):
         verdict: Verdict = "TooManyUnknown" if serving else "NoReports"
@@ -224,24 +276,19 @@ def _follow(
                 message=f"held at {kept}: {because}",
                 inputs=ScalingInputs(wanted=kept, **known),
                 metrics_available=False,
+                unreachable=unreachable,
             ),
             replace(state, first_look=first, wanted=_remember(recent, now, kept, target.downscale_delay)),
         )
 
-    panic_window = max(target.stable_window / _PANIC_SHARE, _PANIC_LEAST_S)
-    load = _average_load(pods, holds, target, window=target.stable_window, now=now)
-    burst = _average_load(pods, holds, target, window=panic_window, now=now)
-    panic_until = state.panic_until
-    if _replicas(burst, target) >= _PANIC_FACTOR * max(len(serving) - len(silent), 1):
-        panic_until = now + target.stable_window
-    panic = now < panic_until
-    load = max(load, burst) if panic else load
-    if not serving:
-        load = max(load, held)
-    wanted = by_load = _replicas(load, target)
-    refused = _refused(serving, since=now - panic_window)
-    if refused:
-        wanted = max(by_load, len(serving) - len(silent) + 1)
+    asked = demand(
+        Asking(
+            pods=pods, holds=holds, serving=serving, ready=known["ready_pods"], held=held, current=current,
+            target_load=target.target_load, able=able, stable_window=target.stable_window,
+        ),
+        panic_until=state.panic_until, now=now,
+    )  # fmt: skip
+    wanted = asked.wanted
     history = _remember(recent, now, target.clamp(wanted), target.downscale_delay)
 
     replicas, verdict, limit = _decide(
@@ -250,7 +297,7 @@ def _follow(
         wanted=wanted if serving else max(wanted, current),
         recent=history[0][1],
         lowering=now - first >= target.stable_window,
-        panic=panic,
+        panic=now < asked.panic_until,
     )
     wait = slow_start.processor_wait(pods, holds, now)
     if wait is not None:
@@ -261,23 +308,18 @@ def _follow(
         limit += f"; {for_now} for now, at most twice the {ready} that are ready: "
         limit += f"they wait for processors {known['processor_wait_percent']}% of the time"
         replicas, verdict = for_now, "ShortOfProcessors"
-    items = math.ceil(load - 1e-9)
-    message = f"load {items} / targetLoad {target.target_load} = {by_load}"
-    if held:
-        message += f", {held} of it held by routers"
-    if refused:
-        message += f", and a full queue refused {refused} items within {panic_window:g}s: {wanted}"
-    message += limit
     return (
         Recommendation(
             replicas=replicas,
             current=current,
             verdict=verdict,
-            message=message,
-            inputs=ScalingInputs(load=items, refused=refused, wanted=wanted, **known),
+            message=asked.words + limit,
+            inputs=ScalingInputs(wanted=wanted, **asked.terms, **known),
             metrics_available=True,
+            unreachable=unreachable,
+            limit=limit.lstrip(",; "),
         ),
-        replace(state, first_look=first, wanted=history, panic_until=panic_until),
+        replace(state, first_look=first, wanted=history, panic_until=asked.panic_until),
     )
 
 
@@ -292,6 +334,8 @@ def _decide(
         edge = f", limited to minReplicas {target.min_replicas}"
     else:
         edge = ""
+    if edge and target.schedule:
+        edge += f" of schedule {target.schedule}"
     held = target.clamp(current)
     if within < held:
         if not lowering:
@@ -304,6 +348,8 @@ def _decide(
             return held, "Delayed", f"{edge}; {recent} were wanted within the last {seconds}"
     if within != current:
         return within, "Scale", edge
+    if edge and target.schedule:
+        return within, "Schedule", edge
     return within, "Limited" if wanted > target.max_replicas else "Steady", edge
 
 
@@ -313,50 +359,3 @@ def _remember(
     """The wants of the last `delay` seconds that still matter, the greatest and oldest first."""
     kept = [(at, count) for at, count in wanted if now - at < delay and count > replicas]
     return (*kept, (now, replicas))
-
-
-def _replicas(load: float, target: Target) -> int:
-    return math.ceil(load / target.target_load - 1e-9)
-
-
-def _refused(pods: Sequence[PodLoad], *, since: float) -> int:
-    """Items that pods refused for a full queue since then, and since the youngest of them came to help."""
-    since = max([since, *(pod.samples[0].at for pod in pods if pod.samples)])
-    return sum(sample.refused for pod in pods for sample in pod.samples if sample.at > since)
-
-
-def _average_load(
-    pods: Sequence[PodLoad], holds: Sequence[RouterHolds], target: Target, *, window: float, now: float
-) -> float:
-    """The load of all pods and what routers hold, averaged over the part of the window that has samples.
-
-    Each sample holds until the next; the last one of a pod that is there holds until now, or until a stable
-    window has passed: from then on the pod counts as targetLoad, as does one that has never reported. A
-    router's counts as long as it is in the window.
-    """
-    senders: list[PodLoad | RouterHolds] = [*pods, *holds]
-    first = [sender.samples[0].at for sender in senders if sender.samples]
-    start = max(now - window, min(first, default=now))
-    total = 0.0
-    for pod in pods:
-        if not pod.samples:
-            total += target.target_load if pod.was_ready and not pod.left else 0
-            continue
-        last = pod.samples[-1]
-        if not pod.left and now - last.at > max(target.stable_window, silent_after(last.every)):
-            total += target.target_load
-        else:
-            total += _average(pod, start=start, now=now)
-    return total + sum(_average(router, start=start, now=now) for router in holds if router.samples)
-
-
-def _average(sender: PodLoad | RouterHolds, *, start: float, now: float) -> float:
-    """The load of one sender with samples."""
-    samples = sender.samples
-    if now <= start:
-        return 0.0 if sender.left else samples[-1].load
-    ends = [sample.at for sample in samples[1:]] + [samples[-1].at if sender.left else now]
-    area = sum(
-        sample.load * max(end - max(sample.at, start), 0.0) for sample, end in zip(samples, ends, strict=True)
-    )
-    return area / (now - start)

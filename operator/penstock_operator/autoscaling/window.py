@@ -23,6 +23,11 @@ def silent_after(every: float) -> float:
     return max(SILENT_S, 2.5 * every)
 
 
+MOST_SLOTS = 100_000
+"""A pod that reports more than the largest `maxOngoingRequests` has these."""
+MOST_BATCHES = 200
+"""A curve rests on no more: so many the sidecar looks back upon."""
+
 _RATES_S = 60.0
 """Seconds over which arrivals and fill are shown."""
 
@@ -40,6 +45,9 @@ class Sample:
         batch_items: items in those.
         every: seconds until the next report, as the operator asked.
         processor_wait: share of the time for which it waited for a processor; None where it is unknown.
+        slots: batches that may be with its model at once; None where it is unknown.
+        curves: its service curves: seconds a batch of any size takes, seconds each item adds, batches it
+            rests on.
     """
 
     at: float
@@ -50,6 +58,8 @@ class Sample:
     batches: int = 0
     batch_items: int = 0
     processor_wait: float | None = None
+    slots: int | None = None
+    curves: tuple[tuple[float, float, int], ...] = ()
 
 
 def is_silent(samples: Sequence[Sample], now: float) -> bool:
@@ -72,6 +82,7 @@ class PodLoad:
         was_ready: whether it has ever been ready: one that never was is coming capacity without a load.
         left: whether it is gone: its load counts in the past, up to its last sample.
         samples: its samples, oldest first.
+        ready_for: seconds since it was first seen to be ready; 0 where it is not.
     """
 
     name: str
@@ -79,6 +90,7 @@ class PodLoad:
     was_ready: bool
     left: bool = False
     samples: tuple[Sample, ...] = ()
+    ready_for: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +155,7 @@ class LoadWindow:
         self._keep = max(keep, _RATES_S)
         self._pods: dict[str, _Pod] = {}
         self._routers: dict[str, _Router] = {}
+        self._ready_since: dict[str, float] = {}
 
     @property
     def keep(self) -> float:
@@ -182,6 +195,11 @@ class LoadWindow:
                 batches=report.totals.batches - (before.totals.batches if before else 0),
                 batch_items=report.totals.batch_items - (before.totals.batch_items if before else 0),
                 processor_wait=report.processor_wait,
+                slots=min(report.slots, MOST_SLOTS),
+                curves=tuple(
+                    (max(fit.a_ms, 0.0) / 1000, max(fit.b_ms, 0.0) / 1000, min(fit.n, MOST_BATCHES))
+                    for fit in report.fit.values()
+                ),
             )
         )
         self._trim(pod.samples, at, least=1)
@@ -250,6 +268,8 @@ class LoadWindow:
             The pods that are there; and those that left, as long as their samples lie in the window.
         """
         self._prune(pods, now)
+        since = self._ready_since
+        self._ready_since = {name: since.get(name, now) for name, ready in pods.items() if ready}
         found = []
         for name in sorted(pods.keys() | self._pods.keys()):
             known = self._pods.get(name)
@@ -263,6 +283,7 @@ class LoadWindow:
                     was_ready=ready or (known is not None and known.was_ready),
                     left=name not in pods,
                     samples=tuple(known.samples) if known else (),
+                    ready_for=now - self._ready_since.get(name, now),
                 )
             )
         return tuple(found)

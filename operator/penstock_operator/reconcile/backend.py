@@ -9,7 +9,7 @@ from typing import Any
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import LoadStatus
 from penstock_operator.api.defaults import batching_spec, unreachable_batch, unreachable_target
-from penstock_operator.autoscaling import Recommendation
+from penstock_operator.autoscaling import Recommendation, schedule
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
 from penstock_operator.desired.drift import CHANGED, needs_write
@@ -200,6 +200,11 @@ def _load(ctx: Context, key: Key, max_batch_size: int) -> LoadStatus:
     return ctx.reports.window(key.namespace, key.name).load(ctx.clock.time(), max_batch_size)
 
 
+def _schedule_note(ctx: Context, backend: ModelBackend) -> str | None:
+    scaling = backend.spec.autoscaling
+    return schedule.problem(scaling.schedules, ctx.clock.now()) if scaling is not None else None
+
+
 def _is_news(ctx: Context, backend: ModelBackend, key: Key, load: LoadStatus) -> bool:
     """Whether load and terms are to be shown: not while they are of the few reports of a new operator."""
     old = backend.status.load
@@ -253,6 +258,8 @@ async def _write_status(
         foreign_scaler=scaled.foreign,
         batching_note=unreachable_batch(spec),
         target_note=unreachable_target(backend, spec),
+        objective=spec.latency_objective,
+        schedule_note=_schedule_note(ctx, backend),
         upgrade_pending=pinned.upgrade_pending,
         held=held,
     )

@@ -5,9 +5,12 @@ With `mode: External` it writes nothing: another scaler reads the recommendation
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.api.backendstatus import ScalingEntry
+from penstock_operator.api.defaults import batching_spec
 from penstock_operator.autoscaling import Holders, Recommendation, ScalerState, recommend, target_of
 from penstock_operator.errors import ClusterError, Rejected
 from penstock_operator.kinds import BACKEND
@@ -26,7 +29,10 @@ INTERVAL = 2.0
 
 YIELD = 300.0
 """Seconds for which somebody else's write through ``/scale`` stands before the autoscaler takes over, counted
-from when this process first saw it."""
+from when this process first saw it. Where it writes again within that time, it stands twice as long then."""
+
+YIELD_MOST = 86_400.0
+"""Seconds for which it stands at most."""
 
 
 @dataclass(slots=True)
@@ -53,6 +59,8 @@ class Scaler:
         self._states: dict[Key, ScalerState] = {}
         self._foreign: dict[Key, tuple[tuple[str, int], float]] = {}
         self._asked: dict[Key, _Asked] = {}
+        self._yield: dict[Key, tuple[float, float]] = {}
+        """For how long the last such write stood, and until when."""
 
     def forget(self, key: Key) -> None:
         """Drop what is remembered of a backend: it is gone, and a namesake starts afresh.
@@ -62,6 +70,7 @@ class Scaler:
         """
         self._states.pop(key, None)
         self._foreign.pop(key, None)
+        self._yield.pop(key, None)
         self._asked.pop(key, None)
 
     async def look(self, key: Key) -> float | None:
@@ -79,7 +88,7 @@ class Scaler:
         ctx = self._ctx
         stored = ctx.store.get(BACKEND, key.namespace, key.name)
         backend = ctx.view.backend(key.namespace, key.name)
-        target = target_of(backend) if backend is not None else None
+        target = target_of(backend, self._batching(backend), ctx.clock.now()) if backend is not None else None
         if stored is None or backend is None or target is None:
             self.forget(key)
             last = ctx.memory.scaled.pop(key, None)
@@ -144,6 +153,11 @@ class Scaler:
             ctx.enqueue(key, 0.0)
         return INTERVAL
 
+    def _batching(self, backend: ModelBackend) -> BatchPolicySpec:
+        reference = backend.spec.batch_policy_ref
+        policy = self._ctx.view.policy(backend.namespace, reference) if reference else None
+        return batching_spec(backend, policy)
+
     def _holders(self, key: Key) -> Holders:
         """Who would hold the backend's requests while it has no pod."""
         ctx, namespace = self._ctx, key.namespace
@@ -205,9 +219,13 @@ class Scaler:
         # NB: counted from when we saw it: the apiserver's time of the write is another clock's.
         now, mark = self._ctx.clock.time(), (manager, current)
         known = self._foreign.get(key)
+        stands, ended = self._yield.get(key, (YIELD, math.inf))
+        if known is None and ended <= now:  # we took over, and it is back
+            stands = min(2 * stands, YIELD_MOST) if now - ended < stands else YIELD
         if known is None or known[0] != mark:
             known = self._foreign[key] = (mark, now)
-        return manager if current == 0 or now - known[1] < YIELD else None
+        self._yield[key] = (stands, known[1] + stands)
+        return manager if current == 0 or now - known[1] < stands else None
 
 
 def _face(seen: tuple[object, object]) -> tuple[object, ...]:
@@ -216,5 +234,6 @@ def _face(seen: tuple[object, object]) -> tuple[object, ...]:
         getattr(recommendation, "replicas", None),
         getattr(recommendation, "verdict", None),
         getattr(recommendation, "metrics_available", None),
+        getattr(recommendation, "unreachable", None) is None,
         foreign,
     )

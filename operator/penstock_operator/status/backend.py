@@ -56,6 +56,8 @@ class BackendObserved:
         foreign_scaler: another manager that writes `/scale` beside the autoscaler.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
         target_note: why a pod's load can never exceed its target, if so (`defaults.unreachable_target`).
+        schedule_note: what is wrong with its schedules, if so.
+        objective: `latencyObjective` of its policy, as written.
         upgrade_pending: as `template_pinning.PinnedTemplate.upgrade_pending`.
         held: what a suspended backend keeps from being changed: its "pods", its "settings".
     """
@@ -76,6 +78,8 @@ class BackendObserved:
     foreign_scaler: str | None = None
     batching_note: str | None = None
     target_note: str | None = None
+    objective: str | None = None
+    schedule_note: str | None = None
     upgrade_pending: bool = False
     held: Collection[str] = ()
 
@@ -100,6 +104,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         _available(backend, seen),
         _model_loaded(seen, model, wrong),
         applied,
+        *_accepted(backend, seen),
         *_scaling(backend, seen),
     ]
     ready, reconciling, stalled = _ready(backend, seen, wrong, applied)
@@ -372,6 +377,15 @@ def _reconfigured(seen: BackendObserved, *, at_most: int | None = HISTORY) -> tu
     return tuple(sorted(answers, key=lambda answer: (answer.ok, answer.pod))[:at_most])
 
 
+def _accepted(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
+    """Whether its schedules hold, where it has any."""
+    if backend.spec.autoscaling is None or not backend.spec.autoscaling.schedules:
+        return []
+    if seen.schedule_note is not None:
+        return [condition("Accepted", "False", "ScheduleInvalid", seen.schedule_note)]
+    return [condition("Accepted", "True", "Accepted")]
+
+
 def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     spec, recommended = backend.spec.autoscaling, seen.recommendation
     if spec is None:
@@ -388,9 +402,17 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
         active = condition("ScalingActive", "False", seen.scale_refused.reason, seen.scale_refused.message)
     elif seen.target_note is not None:
         active = condition("ScalingActive", "True", "TargetUnreachable", seen.target_note)
+    elif recommended is not None and recommended.unreachable is not None and seen.objective is not None:
+        text = (
+            f"latencyObjective is {seen.objective}, but a batch of one item takes "
+            f"{1000 * recommended.unreachable:.2g}ms: batches are full ones, and the objective is not kept"
+        )
+        active = condition("ScalingActive", "True", "ObjectiveUnreachable", text)
     elif recommended is not None and recommended.verdict == "Limited":
         text = f"the load asks for more than maxReplicas {spec.max_replicas}"
         active = condition("ScalingActive", "True", "Limited", text)
+    elif recommended is not None and recommended.verdict == "Schedule":
+        active = condition("ScalingActive", "True", "Schedule", recommended.limit)
     elif recommended is not None and recommended.verdict == "NoHolder":
         active = condition("ScalingActive", "True", "NoHolder", NO_HOLDER)
     elif recommended is not None and recommended.verdict == "ShortOfProcessors":

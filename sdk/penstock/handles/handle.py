@@ -123,9 +123,9 @@ class Handle:
         return place_of(self._endpoint, self._namespace, self._url)
 
     def _with(self, options: Options) -> Handle:
-        found = Handle.__new__(Handle)
-        found.__setstate__((self._endpoint, self._namespace, self._url, options))
-        return found
+        made = Handle.__new__(Handle)
+        made.__setstate__((self._endpoint, self._namespace, self._url, options))
+        return made
 
     def __getstate__(self) -> tuple[str, str | None, str | None, Options]:
         return self._endpoint, self._namespace, self._url, self._options
@@ -169,7 +169,8 @@ async def _opened(place: Place | Exception, call: Call) -> Pieces:
         raise place
     if not isinstance(place, Remote):
         return await place.stream(call)
-    return await _remote().stream(place, call)
+    pieces: Pieces = await _remote().stream(place, call)
+    return pieces
 
 
 def _remote() -> ModuleType:
@@ -178,7 +179,7 @@ def _remote() -> ModuleType:
         from penstock.handles import remote
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
-            f"penstock.Handle: expected the packages of penstock[sdk], found none named {missing.name!r}; in a "
-            "checkout `pip install '.[sdk]'` installs them"
+            f"penstock.Handle: expected the packages of penstock[sdk], found none named {missing.name!r}; in "
+            "a checkout `pip install '.[sdk]'` installs them"
         ) from missing
     return remote

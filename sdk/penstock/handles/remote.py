@@ -81,11 +81,11 @@ async def answer(place: Remote, call: Call) -> Any:
     for last in (False, True):
         request = http.Request("POST", place.target, call.fields(), body, fresh=last)
         try:
-            found = await upstream.send(place.host, place.port, request, timeout=_time(call))
+            answered = await upstream.send(place.host, place.port, request, timeout=_time(call))
         except http.UpstreamError as error:
             _raise_unless_again(error, last, place, call)
             continue
-        return _value(found, call)
+        return _value(answered, call)
     raise AssertionError("the second try has an answer or an error")
 
 
@@ -174,23 +174,23 @@ class _Predictions(msgspec.Struct):
 _PREDICTIONS = msgspec.json.Decoder(_Predictions)
 
 
-def _value(found: http.Response, call: Call) -> Any:
+def _value(answered: http.Response, call: Call) -> Any:
     """What a call returns for an HTTP answer.
 
     Raises:
         UpstreamError: the status is an error's.
     """
-    if found.status >= 400:
-        raise refused(found.status, found.headers, found.body, call)
-    if found.status == 200:
+    if answered.status >= 400:
+        raise refused(answered.status, answered.headers, answered.body, call)
+    if answered.status == 200:
         try:
-            values = _PREDICTIONS.decode(found.body).predictions
+            values = _PREDICTIONS.decode(answered.body).predictions
         except (msgspec.MsgspecError, RecursionError):
-            values = _tolerant(found.body)
+            values = _tolerant(answered.body)
         if len(values) == 1:
             return values[0]
-    fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in found.headers}
-    return Response(max(200, found.status), fields, found.body)
+    fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in answered.headers}
+    return Response(max(200, answered.status), fields, answered.body)
 
 
 def _tolerant(body: bytes) -> list[Any]:

@@ -36,11 +36,11 @@ def adopt(cancel: Callable[[], object]) -> Callable[[], None]:
             return _nothing
         if task is None:
             return _nothing
-        found = _tasks.get(task)
-        if found is None:
-            found = _tasks[task] = set()
+        calls_of_task = _tasks.get(task)
+        if calls_of_task is None:
+            calls_of_task = _tasks[task] = set()
             task.add_done_callback(_ended)
-        calls = found
+        calls = calls_of_task
     calls.add(cancel)
     return lambda: calls.discard(cancel)
 

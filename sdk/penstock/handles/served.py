@@ -47,17 +47,17 @@ class ServedHere:
         try:
             sent = method.send(item, members)
             if isinstance(sent, Stream):
-                found: Any = [_checked(piece, call) async for piece in sent]
+                answered: Any = [_checked(piece, call) async for piece in sent]
             else:
-                found = await sent
+                answered = await sent
         except Exception as error:
             raise _failed(error, call) from error
-        if not isinstance(found, Response):
-            return found
-        _checked(found, call)
-        sent_out = to_http(found)
+        if not isinstance(answered, Response):
+            return answered
+        _checked(answered, call)
+        sent_out = to_http(answered)
         fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent_out.headers}
-        return Response(found.status, fields, sent_out.body)
+        return Response(answered.status, fields, sent_out.body)
 
     async def stream(self, call: Call) -> Pieces:
         """See `LocalEndpoint.stream`."""
@@ -75,14 +75,14 @@ class ServedHere:
         """The method, the item and the members beside it, as they come out of the request's body."""
         items, parameters = instances_form.read_request(call.body())
         call_context.begin(call.fields())
-        found = self._methods.get(call.options.method)
-        if found is None:
+        method = self._methods.get(call.options.method)
+        if method is None:
             names = ", ".join(sorted(name for name in self._methods if name))
             what = call.options.method or "no name, and no method for such requests"
             raise _error(Reason.NO_ROUTE, f"expected a method among {names}, found {what}", call)
         values = decode([*items, *[raw for _, raw in parameters]])
         return (
-            found,
+            method,
             values[0],
             {name: value for (name, _), value in zip(parameters, values[1:], strict=True)},
         )
@@ -115,15 +115,15 @@ class Pieces:
         self._pieces.close()
 
 
-def _checked(found: Any, call: Call) -> Any:
+def _checked(answered: Any, call: Call) -> Any:
     """An answer, unless it is one of an error's status."""
-    if isinstance(found, Response) and found.status >= 400:
-        text = f"{call.endpoint}: {found.status} without a reason: the method answered so"
-        body = to_http(found).body
+    if isinstance(answered, Response) and answered.status >= 400:
+        text = f"{call.endpoint}: {answered.status} without a reason: the method answered so"
+        body = to_http(answered).body
         raise UpstreamError(
-            text, status=found.status, request_id=call.request_id, endpoint=call.endpoint, body=body
+            text, status=answered.status, request_id=call.request_id, endpoint=call.endpoint, body=body
         )
-    return found
+    return answered
 
 
 def _failed(error: Exception, call: Call) -> Exception:

@@ -123,10 +123,10 @@ class HandleStream:
         try:
             if self._pieces is None:
                 opening = self._opening
-                found: Pieces = await (
+                pieces: Pieces = await (
                     opening if isinstance(opening, asyncio.Task) else asyncio.wrap_future(opening)
                 )
-                self._pieces = found
+                self._pieces = pieces
             return await self._pieces.__anext__()
         except StopAsyncIteration:
             self._end()

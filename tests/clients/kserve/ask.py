@@ -53,14 +53,14 @@ async def triton_aio(url, count, *, binary=False, compression=None):
     async def ask(number):
         x = triton.InferInput("x", [1, 2], "FP32")
         x.set_data_from_numpy(rows(number), binary_data=binary)
-        found = await client.infer(
+        result = await client.infer(
             "double",
             [x],
             outputs=[triton.InferRequestedOutput("y", binary_data=binary)],
             request_id=f"own-{number}",
             request_compression_algorithm=compression,
         )
-        return [found.get_response().get("id"), found.as_numpy("y").ravel().tolist()]
+        return [result.get_response().get("id"), result.as_numpy("y").ravel().tolist()]
 
     async with triton.InferenceServerClient(url.removeprefix("http://")) as client:
         return await asyncio.gather(*[ask(number) for number in range(count)])
@@ -87,7 +87,7 @@ def triton(url, count, *, binary=False, compression=None):
 
 
 def triton_error(url, count):
-    """What Triton's client says of a refusal, beside the refusal's own text."""
+    """Triton's client's text of a refusal, beside the refusal's own text."""
     late = {"x-penstock-timeout-ms": "0"}
     with tritonclient.http.InferenceServerClient(url.removeprefix("http://")) as client:
         x = tritonclient.http.InferInput("x", [1, 2], "FP32")
@@ -110,13 +110,13 @@ def repository(url, count):
 
 def events(url, count):
     """The data of the CloudEvents that answer CloudEvents, structured and binary ones."""
-    found = []
+    events = []
     for number in range(count):
         event = CloudEvent({"type": "ask", "source": "test", "id": f"own-{number}"}, {"instances": [number]})
         headers, body = (to_structured if number % 2 else to_binary)(event)
         answer = httpx.post(url + V1, headers=headers, content=body)
-        found.append(from_http(dict(answer.headers), answer.content).get_data())
-    return found
+        events.append(from_http(dict(answer.headers), answer.content).get_data())
+    return events
 
 
 KINDS = {

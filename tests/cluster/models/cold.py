@@ -1,4 +1,4 @@
-"""A model that is ready at once, but answers /warm with 503 until /allow was asked; /seen tells what came."""
+"""A model that is ready at once, but answers /warm with 503 until /allow is called; /seen lists requests."""
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

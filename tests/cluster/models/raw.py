@@ -15,7 +15,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             head = await reader.readuntil(b"\r\n\r\n")
             first, *fields = head.decode().split("\r\n")
             headers = {
-                name.lower(): value.strip() for name, _, value in (one.partition(":") for one in fields)
+                name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)
             }
             await reader.readexactly(int(headers.get("content-length") or 0))
             path = first.split()[1]
@@ -37,7 +37,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def events(writer: asyncio.StreamWriter) -> None:
-    """Two events, the second once somebody asked for it."""
+    """Two events, the second on request."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     writer.write(head + b"9\r\ndata: 1\n\n\r\n")
     await writer.drain()

@@ -1,4 +1,4 @@
-"""What the control plane's bench asks for and how it tells what it found; the measuring needs a cluster."""
+"""The objects and the report of the control plane's bench; the measuring needs a cluster."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock_operator.api import KINDS
 
 def test_everything_that_is_asked_for_fits_its_schema() -> None:
     """Endpoints lead to backends of their own namespace, and nothing is asked for twice."""
-    found = [obj for _, obj in control_resources.resources(7, 4, control_resources.namespaces(3))]
-    for obj in found:
+    objects = [obj for _, obj in control_resources.resources(7, 4, control_resources.namespaces(3))]
+    for obj in objects:
         KINDS[obj["kind"]].parse(obj | {"metadata": obj["metadata"] | {"uid": "u", "generation": 1}})
-    keys = {(obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]) for obj in found}
+    keys = {(obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]) for obj in objects}
     assert len(keys) == 11
-    for obj in found:
+    for obj in objects:
         if obj["kind"] == "ModelEndpoint":
             assert ("ModelBackend", obj["metadata"]["namespace"], obj["spec"]["backend"]) in keys
 

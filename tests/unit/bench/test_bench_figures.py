@@ -29,7 +29,7 @@ def test_a_figure_has_its_unit_median_and_spread() -> None:
 
 
 def test_targets_say_by_how_much_they_were_missed() -> None:
-    found = {
+    verdicts = {
         target.name: target.verdict
         for target in targets.targets(
             document(
@@ -40,10 +40,10 @@ def test_targets_say_by_how_much_they_were_missed() -> None:
             )
         )
     }
-    assert found["throughput at 256 connections, against Mosec"] == "missed by 25%"
-    assert found["throughput at 256 connections, against the model's own limit"] == "reached"
-    assert found["CPU a request at 64 connections"] == "missed by 20%"
-    assert found["idle CPU"] == "not measured"
+    assert verdicts["throughput at 256 connections, against Mosec"] == "missed by 25%"
+    assert verdicts["throughput at 256 connections, against the model's own limit"] == "reached"
+    assert verdicts["CPU a request at 64 connections"] == "missed by 20%"
+    assert verdicts["idle CPU"] == "not measured"
 
 
 def test_the_free_batcher_takes_what_waits_when_the_model_falls_free() -> None:

@@ -1,4 +1,4 @@
-"""Sidecars of others: a profile says how one is started, and what cannot be started is told."""
+"""Other projects' sidecars: a profile says how to start one; one that does not start is reported."""
 
 from __future__ import annotations
 
@@ -58,24 +58,24 @@ def test_a_program_that_ends_is_told_with_its_words(profile: foreign.Profile) ->
 
 
 def test_a_command_line_alone_is_a_profile() -> None:
-    found = foreign.of_command("/opt/agent --port={listen_port} 'a b'", path="/p")
-    assert found == foreign.Profile(
+    profile = foreign.of_command("/opt/agent --port={listen_port} 'a b'", path="/p")
+    assert profile == foreign.Profile(
         label="agent", command=("/opt/agent", "--port={listen_port}", "a b"), path="/p"
     )
 
 
-@pytest.mark.parametrize("name", sorted(one.stem for one in foreign.PROFILES.glob("*.toml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in foreign.PROFILES.glob("*.toml")))
 def test_our_profiles_are_of_programs_that_are_pinned(name: str) -> None:
     """Each place in them is one that is filled, each program one that its component makes."""
-    found = foreign.read(name)
-    assert found.binary in programs.COMPONENTS[found.component].binaries
-    assert found.version.startswith("v")
+    profile = foreign.read(name)
+    assert profile.binary in programs.COMPONENTS[profile.component].binaries
+    assert profile.version.startswith("v")
     places = dict.fromkeys(("listen_port", "model_port", "admin_port", "max_batch"), 1)
-    told = " ".join([*found.command, *found.environment.values()])
-    filled = foreign._filled(told, places)
+    text = " ".join([*profile.command, *profile.environment.values()])
+    filled = foreign._filled(text, places)
     assert "_port" not in filled
-    assert "{listen_port}" in told
-    assert "{model_port}" in told
+    assert "{listen_port}" in text
+    assert "{model_port}" in text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from bench.model import Connection, Device
 async def ask(port: int, *bodies: bytes) -> list[bytes]:
     """Send bodies at once, each on its own connection; their answers' bodies."""
 
-    async def one(body: bytes) -> bytes:
+    async def answer_to(body: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         method = b"POST /predict" if body else b"GET /-/batches"
         writer.write(b"%b HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (method, len(body), body))
@@ -20,7 +20,7 @@ async def ask(port: int, *bodies: bytes) -> list[bytes]:
         writer.close()
         return answer
 
-    return await asyncio.gather(*(one(body) for body in bodies))
+    return await asyncio.gather(*(answer_to(body) for body in bodies))
 
 
 async def test_batches_take_turns_and_are_counted() -> None:

@@ -1,4 +1,4 @@
-"""The open-loop generator's ledger tells what a server did wrong, request by request."""
+"""The open-loop generator's ledger records a server's faults, request by request."""
 
 import gc
 
@@ -41,10 +41,10 @@ def every_sixth(word: str) -> Plan:
 
 async def test_a_right_server_answers_each_request_once() -> None:
     ledger = await run(lambda _: "right")
-    found = ledger.summary(COUNT / 400)
-    assert found["outcomes"] == {"ok": COUNT}
-    assert (found["duplicated"], found["faults"]) == (0, [])
-    assert found["latency_p50_ms"] > 0
+    summary = ledger.summary(COUNT / 400)
+    assert summary["outcomes"] == {"ok": COUNT}
+    assert (summary["duplicated"], summary["faults"]) == (0, [])
+    assert summary["latency_p50_ms"] > 0
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,21 @@ async def test_each_fault_is_entered_for_the_request_that_met_it(
     word: str, outcome: str, detail: str
 ) -> None:
     ledger = await run(every_sixth(word))
-    found = ledger.summary(COUNT / 400)
-    assert found["outcomes"] == {"ok": COUNT - COUNT // 6, outcome: COUNT // 6}
-    assert found["details"] == {detail: COUNT // 6}
-    assert bool(found["faults"]) == (word == "wrong")
+    summary = ledger.summary(COUNT / 400)
+    assert summary["outcomes"] == {"ok": COUNT - COUNT // 6, outcome: COUNT // 6}
+    assert summary["details"] == {detail: COUNT // 6}
+    assert bool(summary["faults"]) == (word == "wrong")
 
 
 async def test_an_answer_that_comes_twice_is_a_fault() -> None:
-    found = (await run(every_sixth("twice"))).summary(COUNT / 400)
-    assert found["duplicated"] >= 1
-    assert any("nothing that was asked" in fault for fault in found["faults"])
+    summary = (await run(every_sixth("twice"))).summary(COUNT / 400)
+    assert summary["duplicated"] >= 1
+    assert any("nothing that was asked" in fault for fault in summary["faults"])
 
 
 async def test_a_request_without_an_answer_is_given_up_and_its_connection_ends() -> None:
-    found = (await run(every_sixth("hang"), timeout=2.0)).summary(COUNT / 400)
-    assert found["outcomes"] == {"ok": COUNT - COUNT // 6, "timeout": COUNT // 6}
+    summary = (await run(every_sixth("hang"), timeout=2.0)).summary(COUNT / 400)
+    assert summary["outcomes"] == {"ok": COUNT - COUNT // 6, "timeout": COUNT // 6}
 
 
 async def test_a_late_answer_counts_from_the_intended_time_and_holds_up_no_other() -> None:
@@ -126,9 +126,9 @@ def test_goodput_counts_right_answers_within_the_objective_alone() -> None:
         entry(4, outcome="refused", took=0.02),
         entry(5, outcome="error"),
     ]
-    found = Ledger(10, entries).summary(1.0)
-    assert found["goodput_per_s"] == 1
-    assert found["refused_within_5ms"] == 0.5
+    summary = Ledger(10, entries).summary(1.0)
+    assert summary["goodput_per_s"] == 1
+    assert summary["refused_within_5ms"] == 0.5
 
 
 def test_arrivals_are_the_same_for_the_same_seed_and_have_the_rate() -> None:

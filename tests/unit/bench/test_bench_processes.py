@@ -44,15 +44,15 @@ def test_cpu_and_memory_of_a_real_family_are_of_parent_and_child() -> None:
     ) as started:
         assert started.stdout is not None
         assert started.stdout.readline() == b"up\n"
-        found = processes.cpu_by_process(started.pid)
+        used = processes.cpu_by_process(started.pid)
         resident, proportional = processes.memory_mb(started.pid)
-    assert started.pid in found
-    assert len(found) == 2
+    assert started.pid in used
+    assert len(used) == 2
     assert 0 < proportional <= resident
 
 
 def test_a_sidecars_settings_change_as_it_runs() -> None:
-    """When `change` returns, the same process has the new settings; what it cannot take is told."""
+    """When `change` returns, the same process has the new settings; a refusal is raised."""
     core = min(os.sched_getaffinity(0))
     batching = {"maxBatchSize": 8, "batchWaitTimeoutMs": 0}
     with (
@@ -73,6 +73,6 @@ def test_who_does_not_answer_rightly_is_told_with_the_reason() -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as other:
         thread = threading.Thread(target=other.handle_request)
         thread.start()
-        told = processes.asked(processes.Server(port=other.server_port, pid=0), seconds=60)
+        message = processes.asked(processes.Server(port=other.server_port, pid=0), seconds=60)
         thread.join()
-    assert told.startswith("501 ")
+    assert message.startswith("501 ")

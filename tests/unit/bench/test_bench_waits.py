@@ -8,10 +8,10 @@ from bench.targets import targets
 
 
 def test_each_wait_stands_beside_a_run_without_one_as_often_first_as_second() -> None:
-    found = list(waits.pairs((1, 5, 20), 4))
-    assert all(0 in pair and max(pair) > 0 for pair in found)
+    runs = list(waits.pairs((1, 5, 20), 4))
+    assert all(0 in pair and max(pair) > 0 for pair in runs)
     for milliseconds in (1, 5, 20):
-        assert found.count((0, milliseconds)) == found.count((milliseconds, 0)) == 2
+        assert runs.count((0, milliseconds)) == runs.count((milliseconds, 0)) == 2
 
 
 def test_the_ratio_of_neighbours_decides_not_that_of_the_medians() -> None:
@@ -22,11 +22,11 @@ def test_the_ratio_of_neighbours_decides_not_that_of_the_medians() -> None:
     figures.add("wait/0/16/rate", 1000, "items/s")
     figures.add("wait/1/16/rate", 900, "items/s")
     results["figures"] = figures.document()
-    assert {one.name: one.found for one in targets(results)}[name] == 0.9
+    assert {target.name: target.measured for target in targets(results)}[name] == 0.9
     for ratio in (0.98, 1.0, 1.1):
         figures.add("wait/1/16/against_0", ratio, "times")
     results["figures"] = figures.document()
-    assert {one.name: one.found for one in targets(results)}[name] == 1.0
+    assert {target.name: target.measured for target in targets(results)}[name] == 1.0
     assert "| 1 ms | 16 | 1.00 (0.98 to 1.10) | 3 |" in report.page(results)
 
 
@@ -49,7 +49,7 @@ def test_holding_is_held_against_none_by_pairs() -> None:
         figures.add(f"hold/on/4/{name}", 2500, unit)
         figures.add(f"hold/on/4/{name}_against_off", 1.6, "times")
     results["figures"] = figures.document()
-    found = {one.name: (one.found, one.verdict) for one in targets(results)}
-    assert found["holding a slot against none, 4 connections"] == (1.6, "reached")
-    assert found["holding a slot against none, 8 connections"] == (None, "not measured")
+    verdicts = {target.name: (target.measured, target.verdict) for target in targets(results)}
+    assert verdicts["holding a slot against none, 4 connections"] == (1.6, "reached")
+    assert verdicts["holding a slot against none, 8 connections"] == (None, "not measured")
     assert "| 4 | 2 500 | 1.60 | 1.60 | 1.60 | 1.60 | 1.60 |" in report.page(results)

@@ -48,15 +48,15 @@ def families() -> Iterator[Metric]:
 
 def names() -> set[str]:
     """Every name that a query may use."""
-    found = set()
+    known = set()
     for family in families():
         suffixes = {
             "counter": ["_total"],
             "gauge": [""],
             "histogram": ["_bucket", "_count", "_sum"],
         }[family.type]
-        found |= {family.name + suffix for suffix in suffixes}
-    return found
+        known |= {family.name + suffix for suffix in suffixes}
+    return known
 
 
 def queries() -> list[tuple[str, str]]:
@@ -65,7 +65,7 @@ def queries() -> list[tuple[str, str]]:
     return rules + dashboard_queries()
 
 
-@pytest.mark.parametrize(("where", "query"), queries(), ids=lambda one: one[:40])
+@pytest.mark.parametrize(("where", "query"), queries(), ids=lambda value: value[:40])
 def test_every_metric_of_a_query_is_one_that_the_code_has(where: str, query: str) -> None:
     used = set(re.findall(r"\b(?:penstock|workqueue)_\w+", query))
     assert used

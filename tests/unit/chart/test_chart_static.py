@@ -42,10 +42,10 @@ def leaves(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 
 def described(path: str) -> dict[str, Any]:
     """The schema of a value."""
-    found = SCHEMA
+    schema = SCHEMA
     for name in path.split("."):
-        found = found["properties"][name]
-    return found
+        schema = schema["properties"][name]
+    return schema
 
 
 def used() -> set[str]:
@@ -89,13 +89,13 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
     """A mistyped name is an error of helm, not a value without effect."""
     wanted = {path for path, _ in leaves(VALUES)}
     free = {f"{path}." for path, _ in objects(SCHEMA) if path.split(".")[-1] in FREE}
-    found = {
+    unknown = {
         path.removeprefix("values.")
         for path, schema in objects(SCHEMA)
         if path != "values" and "[]" not in path and not path.startswith(tuple(free))
         if f"{path}." in free or not schema.get("properties")
     }
-    assert found - {"global"} == wanted
+    assert unknown - {"global"} == wanted
     loose = [
         path for path, schema in objects(SCHEMA) if "properties" in schema and schema["additionalProperties"]
     ]
@@ -124,13 +124,13 @@ def table() -> str:
 def test_the_docs_list_the_values_as_they_are(request: pytest.FixtureRequest) -> None:
     """docs/chart.md has the table of values.yaml and its schema (`--update-golden` writes it)."""
     head, mark, rest = DOCS.read_text().partition("<!-- values: generated -->\n")
-    found, end, tail = rest.partition("<!-- end of values -->")
+    table_now, end, tail = rest.partition("<!-- end of values -->")
     assert mark
     assert end
     if request.config.getoption("--update-golden"):
         DOCS.write_text(head + mark + table() + "\n" + end + tail)
-        found = table() + "\n"
-    assert found == table() + "\n"
+        table_now = table() + "\n"
+    assert table_now == table() + "\n"
 
 
 def rules() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -165,7 +165,7 @@ def test_no_role_has_a_wildcard_or_a_right_over_rights() -> None:
             assert rule["resourceNames"] == ["operator-tls"]
             assert rule["verbs"] == ["get", "create", "patch"]
         if name == "operator/leaserole.yaml":
-            # In a namespace that is not ours: named Leases, and of another's no more than a look.
+            # In a namespace that is not the release's: Leases by name, and another's only to read.
             assert rule["resources"] == ["leases"]
             leases, verbs = rule["resourceNames"], rule["verbs"]
             assert (leases, verbs) in (
@@ -211,14 +211,14 @@ def test_every_kind_of_ours_is_in_the_roles() -> None:
     """A new kind is watched by the operator and open to the cluster's editors and viewers."""
     plurals = {kind.plural for kind in crds.KINDS.values()}
     for name in ("operator/clusterrole.yaml", "access/edit.yaml", "access/view.yaml"):
-        found = {
+        rules_of_ours = {
             resource
             for file, rule in rules()
             if file == name and rule["apiGroups"] == ["penstock.dev"]
             for resource in rule["resources"]
             if "/" not in resource
         }
-        assert found == plurals, name
+        assert rules_of_ours == plurals, name
 
 
 def test_the_charts_crds_are_the_generated_ones() -> None:

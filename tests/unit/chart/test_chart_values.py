@@ -36,7 +36,7 @@ def around(limit: str) -> list[tuple[str, int]]:
     """A duration at a limit, one below it and one above, in several spellings."""
     at = parse_ms(limit)
     spelled = [f"{at}ms", f"0h{at // 60_000}m", f"{at // 3_600_000}h{at % 3_600_000 // 60_000}m00s"]
-    return [(limit, 0), *((one, 0) for one in spelled), (f"{at - 1}ms", -1), (f"{limit}01ms", 1)]
+    return [(limit, 0), *((spelling, 0) for spelling in spelled), (f"{at - 1}ms", -1), (f"{limit}01ms", 1)]
 
 
 LIFETIMES = [
@@ -150,6 +150,8 @@ def test_autoscaling_by_cpu_needs_a_request_of_it() -> None:
     without = {"requests": {"memory": "1Gi"}}
     assert "requests.cpu: expected one" in refused_by_helm(ON | {"router.resources.requests.cpu": None})
     scaled = json.dumps({"minReplicas": 1, "maxReplicas": 2, "targetCPUUtilizationPercentage": 70})
-    told = refused_by_the_operator("--router-autoscaling", scaled, "--router-resources", json.dumps(without))
-    assert "--router-resources: expected requests.cpu" in told
+    refusal = refused_by_the_operator(
+        "--router-autoscaling", scaled, "--router-resources", json.dumps(without)
+    )
+    assert "--router-resources: expected requests.cpu" in refusal
     assert refused_by_the_operator("--router-resources", json.dumps(without)) == ""

@@ -53,8 +53,8 @@ def test_what_awaits_in_the_body_alone_is_fine() -> None:
 
 def test_a_method_that_calls_itself_is_found_and_one_that_calls_a_function_of_its_name_is_not() -> None:
     """Python ends endless recursion with an error, a compiled function ends the process."""
-    found = subject.faults("class A:\n def f(self):\n  self.f()\n def g(self):\n  g()\n")
-    assert [line for line, _ in found] == [3]
+    faults = subject.faults("class A:\n def f(self):\n  self.f()\n def g(self):\n  g()\n")
+    assert [line for line, _ in faults] == [3]
 
 
 def test_no_compiled_class_has_a_base_that_is_not_compiled() -> None:
@@ -63,7 +63,7 @@ def test_no_compiled_class_has_a_base_that_is_not_compiled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "found"),
+    ("first", "second", "bases"),
     [
         ("class A: pass\nclass B(A): pass", "from p.first import B\nclass C(B): pass", []),
         ("class A(Protocol): pass", "", []),
@@ -78,10 +78,10 @@ def test_no_compiled_class_has_a_base_that_is_not_compiled() -> None:
         ("def f():\n class A(Exception): pass", "", ["A"]),
     ],
 )
-def test_each_base_that_is_not_compiled_is_found(first: str, second: str, found: list[str]) -> None:
+def test_each_base_that_is_not_compiled_is_found(first: str, second: str, bases: list[str]) -> None:
     """In a module or across two, at any distance."""
     wrong = subject.dangling({"p.first": first, "p.second": second})
-    assert [what.split("`")[1] for _, _, what in wrong] == found
+    assert [what.split("`")[1] for _, _, what in wrong] == bases
 
 
 def test_what_cannot_be_compiled_here_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

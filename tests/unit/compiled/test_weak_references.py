@@ -1,4 +1,4 @@
-"""No object of ours takes a weak reference that it does not end: following it would read freed memory."""
+"""Our objects take no weak reference that they do not end: following it would read freed memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def classes() -> Iterator[type[Any]]:
     """All classes of the modules that are compiled."""
     for name in compile_modules.texts():
         module = importlib.import_module(name)
-        yield from (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == name)
+        yield from (
+            value for value in vars(module).values() if isinstance(value, type) and value.__module__ == name
+        )
 
 
 def is_native(cls: type[Any]) -> bool:
@@ -27,19 +29,19 @@ def is_native(cls: type[Any]) -> bool:
 
 @pytest.mark.parametrize("cls", list(classes()), ids=lambda cls: cls.__qualname__)
 def test_weak_references_are_refused_or_ended(cls: type[Any]) -> None:
-    """Refused by what is compiled, which has no room for them; ended by what Python made."""
+    """Compiled classes refuse them, since they lack the slot; Python's classes end them."""
     if is_native(cls) and not getattr(cls, "_is_protocol", False):
         assert cls.__weakrefoffset__ == 0
     try:
-        found = cls.__new__(cls)
+        instance = cls.__new__(cls)
     except TypeError:  # what a `Protocol` or a builtin says
         return
     try:
-        reference = weakref.ref(found)
+        reference = weakref.ref(instance)
     except TypeError:
         return
     assert not is_native(cls)
-    del found
+    del instance
     assert reference() is None
 
 
@@ -50,8 +52,8 @@ def test_a_request_that_python_extends_ends_its_weak_references() -> None:
         def finish(self, outcome: Outcome) -> None:
             """See `QueuedRequest.finish`."""
 
-    found = Extended.__new__(Extended)
+    instance = Extended.__new__(Extended)
     ended = []
-    reference = weakref.ref(found, ended.append)
-    del found
+    reference = weakref.ref(instance, ended.append)
+    del instance
     assert (reference(), ended) == (None, [reference])

@@ -25,9 +25,9 @@ _V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:4 - cg
 )
 def test_trees_are_read_from_the_mounts(mountinfo: str, version: int, roots: list[str]) -> None:
     """All trees, v1 when any controller is on v1, whatever optional fields a line has."""
-    found = cgroups.parse(mountinfo)
-    assert found.version == version
-    assert [str(root.relative_to("/sys/fs/cgroup")) for root in found.roots] == roots
+    trees = cgroups.parse(mountinfo)
+    assert trees.version == version
+    assert [str(root.relative_to("/sys/fs/cgroup")) for root in trees.roots] == roots
 
 
 def test_a_machine_without_cgroups_is_told_so() -> None:
@@ -67,8 +67,8 @@ def test_v2_hands_controllers_down_at_every_level(tmp_path: Path) -> None:
     trees = _v2_tree(tmp_path, "cpuset cpu io memory hugetlb pids misc")
     assert cgroups.create(trees, "a", "node0") == "/penstock-a/node0"
     for folder in ("", "penstock-a", "penstock-a/node0"):
-        told = tmp_path.joinpath(folder, "cgroup.subtree_control").read_text()
-        assert told == "+cpuset +cpu +io +memory +pids"
+        written = tmp_path.joinpath(folder, "cgroup.subtree_control").read_text()
+        assert written == "+cpuset +cpu +io +memory +pids"
 
 
 def test_v2_without_the_controllers_is_told_so(tmp_path: Path) -> None:

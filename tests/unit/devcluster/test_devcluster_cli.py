@@ -60,12 +60,12 @@ def test_another_program_s_arguments_are_its_own(
     [
         (["kubectl", "get", "pods"], "cluster penstock is not up; start it with `python -m devcluster"),
         (["run"], "run what?"),
-        (["up", "--nodes", "11"], "--nodes wants 1 to 10, not 11"),
+        (["up", "--nodes", "11"], "--nodes: expected 1 to 10, found 11"),
         (["node", "add", "node0"], "a further node is called node1 to node9, not 'node0'"),
         (["node", "lose", "node1"], "cluster penstock is not up"),
-        (["logs", "kubelet"], "there is no log of 'kubelet'; there are: none"),
+        (["logs", "kubelet"], "'kubelet' has no log; these have: none"),
         (["images", "--file", "Dockerfile"], "--file needs --tag"),
-        (["images", "--build-arg", "A"], "--build-arg wants KEY=VALUE, not 'A'"),
+        (["images", "--build-arg", "A"], "--build-arg: expected KEY=VALUE, found 'A'"),
         (["images", "--tag", "x"], "--tag names one image, so give a --target"),
         (["--name", "No", "status"], "a cluster's name is a DNS label"),
     ],
@@ -81,7 +81,7 @@ def test_what_cannot_be_done_is_one_sentence(
 
 
 def test_status_of_an_absent_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    """It says so, and its exit code tells a script."""
+    """It says so, and its exit code says so to a script."""
     assert cli.main(["status"]) == 1
     assert capsys.readouterr().out.startswith("cluster penstock: absent\n")
     assert images.built() == {}
@@ -102,7 +102,7 @@ _POD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("found", "port", "target"),
+    ("obj", "port", "target"),
     [
         (_SERVICE, None, ("10.96.1.2", 80)),
         (_SERVICE, "m", ("10.96.1.2", 9090)),
@@ -111,21 +111,25 @@ _POD: dict[str, Any] = {
         (_POD, "8013", ("10.244.0.9", 8013)),
     ],
 )
-def test_a_forward_leads_to(found: dict[str, Any], port: str | None, target: tuple[str, int]) -> None:
+def test_a_forward_leads_to(obj: dict[str, Any], port: str | None, target: tuple[str, int]) -> None:
     """The first port or the one that is named; a pod may listen where it does not say so."""
-    assert target_of(found, port) == target
+    assert target_of(obj, port) == target
 
 
 @pytest.mark.parametrize(
-    ("found", "port", "message"),
+    ("obj", "port", "message"),
     [
-        (_SERVICE, "8080", "Service web has no port 8080; it has http 80, m 9090"),
-        ({**_SERVICE, "spec": {"clusterIP": "None"}}, None, "Service web has no address of its own"),
-        ({**_POD, "status": {}}, None, "Pod p has no address of its own"),
+        (_SERVICE, "8080", "Service web does not have port 8080; it has http 80, m 9090"),
+        (
+            {**_SERVICE, "spec": {"clusterIP": "None"}},
+            None,
+            "Service web does not have an address of its own",
+        ),
+        ({**_POD, "status": {}}, None, "Pod p does not have an address of its own"),
         ({**_POD, "spec": {"containers": [{}]}}, None, "Pod p lists no port; name one with --port"),
     ],
 )
-def test_a_forward_that_leads_nowhere(found: dict[str, Any], port: str | None, message: str) -> None:
+def test_a_forward_that_leads_nowhere(obj: dict[str, Any], port: str | None, message: str) -> None:
     """The message names what there is."""
     with pytest.raises(DevclusterError, match=f"^{message}$"):
-        target_of(found, port)
+        target_of(obj, port)

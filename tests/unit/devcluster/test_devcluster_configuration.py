@@ -1,4 +1,4 @@
-"""What the components are told: the settings that make a cluster on one machine possible at all."""
+"""The components' configuration: the settings that make a cluster on one machine possible at all."""
 
 import base64
 import json
@@ -17,10 +17,10 @@ _NODE = network.node(0)
 
 @pytest.fixture
 def state(tmp_path: Path) -> State:
-    found = State(name="unit", root=tmp_path / "unit")
-    for folder in (found.root, found.conf, found.logs):
+    state = State(name="unit", root=tmp_path / "unit")
+    for folder in (state.root, state.conf, state.logs):
         folder.mkdir()
-    return found
+    return state
 
 
 @pytest.fixture
@@ -76,13 +76,13 @@ def test_kubeconfigs_carry_their_certificates(written: State) -> None:
 
 
 def test_kubelet_on_both_cgroup_versions(state: State) -> None:
-    """On v1 it must be told that it is wanted; a v2 kubelet does not hear of it."""
-    one, two = (
+    """On v1 it needs a flag to accept it; on v2 it does not get one."""
+    first, two = (
         node.kubelet_config(state, _NODE, cgroup_root="/penstock-unit/node0", cgroup_version=version)
         for version in (1, 2)
     )
-    assert one.pop("failCgroupV1") is False
-    assert one == two
+    assert first.pop("failCgroupV1") is False
+    assert first == two
     assert two["cgroupRoot"] == "/penstock-unit/node0"
     assert two["cgroupDriver"] == "cgroupfs"
     assert two["resolvConf"] == ""
@@ -90,7 +90,7 @@ def test_kubelet_on_both_cgroup_versions(state: State) -> None:
 
 
 def test_containerd_is_told_where_its_parts_are(written: State) -> None:
-    """The file is TOML that holds the traps' answers: OOM scores, cgroupfs, a pause image of ours."""
+    """The file is TOML with the settings that avoid the traps: OOM scores, cgroupfs, our pause image."""
     config = tomllib.loads(written.conf.joinpath("containerd.toml").read_text())
     runtime = config["plugins"]["io.containerd.cri.v1.runtime"]
     assert config["version"] == 3
@@ -102,7 +102,7 @@ def test_containerd_is_told_where_its_parts_are(written: State) -> None:
 
 
 def test_nodes_do_not_share_addresses() -> None:
-    """A second node has its own address and pod range, inside the networks that all know."""
+    """A second node has its own address and pod range, inside the networks of the cluster."""
     first, second = network.node(0), network.node(1)
     assert (first.name, first.address, first.pod_network) == ("node0", "192.168.77.1", "10.244.0.0/24")
     assert (second.name, second.address, second.pod_network) == ("node1", "192.168.77.2", "10.244.1.0/24")

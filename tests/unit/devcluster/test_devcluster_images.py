@@ -16,7 +16,7 @@ from devcluster.paths import REPOSITORY
 
 def _read(archive: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        return {one.name: file.read() for one in tar if (file := tar.extractfile(one))}
+        return {member.name: file.read() for member in tar if (file := tar.extractfile(member))}
 
 
 def _put(layout: Path, data: bytes) -> dict[str, Any]:
@@ -49,7 +49,8 @@ def test_an_archive_holds_each_blob_once(layout: Path) -> None:
     assert len(blobs) == 7
     assert all(name == f"blobs/sha256/{hashlib.sha256(data).hexdigest()}" for name, data in blobs.items())
     names = [
-        one["annotations"]["io.containerd.image.name"] for one in json.loads(files["index.json"])["manifests"]
+        manifest["annotations"]["io.containerd.image.name"]
+        for manifest in json.loads(files["index.json"])["manifests"]
     ]
     assert names == ["localhost/a:1", "localhost/b:1"]
 
@@ -148,11 +149,11 @@ def test_the_dockerfile_has_every_target() -> None:
 
 
 def test_references_are_distinct() -> None:
-    """Names that look alike to the layout are told apart, and none has a sign that it refuses."""
+    """Names that look alike to the layout stay distinct, and none has a character that it refuses."""
     names = ["localhost/a/b:dev", "localhost/a-b:dev", "localhost/a/b-dev"]
     references = {images.reference(name) for name in names}
     assert len(references) == 3
-    assert all(set(one) <= set("abcdefghijklmnopqrstuvwxyz0123456789-.") for one in references)
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-.") for name in references)
 
 
 def test_a_base_of_ours_must_be_built_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A machine that cannot run a cluster hears why, in one sentence."""
+"""A machine that cannot run a cluster is refused with the reason, in one sentence."""
 
 import os
 import shutil
@@ -50,10 +50,10 @@ def test_no_namespaces(monkeypatch: pytest.MonkeyPatch, as_root: None) -> None:
 
 
 def test_no_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something is to be built and there is no toolchain."""
+    """Programs are to be built, without a toolchain."""
     monkeypatch.setattr(shutil, "which", _finds_nothing)
     monkeypatch.setattr(machine, "_GO_DEFAULT", machine.Path("/nonexistent/go"))
-    with pytest.raises(UnsupportedMachineError, match=r"Go 1.26 or newer, and there is no `go` on PATH"):
+    with pytest.raises(UnsupportedMachineError, match=r"Go 1.26 or newer, and this machine does not have"):
         machine.require_go()
 
 
@@ -108,7 +108,7 @@ def test_errors_end_in_one_sentence_and_their_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No traceback; the exit code tells a machine that cannot from a command that failed."""
+    """No traceback; the exit code distinguishes an unsuitable machine from a failed command."""
 
     def fail() -> None:
         raise error("that is why")

@@ -1,4 +1,4 @@
-"""Which process a cluster is: identity by id and start time, and an end that takes nobody else along."""
+"""A cluster's process: identity by id and start time, and an end that affects no other process."""
 
 import os
 import subprocess
@@ -101,7 +101,7 @@ def test_recorded_clients_are_ended_with_their_children_and_nobody_else(tmp_path
 
 
 def test_record_survives_a_round_trip_and_ignores_rubbish(tmp_path: Path) -> None:
-    """A half-written or foreign file is no record."""
+    """A half-written or foreign file is not a record."""
     path = tmp_path / "cluster.json"
     assert Record.read(path) is None
     record = _record(12, 34)

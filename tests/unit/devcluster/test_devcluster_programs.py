@@ -57,7 +57,7 @@ def test_the_key_follows_pins_and_recipe(tmp_path: Path, monkeypatch: pytest.Mon
 def test_programs_are_looked_for_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`$PENSTOCK_CACHE` is where they lie; one that is not there is missing."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
-    assert programs.missing() == [one for one in COMPONENTS.values() if not one.extra]
+    assert programs.missing() == [component for component in COMPONENTS.values() if not component.extra]
     etcd = programs.program("etcd", "etcd")
     assert etcd.is_relative_to(tmp_path)
     etcd.parent.mkdir(parents=True)

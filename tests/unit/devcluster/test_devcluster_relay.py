@@ -1,4 +1,4 @@
-"""The forwarder carries bytes both ways and says when there is nobody."""
+"""The forwarder carries bytes both ways, and reports a target that does not listen."""
 
 import asyncio
 import contextlib

@@ -22,10 +22,10 @@ def test_every_link_leads_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?ms)^```.*?^```$", "", page.read_text())):
             path, _, anchor = target.partition("#")
-            found = page.parent / path if path else page
+            linked = page.parent / path if path else page
             if re.match(r"[a-z]+:", target):
                 continue
-            if not found.exists() or (anchor and anchor not in anchors(found)):
+            if not linked.exists() or (anchor and anchor not in anchors(linked)):
                 missing.append(f"{page.relative_to(ROOT)}: {target}")
     assert missing == []
 

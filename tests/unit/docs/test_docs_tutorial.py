@@ -12,13 +12,9 @@ from tests.support.ports import free_port
 def test_the_tutorial_on_a_laptop(tmp_path: Path) -> None:
     """Each command gives the output of the page, ports apart; the 64 callers share batches."""
     tutorial.write_files(tmp_path)
-    ports = {number: str(free_port()) for number in ("8080", "8012", "8013")}
-    addresses = {
-        f"PENSTOCK_{name}": f"127.0.0.1:{ports[number]}"
-        for name, number in (("LISTEN", "8012"), ("ADMIN", "8013"))
-    }
+    ports = {"8000": str(free_port())}
     page = tutorial.PAGE.sections("Serve it on your machine", "See batches form")
-    with Shell(tmp_path, ports, **addresses) as shell:
+    with Shell(tmp_path, ports) as shell:
         for command in page.commands():
             output = shell.run(command)
             if command.example:

@@ -72,8 +72,8 @@ async def test_requests_to_a_fastapi_application_share_batches(module: Callable[
     """Each request has its own answer or error, and the model ran in few batches."""
     example = module("batching/fastapi_app")
     texts = ["a", "bb", "+", "dddd"] * 4
-    found = await asyncio.gather(*(get(example.app, "/score", text) for text in texts))
-    for text, (status, pieces) in zip(texts, found, strict=True):
+    answers = await asyncio.gather(*(get(example.app, "/score", text) for text in texts))
+    for text, (status, pieces) in zip(texts, answers, strict=True):
         document = json.loads(b"".join(pieces))
         if text == "+":  # a space
             assert (status, document) == (422, {"detail": "expected a text, found an empty one"})
@@ -145,8 +145,8 @@ async def test_one_run_writes_for_many_clients(module: Callable[[str], Any]) -> 
 
     async with serving(module("streaming/writer").Writer) as writer:
         streams = [writer("A penstock"), writer(""), writer("It")]
-        one, none, other = await asyncio.gather(*map(read, streams), return_exceptions=True)
-        assert one == other == ["is", "the", "gated", "pipe", "that", "feeds", "a", "turbine"]
+        first, none, other = await asyncio.gather(*map(read, streams), return_exceptions=True)
+        assert first == other == ["is", "the", "gated", "pipe", "that", "feeds", "a", "turbine"]
         assert str(none) == "expected a text to go on with, found none"
         assert await read(writer("A penstock", words=2)) == ["is", "the"]
         assert [len(batch) for batch in writer.batches] == [3, 1]

@@ -58,9 +58,9 @@ def never() -> Iterator[threading.Event]:
 
 
 def target(cluster: SlowCluster) -> demo.Target:
-    found = demo.Target()
-    found.cluster = cluster  # type: ignore[assignment]
-    return found
+    target = demo.Target()
+    target.cluster = cluster  # type: ignore[assignment]
+    return target
 
 
 def test_the_images_are_built_while_the_cluster_comes_up_and_loaded_after(building: threading.Event) -> None:

@@ -48,7 +48,7 @@ def test_the_parts_are_disjoint_and_always_the_same(modules: tuple[Any, Any]) ->
     """No model is judged by an image that it was trained on."""
     _, data = modules
     first, second = data.parts(), data.parts()
-    assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
+    assert all(np.array_equal(left, other) for left, other in zip(first, second, strict=True))
     seen = {image.tobytes() for image in first[0]}
     assert not any(image.tobytes() in seen for image in first[1])
     assert (len(first[1]), len(data.held_out()[0]), len(data.held_out()[1])) == (450, 450, 450)
@@ -97,7 +97,7 @@ def test_what_is_no_image_is_refused_alone(models: Path, modules: tuple[Any, Any
     bad = [[1, 2], "x", None, {}, [float("nan")] * 64, [[1], [2, 3]]]
     answers = digits.predict([image, *bad, rows])
     assert answers[0] == answers[-1] == digits.predict([image])[0]
-    assert all(isinstance(one, penstock.Response) and one.status == 422 for one in answers[1:-1])
+    assert all(isinstance(answer, penstock.Response) and answer.status == 422 for answer in answers[1:-1])
 
 
 def test_the_resources_are_valid_and_name_what_the_image_holds(models: Path) -> None:
@@ -105,9 +105,9 @@ def test_the_resources_are_valid_and_name_what_the_image_holds(models: Path) -> 
     for document in documents:
         KINDS[document["kind"]].parse(document | {"metadata": document["metadata"] | {"namespace": "n"}})
     paths = {
-        Path(one["spec"]["model"]["python"]["initKwargs"]["path"])
-        for one in documents
-        if one["kind"] == "ModelBackend"
+        Path(document["spec"]["model"]["python"]["initKwargs"]["path"])
+        for document in documents
+        if document["kind"] == "ModelBackend"
     }
     assert paths == {Path("/app/models") / file.name for file in models.iterdir()}
 
@@ -122,5 +122,5 @@ def test_in_process_gives_the_images_and_the_models_answers(models: Path) -> Non
         check=True,
         timeout=120,
     )
-    found = json.loads(done.stdout)
-    assert len(found["items"]) == len(found["predictions"]) == 450
+    document = json.loads(done.stdout)
+    assert len(document["items"]) == len(document["predictions"]) == 450

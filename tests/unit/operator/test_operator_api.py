@@ -32,7 +32,7 @@ def endpoint(**spec: Any) -> ModelEndpoint:
 
 
 def test_reads_what_is_stored() -> None:
-    """The API's spelling in, ours out; metadata that decides things is there."""
+    """The API's spelling in, ours out; with the metadata that decides."""
     stored = {
         "apiVersion": "penstock.dev/v1alpha1",
         "kind": "ModelBackend",
@@ -53,17 +53,22 @@ def test_reads_what_is_stored() -> None:
         },
         "status": {"scaling": [{"time": "2026-01-01T00:00:00Z", "from": 1, "to": 2, "reason": "r"}]},
     }
-    found = ModelBackend.parse(stored)
-    assert (found.name, found.namespace, found.metadata.generation, found.deleting) == ("b", "n", 3, True)
-    assert found.spec.batch_policy_ref == "p"
-    assert found.spec.pod_template is not None
-    assert found.spec.pod_template.document()["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
-    assert found.status.scaling[0].from_ == 1
-    assert found.status.scaling[0].document()["from"] == 1
+    backend = ModelBackend.parse(stored)
+    assert (backend.name, backend.namespace, backend.metadata.generation, backend.deleting) == (
+        "b",
+        "n",
+        3,
+        True,
+    )
+    assert backend.spec.batch_policy_ref == "p"
+    assert backend.spec.pod_template is not None
+    assert backend.spec.pod_template.document()["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
+    assert backend.status.scaling[0].from_ == 1
+    assert backend.status.scaling[0].document()["from"] == 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "told"),
+    ("kind", "spec", "message"),
     [
         (ModelBackend, {}, "spec.model: Field required, found nothing"),
         (
@@ -86,12 +91,12 @@ def test_reads_what_is_stored() -> None:
         (ModelEndpoint, None, "spec: Input should be a valid dictionary"),
     ],
 )
-def test_what_does_not_fit_is_named(kind: type[Any], spec: Any, told: str) -> None:
+def test_what_does_not_fit_is_named(kind: type[Any], spec: Any, message: str) -> None:
     """An object that an older schema let through: which, each path, what was expected, what was found."""
     with pytest.raises(ResourceError) as caught:
         kind.parse({"metadata": {"name": "x", "namespace": "n"}, "spec": spec})
     assert str(caught.value).startswith(f"{kind.__name__} n/x: ")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_strange_status_is_taken_as_empty() -> None:
@@ -101,7 +106,7 @@ def test_a_strange_status_is_taken_as_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantity", "found"),
+    ("quantity", "expected"),
     [
         (1024, 1024),
         ("1024", 1024),
@@ -112,9 +117,9 @@ def test_a_strange_status_is_taken_as_empty() -> None:
         ("1Gi", 2**30),
     ],
 )
-def test_bytes(quantity: int | str, found: int) -> None:
+def test_bytes(quantity: int | str, expected: int) -> None:
     """Quantities as the schema lets them through."""
-    assert defaults.bytes_of(quantity) == found
+    assert defaults.bytes_of(quantity) == expected
 
 
 @pytest.mark.parametrize("quantity", ["", "Mi", "1.5Mi", "1KiKi", "-1", "1T"])
@@ -125,7 +130,7 @@ def test_bytes_that_are_none(quantity: str) -> None:
 
 
 def test_batching_comes_from_one_source() -> None:
-    """The backend's own, else its policy's, else the defaults; a policy that is not named has no say."""
+    """The backend's own, else its policy's, else the defaults; a policy that is not named has no effect."""
     policy = BatchPolicy.parse({"metadata": {"name": "p"}, "spec": {"maxBatchSize": 4}})
     assert defaults.batching_spec(backend(), policy) == BatchPolicySpec()
     assert defaults.batching_spec(backend(batchPolicyRef="p"), policy).max_batch_size == 4
@@ -145,12 +150,12 @@ def test_batching_comes_from_one_source() -> None:
 )
 def test_queue(spec: dict[str, Any], queue: int | None) -> None:
     """Where `maxQueuedItems` is absent the sidecar derives it; 0 is not absent."""
-    told = defaults.batching(BatchPolicySpec.model_validate(spec))
-    assert told.max_queued_items == queue
+    batching = defaults.batching(BatchPolicySpec.model_validate(spec))
+    assert batching.max_queued_items == queue
 
 
 def test_the_sidecar_has_the_same_defaults() -> None:
-    """An empty policy is told as a sidecar alone would have it."""
+    """An empty policy renders as a sidecar's own defaults."""
     assert defaults.batching(BatchPolicySpec()) == settings.Batching()
     assert defaults.max_ongoing_requests(backend()) == settings.Settings().max_ongoing_requests
 
@@ -204,7 +209,7 @@ def test_where_a_model_is_reconfigured() -> None:
 
 
 def test_a_batch_that_can_never_be_full() -> None:
-    """Both numbers are told; no queue at all is a choice of its own."""
+    """The message has both numbers; no queue at all is a choice of its own."""
     small = BatchPolicySpec(max_batch_size=32, max_queued_items=8)
     assert (
         defaults.unreachable_batch(small) == "maxBatchSize is 32, but maxQueuedItems lets no more than 8 wait"
@@ -222,12 +227,12 @@ def test_a_batch_that_can_never_be_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("given", "expected"),
     [(None, "/e"), ("", ""), ("/", "/"), ("/v1", "/v1"), ("/v1/", "/v1"), ("/v1/digits/", "/v1/digits")],
 )
-def test_route(given: str | None, found: str) -> None:
+def test_route(given: str | None, expected: str) -> None:
     """`/<name>` by default; a trailing slash says nothing."""
-    assert defaults.route(endpoint(**({} if given is None else {"route": given}))) == found
+    assert defaults.route(endpoint(**({} if given is None else {"route": given}))) == expected
 
 
 def test_url() -> None:

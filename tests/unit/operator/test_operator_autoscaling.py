@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from dataclasses import replace
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_operator.api import ModelBackend
+from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.autoscaling import (
     LoadWindow,
+    Objective,
     PodLoad,
     Recommendation,
     Sample,
@@ -23,6 +25,7 @@ from penstock_operator.autoscaling import (
 )
 from penstock_wire.control.report import Items, SidecarReport, State, Totals
 
+NOW = datetime.datetime(2026, 11, 23, 9, tzinfo=datetime.UTC)
 FIRST_LOOK = "not lowered before one stable window has been watched"
 TARGET = Target(min_replicas=1, max_replicas=10, target_load=10, stable_window=60, downscale_delay=300)
 
@@ -103,10 +106,12 @@ class Backend:
 )
 def test_ceil_of_load_over_target(load: int, wanted: int, replicas: int) -> None:
     """N = ceil(load / target), clamped; up at once, also on the first look."""
-    found, _ = recommend(TARGET, current=1, pods=[steady("a", load, until=100)], state=ScalerState(), now=100)
-    assert (found.inputs.wanted, found.replicas) == (wanted, replicas)
-    assert found.inputs.load == load
-    assert found.metrics_available
+    recommended, _ = recommend(
+        TARGET, current=1, pods=[steady("a", load, until=100)], state=ScalerState(), now=100
+    )
+    assert (recommended.inputs.wanted, recommended.replicas) == (wanted, replicas)
+    assert recommended.inputs.load == load
+    assert recommended.metrics_available
 
 
 @pytest.mark.parametrize(
@@ -127,44 +132,52 @@ def test_ceil_of_load_over_target(load: int, wanted: int, replicas: int) -> None
 def test_the_reason_has_the_numbers(current: int, load: int, verdict: str, message: str) -> None:
     """What `status.scaling` and a person read."""
     pods = [steady("a", load, until=100)]
-    found, _ = recommend(TARGET, current=current, pods=pods, state=ScalerState(), now=100)
-    assert (found.verdict, found.message) == (verdict, message)
+    recommended, _ = recommend(TARGET, current=current, pods=pods, state=ScalerState(), now=100)
+    assert (recommended.verdict, recommended.message) == (verdict, message)
 
 
 @pytest.mark.parametrize(("current", "replicas"), [(0, 1), (1, 1), (10, 10), (12, 10), (500, 10)])
 def test_the_limits_hold_at_once(current: int, replicas: int) -> None:
     """A lowered maxReplicas or a raised minReplicas waits for nothing, not even for reports."""
-    found, _ = recommend(TARGET, current=current, pods=[], state=ScalerState(), now=0)
-    assert (found.replicas, found.verdict, found.metrics_available) == (replicas, "NoReports", False)
+    recommended, _ = recommend(TARGET, current=current, pods=[], state=ScalerState(), now=0)
+    assert (recommended.replicas, recommended.verdict, recommended.metrics_available) == (
+        replicas,
+        "NoReports",
+        False,
+    )
 
 
 def test_the_average_is_over_time() -> None:
     """Half the window at 40 and half at 0 is a load of 20."""
     samples = [(at, 40 if at < 70 else 0) for at in range(40, 101)]
-    found, _ = recommend(TARGET, current=1, pods=[pod("a", *samples)], state=ScalerState(), now=100)
-    assert found.inputs.load == 20
+    recommended, _ = recommend(TARGET, current=1, pods=[pod("a", *samples)], state=ScalerState(), now=100)
+    assert recommended.inputs.load == 20
 
 
 def test_a_sample_counts_as_long_as_it_stood() -> None:
     """Reports do not come at an even pace; a load of 60 for 10 of 60 s is 10."""
     pods = [pod("a", (40, 60), (50, 0), (99, 0))]
-    found, _ = recommend(TARGET, current=1, pods=pods, state=ScalerState(), now=100)
-    assert found.inputs.load == 10
+    recommended, _ = recommend(TARGET, current=1, pods=pods, state=ScalerState(), now=100)
+    assert recommended.inputs.load == 10
 
 
 def test_a_pod_that_left_counts_up_to_its_end() -> None:
     """Its past load was real; it has none now."""
     pods = [steady("here", 0, until=100), replace(steady("gone", 30, until=70, seconds=30), left=True)]
-    found, _ = recommend(TARGET, current=1, pods=pods, state=ScalerState(), now=100)
-    assert found.inputs.load == 15
-    assert found.inputs.silent_pods == 0
+    recommended, _ = recommend(TARGET, current=1, pods=pods, state=ScalerState(), now=100)
+    assert recommended.inputs.load == 15
+    assert recommended.inputs.silent_pods == 0
 
 
 def test_pods_that_never_were_ready_are_coming_capacity() -> None:
     """They have no load, are not silent, and do not breed more."""
     pods = [steady("a", 25, until=100), *(pod(f"new{index}", ready=False, was=False) for index in range(9))]
-    found, _ = recommend(TARGET, current=10, pods=pods, state=ScalerState(), now=100)
-    assert (found.inputs.wanted, found.inputs.ready_pods, found.inputs.silent_pods) == (3, 1, 0)
+    recommended, _ = recommend(TARGET, current=10, pods=pods, state=ScalerState(), now=100)
+    assert (recommended.inputs.wanted, recommended.inputs.ready_pods, recommended.inputs.silent_pods) == (
+        3,
+        1,
+        0,
+    )
 
 
 # --- silence --------------------------------------------------------------------------------------------
@@ -177,16 +190,20 @@ def test_a_silent_pod_counts_as_its_last_load() -> None:
         steady("b", 5, until=100),
         steady("mute", 30, until=80, seconds=60),
     ]
-    found, _ = recommend(TARGET, current=3, pods=pods, state=ScalerState(), now=100)
-    assert (found.inputs.load, found.inputs.silent_pods, found.inputs.ready_pods) == (40, 1, 2)
+    recommended, _ = recommend(TARGET, current=3, pods=pods, state=ScalerState(), now=100)
+    assert (recommended.inputs.load, recommended.inputs.silent_pods, recommended.inputs.ready_pods) == (
+        40,
+        1,
+        2,
+    )
 
 
 @pytest.mark.parametrize("samples", [((10.0, 300),), ()])
 def test_long_silence_counts_as_a_usual_load(samples: tuple[tuple[float, int], ...]) -> None:
     """After a stable window, and for a ready pod that never spoke: targetLoad."""
     pods = [steady("a", 5, until=100), steady("b", 5, until=100), pod("mute", *samples)]
-    found, _ = recommend(TARGET, current=3, pods=pods, state=ScalerState(), now=100)
-    assert found.inputs.load == 20
+    recommended, _ = recommend(TARGET, current=3, pods=pods, state=ScalerState(), now=100)
+    assert recommended.inputs.load == 20
 
 
 @pytest.mark.parametrize(
@@ -196,12 +213,12 @@ def test_held_while_more_than_half_are_unknown(talking: int, silent: int, held: 
     """The little that is known is no ground to go up or down."""
     pods = [steady(f"t{index}", 100, until=100) for index in range(talking)]
     pods += [pod(f"s{index}", (20.0, 100)) for index in range(silent)]
-    found, _ = recommend(TARGET, current=2, pods=pods, state=ScalerState(), now=100)
-    assert (found.verdict == "TooManyUnknown") == held
-    assert (found.replicas == 2) == held
-    assert found.metrics_available != held
+    recommended, _ = recommend(TARGET, current=2, pods=pods, state=ScalerState(), now=100)
+    assert (recommended.verdict == "TooManyUnknown") == held
+    assert (recommended.replicas == 2) == held
+    assert recommended.metrics_available != held
     if held:
-        assert found.message == f"held at 2: {silent} of {talking + silent} pods are silent"
+        assert recommended.message == f"held at 2: {silent} of {talking + silent} pods are silent"
 
 
 # --- over time ------------------------------------------------------------------------------------------
@@ -314,13 +331,13 @@ def test_what_holds_for_every_load(
         for _ in range(seconds):
             before, began = backend.replicas, backend.state.first_look
             backend.run(1, load)
-            found = backend.last
-            assert found is not None
-            assert target.min_replicas <= found.replicas <= target.max_replicas
-            assert found.replicas >= target.clamp(found.inputs.wanted)
+            last = backend.last
+            assert last is not None
+            assert target.min_replicas <= last.replicas <= target.max_replicas
+            assert last.replicas >= target.clamp(last.inputs.wanted)
             if began is None or backend.now - began < stable:
-                assert found.replicas >= before
-            assert found.replicas <= max(before, target.clamp(found.inputs.wanted))
+                assert last.replicas >= before
+            assert last.replicas <= max(before, target.clamp(last.inputs.wanted))
             assert len(backend.state.wanted) <= target.max_replicas
     backend.run(stable * 2 + delay + 3, 10 * target.min_replicas)
     assert backend.replicas == target.min_replicas
@@ -334,8 +351,8 @@ def test_a_pod_of_another_uid_starts_afresh() -> None:
     window = LoadWindow()
     window.record(report(uid="old", seq=9, load=50), 1)
     window.record(report(uid="new", seq=1, load=2), 2)
-    (found,) = window.view({"p": True}, 3)
-    assert [sample.load for sample in found.samples] == [2]
+    (seen,) = window.view({"p": True}, 3)
+    assert [sample.load for sample in seen.samples] == [2]
 
 
 def test_a_report_that_comes_twice_counts_once() -> None:
@@ -343,8 +360,8 @@ def test_a_report_that_comes_twice_counts_once() -> None:
     window = LoadWindow()
     window.record(report(seq=1, load=5), 1)
     window.record(report(seq=1, load=5), 2)
-    (found,) = window.view({"p": True}, 3)
-    assert len(found.samples) == 1
+    (seen,) = window.view({"p": True}, 3)
+    assert len(seen.samples) == 1
 
 
 @pytest.mark.parametrize(
@@ -381,8 +398,8 @@ def test_load_status() -> None:
                 ),
                 second,
             )
-    found = window.load(60, 16)
-    assert found.document() == {
+    load = window.load(60, 16)
+    assert load.document() == {
         "queued": 4,
         "ongoing": 0,
         "oldestAgeMs": 300,
@@ -403,7 +420,7 @@ def test_memory_is_bounded() -> None:
     (a, b) = window.view({"a": True}, 499)
     assert 60 <= len(a.samples) <= 63
     assert b.left
-    assert [found.name for found in window.view({"a": True}, 600)] == ["a"]
+    assert [each.name for each in window.view({"a": True}, 600)] == ["a"]
     assert len(window.view({"a": True}, 9999)[0].samples) == 1
     assert list(window.latest()) == ["a"]
 
@@ -412,9 +429,9 @@ def test_readiness_is_remembered() -> None:
     """A pod that was ready once is unknown when it falls silent, not coming capacity."""
     window = LoadWindow()
     window.record(report("a", state="loading"), 0)
-    assert [found.was_ready for found in window.view({"a": False, "b": False}, 1)] == [False, False]
+    assert [each.was_ready for each in window.view({"a": False, "b": False}, 1)] == [False, False]
     window.view({"a": True, "b": False}, 2)
-    assert [found.was_ready for found in window.view({"a": False, "b": False}, 3)] == [True, False]
+    assert [each.was_ready for each in window.view({"a": False, "b": False}, 3)] == [True, False]
 
 
 def test_keep_is_never_less_than_a_minute() -> None:
@@ -436,11 +453,13 @@ def backend(**spec: Any) -> ModelBackend:
 def test_target_of() -> None:
     """Seconds and numbers out of the spec; none without autoscaling, none while suspended."""
     scaling = {"targetLoad": 7, "stableWindow": "1m30s", "downscaleDelay": "500ms"}
-    assert target_of(backend(autoscaling=scaling)) == Target(
-        min_replicas=1, max_replicas=10, target_load=7, stable_window=90, downscale_delay=0.5
-    )
-    assert target_of(backend()) is None
-    assert target_of(backend(autoscaling=scaling, suspend=True)) is None
+    policy = BatchPolicySpec(max_batch_size=8, max_concurrent_batches=2, latency_objective="250ms")
+    assert target_of(backend(autoscaling=scaling), policy, NOW) == Target(
+        min_replicas=1, max_replicas=10, target_load=7, stable_window=90, downscale_delay=0.5,
+        objective=Objective(max_batch_size=8, slots=2, latency=0.25),
+    )  # fmt: skip
+    assert target_of(backend(), policy, NOW) is None
+    assert target_of(backend(autoscaling=scaling, suspend=True), policy, NOW) is None
 
 
 def test_a_fresh_state_says_nothing() -> None:

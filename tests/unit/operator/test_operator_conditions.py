@@ -34,12 +34,12 @@ def test_a_condition_that_stays_keeps_its_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "text"),
     [([], ""), (["b", "a"], "a, b"), (["c", "b", "a"], "a, b, c"), (list("fedcba"), "a, b, c and 3 more")],
 )
-def test_some_names(names: Sequence[str], told: str) -> None:
+def test_some_names(names: Sequence[str], text: str) -> None:
     """Up to three names, and a count."""
-    assert conditions.some(names) == told
+    assert conditions.some(names) == text
 
 
 def test_shares() -> None:

@@ -52,8 +52,8 @@ def test_a_stale_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (tmp_path / "batchpolicies.yaml").unlink()
     (tmp_path / "others.yaml").write_text("of: whom\n")
     assert crds.main(["--out", str(tmp_path), "--check"]) == 1
-    told = capsys.readouterr().err
-    assert [name in told for name in ("modelbackends", "batchpolicies", "others", "trafficsplits")] == [
+    errors = capsys.readouterr().err
+    assert [name in errors for name in ("modelbackends", "batchpolicies", "others", "trafficsplits")] == [
         True, True, True, False,
     ]  # fmt: skip
     assert crds.main(["--out", str(tmp_path)]) == 0
@@ -102,8 +102,8 @@ def test_constant_defaults_are_in_the_schema(kind: str) -> None:
     A status that nobody has written yet has observed no generation: kstatus would take an object without any
     status for current.
     """
-    found = schema(kind)
-    status = found["properties"]["status"]
+    fields = schema(kind)
+    status = fields["properties"]["status"]
     assert status["default"] == {"observedGeneration": -1}
     assert [path for path, node in nodes(status) if "default" in node] == [""]
     spec = KINDS[kind].model_fields["spec"].annotation
@@ -117,7 +117,7 @@ def test_constant_defaults_are_in_the_schema(kind: str) -> None:
             and isinstance(default, str | int)
         ):
             alias = field.alias or name
-            assert found["properties"]["spec"]["properties"][alias]["default"] == default
+            assert fields["properties"]["spec"]["properties"][alias]["default"] == default
 
 
 def test_names_scale_and_columns() -> None:

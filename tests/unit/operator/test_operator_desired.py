@@ -48,12 +48,12 @@ def split(name: str, to: str, day: int = 1, **weights: int) -> TrafficSplit:
 # --- settings and their version --------------------------------------------------------------------------
 
 
-def recorded(told: settings.Versioned) -> dict[str, Any]:
-    return settings.configmap({"name": "c"}, told.document)
+def recorded(document: settings.Versioned) -> dict[str, Any]:
+    return settings.configmap({"name": "c"}, document.document)
 
 
 def test_version_begins_at_one_and_stays() -> None:
-    """Equal settings are told under the same version, byte for byte."""
+    """Equal settings keep their version, byte for byte."""
     make = settings.for_sidecar(backend(), None)
     first = settings.next_version(make, recorded=None, status_version=0, reported=0)
     assert (first.version, first.changed) == (1, True)
@@ -126,21 +126,21 @@ def test_settings_follow_the_policy() -> None:
 
 
 def rendered(**spec: Any) -> dict[str, dict[str, Any]]:
-    found = backends.backend_objects(
+    objects = backends.backend_objects(
         backend(**spec),
         document=b"{}",
         config=CONFIG,
         pinned=deployment.pinned_template(backend(**spec), config=CONFIG, new_secret="s", live=None),
     )
-    return {item["kind"]: item for item in found}
+    return {item["kind"]: item for item in objects}
 
 
 def test_replicas_decide_only_number_and_budget() -> None:
     """Scaling rolls nothing: the pod template stays, byte for byte."""
-    one, three = rendered(replicas=1), rendered(replicas=3)
-    assert "PodDisruptionBudget" not in one
+    first, three = rendered(replicas=1), rendered(replicas=3)
+    assert "PodDisruptionBudget" not in first
     assert "PodDisruptionBudget" in three
-    template = [found["Deployment"]["spec"]["template"] for found in (one, three, rendered(replicas=0))]
+    template = [each["Deployment"]["spec"]["template"] for each in (first, three, rendered(replicas=0))]
     assert template[0] == template[1] == template[2]
 
 
@@ -185,9 +185,9 @@ def test_the_settings_bring_what_is_hot_of_a_backend() -> None:
     default = json.loads(settings.for_sidecar(backend(), None)(1))
     assert (default["maxOngoingRequests"], default["userConfig"]) == (100, None)
     for config in ({"a": [1, {"b": None}]}, "text", 3, [], False):
-        told = settings.for_sidecar(backend(maxOngoingRequests=7, userConfig=config), None)(1)
-        found = json.loads(told)
-        assert (found["maxOngoingRequests"], found["userConfig"]) == (7, config)
+        document = settings.for_sidecar(backend(maxOngoingRequests=7, userConfig=config), None)(1)
+        decoded = json.loads(document)
+        assert (decoded["maxOngoingRequests"], decoded["userConfig"]) == (7, config)
 
 
 def test_warm_up_requests_are_of_the_pods_own_template() -> None:
@@ -195,18 +195,18 @@ def test_warm_up_requests_are_of_the_pods_own_template() -> None:
 
     def pod(body: Any) -> dict[str, Any]:
         requests = [{"path": "/p", "headers": {"a": "b"}, "body": body}, {"path": "/q", "method": "GET"}]
-        found = rendered(warmup={"requests": requests, "timeout": "5s"})
-        template: dict[str, Any] = found["Deployment"]["spec"]["template"]
+        objects = rendered(warmup={"requests": requests, "timeout": "5s"})
+        template: dict[str, Any] = objects["Deployment"]["spec"]["template"]
         return template
 
     template = pod({"instances": [1]})
-    told = json.loads(template["metadata"]["annotations"]["penstock.dev/warmup"])
-    assert told == [
+    annotation = json.loads(template["metadata"]["annotations"]["penstock.dev/warmup"])
+    assert annotation == [
         {"path": "/p", "method": "POST", "headers": {"a": "b"}, "body": {"instances": [1]}},
         {"path": "/q", "method": "GET", "headers": {}, "body": None},
     ]
     spec = template["spec"]
-    (volume,) = [one for one in spec["volumes"] if one["name"] == "penstock-warmup"]
+    (volume,) = [volume for volume in spec["volumes"] if volume["name"] == "penstock-warmup"]
     assert volume["downwardAPI"]["items"] == [
         {
             "path": "warmup.json",
@@ -253,10 +253,15 @@ def test_model_and_sidecar_share_what_shows_who_reconfigures(model: dict[str, An
     ]
     spec = rendered(model=model)["Deployment"]["spec"]["template"]["spec"]
     (ours,), (its,) = (
-        [{one["name"]: one.get("value") for one in container["env"]} for container in spec[kind]]
+        [
+            {variable["name"]: variable.get("value") for variable in container["env"]}
+            for container in spec[kind]
+        ]
         for kind in ("initContainers", "containers")
     )
-    assert [one["name"] for one in spec["containers"][0]["env"]].count("PENSTOCK_RECONFIGURE_SECRET") == 1
+    assert [variable["name"] for variable in spec["containers"][0]["env"]].count(
+        "PENSTOCK_RECONFIGURE_SECRET"
+    ) == 1
     assert its["LAST"] == "1"
     secret = ours.get("PENSTOCK_RECONFIGURE_SECRET")
     assert (secret is not None) == takes
@@ -267,16 +272,16 @@ def test_model_and_sidecar_share_what_shows_who_reconfigures(model: dict[str, An
 
 def test_the_hash_tells_what_was_desired() -> None:
     """The stamp does not change the hash it holds; a changed or dropped field does."""
-    found = rendered()["Deployment"]
-    stamped = objects.stamped(found)
-    assert labels.DESIRED_HASH not in found["metadata"].get("annotations", {})
-    assert stamped["metadata"]["annotations"][labels.DESIRED_HASH] == objects.desired_hash(found)
-    assert objects.desired_hash(stamped) == objects.desired_hash(found)
+    deployment = rendered()["Deployment"]
+    stamped = objects.stamped(deployment)
+    assert labels.DESIRED_HASH not in deployment["metadata"].get("annotations", {})
+    assert stamped["metadata"]["annotations"][labels.DESIRED_HASH] == objects.desired_hash(deployment)
+    assert objects.desired_hash(stamped) == objects.desired_hash(deployment)
     assert objects.stamped(stamped) == stamped
-    assert objects.desired_hash(rendered(replicas=2)["Deployment"]) != objects.desired_hash(found)
-    noted = found | {"metadata": found["metadata"] | {"annotations": {"a": "b"}}}
+    assert objects.desired_hash(rendered(replicas=2)["Deployment"]) != objects.desired_hash(deployment)
+    noted = deployment | {"metadata": deployment["metadata"] | {"annotations": {"a": "b"}}}
     assert objects.desired_hash(objects.stamped(noted)) == objects.desired_hash(noted)
-    assert objects.desired_hash(noted) != objects.desired_hash(found)
+    assert objects.desired_hash(noted) != objects.desired_hash(deployment)
 
 
 # --- ports -----------------------------------------------------------------------------------------------
@@ -312,9 +317,9 @@ def test_ports_are_unique_stable_and_independent_of_order(wanted: set[str], othe
 
 def test_the_older_of_two_services_keeps_a_port() -> None:
     """A copied Service does not take its original's port away."""
-    found = ports.allocate(["a", "b"], [service("b", 20005, day=2), service("a", 20005, day=1)])
-    assert found["a"] == 20005
-    assert found["b"] != 20005
+    allocated = ports.allocate(["a", "b"], [service("b", 20005, day=2), service("a", 20005, day=1)])
+    assert allocated["a"] == 20005
+    assert allocated["b"] != 20005
 
 
 def test_the_port_of_a_service_on_its_way_out_is_not_given_away() -> None:
@@ -327,16 +332,16 @@ def test_a_service_that_records_no_port_of_ours_gets_one() -> None:
     """A hand-edited targetPort is mended."""
     edited = service("a", 8080)
     named = service("b", 0) | {"spec": {"ports": [{"port": 80, "targetPort": "http"}]}}
-    found = ports.allocate(["a", "b"], [edited, named])
-    assert all(ports.FIRST <= port <= ports.LAST for port in found.values())
+    allocated = ports.allocate(["a", "b"], [edited, named])
+    assert all(ports.FIRST <= port <= ports.LAST for port in allocated.values())
 
 
 def test_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes when all ports are taken has none; who has one keeps it."""
     monkeypatch.setattr(ports, "_COUNT", 2)
-    found = ports.allocate(["c", "d", "e"], [service("e", 20001)])
-    assert found["e"] == 20001
-    assert len(found) == 2
+    allocated = ports.allocate(["c", "d", "e"], [service("e", 20001)])
+    assert allocated["e"] == 20001
+    assert len(allocated) == 2
 
 
 # --- traffic ---------------------------------------------------------------------------------------------
@@ -344,19 +349,19 @@ def test_full(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_endpoint_alone() -> None:
     """Its backend has all the weight."""
-    found = traffic.plan([endpoint("e")], [], {"a": True})
-    assert found.endpoints["e"].backends == (Weight(name="a", weight=1),)
-    assert found.endpoints["e"].route == "/e"
-    assert found.used_by == {"a": ("ModelEndpoint/e",)}
+    plan = traffic.plan([endpoint("e")], [], {"a": True})
+    assert plan.endpoints["e"].backends == (Weight(name="a", weight=1),)
+    assert plan.endpoints["e"].route == "/e"
+    assert plan.used_by == {"a": ("ModelEndpoint/e",)}
 
 
 def test_a_split_overrides() -> None:
     """The split's weights hold and it uses the backends; the endpoint's own is what it falls back to."""
-    found = traffic.plan([endpoint("e")], [split("s", "e", b=9, c=1)], {"a": True, "b": True, "c": False})
-    assert found.endpoints["e"].backends == (Weight(name="b", weight=9), Weight(name="c", weight=1))
-    assert found.endpoints["e"].split == "s"
-    assert found.splits["s"].accepted
-    assert found.used_by == {
+    plan = traffic.plan([endpoint("e")], [split("s", "e", b=9, c=1)], {"a": True, "b": True, "c": False})
+    assert plan.endpoints["e"].backends == (Weight(name="b", weight=9), Weight(name="c", weight=1))
+    assert plan.endpoints["e"].split == "s"
+    assert plan.splits["s"].accepted
+    assert plan.used_by == {
         "a": ("ModelEndpoint/e",),
         "b": ("TrafficSplit/s",),
         "c": ("TrafficSplit/s",),
@@ -364,23 +369,23 @@ def test_a_split_overrides() -> None:
 
 
 def test_the_oldest_split_stands() -> None:
-    """The younger one is told whom it lost to."""
-    found = traffic.plan([endpoint("e")], [split("new", "e", 2, b=1), split("old", "e", 1, a=1)], {"a": True})
-    assert found.endpoints["e"].split == "old"
-    assert found.splits["old"].accepted
-    assert (found.splits["new"].accepted, found.splits["new"].conflict_with) == (False, "old")
+    """The status of the younger one names the winner."""
+    plan = traffic.plan([endpoint("e")], [split("new", "e", 2, b=1), split("old", "e", 1, a=1)], {"a": True})
+    assert plan.endpoints["e"].split == "old"
+    assert plan.splits["old"].accepted
+    assert (plan.splits["new"].accepted, plan.splits["new"].conflict_with) == (False, "old")
 
 
 def test_a_split_of_no_endpoint() -> None:
     """It is not accepted, and uses nothing."""
-    found = traffic.plan([], [split("s", "e", a=1)], {"a": True})
-    assert found.splits["s"].endpoint_missing
-    assert not found.splits["s"].accepted
-    assert found.used_by == {}
+    plan = traffic.plan([], [split("s", "e", a=1)], {"a": True})
+    assert plan.splits["s"].endpoint_missing
+    assert not plan.splits["s"].accepted
+    assert plan.used_by == {}
 
 
 @pytest.mark.parametrize(
-    ("there", "told"),
+    ("there", "weights"),
     [
         ({"a", "b"}, {"a": 9, "b": 1}),
         ({"a"}, {"a": 9}),
@@ -388,22 +393,22 @@ def test_a_split_of_no_endpoint() -> None:
         (set(), {"a": 9, "b": 1}),
     ],
 )
-def test_missing_backends_share_their_weight(there: set[str], told: dict[str, int]) -> None:
-    """The router hears of those that exist; of all when none does, and holds."""
-    found = traffic.plan([endpoint("e")], [split("s", "e", a=9, b=1)], dict.fromkeys(there, True))
-    assert {share.name: share.weight for share in found.endpoints["e"].backends} == told
-    assert set(found.endpoints["e"].missing) == {"a", "b"} - there
-    assert set(found.splits["s"].missing) == {"a", "b"} - there
+def test_missing_backends_share_their_weight(there: set[str], weights: dict[str, int]) -> None:
+    """The router gets those that exist; all, to hold their requests, if none exists."""
+    plan = traffic.plan([endpoint("e")], [split("s", "e", a=9, b=1)], dict.fromkeys(there, True))
+    assert {share.name: share.weight for share in plan.endpoints["e"].backends} == weights
+    assert set(plan.endpoints["e"].missing) == {"a", "b"} - there
+    assert set(plan.splits["s"].missing) == {"a", "b"} - there
 
 
 def test_only_one_of_weight_0_is_left() -> None:
     """Weight 0 gets nothing, not even when it alone exists."""
-    found = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=0)], {"b": True})
-    assert {share.name: share.weight for share in found.endpoints["e"].backends} == {"a": 1, "b": 0}
+    plan = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=0)], {"b": True})
+    assert {share.name: share.weight for share in plan.endpoints["e"].backends} == {"a": 1, "b": 0}
 
 
 @pytest.mark.parametrize(
-    ("backends", "told"),
+    ("backends", "weights"),
     [
         ({"a": False, "x": True, "y": True}, {"x": 9, "y": 1}),
         ({"a": True, "x": True, "y": True}, {"a": 1}),
@@ -414,16 +419,16 @@ def test_only_one_of_weight_0_is_left() -> None:
     ],
 )
 def test_the_last_weights_stay_until_the_backend_is_ready(
-    backends: dict[str, bool], told: dict[str, int]
+    backends: dict[str, bool], weights: dict[str, int]
 ) -> None:
     """When a split is deleted, requests stay with who served them as long as `backend` cannot."""
     last = {"backends": [{"name": "x", "weight": 9, "ready": True}, {"name": "y", "weight": 1}]}
-    found = traffic.plan([endpoint("e", status=last)], [], backends)
-    assert {share.name: share.weight for share in found.endpoints["e"].backends} == told
+    plan = traffic.plan([endpoint("e", status=last)], [], backends)
+    assert {share.name: share.weight for share in plan.endpoints["e"].backends} == weights
 
 
 @pytest.mark.parametrize(
-    ("backends", "untried", "told", "left_out"),
+    ("backends", "untried", "weights", "left_out"),
     [
         ({"a": True, "b": False}, {"b"}, {"a": 9}, ("b",)),
         ({"a": True, "b": False}, set(), {"a": 9, "b": 1}, ()),
@@ -434,22 +439,22 @@ def test_the_last_weights_stay_until_the_backend_is_ready(
     ],
 )
 def test_a_backend_that_was_never_ready_has_no_share_while_another_is_ready(
-    backends: dict[str, bool], untried: set[str], told: dict[str, int], left_out: tuple[str, ...]
+    backends: dict[str, bool], untried: set[str], weights: dict[str, int], left_out: tuple[str, ...]
 ) -> None:
     """One that was ready once keeps its share, as all do while none is ready: requests are then held."""
-    found = traffic.plan([endpoint("e")], [split("s", "e", a=9, b=1)], backends, untried)
-    assert {share.name: share.weight for share in found.endpoints["e"].backends} == told
-    assert set(found.endpoints["e"].untried) == untried
-    assert (set(found.splits["s"].untried), found.splits["s"].left_out) == (untried, left_out)
-    assert "TrafficSplit/s" in found.used_by["b"]
+    plan = traffic.plan([endpoint("e")], [split("s", "e", a=9, b=1)], backends, untried)
+    assert {share.name: share.weight for share in plan.endpoints["e"].backends} == weights
+    assert set(plan.endpoints["e"].untried) == untried
+    assert (set(plan.splits["s"].untried), plan.splits["s"].left_out) == (untried, left_out)
+    assert "TrafficSplit/s" in plan.used_by["b"]
 
 
 def test_weight_0_neither_waits_nor_takes_over() -> None:
-    """A ready backend of weight 0 gets nothing, and one that was never ready keeps nobody waiting."""
+    """A ready backend of weight 0 gets nothing, and one that was never ready holds no request up."""
     backends = {"a": False, "b": True, "c": False}
-    found = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=0, c=0)], backends, {"a", "c"})
-    assert {share.name: share.weight for share in found.endpoints["e"].backends} == {"a": 1, "b": 0, "c": 0}
-    assert (found.splits["s"].untried, found.splits["s"].left_out) == (("a",), ())
+    plan = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=0, c=0)], backends, {"a", "c"})
+    assert {share.name: share.weight for share in plan.endpoints["e"].backends} == {"a": 1, "b": 0, "c": 0}
+    assert (plan.splits["s"].untried, plan.splits["s"].left_out) == (("a",), ())
 
 
 @pytest.mark.parametrize(
@@ -493,7 +498,7 @@ def test_an_untried_backend_with_weight_and_rules_loses_its_weight_alone() -> No
 
 
 def test_the_oldest_endpoint_has_the_route() -> None:
-    """The other keeps its own Service and says so; an endpoint that is being deleted has no claim."""
+    """The other keeps its own Service and says so; an endpoint that is being deleted loses its claim."""
     plan = traffic.plan([endpoint("new", 2, route="/r"), endpoint("old", 1, route="/r/")], [], {"a": True})
     assert (plan.endpoints["old"].route, plan.endpoints["new"].route) == ("/r", "")
     assert plan.endpoints["new"].route_taken_by == "old"
@@ -513,16 +518,16 @@ def test_no_route_conflicts_with_no_route() -> None:
 def test_the_router_is_told_of_endpoints_with_a_port() -> None:
     """One that found no port fails alone."""
     both = [endpoint("b"), endpoint("a", timeout="1m")]
-    found = traffic.router_endpoints(both, traffic.plan(both, [], {"a": True}), {"a": 20000}, {})
-    assert [(item.name, item.port, item.timeout_ms) for item in found] == [("a", 20000, 60000)]
+    endpoints = traffic.router_endpoints(both, traffic.plan(both, [], {"a": True}), {"a": 20000}, {})
+    assert [(item.name, item.port, item.timeout_ms) for item in endpoints] == [("a", 20000, 60000)]
 
 
 def test_the_router_closes_the_paths_that_are_an_endpoints_models_own() -> None:
     """Those of the backends that serve it, each once."""
     plan = traffic.plan([endpoint("e")], [split("s", "e", a=1, b=1, c=1)], dict.fromkeys("abcd", True))
     closed = {"a": ["/x"], "b": ["/c", "/x"], "c": ["/x"], "d": ["/d"]}
-    (found,) = traffic.router_endpoints([endpoint("e")], plan, {"e": 20000}, closed)
-    assert found.closed == ("/c", "/x")
+    (served,) = traffic.router_endpoints([endpoint("e")], plan, {"e": 20000}, closed)
+    assert served.closed == ("/c", "/x")
 
 
 # --- routers ---------------------------------------------------------------------------------------------
@@ -535,14 +540,14 @@ def test_a_drain_leaves_a_router_where_there_are_two_as_by_default(
     config: RenderConfig, replicas: int
 ) -> None:
     """Two stand apart where they can and go one at a time; the budget of one would end no drain."""
-    found = {
-        one["kind"]: one for one in router.router_objects("n", [endpoint("a")], config=config, document=b"")
+    budgets = {
+        obj["kind"]: obj for obj in router.router_objects("n", [endpoint("a")], config=config, document=b"")
     }
-    spec = found["Deployment"]["spec"]
+    spec = budgets["Deployment"]["spec"]
     assert spec["replicas"] == replicas
     (apart,) = spec["template"]["spec"]["topologySpreadConstraints"]
     assert (apart["topologyKey"], apart["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
-    budget = found.get("PodDisruptionBudget")
+    budget = budgets.get("PodDisruptionBudget")
     assert (budget is not None) == (replicas > 1)
     if budget is not None:
         assert budget["spec"]["maxUnavailable"] == 1

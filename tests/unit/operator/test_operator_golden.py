@@ -33,14 +33,14 @@ def render(resources: list[Resource]) -> list[dict[str, Any]]:
     policies = {item.name: item for item in resources if isinstance(item, BatchPolicy)}
     endpoints = [item for item in resources if isinstance(item, ModelEndpoint)]
     splits = [item for item in resources if isinstance(item, TrafficSplit)]
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     for item in backends:
         make = settings.for_sidecar(item, policies.get(item.spec.batch_policy_ref or ""))
-        told = settings.next_version(make, recorded=None, status_version=0, reported=0)
+        version = settings.next_version(make, recorded=None, status_version=0, reported=0)
         template = deployment.pod_template(item, config=CONFIG, drain_secret="0badcafe")
         # Without the annotation that repeats the template: test_operator_template_pinning.py has it.
         pinned = PinnedTemplate(template=template, record=None, upgrade_pending=False)
-        found += backend.backend_objects(item, document=told.document, pinned=pinned, config=CONFIG)
+        objects += backend.backend_objects(item, document=version.document, pinned=pinned, config=CONFIG)
     if endpoints:
         plan = traffic.plan(endpoints, splits, {item.name: True for item in backends})
         given = ports.allocate([item.name for item in endpoints], [])
@@ -51,17 +51,17 @@ def render(resources: list[Resource]) -> list[dict[str, Any]]:
             return settings.next_version(make, recorded=None, status_version=0, reported=0).document
 
         shared = [item for item in endpoints if not is_dedicated(item)]
-        found += router.router_objects("demo", endpoints, config=CONFIG, document=document(shared))
+        objects += router.router_objects("demo", endpoints, config=CONFIG, document=document(shared))
         for item in endpoints:
             if is_dedicated(item):
-                found += router.dedicated_objects(
+                objects += router.dedicated_objects(
                     item, given[item.name], config=CONFIG, document=document([item])
                 )
-        found += [
+        objects += [
             router.endpoint_service(item, given[item.name], dedicated=is_dedicated(item))
             for item in endpoints
         ]
-    return found
+    return objects
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -31,22 +31,22 @@ def of_backend(config: RenderConfig, **spec: Any) -> dict[str, Object]:
     model = {"container": {"image": "i"}, "port": 9000}
     wanted = ModelBackend.parse({"metadata": {"name": "b", "uid": "b"}, "spec": {"model": model} | spec})
     pinned = deployment.pinned_template(wanted, config=config, new_secret="x", live=None)
-    found = backend.backend_objects(wanted, document=b"{}", pinned=pinned, config=config)
-    return {item["kind"]: item for item in found}
+    objects = backend.backend_objects(wanted, document=b"{}", pinned=pinned, config=config)
+    return {item["kind"]: item for item in objects}
 
 
 def of_router(config: RenderConfig) -> dict[str, Object]:
     """A router's objects by kind."""
     owner = ModelEndpoint.parse({"metadata": {"name": "e", "uid": "e"}, "spec": {"backend": "b"}})
-    found = router.router_objects("n", [owner], config=config, document=b"{}")
-    return {item["kind"]: item for item in found}
+    objects = router.router_objects("n", [owner], config=config, document=b"{}")
+    return {item["kind"]: item for item in objects}
 
 
-def ingress(found: dict[str, Object]) -> list[tuple[list[Any] | None, list[Any]]]:
-    """A policy's rules: peers (None: everybody) and ports."""
+def ingress(objects: dict[str, Object]) -> list[tuple[list[Any] | None, list[Any]]]:
+    """A policy's rules: peers (None: all) and ports."""
     return [
-        (rule.get("from"), [(one["port"], one.get("endPort")) for one in rule["ports"]])
-        for rule in found["NetworkPolicy"]["spec"]["ingress"]
+        (rule.get("from"), [(port["port"], port.get("endPort")) for port in rule["ports"]])
+        for rule in objects["NetworkPolicy"]["spec"]["ingress"]
     ]
 
 
@@ -63,7 +63,7 @@ def ingress(found: dict[str, Object]) -> list[tuple[list[Any] | None, list[Any]]
     ],
 )
 def test_who_reaches_a_backend(config: RenderConfig, rules: list[Any]) -> None:
-    """Requests from routers and whom it names, metrics from whom it names, the model from nobody."""
+    """Requests from routers and the named peers, metrics from the named peers, the model from none."""
     assert ingress(of_backend(config)) == rules
 
 
@@ -79,20 +79,20 @@ def test_who_reaches_a_backend(config: RenderConfig, rules: list[Any]) -> None:
     ],
 )
 def test_who_reaches_a_router(config: RenderConfig, rules: list[Any]) -> None:
-    """The front door and every port that an endpoint may get, from everybody unless told; metrics too."""
+    """The front door and every port of an endpoint, by default from all peers; metrics too."""
     assert ingress(of_router(config)) == rules
     assert (ports.FIRST, ports.LAST) == (20000, 29999)
 
 
 def test_a_policy_selects_its_pods_and_leaves_what_they_call_alone() -> None:
     """Its selector is a part of the pods' labels, whatever a user adds; egress is free by default."""
-    for found, own in (
+    for objects, own in (
         (of_backend(CONFIG, podTemplate={"labels": {"a": "b"}}), labels.backend_selector("b")),
         (of_router(CONFIG), labels.router_selector()),
     ):
-        spec = found["NetworkPolicy"]["spec"]
+        spec = objects["NetworkPolicy"]["spec"]
         assert spec["podSelector"] == {"matchLabels": own}
-        assert own.items() <= found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+        assert own.items() <= objects["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
         assert spec["policyTypes"] == ["Ingress"]
         assert "egress" not in spec
 
@@ -127,9 +127,9 @@ def test_what_a_router_may_open_where_the_way_to_the_apiserver_is_known(
     ]
     assert models["ports"] == [{"protocol": "TCP", "port": sidecar.DATA_PORT}]
     (selector,) = (peer["podSelector"]["matchLabels"] for peer in models["to"])
-    found = of_backend(config)
-    assert selector.items() <= found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
-    assert found["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress"]
+    objects = of_backend(config)
+    assert selector.items() <= objects["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    assert objects["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress"]
 
 
 def test_what_the_docs_give_a_default_deny_namespace_is_what_pods_need() -> None:
@@ -137,8 +137,8 @@ def test_what_the_docs_give_a_default_deny_namespace_is_what_pods_need() -> None
     models, routers, clients = yaml.safe_load_all(default_deny_example())
     config = configuration.parse(["--egress", '[{"ports": [{"protocol": "TCP", "port": 443}]}]']).render
     backends, router = of_backend(config), of_router(config)
-    for policy, found in ((models, backends), (routers, router)):
-        own = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    for policy, objects in ((models, backends), (routers, router)):
+        own = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
         assert policy["spec"]["podSelector"]["matchLabels"].items() <= own.items()
         assert policy["spec"]["policyTypes"] == ["Egress"]
     to_models, reports, dns, apiserver = router["NetworkPolicy"]["spec"]["egress"]
@@ -154,16 +154,16 @@ def test_what_the_docs_give_a_default_deny_namespace_is_what_pods_need() -> None
 def test_the_ports_of_a_policy_are_those_of_the_containers() -> None:
     """What the sidecar listens on; the model's own port is in no rule."""
     every = replace(CONFIG, metrics_from=(PROMETHEUS,))
-    found = of_backend(every)
-    pod = found["Deployment"]["spec"]["template"]["spec"]
-    opened = {port for _, numbers in ingress(found) for port, _ in numbers}
-    assert opened == {one["containerPort"] for one in pod["initContainers"][0]["ports"]}
+    objects = of_backend(every)
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    opened = {port for _, numbers in ingress(objects) for port, _ in numbers}
+    assert opened == {port["containerPort"] for port in pod["initContainers"][0]["ports"]}
     assert opened == {sidecar.DATA_PORT, sidecar.ADMIN_PORT}
-    assert [one["containerPort"] for one in pod["containers"][0]["ports"]] == [9000]
+    assert [port["containerPort"] for port in pod["containers"][0]["ports"]] == [9000]
 
 
 def test_without_network_policies() -> None:
-    """An installation may leave them to somebody else."""
+    """An installation may leave them to another tool."""
     config = replace(CONFIG, network_policies=False)
     assert "NetworkPolicy" not in of_backend(config)
     assert "NetworkPolicy" not in of_router(config)
@@ -174,9 +174,9 @@ def test_pull_secrets_reach_every_pod() -> None:
     config = replace(CONFIG, image_pull_secrets=("registry", "mine"))
     template = {"imagePullSecrets": [{"name": "mine"}]}
 
-    def secrets(found: dict[str, Object]) -> list[str]:
-        pod = found["Deployment"]["spec"]["template"]["spec"]
-        return [one["name"] for one in pod.get("imagePullSecrets", [])]
+    def secrets(objects: dict[str, Object]) -> list[str]:
+        pod = objects["Deployment"]["spec"]["template"]["spec"]
+        return [secret["name"] for secret in pod.get("imagePullSecrets", [])]
 
     assert secrets(of_backend(config, podTemplate=template)) == ["mine", "registry"]
     assert secrets(of_backend(config)) == secrets(of_router(config)) == ["registry", "mine"]
@@ -186,19 +186,22 @@ def test_pull_secrets_reach_every_pod() -> None:
 def test_pods_spread_softly_unless_the_user_says_how() -> None:
     """Over the nodes, by their own labels, and no pod waits for it; a user's constraints stand alone."""
 
-    def spread(found: dict[str, Object]) -> list[Object]:
-        constraints: list[Object] = found["Deployment"]["spec"]["template"]["spec"][
+    def spread(objects: dict[str, Object]) -> list[Object]:
+        constraints: list[Object] = objects["Deployment"]["spec"]["template"]["spec"][
             "topologySpreadConstraints"
         ]
         return constraints
 
-    for found, own in (
+    for objects, own in (
         (of_backend(CONFIG), labels.backend_selector("b")),
         (of_router(CONFIG), labels.router_selector()),
     ):
-        (one,) = spread(found)
-        assert (one["topologyKey"], one["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
-        assert one["labelSelector"] == {"matchLabels": own}
+        (constraint,) = spread(objects)
+        assert (constraint["topologyKey"], constraint["whenUnsatisfiable"]) == (
+            "kubernetes.io/hostname",
+            "ScheduleAnyway",
+        )
+        assert constraint["labelSelector"] == {"matchLabels": own}
     mine = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
     assert spread(of_backend(CONFIG, podTemplate={"topologySpreadConstraints": [mine]})) == [mine]
 
@@ -219,14 +222,14 @@ def test_where_routers_run_is_the_installations(name: str, monkeypatch: pytest.M
     """As the chart hands it over; what is left empty is not said, so that a spread over nodes stays."""
     before = of_router(CONFIG)["Deployment"]["spec"]["template"]["spec"]
     chosen = {name: ROUTER_RUNS[name]} if name else {}
-    empty = {one: type(value)() for one, value in ROUTER_RUNS.items()}
+    empty = {name: type(value)() for name, value in ROUTER_RUNS.items()}
     monkeypatch.setenv("PENSTOCK_ROUTER_SCHEDULING", json.dumps(empty | chosen))
     monkeypatch.setenv("PENSTOCK_ROUTER_RESOURCES", '{"requests": {"cpu": "2"}}')
-    found = configuration.parse([]).render
-    after = of_router(replace(found, sidecar_image="s", router_image="r"))["Deployment"]["spec"]["template"]
+    render = configuration.parse([]).render
+    after = of_router(replace(render, sidecar_image="s", router_image="r"))["Deployment"]["spec"]["template"]
     assert after["spec"] | {"containers": []} == before | chosen | {"containers": []}
     assert after["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
-    assert found.sidecar_resources == CONFIG.sidecar_resources
+    assert render.sidecar_resources == CONFIG.sidecar_resources
 
 
 @pytest.mark.parametrize(
@@ -250,26 +253,26 @@ def test_what_does_not_say_how_routers_run_is_refused(flag: str, text: str, mess
 def test_volumes_that_have_our_group_are_left_alone() -> None:
     """Unless the user names a group, or says it himself: then it is as he says."""
 
-    def security(found: dict[str, Object]) -> Object:
-        one: Object = found["Deployment"]["spec"]["template"]["spec"]["securityContext"]
-        return {name: value for name, value in one.items() if name.startswith("fsGroup")}
+    def security(objects: dict[str, Object]) -> Object:
+        context: Object = objects["Deployment"]["spec"]["template"]["spec"]["securityContext"]
+        return {name: value for name, value in context.items() if name.startswith("fsGroup")}
 
     ours = {"fsGroup": 65532, "fsGroupChangePolicy": "OnRootMismatch"}
     assert security(of_router(CONFIG)) == ours
-    for said, found in (
+    for said, objects in (
         ({}, ours),
         ({"runAsUser": 7}, ours),
         ({"fsGroup": 7}, {"fsGroup": 7}),
         ({"fsGroupChangePolicy": "Always"}, ours | {"fsGroupChangePolicy": "Always"}),
     ):
-        assert security(of_backend(CONFIG, podTemplate={"securityContext": said})) == found
+        assert security(of_backend(CONFIG, podTemplate={"securityContext": said})) == objects
 
 
 def test_no_image_has_a_name_that_somebody_may_own() -> None:
     """Whoever does not say which gets those that are on the node, and nothing of a registry's."""
-    found = configuration.parse([]).render
-    assert found.sidecar_image.startswith("localhost/")
-    assert found.router_image.startswith("localhost/")
+    render = configuration.parse([]).render
+    assert render.sidecar_image.startswith("localhost/")
+    assert render.router_image.startswith("localhost/")
 
 
 def test_the_configuration_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,10 +282,10 @@ def test_the_configuration_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_BACKENDS_FROM", "[]")
     monkeypatch.setenv("PENSTOCK_NETWORK_POLICIES", "false")
     monkeypatch.setenv("PENSTOCK_IMAGE_PULL_SECRETS", "a,b")
-    found = configuration.parse([]).render
-    assert found.metrics_from == ({"podSelector": {}},)
-    assert (found.routers_from, found.backends_from, found.network_policies) == ((), (), False)
-    assert found.image_pull_secrets == ("a", "b")
+    render = configuration.parse([]).render
+    assert render.metrics_from == ({"podSelector": {}},)
+    assert (render.routers_from, render.backends_from, render.network_policies) == ((), (), False)
+    assert render.image_pull_secrets == ("a", "b")
     assert configuration.parse(["--backends-from", '[{"podSelector": {}}]']).render.backends_from == (
         {"podSelector": {}},
     )
@@ -293,16 +296,16 @@ def test_tracing_is_environment_of_the_sidecars(monkeypatch: pytest.MonkeyPatch)
     assert configuration.parse([]).render.tracing == {}
     monkeypatch.setenv("PENSTOCK_TRACING_ENDPOINT", "http://collector.o:4318")
     more = '{"OTEL_TRACES_SAMPLER": "always_off", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://other"}'
-    found = configuration.parse(["--tracing-environment", more]).render
-    assert found.tracing == {
+    render = configuration.parse(["--tracing-environment", more]).render
+    assert render.tracing == {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.o:4318",
         "OTEL_TRACES_SAMPLER": "always_off",
     }
     wanted = ModelBackend.parse(
         {"metadata": {"name": "b", "uid": "b"}, "spec": {"model": {"container": {"image": "i"}}}}
     )
-    env = sidecar.container(wanted, config=found, drain_secret="s")["env"]
-    assert [one for one in env if one["name"].startswith("OTEL")] == [
+    env = sidecar.container(wanted, config=render, drain_secret="s")["env"]
+    assert [variable for variable in env if variable["name"].startswith("OTEL")] == [
         {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector.o:4318"},
         {"name": "OTEL_TRACES_SAMPLER", "value": "always_off"},
     ]
@@ -312,13 +315,13 @@ def test_the_access_log_is_an_argument_of_routers_and_sidecars(monkeypatch: pyte
     """Where it is off nothing says so: a template stays what it was."""
     assert "--access-log" not in pods.reporting(configuration.parse([]).render)
     monkeypatch.setenv("PENSTOCK_ACCESS_LOG", "0.01")
-    found = configuration.parse([]).render
+    render = configuration.parse([]).render
     wanted = ModelBackend.parse(
         {"metadata": {"name": "b", "uid": "b"}, "spec": {"model": {"container": {"image": "i"}}}}
     )
-    words = sidecar.container(wanted, config=found, drain_secret="s")["args"]
+    words = sidecar.container(wanted, config=render, drain_secret="s")["args"]
     assert words[words.index("--access-log") + 1] == "0.01"
-    assert pods.reporting(found)["--access-log"] == "0.01"
+    assert pods.reporting(render)["--access-log"] == "0.01"
     with pytest.raises(ConfigError, match="--access-log"):
         configuration.parse(["--access-log", "2"])
 
@@ -337,8 +340,8 @@ def test_an_endpoint_that_is_no_url_is_refused(text: str) -> None:
 
 def test_what_is_on_is_switched_off_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also against the environment, which is how the chart says it."""
-    found = configuration.parse([])
-    assert (found.plain_reports, found.network_policies, found.dry_run) == (True, True, False)
+    configured = configuration.parse([])
+    assert (configured.plain_reports, configured.network_policies, configured.dry_run) == (True, True, False)
     off = configuration.parse(["--no-plain-reports", "--no-network-policies"])
     assert (off.plain_reports, off.network_policies) == (False, False)
     monkeypatch.setenv("PENSTOCK_PLAIN_REPORTS", "true")
@@ -351,6 +354,6 @@ def test_what_is_on_is_switched_off_on_the_command_line(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "[{}]", "[", "null"])
 @pytest.mark.parametrize("flag", ["--metrics-from", "--egress"])
 def test_peers_and_rules_that_are_none_are_refused(flag: str, text: str) -> None:
-    """An empty peer would mean everybody to some, nobody to others; an empty rule, everything."""
+    """Plugins read an empty peer as all or as none; an empty rule as everything."""
     with pytest.raises(ConfigError, match=rf"^{flag}: expected (a )?JSON"):
         configuration.parse([flag, text])

@@ -8,7 +8,7 @@ from tests.support.observed import container, pod
 
 def test_a_pull_that_is_tried_again_and_again_is_told_once() -> None:
     """Kubelet alternates between two wordings of one failure, from a new port each time."""
-    told = set()
+    reasons = set()
     for port in (40902, 41118):
         cause = (
             'failed to resolve image: Head "https://r.example/v2/": lookup r.example on 10.0.0.10:53: '
@@ -19,10 +19,10 @@ def test_a_pull_that_is_tried_again_and_again_is_told_once() -> None:
             {"reason": "ErrImagePull", "message": cause},
             {"reason": "ImagePullBackOff", "message": held},
         ):
-            found = pods.trouble([pod(ready=False, containerStatuses=[container(waiting=turn)])])
-            assert found is not None
-            told.add((found.reason, found.message))
-    ((reason, message),) = told
+            trouble = pods.trouble([pod(ready=False, containerStatuses=[container(waiting=turn)])])
+            assert trouble is not None
+            reasons.add((trouble.reason, trouble.message))
+    ((reason, message),) = reasons
     assert reason == "ImagePullFailed"
     assert message.endswith("10.0.0.10:53: read udp 10.0.0.5->10.0.0.10:53: i/o timeout")
 
@@ -33,13 +33,13 @@ def crashed(**running: str) -> object:
     state = {"running": running} if running else {"waiting": {"reason": "CrashLoopBackOff"}}
     model = container(last=ended, restarts=4, **state)
     model["ready"] = bool(running)
-    found = pod(ready=False, containerStatuses=[model])
-    found["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T10:00:00Z"
-    return pods.trouble([found])
+    pod_object = pod(ready=False, containerStatuses=[model])
+    pod_object["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T10:00:00Z"
+    return pods.trouble([pod_object])
 
 
 def test_a_crash_is_told_until_the_pod_is_ready_whether_its_container_runs_just_now_or_not() -> None:
-    """It has no readiness probe, so it counts as ready for the moment that it runs."""
+    """Without a readiness probe it counts as ready for the moment that it runs."""
     waits, runs = crashed(), crashed(startedAt="2026-01-01T10:00:09Z")
     assert waits == runs
     assert waits is not None
@@ -52,8 +52,8 @@ def test_a_container_that_was_well_since_its_restart_has_not_crashed() -> None:
 
 def test_the_last_line_of_a_traceback_comes_first() -> None:
     """Tables end at the first line."""
-    found = crashed()
-    assert isinstance(found, pods.Trouble)
-    first, *rest = found.message.splitlines()
+    trouble = crashed()
+    assert isinstance(trouble, pods.Trouble)
+    first, *rest = trouble.message.splitlines()
     assert first.endswith("; its last words: ValueError: no weights")
     assert rest == ["Traceback:", "  line 3"]

@@ -17,8 +17,8 @@ def test_who_is_late_by_seconds_stays_in_its_service_and_who_says_so_leaves_at_o
 
 
 def test_nobody_is_killed_for_being_late_before_it_has_left_its_service() -> None:
-    found = pods.probes(PORT)
-    readiness, liveness = found["readinessProbe"], found["livenessProbe"]
+    probes = pods.probes(PORT)
+    readiness, liveness = probes["readinessProbe"], probes["livenessProbe"]
     leaves = readiness["failureThreshold"] * readiness["timeoutSeconds"]
-    assert liveness["httpGet"] == found["startupProbe"]["httpGet"] == {"path": "/livez", "port": PORT}
+    assert liveness["httpGet"] == probes["startupProbe"]["httpGet"] == {"path": "/livez", "port": PORT}
     assert (liveness["failureThreshold"] - 1) * liveness["periodSeconds"] > leaves

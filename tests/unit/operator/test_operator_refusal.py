@@ -49,15 +49,15 @@ RBAC = (
 )
 def test_reasons(status: int, message: str, reason: str, passing: bool) -> None:
     """One word for each cause; only what may pass by itself is called passing."""
-    found = refusal("Service m", status, message)
-    assert (found.reason, found.passing) == (reason, passing)
-    assert found.message == f"Service m: {message}"
+    result = refusal("Service m", status, message)
+    assert (result.reason, result.passing) == (reason, passing)
+    assert result.message == f"Service m: {message}"
 
 
 @given(st.integers(0, 599), st.text(max_size=4000))
 def test_any_message_is_bounded_and_of_one_line(status: int, message: str) -> None:
     """Whatever a webhook says fits into a condition and into a line."""
-    found = refusal("Service m", status, message)
-    assert len(found.message) <= 1600
-    assert "\n" not in found.message
-    assert found.reason.isalpha()
+    result = refusal("Service m", status, message)
+    assert len(result.message) <= 1600
+    assert "\n" not in result.message
+    assert result.reason.isalpha()

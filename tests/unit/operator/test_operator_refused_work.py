@@ -1,4 +1,4 @@
-"""Work that is refused is asked for by more pods, and a target that no load can exceed is told."""
+"""Refused work adds pods, and a target that no load can exceed is reported."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def test_a_target_that_no_load_exceeds(
 ) -> None:
     spec = {"model": {"container": {"image": "i"}} | model, "autoscaling": {"targetLoad": target}}
     backend = ModelBackend.parse({"metadata": {"name": "b", "namespace": "n"}, "spec": spec})
-    told = unreachable_target(backend, BatchPolicySpec.model_validate(policy))
+    message = unreachable_target(backend, BatchPolicySpec.model_validate(policy))
     if most is None:
-        assert told is None
+        assert message is None
     else:
-        assert told == f"targetLoad is {target}, but a pod never has more than {most}; more are refused"
+        assert message == f"targetLoad is {target}, but a pod never has more than {most}; more are refused"

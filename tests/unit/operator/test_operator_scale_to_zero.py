@@ -60,17 +60,17 @@ def look(current: int = 1, state: ScalerState = IDLE, **more: Any) -> Recommenda
         ({"pods": [idle_pod(), idle_pod(load=1, until=NOW - 20, left=True)]}, 1, "Steady"),
         ({"holds": [holding(1)]}, 1, "Steady"),
         ({"holds": [holding(1, at=NOW - 20)]}, 1, "Steady"),
-        # who has not watched for long enough does not know
+        # it has not watched for long enough
         ({"state": ScalerState()}, 1, "Steady"),
         ({"state": ScalerState(first_look=NOW - 500)}, 1, "Steady"),
-        # nobody would hold the next one
+        # no router would hold the next request
         ({"holders": Holders()}, 1, "NoHolder"),
         ({"holders": Holders(named=True, missing="1 of 2 ready routers")}, 1, "Delayed"),
         ({"holders": Holders(named=True, awaited=True)}, 1, "Steady"),
         # a pod whose word is not known
         ({"pods": [idle_pod(until=NOW - 20)]}, 1, "TooManyUnknown"),
         ({"pods": [idle_pod(), idle_pod(), idle_pod(until=NOW - 20)]}, 1, "Steady"),
-        # no pod is ready, and nobody asks for one any more
+        # no pod is ready, and no request waits any more
         ({"pods": [PodLoad(name="p", ready=False, was_ready=False)]}, 0, "Scale"),
         # from more than one, `downscaleDelay` decides
         ({"current": 2}, 1, "Scale"),
@@ -82,9 +82,9 @@ def test_the_last_pod_goes_where_nothing_can_be_lost_by_it(
     given: dict[str, Any], replicas: int, verdict: str
 ) -> None:
     """Without a request for as long as `after` says, and with every ready router there to hold the next."""
-    found = look(**given)
-    assert (found.replicas, found.verdict) == (replicas, verdict)
-    assert found.current == given.get("current", 1)
+    recommended = look(**given)
+    assert (recommended.replicas, recommended.verdict) == (replicas, verdict)
+    assert recommended.current == given.get("current", 1)
 
 
 def test_what_is_said() -> None:
@@ -105,8 +105,8 @@ def test_a_busy_backend_is_watched_for_the_whole_time_after_its_last_request() -
         pod = PodLoad(
             name="p", ready=True, was_ready=True, samples=(Sample(at=now, load=0, arrived=second == 20),)
         )
-        found, state = recommend(target, current=1, pods=[pod], state=state, now=now, holders=ROUTED)
-        seen.append(found.replicas)
+        recommended, state = recommend(target, current=1, pods=[pod], state=state, now=now, holders=ROUTED)
+        seen.append(recommended.replicas)
     assert seen == [1] * 120 + [0] * 80
 
 
@@ -139,9 +139,9 @@ def test_a_busy_backend_is_watched_for_the_whole_time_after_its_last_request() -
 )  # fmt: skip
 def test_a_held_request_wakes(given: dict[str, Any], replicas: int, message: str | None) -> None:
     """The first one; what is held decides how many there are to be."""
-    found = look(current=0, **given)
-    assert found.replicas == replicas
-    assert message is None or found.message == message
+    recommended = look(current=0, **given)
+    assert recommended.replicas == replicas
+    assert message is None or recommended.message == message
 
 
 @pytest.mark.parametrize(("current", "held", "replicas"), [(1, 0, 1), (1, 35, 4), (4, 5, 4), (4, 0, 4)])
@@ -160,9 +160,9 @@ def test_held_requests_are_load_beside_that_of_the_pods() -> None:
         RouterHolds(name="r", samples=tuple(Sample(at=NOW - 30 + n, load=20) for n in range(31))),
         RouterHolds(name="s", left=True, samples=gone),
     ]
-    found = look(2, pods=[busy, busy], holds=holds)
-    assert found.inputs.load == 10 + 20 // 2 + 12 // 2
-    assert (found.inputs.held, found.inputs.wanted) == (20, 3)
+    recommended = look(2, pods=[busy, busy], holds=holds)
+    assert recommended.inputs.load == 10 + 20 // 2 + 12 // 2
+    assert (recommended.inputs.held, recommended.inputs.wanted) == (20, 3)
 
 
 # --- the window -------------------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def test_what_routers_hold_is_kept_as_long_as_it_counts() -> None:
     assert window.holds(0) == ()
     for second in range(100):
         window.record_held(router_report(), 3, second)
-    (found,) = window.holds(99)
-    assert len(found.samples) <= 63
-    assert (found.held(99), found.samples[-1].processor_wait) == (3, 0.25)
+    (hold,) = window.holds(99)
+    assert len(hold.samples) <= 63
+    assert (hold.held(99), hold.samples[-1].processor_wait) == (3, 0.25)
     window.record_held(router_report(), 0, 100)
-    (found,) = window.holds(100)
-    assert found.held(100) == 0
+    (hold,) = window.holds(100)
+    assert hold.held(100) == 0
     assert window.holds(200) == ()
 
 

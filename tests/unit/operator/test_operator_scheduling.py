@@ -59,10 +59,10 @@ def test_the_rest_of_what_there_is_passes_too() -> None:
     }
     text = json.dumps(members | {"nodeSelector": None, "priorityClassName": ""})
     assert scheduling.read(text) == members
-    found = scheduling.read(
+    read = scheduling.read(
         '{"tolerations": [{"key": "a", "effect": "NoExecute", "tolerationSeconds": 1e+06}]}'
     )
-    assert str(found["tolerations"][0]["tolerationSeconds"]) == "1000000"
+    assert str(read["tolerations"][0]["tolerationSeconds"]) == "1000000"
 
 
 def pods(**term: Any) -> dict[str, Any]:

@@ -84,8 +84,8 @@ def test_a_step_up_asks_for_at_most_twice_what_is_ready(
 )
 def test_who_is_asked(pods: Sequence[PodLoad], holds: Sequence[RouterHolds], wait: float | None) -> None:
     """Ready pods, and routers that hold the backend's requests now."""
-    found = processor_wait(pods, holds, NOW)
-    assert found == (None if wait is None else pytest.approx(wait))
+    result = processor_wait(pods, holds, NOW)
+    assert result == (None if wait is None else pytest.approx(wait))
 
 
 def test_reports_that_come_seldom_count_until_the_next() -> None:
@@ -109,10 +109,10 @@ def test_what_holds_it_is_said(
 ) -> None:
     """One pod is ready and its load asks for five."""
     pods = [pod(*[wait] * 60, load=50)]
-    found, _ = recommend(TARGET, current=current, pods=pods, state=ScalerState(), now=NOW)
-    assert (found.replicas, found.verdict) == (replicas, verdict)
-    assert found.message == "load 50 / targetLoad 10 = 5" + more
-    assert found.inputs.processor_wait_percent == (None if wait is None else round(100 * wait))
+    recommended, _ = recommend(TARGET, current=current, pods=pods, state=ScalerState(), now=NOW)
+    assert (recommended.replicas, recommended.verdict) == (replicas, verdict)
+    assert recommended.message == "load 50 / targetLoad 10 = 5" + more
+    assert recommended.inputs.processor_wait_percent == (None if wait is None else round(100 * wait))
 
 
 @pytest.mark.parametrize("want", [5, 64, 100])
@@ -127,11 +127,11 @@ def test_the_number_doubles_with_each_round_of_pods(want: int) -> None:
             replace(pod(), name=f"p{n}", samples=samples(*[0.5] * 3, load=load + 1, until=now))
             for n in range(current)
         ]
-        found, state = recommend(target, current=current, pods=pods, state=state, now=now)
-        if found.replicas == current:
+        recommended, state = recommend(target, current=current, pods=pods, state=state, now=now)
+        if recommended.replicas == current:
             break
-        assert found.replicas <= 2 * current
-        current = found.replicas
+        assert recommended.replicas <= 2 * current
+        current = recommended.replicas
         rounds.append(current)
     assert current == want
     assert len(rounds) == math.ceil(math.log2(want))

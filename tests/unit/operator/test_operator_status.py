@@ -58,14 +58,14 @@ WELL = BackendObserved(
 def test_what_does_not_parse_says_so() -> None:
     """Unreadable, for people and for kstatus, with the time of the first such look."""
     stored: dict[str, Any] = {"metadata": {"generation": 7}, "spec": {}}
-    found = status.parse_failed(stored, "spec.model: Field required, found nothing", now=NOW)
-    assert by_type(found) == {"Ready": ("False", "Unreadable"), "Stalled": ("True", "Unreadable")}
-    assert message(found, "Ready") == "spec.model: Field required, found nothing"
-    assert found["observedGeneration"] == 7
-    assert status.parse_failed(stored | {"status": found}, message(found, "Ready"), now=LATER) == found
-    told = found | {"address": "http://e", "load": {"queued": 3}}
-    assert status.parse_failed(stored | {"status": told}, message(found, "Ready"), now=LATER) == (
-        found | {"address": "http://e"}
+    result = status.parse_failed(stored, "spec.model: Field required, found nothing", now=NOW)
+    assert by_type(result) == {"Ready": ("False", "Unreadable"), "Stalled": ("True", "Unreadable")}
+    assert message(result, "Ready") == "spec.model: Field required, found nothing"
+    assert result["observedGeneration"] == 7
+    assert status.parse_failed(stored | {"status": result}, message(result, "Ready"), now=LATER) == result
+    extended = result | {"address": "http://e", "load": {"queued": 3}}
+    assert status.parse_failed(stored | {"status": extended}, message(result, "Ready"), now=LATER) == (
+        result | {"address": "http://e"}
     )
 
 
@@ -88,16 +88,16 @@ def test_the_sidecar_is_told_and_what_waits(waits: bool, more: dict[str, Any]) -
 
 def test_a_backend_that_is_well() -> None:
     """Everything that a user wants to see, and no flag of trouble."""
-    found = status.backend_status(backend(), WELL, now=NOW)
-    assert by_type(found) == {
+    result = status.backend_status(backend(), WELL, now=NOW)
+    assert by_type(result) == {
         "Ready": ("True", "Serving"),
         "Available": ("True", "PodsReady"),
         "ModelLoaded": ("True", "Loaded"),
         "SettingsApplied": ("True", "Applied"),
     }
-    assert message(found, "SettingsApplied") == "version 3: 1 of 1 ready pods"
-    del found["conditions"]
-    assert found == {
+    assert message(result, "SettingsApplied") == "version 3: 1 of 1 ready pods"
+    del result["conditions"]
+    assert result == {
         "observedGeneration": 4,
         "replicas": 1,
         "readyReplicas": 1,
@@ -120,7 +120,7 @@ def test_a_second_look_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "ready", "flag", "told"),
+    ("seen", "ready", "flag", "text"),
     [
         (BackendObserved(), "RollingOut", "Reconciling", "its Deployment is not there yet"),
         (
@@ -240,31 +240,34 @@ def test_a_second_look_writes_nothing() -> None:
         ),
     ],
 )
-def test_a_backend_that_is_not(seen: BackendObserved, ready: str, flag: str, told: str) -> None:
+def test_a_backend_that_is_not(seen: BackendObserved, ready: str, flag: str, text: str) -> None:
     """Each cause has its word and its sentence; what goes on by itself is Reconciling, the rest Stalled."""
-    found = status.backend_status(backend(batchPolicyRef="p"), seen, now=NOW)
-    summary = by_type(found)
+    result = status.backend_status(backend(batchPolicyRef="p"), seen, now=NOW)
+    summary = by_type(result)
     assert summary["Ready"] == ("False", ready)
-    assert message(found, "Ready") == told
+    assert message(result, "Ready") == text
     assert {kind: summary[kind] for kind in ("Reconciling", "Stalled") if kind in summary} == {
         flag: ("True", ready)
     }
 
 
 def test_a_broken_update_leaves_the_old_pods_available() -> None:
-    """A new image that does not start is told, while the old pod serves."""
+    """A new image that does not start is reported, while the old pod serves."""
     seen = replace(
         WELL,
         deployment=deployment(replicas=2, ready=1, updated=1),
         pods=[pod("old"), pod("new", ready=False, containerStatuses=[PULL])],
         reports={"old": report("old")},
     )
-    found = by_type(status.backend_status(backend(), seen, now=NOW))
-    assert (found["Ready"], found["Available"]) == (("False", "ImagePullFailed"), ("True", "PodsReady"))
+    conditions = by_type(status.backend_status(backend(), seen, now=NOW))
+    assert (conditions["Ready"], conditions["Available"]) == (
+        ("False", "ImagePullFailed"),
+        ("True", "PodsReady"),
+    )
 
 
 def test_pods_that_go_away_trouble_nobody() -> None:
-    """A crash of a pod that is being deleted, or an evicted one, is no news."""
+    """A crash of a pod that is being deleted, or an eviction, is not reported."""
     gone = [
         pod("a", ready=False, deleting=True, containerStatuses=[CRASH]),
         pod("b", ready=False, phase="Failed", containerStatuses=[CRASH]),
@@ -275,7 +278,7 @@ def test_pods_that_go_away_trouble_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "state", "reason", "told"),
+    ("seen", "state", "reason", "text"),
     [
         (BackendObserved(), "Pending", "NoPod", "no pod runs"),
         # The last word of a pod that went without another one: it was killed, or its node is gone.
@@ -318,12 +321,12 @@ def test_pods_that_go_away_trouble_nobody() -> None:
         ),
     ],
 )
-def test_loading(seen: BackendObserved, state: str, reason: str, told: str) -> None:
-    """`status.model.state` and ModelLoaded tell one story."""
-    found = status.backend_status(backend(), seen, now=NOW)
-    assert found["model"]["state"] == state
-    assert by_type(found)["ModelLoaded"] == ("False", reason)
-    assert message(found, "ModelLoaded") == told
+def test_loading(seen: BackendObserved, state: str, reason: str, text: str) -> None:
+    """`status.model.state` and ModelLoaded agree."""
+    result = status.backend_status(backend(), seen, now=NOW)
+    assert result["model"]["state"] == state
+    assert by_type(result)["ModelLoaded"] == ("False", reason)
+    assert message(result, "ModelLoaded") == text
 
 
 def test_the_last_failure_stays_until_all_is_well() -> None:
@@ -342,7 +345,7 @@ def test_the_last_failure_stays_until_all_is_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "truth", "reason", "told"),
+    ("versions", "truth", "reason", "text"),
     [
         ({"a": 3, "b": 3}, "True", "Applied", "version 3: 2 of 2 ready pods"),
         ({"a": 3, "b": 4}, "True", "Applied", "version 3: 2 of 2 ready pods"),
@@ -357,21 +360,21 @@ def test_the_last_failure_stays_until_all_is_well() -> None:
         ({}, "Unknown", "NoReadyPod", "version 3: no pod is ready"),
     ],
 )
-def test_settings_applied(versions: dict[str, int | None], truth: str, reason: str, told: str) -> None:
+def test_settings_applied(versions: dict[str, int | None], truth: str, reason: str, text: str) -> None:
     """True only when every ready pod reported the version; the message counts and names."""
     seen = replace(
         WELL,
         pods=[*(pod(name) for name in versions), pod("starting", ready=False)],
         reports={name: report(name, version) for name, version in versions.items() if version is not None},
     )
-    found = status.backend_status(backend(), seen, now=NOW)
-    assert by_type(found)["SettingsApplied"] == (truth, reason)
-    assert message(found, "SettingsApplied") == told
-    assert by_type(found)["Ready"] == (("False", "Waiting") if reason == "Waiting" else ("True", "Serving"))
+    result = status.backend_status(backend(), seen, now=NOW)
+    assert by_type(result)["SettingsApplied"] == (truth, reason)
+    assert message(result, "SettingsApplied") == text
+    assert by_type(result)["Ready"] == (("False", "Waiting") if reason == "Waiting" else ("True", "Serving"))
 
 
 def test_ready_is_not_claimed_for_a_generation_whose_settings_pods_are_behind() -> None:
-    """Once claimed for this very generation it stays: what a policy changes is told by SettingsApplied."""
+    """Once claimed for this very generation it stays: SettingsApplied reports a change of the policy."""
     behind = replace(WELL, reports={"p1": report("p1", 2)})
     known, newer = (
         ModelBackend.parse(
@@ -384,10 +387,10 @@ def test_ready_is_not_claimed_for_a_generation_whose_settings_pods_are_behind() 
         for generation in (4, 5)
     )
     assert by_type(status.backend_status(known, behind, now=NOW))["Ready"] == ("True", "Serving")
-    found = status.backend_status(newer, behind, now=NOW)
-    assert by_type(found)["Ready"] == ("False", "Waiting")
-    assert by_type(found)["Reconciling"] == ("True", "Waiting")
-    assert "Stalled" not in by_type(found)
+    result = status.backend_status(newer, behind, now=NOW)
+    assert by_type(result)["Ready"] == ("False", "Waiting")
+    assert by_type(result)["Reconciling"] == ("True", "Waiting")
+    assert "Stalled" not in by_type(result)
     silent = replace(WELL, reports={})
     assert by_type(status.backend_status(newer, silent, now=NOW))["Ready"] == ("True", "Serving")
 
@@ -395,12 +398,12 @@ def test_ready_is_not_claimed_for_a_generation_whose_settings_pods_are_behind() 
 @pytest.mark.parametrize("held", [("pods",), ("settings",), ("pods", "settings")])
 def test_ready_is_not_claimed_for_what_suspension_holds_back(held: tuple[str, ...]) -> None:
     """The message says which part of the change waits."""
-    found = status.backend_status(backend(suspend=True), replace(WELL, held=held), now=NOW)
-    assert by_type(found)["Ready"] == ("False", "Suspended")
-    assert f"a change of the {' and the '.join(held)} waits" in message(found, "Ready")
-    assert not {"Reconciling", "Stalled"} & by_type(found).keys()
+    result = status.backend_status(backend(suspend=True), replace(WELL, held=held), now=NOW)
+    assert by_type(result)["Ready"] == ("False", "Suspended")
+    assert f"a change of the {' and the '.join(held)} waits" in message(result, "Ready")
+    assert not {"Reconciling", "Stalled"} & by_type(result).keys()
     applied = ("False", "Suspended") if "settings" in held else ("True", "Applied")
-    assert by_type(found)["SettingsApplied"] == applied
+    assert by_type(result)["SettingsApplied"] == applied
 
 
 def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int = 4) -> Recommendation:
@@ -459,13 +462,13 @@ def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int
 def test_scaling_conditions(
     spec: dict[str, Any], seen: dict[str, Any], active: tuple[str, str], metrics: tuple[str, str] | None
 ) -> None:
-    """Whether it scales, and whether it knows enough to."""
+    """Whether it scales, and whether it has enough reports to."""
     mode = {"mode": spec.pop("mode")} if "mode" in spec else {}
     scaled = backend(autoscaling={"targetLoad": 10, **mode}, **spec)
     observed = replace(WELL, **({"recommendation": recommendation()} | seen))
-    found = by_type(status.backend_status(scaled, observed, now=NOW))
-    assert found["ScalingActive"] == active
-    assert found.get("MetricsAvailable") == metrics
+    conditions = by_type(status.backend_status(scaled, observed, now=NOW))
+    assert conditions["ScalingActive"] == active
+    assert conditions.get("MetricsAvailable") == metrics
 
 
 def test_a_recommendation_is_shown_with_the_terms_of_its_number() -> None:
@@ -503,10 +506,10 @@ def test_scaling_history() -> None:
     scaled = backend(autoscaling={"targetLoad": 10})
     for step in range(1, 13, 2):
         both = (change(step), change(step + 1))
-        found = status.backend_status(scaled, replace(WELL, scaled=both), now=LATER)
-        scaled = scaled.model_copy(update={"status": type(scaled.status).model_validate(found)})
-    assert [entry["to"] for entry in found["scaling"]] == list(range(13, 3, -1))
-    assert found["scaling"][0] == {
+        result = status.backend_status(scaled, replace(WELL, scaled=both), now=LATER)
+        scaled = scaled.model_copy(update={"status": type(scaled.status).model_validate(result)})
+    assert [entry["to"] for entry in result["scaling"]] == list(range(13, 3, -1))
+    assert result["scaling"][0] == {
         "time": NOW,
         "from": 12,
         "to": 13,
@@ -521,15 +524,15 @@ def test_scaling_history() -> None:
             "silentPods": 0,
         },
     }
-    for told in (both, ()):  # the answer to the last write was lost; nothing was changed
-        seen = replace(WELL, scaled=told, recommendation=recommendation(replicas=7))
+    for scaled_now in (both, ()):  # the answer to the last write was lost; nothing was changed
+        seen = replace(WELL, scaled=scaled_now, recommendation=recommendation(replicas=7))
         again = status.backend_status(scaled, seen, now=LATER)
-        assert again["scaling"] == found["scaling"]
+        assert again["scaling"] == result["scaling"]
         assert again["desiredReplicas"] == 7
 
 
 def test_ready_while_it_scales_itself_up() -> None:
-    """The autoscaler's coming pods are no reason to call a backend unwell; asked-for ones are."""
+    """The autoscaler's coming pods do not make a backend unwell; asked-for ones do."""
     seen = replace(WELL, deployment=deployment(replicas=3, ready=1), pods=[pod(), pod("new", ready=False)])
     own = backend(replicas=3, autoscaling={"targetLoad": 1})
     assert by_type(status.backend_status(own, seen, now=NOW))["Ready"] == ("True", "Serving")
@@ -542,23 +545,26 @@ def test_ready_while_it_scales_itself_up() -> None:
 def test_scaled_to_zero() -> None:
     """Asked for, so well; but nothing serves."""
     seen = BackendObserved(deployment=deployment(replicas=0, ready=0), settings_version=1)
-    found = by_type(status.backend_status(backend(replicas=0), seen, now=NOW))
-    assert (found["Ready"], found["Available"]) == (("True", "ScaledToZero"), ("False", "ScaledToZero"))
+    conditions = by_type(status.backend_status(backend(replicas=0), seen, now=NOW))
+    assert (conditions["Ready"], conditions["Available"]) == (
+        ("True", "ScaledToZero"),
+        ("False", "ScaledToZero"),
+    )
 
 
 def test_suspended_in_the_middle() -> None:
     """Nothing is under way while nothing is reconciled."""
     seen = replace(WELL, deployment=deployment(replicas=1, ready=1))
-    found = by_type(status.backend_status(backend(replicas=2, suspend=True), seen, now=NOW))
-    assert found["Ready"] == ("False", "Suspended")
-    assert not {"Reconciling", "Stalled"} & found.keys()
+    conditions = by_type(status.backend_status(backend(replicas=2, suspend=True), seen, now=NOW))
+    assert conditions["Ready"] == ("False", "Suspended")
+    assert not {"Reconciling", "Stalled"} & conditions.keys()
 
 
 def test_a_batch_that_can_never_be_full_is_told() -> None:
     """The backend is well; its reason says that it could be better."""
-    found = status.backend_status(backend(), replace(WELL, batching_note="8 of 32"), now=NOW)
-    assert by_type(found)["Ready"] == ("True", "BatchUnreachable")
-    assert message(found, "Ready") == "8 of 32"
+    result = status.backend_status(backend(), replace(WELL, batching_note="8 of 32"), now=NOW)
+    assert by_type(result)["Ready"] == ("True", "BatchUnreachable")
+    assert message(result, "Ready") == "8 of 32"
 
 
 @pytest.mark.parametrize(
@@ -600,13 +606,13 @@ def test_a_user_config_that_a_model_refuses_is_told() -> None:
         },
     )
     model = {"container": {"image": "i"}, "reconfigurePath": "/c"}
-    found = status.backend_status(backend(model=model, userConfig={"threshold": 3}), seen, now=NOW)
-    assert by_type(found)["SettingsApplied"] == ("False", "ReconfigureFailed")
-    assert message(found, "SettingsApplied") == (
+    result = status.backend_status(backend(model=model, userConfig={"threshold": 3}), seen, now=NOW)
+    assert by_type(result)["SettingsApplied"] == ("False", "ReconfigureFailed")
+    assert message(result, "SettingsApplied") == (
         "the model keeps its last userConfig in p2, p3; it said: threshold: expected at most 1, found 3"
     )
-    assert by_type(found)["Ready"] == ("True", "Serving")
-    assert found["reconfigure"] == [
+    assert by_type(result)["Ready"] == ("True", "Serving")
+    assert result["reconfigure"] == [
         {"pod": "p2", "version": 3, "ok": False, "message": "threshold: expected at most 1, found 3"},
         {"pod": "p3", "version": 3, "ok": False, "message": "x" * 1024},
         {"pod": "p1", "version": 3, "ok": True, "message": "fine"},
@@ -621,11 +627,11 @@ def test_reconfigure_results_are_bounded() -> None:
         pods=[pod(name) for name in names],
         reports={name: reconfigured(name, ok=name != "p099") for name in names},
     )
-    found = status.backend_status(backend(userConfig=1), seen, now=NOW)["reconfigure"]
-    assert [one["pod"] for one in found] == ["p099", *names[:9]]
+    results = status.backend_status(backend(userConfig=1), seen, now=NOW)["reconfigure"]
+    assert [result_["pod"] for result_ in results] == ["p099", *names[:9]]
 
 
 def test_a_user_config_that_nobody_can_be_told() -> None:
     """A container without model.reconfigurePath: said, not passed over."""
-    found = status.backend_status(backend(userConfig={}), WELL, now=NOW)
-    assert by_type(found)["SettingsApplied"] == ("False", "NoReconfigurePath")
+    result = status.backend_status(backend(userConfig={}), WELL, now=NOW)
+    assert by_type(result)["SettingsApplied"] == ("False", "NoReconfigurePath")

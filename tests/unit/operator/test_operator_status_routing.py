@@ -41,16 +41,16 @@ def endpoint(**old: Any) -> ModelEndpoint:
 
 def test_an_endpoint_that_is_well() -> None:
     """URL, backends, shares; and no change on a second look."""
-    found = status.endpoint_status(endpoint(), SEEN, now=NOW)
-    assert by_type(found) == {
+    result = status.endpoint_status(endpoint(), SEEN, now=NOW)
+    assert by_type(result) == {
         "Ready": ("True", "Serving"),
         "Accepted": ("True", "Accepted"),
         "BackendsReady": ("True", "PodsReady"),
         "RouterReady": ("True", "Listening"),
     }
-    assert status.endpoint_status(endpoint(**found), SEEN, now=LATER) == found
-    del found["conditions"]
-    assert found == {
+    assert status.endpoint_status(endpoint(**result), SEEN, now=LATER) == result
+    del result["conditions"]
+    assert result == {
         "observedGeneration": 2,
         "url": "http://e.n.svc",
         "shares": "a 100%",
@@ -72,7 +72,7 @@ def routers(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "reason", "told"),
+    ("change", "kind", "reason", "text"),
     [
         (
             {"taken": True},
@@ -147,19 +147,19 @@ def routers(**more: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_an_endpoint_that_is_not(change: dict[str, Any], kind: str, reason: str, told: str) -> None:
+def test_an_endpoint_that_is_not(change: dict[str, Any], kind: str, reason: str, text: str) -> None:
     """Each cause stands in its own condition and in the summary."""
-    found = status.endpoint_status(endpoint(), replace(SEEN, **change), now=NOW)
+    result = status.endpoint_status(endpoint(), replace(SEEN, **change), now=NOW)
     for which in (kind, "Ready"):
-        assert by_type(found)[which] == ("False", reason)
-        assert message(found, which) == told
+        assert by_type(result)[which] == ("False", reason)
+        assert message(result, which) == text
     waits = reason in ("BackendNotReady", "NoService", "RouterStarting", "Waiting")
-    assert ("Reconciling" in by_type(found)) == waits
-    assert ("Stalled" in by_type(found)) == (not waits)
+    assert ("Reconciling" in by_type(result)) == waits
+    assert ("Stalled" in by_type(result)) == (not waits)
 
 
 def test_silent_routers_leave_the_summary_as_it_was() -> None:
-    """A restart of the operator makes no endpoint unready; a new one has to be heard of first."""
+    """A restart of the operator makes no endpoint unready; a new one waits for a first report."""
     silent = replace(SEEN, router=replace(ROUTER, reports={}))
     new = by_type(status.endpoint_status(endpoint(), silent, now=NOW))
     assert (new["RouterReady"], new["Ready"]) == (("Unknown", "NoReports"), ("Unknown", "NoReports"))
@@ -174,18 +174,21 @@ def test_settings_that_are_not_written_yet_are_waited_for() -> None:
     """No report can be of them: neither is the endpoint served, nor has a port failed."""
     for reports in ({"r1": router_report(e=LISTENS)}, {"r1": router_report()}, {}):
         seen = replace(SEEN, router=replace(ROUTER, unwritten=True, reports=reports))
-        found = by_type(status.endpoint_status(endpoint(), seen, now=NOW))
-        assert (found["RouterReady"], found["Ready"]) == (("False", "Waiting"), ("False", "Waiting"))
-        assert ("Reconciling" in found, "Stalled" in found) == (True, False)
+        conditions = by_type(status.endpoint_status(endpoint(), seen, now=NOW))
+        assert (conditions["RouterReady"], conditions["Ready"]) == (
+            ("False", "Waiting"),
+            ("False", "Waiting"),
+        )
+        assert ("Reconciling" in conditions, "Stalled" in conditions) == (True, False)
 
 
 def test_a_backend_of_weight_0_need_not_be_ready() -> None:
     """It gets nothing."""
     plan = replace(SEEN.plan, backends=(Weight(name="a", weight=1), Weight(name="b", weight=0)))
     seen = replace(SEEN, plan=plan, backends={"a": True, "b": False})
-    found = status.endpoint_status(endpoint(), seen, now=NOW)
-    assert by_type(found)["Ready"] == ("True", "Serving")
-    assert found["backends"][1] == {"name": "b", "weight": 0, "ready": False}
+    result = status.endpoint_status(endpoint(), seen, now=NOW)
+    assert by_type(result)["Ready"] == ("True", "Serving")
+    assert result["backends"][1] == {"name": "b", "weight": 0, "ready": False}
 
 
 def test_a_backend_that_requests_ask_for_by_a_rule_is_to_be_ready() -> None:
@@ -216,31 +219,31 @@ BOTH = {"a": True, "b": True}
 
 def test_a_split_that_is_taken_up() -> None:
     """`applied` follows when every ready router has reported the settings."""
-    found = status.split_status(split(), SplitPlan(accepted=True), ROUTER, BOTH, now=NOW)
-    assert by_type(found) == {"Ready": ("True", "Applied"), "Accepted": ("True", "Accepted")}
-    assert found["shares"] == "a 90%, b 10%"
-    assert found["weights"] == [
+    result = status.split_status(split(), SplitPlan(accepted=True), ROUTER, BOTH, now=NOW)
+    assert by_type(result) == {"Ready": ("True", "Applied"), "Accepted": ("True", "Accepted")}
+    assert result["shares"] == "a 90%, b 10%"
+    assert result["weights"] == [
         {"name": "a", "desired": 9, "applied": 9},
         {"name": "b", "desired": 1, "applied": 1},
     ]
-    again = status.split_status(split(**found), SplitPlan(accepted=True), ROUTER, BOTH, now=LATER)
-    assert again == found
+    again = status.split_status(split(**result), SplitPlan(accepted=True), ROUTER, BOTH, now=LATER)
+    assert again == result
 
 
 def test_a_split_on_its_way() -> None:
     """Until then the weights that were applied before stand, and the first time none."""
     behind = replace(ROUTER, settings_version=6)
-    found = status.split_status(split(), SplitPlan(accepted=True), behind, BOTH, now=NOW)
-    assert by_type(found)["Ready"] == ("False", "Waiting")
-    assert "Reconciling" in by_type(found)
-    assert found["weights"][0] == {"name": "a", "desired": 9}
+    result = status.split_status(split(), SplitPlan(accepted=True), behind, BOTH, now=NOW)
+    assert by_type(result)["Ready"] == ("False", "Waiting")
+    assert "Reconciling" in by_type(result)
+    assert result["weights"][0] == {"name": "a", "desired": 9}
     old = split(weights=[{"name": "a", "desired": 5, "applied": 5}])
-    found = status.split_status(old, SplitPlan(accepted=True), behind, BOTH, now=NOW)
-    assert found["weights"] == [{"name": "a", "desired": 9, "applied": 5}, {"name": "b", "desired": 1}]
+    result = status.split_status(old, SplitPlan(accepted=True), behind, BOTH, now=NOW)
+    assert result["weights"] == [{"name": "a", "desired": 9, "applied": 5}, {"name": "b", "desired": 1}]
 
 
 @pytest.mark.parametrize(
-    ("plan", "kind", "reason", "told"),
+    ("plan", "kind", "reason", "text"),
     [
         (
             SplitPlan(accepted=False, conflict_with="old"),
@@ -274,36 +277,36 @@ def test_a_split_on_its_way() -> None:
         ),
     ],
 )
-def test_a_split_that_cannot_be(plan: SplitPlan, kind: str, reason: str, told: str) -> None:
+def test_a_split_that_cannot_be(plan: SplitPlan, kind: str, reason: str, text: str) -> None:
     """The cause, and Stalled: only a person can mend it."""
-    found = status.split_status(split(), plan, ROUTER, {"a": True}, now=NOW)
+    result = status.split_status(split(), plan, ROUTER, {"a": True}, now=NOW)
     for which in (kind, "Ready"):
-        assert by_type(found)[which] == ("False", reason)
-        assert message(found, which) == told
-    assert by_type(found)["Stalled"] == ("True", reason)
+        assert by_type(result)[which] == ("False", reason)
+        assert message(result, which) == text
+    assert by_type(result)["Stalled"] == ("True", reason)
     if plan.missing:
         applied = 0 if plan.on_missing == "Share" else 1
-        assert found["weights"][1] == {"name": "b", "desired": 1, "applied": applied}
+        assert result["weights"][1] == {"name": "b", "desired": 1, "applied": applied}
 
 
 @pytest.mark.parametrize(
-    ("left_out", "applied", "told"),
+    ("left_out", "applied", "text"),
     [
         (("b",), 0, "never ready: b; until then the others have its part"),
         ((), 1, "never ready: b; requests wait for the first"),
     ],
 )
 def test_a_split_with_a_backend_that_was_never_ready(
-    left_out: tuple[str, ...], applied: int, told: str
+    left_out: tuple[str, ...], applied: int, text: str
 ) -> None:
-    """It waits for that backend by name, and nobody need do anything about the split."""
+    """It waits for that backend by name; the split does not need a person."""
     plan = SplitPlan(accepted=True, untried=("b",), left_out=left_out)
-    found = status.split_status(split(), plan, ROUTER, BOTH, now=NOW)
-    assert by_type(found)["Ready"] == ("False", "WaitingForBackend")
-    assert message(found, "Ready") == told
-    assert "Reconciling" in by_type(found)
-    assert "Stalled" not in by_type(found)
-    assert [weight["applied"] for weight in found["weights"]] == [9, applied]
+    result = status.split_status(split(), plan, ROUTER, BOTH, now=NOW)
+    assert by_type(result)["Ready"] == ("False", "WaitingForBackend")
+    assert message(result, "Ready") == text
+    assert "Reconciling" in by_type(result)
+    assert "Stalled" not in by_type(result)
+    assert [weight["applied"] for weight in result["weights"]] == [9, applied]
 
 
 def test_a_split_of_silent_routers() -> None:
@@ -327,7 +330,7 @@ def policy(**old: Any) -> BatchPolicy:
 
 
 @pytest.mark.parametrize(
-    ("uses", "truth", "reason", "told"),
+    ("uses", "truth", "reason", "text"),
     [
         ([], "True", "Unused", "no ModelBackend names it"),
         ([("b", 2, 2)], "True", "Applied", ""),
@@ -335,14 +338,14 @@ def policy(**old: Any) -> BatchPolicy:
         ([("b", 2, 1), ("c", 1, 1)], "False", "Applying", "2 of 3 ready pods; behind: b"),
     ],
 )
-def test_policy(uses: list[tuple[str, int, int]], truth: str, reason: str, told: str) -> None:
+def test_policy(uses: list[tuple[str, int, int]], truth: str, reason: str, text: str) -> None:
     """Whether all ready pods of all its users obey it."""
     seen = [PolicyUse(name=name, ready_pods=ready, applied_pods=done) for name, ready, done in uses]
-    found = status.policy_status(policy(), seen, now=NOW)
-    assert by_type(found)["Ready"] == (truth, reason)
-    assert message(found, "Ready") == told
-    assert ("Reconciling" in by_type(found)) == (truth == "False")
-    assert status.policy_status(policy(**found), seen, now=LATER) == found
+    result = status.policy_status(policy(), seen, now=NOW)
+    assert by_type(result)["Ready"] == (truth, reason)
+    assert message(result, "Ready") == text
+    assert ("Reconciling" in by_type(result)) == (truth == "False")
+    assert status.policy_status(policy(**result), seen, now=LATER) == result
 
 
 def test_applied_generation() -> None:
@@ -356,6 +359,6 @@ def test_applied_generation() -> None:
 
 def test_policy_of_unreachable_size() -> None:
     """Ready, with both numbers."""
-    found = status.policy_status(policy(spec={"maxBatchSize": 32, "maxQueuedItems": 8}), [], now=NOW)
-    assert by_type(found)["Ready"] == ("True", "BatchUnreachable")
-    assert message(found, "Ready") == "maxBatchSize is 32, but maxQueuedItems lets no more than 8 wait"
+    result = status.policy_status(policy(spec={"maxBatchSize": 32, "maxQueuedItems": 8}), [], now=NOW)
+    assert by_type(result)["Ready"] == ("True", "BatchUnreachable")
+    assert message(result, "Ready") == "maxBatchSize is 32, but maxQueuedItems lets no more than 8 wait"

@@ -34,18 +34,18 @@ def render(
     return deployment.deployment(wanted, pinned), pinned.upgrade_pending
 
 
-def template(found: Object) -> Object:
-    one: Object = found["spec"]["template"]
-    return one
+def template(deployment: Object) -> Object:
+    pod_template: Object = deployment["spec"]["template"]
+    return pod_template
 
 
-def sidecar(found: Object) -> Object:
-    one: Object = template(found)["spec"]["initContainers"][0]
-    return one
+def sidecar(deployment: Object) -> Object:
+    container: Object = template(deployment)["spec"]["initContainers"][0]
+    return container
 
 
 def test_another_operator_renders_nothing_anew() -> None:
-    """Image, pull policy, token: the whole template stays, to the byte, at each run; the wait is told."""
+    """Image, pull policy, token: the whole template stays, to the byte, at each run, as the status says."""
     first, _ = render(backend())
     second, pending = render(backend(), first, NEW)
     assert second == first
@@ -156,10 +156,10 @@ def test_a_record_that_is_spoilt_is_not_obeyed(spoil: Any) -> None:
     first, _ = render(backend())
     spoilt = copy.deepcopy(first)
     spoil(spoilt)
-    found, pending = render(backend(), spoilt, NEW, drain="another")
-    assert (sidecar(found)["image"], pending) == ("sidecar:2", False)
-    assert template_pinning.drain_secret(template(found)) == "s"
-    assert render(backend(), found, NEW) == (found, False)
+    deployment, pending = render(backend(), spoilt, NEW, drain="another")
+    assert (sidecar(deployment)["image"], pending) == ("sidecar:2", False)
+    assert template_pinning.drain_secret(template(deployment)) == "s"
+    assert render(backend(), deployment, NEW) == (deployment, False)
 
 
 def test_long_strings_are_not_repeated_in_the_record() -> None:

@@ -36,17 +36,17 @@ DIGITS = "9" * 400
 
 def numbers(kind: Any, path: str = "") -> list[tuple[str, Any]]:
     """A document for each number in a struct, with `@` in its place, by its path."""
-    found = []
+    fields = []
     for field in msgspec.structs.fields(kind):
         at = f"{path}.{field.encode_name}"
         for type_, wrap in _held(field.type):
             if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
                 for below, document in numbers(type_, at):
                     whole = _least(type_) | document
-                    found.append((below, {field.encode_name: wrap(whole)}))
+                    fields.append((below, {field.encode_name: wrap(whole)}))
             elif type_ in (int, float):
-                found.append((at, {field.encode_name: wrap("@")}))
-    return found
+                fields.append((at, {field.encode_name: wrap("@")}))
+    return fields
 
 
 def _held(type_: Any) -> list[tuple[Any, Any]]:
@@ -54,10 +54,10 @@ def _held(type_: Any) -> list[tuple[Any, Any]]:
     if typing.get_origin(type_) is typing.Annotated:
         return _held(typing.get_args(type_)[0])
     if typing.get_origin(type_) is dict:
-        return [(inner, lambda one: {"k": one}) for inner, _ in _held(typing.get_args(type_)[1])]
+        return [(inner, lambda value: {"k": value}) for inner, _ in _held(typing.get_args(type_)[1])]
     if typing.get_origin(type_) in (typing.Union, types.UnionType):
-        return [found for one in typing.get_args(type_) for found in _held(one)]
-    return [(type_, lambda one: one)]
+        return [inner for type_argument in typing.get_args(type_) for inner in _held(type_argument)]
+    return [(type_, lambda value: value)]
 
 
 def _least(kind: Any) -> dict[str, Any]:
@@ -80,12 +80,12 @@ NUMBERS = [
 
 def test_there_are_numbers_at_every_level() -> None:
     """The list that the next test goes by is of all of them."""
-    found = {f"{one.values[0].__name__}{one.values[1]}" for one in NUMBERS}  # type: ignore[union-attr]
+    numbers = {f"{number.values[0].__name__}{number.values[1]}" for number in NUMBERS}  # type: ignore[union-attr]
     assert {
         "SidecarReport.seq", "SidecarReport.items.queued", "SidecarReport.totals.refused",
         "SidecarReport.fit.aMs", "SidecarReport.slots", "SidecarReport.reconfigure.version",
         "RouterReport.endpoints.held", "RouterReport.endpoints.backends.codes",
-    } <= found  # fmt: skip
+    } <= numbers  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "path", "document"), NUMBERS)
@@ -93,14 +93,14 @@ def test_every_number_is_bounded(kind: Any, path: str, document: dict[str, Any])
     """One of 400 digits, a little too large, or negative where nothing is, refuses the report."""
     decode = wire.decode_sidecar if kind is SidecarReport else wire.decode_router
 
-    def told(number: str) -> bytes:
+    def encoded(number: str) -> bytes:
         return json.dumps(BASE | document).replace('"@"', number).encode()
 
-    decode(told("1"))
+    decode(encoded("1"))
     measures = path.endswith(("aMs", "bMs"))
     for number in (DIGITS, f"-{DIGITS}", str(2**53), "1e300", *(() if measures else ("-1",))):
         with pytest.raises(DocumentError):
-            decode(told(number))
+            decode(encoded(number))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_every_number_is_bounded(kind: Any, path: str, document: dict[str, Any])
     ],
 )  # fmt: skip
 def test_texts_and_maps_are_bounded(changes: dict[str, Any]) -> None:
-    """More than any sidecar sends is none of ours."""
+    """More than any sidecar sends is not one of ours."""
     with pytest.raises(DocumentError, match="length"):
         wire.decode_sidecar(json.dumps(BASE | changes).encode())
 
@@ -177,7 +177,7 @@ def test_a_family_that_cannot_be_shown_costs_no_other(capsys: pytest.CaptureFixt
 
 
 async def test_reports_beyond_the_rate_wait_and_then_are_refused(server: Harness) -> None:
-    """A burst is taken at once, a few wait for their turn, the rest hears 429 after as long; time heals."""
+    """A burst is accepted at once, a few wait for their turn, the rest get 429 after as long; time heals."""
     for seq in range(1, round(BURST) + 1):
         assert (await server.post(sidecar(seq)))[0] == 200
     many = [asyncio.create_task(server.post(sidecar(seq))) for seq in range(100, 120)]
@@ -201,7 +201,7 @@ async def test_one_pods_reports_do_not_count_for_another(server: Harness) -> Non
 
 
 async def test_a_routers_report_is_bounded_by_what_its_namespace_has(server: Harness) -> None:
-    """Without endpoints it is no longer than a sidecar's; with each it may be longer, up to 8 MiB."""
+    """Without endpoints it may be as long as a sidecar's; each adds to that, up to 8 MiB."""
     server.status = verdict(name="r-1", uid="uid-r")
 
     def body(size: int) -> bytes:
@@ -224,7 +224,7 @@ async def test_a_routers_report_is_bounded_by_what_its_namespace_has(server: Har
 async def test_endpoints_that_are_deleted_at_once_leave_room_for_the_router_to_be_told(
     server: Harness,
 ) -> None:
-    """It reports them until an answer tells it that they are gone."""
+    """It reports them until an answer confirms that they are gone."""
     server.status = verdict(name="r-1", uid="uid-r")
     names = [f"{'e' * 45}{number}" for number in range(30)]
     for name in names:
@@ -235,8 +235,10 @@ async def test_endpoints_that_are_deleted_at_once_leave_room_for_the_router_to_b
         assert len(report) > MAX_SIDECAR_REPORT
         assert (await server.post(report, kind="router"))[0] == 200
         for name in names:
-            found = parent(name, name) | {"kind": "ModelEndpoint"}
-            server.store.remove(found | {"metadata": found["metadata"] | {"resourceVersion": "9"}})
+            parent_object = parent(name, name) | {"kind": "ModelEndpoint"}
+            server.store.remove(
+                parent_object | {"metadata": parent_object["metadata"] | {"resourceVersion": "9"}}
+            )
 
 
 async def send_part(server: Harness, name: str, length: int, part: int) -> tuple[Any, Any]:
@@ -315,8 +317,8 @@ async def test_a_connection_bears_one_request_at_a_time(server: Harness) -> None
         await reader.readuntil(b"or a report\n")
     writer.write(b"GET /nothing HTTP/1.1\r\nhost: a\r\n\r\n" * 3)
     await until(lambda: server.clock.waiting == 1)
-    (held,) = [one for one in server.server._pages_front.connections if one._line]
-    assert [type(one).__name__ for one in held._line] == ["PenstockError"]
+    (held,) = [connection for connection in server.server._pages_front.connections if connection._line]
+    assert [type(answer).__name__ for answer in held._line] == ["PenstockError"]
     server.clock.turn(PATIENCE)
     assert b"expected one request at a time" in await asyncio.wait_for(reader.read(), SECONDS)
     writer.close()
@@ -388,7 +390,9 @@ async def test_pages_that_nobody_reads_are_few(server: Harness) -> None:
         server.clock.turn(PATIENCE)
         assert (await asyncio.wait_for(reader.readline(), SECONDS)).startswith(b"HTTP/1.1 " + status)
         writer.close()
-    buffered = [one._transport.get_write_buffer_size() for one in server.server._pages_front.connections]
+    buffered = [
+        connection._transport.get_write_buffer_size() for connection in server.server._pages_front.connections
+    ]
     assert max(buffered) <= PIECE
     held.pop()[1].close()
     await until(lambda: page.sending == MAX_PAGES - 1)
@@ -397,6 +401,6 @@ async def test_pages_that_nobody_reads_are_few(server: Harness) -> None:
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):  # cut off: it has not the whole
         await asyncio.wait_for(reader.readexactly(8_000_000), SECONDS)
     await until(lambda: page.sending == MAX_PAGES - 2)
-    for _, one in held:
-        one.close()
+    for _, client in held:
+        client.close()
     await until(lambda: not page.sending)

@@ -39,8 +39,8 @@ def authorities(server: TinyApiserver) -> str:
 
 
 def recorded(server: TinyApiserver, name: str) -> str:
-    found: dict[str, Any] = server.cluster.objects.get(("ConfigMap", "n", name)) or {}
-    return str((found.get("data") or {}).get("ca.crt", ""))
+    stored: dict[str, Any] = server.cluster.objects.get(("ConfigMap", "n", name)) or {}
+    return str((stored.get("data") or {}).get("ca.crt", ""))
 
 
 async def refused(process: Process, bundle: str) -> int:

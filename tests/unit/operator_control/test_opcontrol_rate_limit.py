@@ -1,4 +1,4 @@
-"""Whoever makes tokens up costs a bounded number of TokenReviews and of bytes, and nobody else anything."""
+"""Made-up tokens cost a bounded number of TokenReviews and of bytes, and other clients nothing."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class World:
 async def test_new_tokens_of_one_address_are_reviewed_up_to_a_limit() -> None:
     """Beyond it 429, without a question to the apiserver; a pod elsewhere is let in all the same."""
     world = World()
-    told = [await world.report(f"made-up-{number}", OTHER) for number in range(100)]
-    assert told == ["401 bad_token"] * int(BURST) + ["429 too_many_tokens"] * (100 - int(BURST))
+    statuses = [await world.report(f"made-up-{number}", OTHER) for number in range(100)]
+    assert statuses == ["401 bad_token"] * int(BURST) + ["429 too_many_tokens"] * (100 - int(BURST))
     assert len(world.asked) == BURST
     assert isinstance(await world.report(token(), OWN), Caller)
     world.clock.turn(5)
@@ -85,8 +85,8 @@ async def test_an_address_that_all_pods_share_gets_what_they_need() -> None:
     """Still bounded, and one that is known costs nothing."""
     world = World(check_peer=False)
     assert isinstance(await world.report(token(), OTHER), Caller)
-    told = [await world.report(f"made-up-{number}", OTHER) for number in range(int(SHARED_BURST))]
-    assert told == ["401 bad_token"] * (int(SHARED_BURST) - 1) + ["429 too_many_tokens"]
+    statuses = [await world.report(f"made-up-{number}", OTHER) for number in range(int(SHARED_BURST))]
+    assert statuses == ["401 bad_token"] * (int(SHARED_BURST) - 1) + ["429 too_many_tokens"]
     assert isinstance(await world.report(token(), OTHER), Caller)
 
 

@@ -1,4 +1,4 @@
-"""A busy operator asks for reports less often, and more often again; nobody is missed for that."""
+"""A busy operator asks for reports less often, an idle one more often; no pod counts as silent for that."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def settled(
     base: float, cost: float, pods: int, interval: float = SHORTEST, seconds: int = 200
 ) -> list[float]:
     """The intervals that follow, where CPU is what lies at the bottom and what each report costs."""
-    found = []
+    intervals = []
     for _ in range(seconds):
         interval = next_interval(interval, busy=min(1.0, base + cost * pods / interval), late=0.0)
-        found.append(interval)
-    return found
+        intervals.append(interval)
+    return intervals
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,17 @@ def test_it_stays_within_its_bounds(interval: float, busy: float, late: float, s
 
 
 async def test_the_pacer_measures_each_second() -> None:
-    """CPU of the process by the clock; the gauge hears each value."""
-    clock, used, told = HandClock(), [0.0], list[float]()
-    monitor = LoadMonitor(clock, cpu=lambda: used[0], changed=told.append)
+    """CPU of the process by the clock; the gauge gets each value."""
+    clock, used, intervals = HandClock(), [0.0], list[float]()
+    monitor = LoadMonitor(clock, cpu=lambda: used[0], changed=intervals.append)
     task = asyncio.create_task(monitor.run())
     for seconds in (0.9, 0.9, 0.1):
         await clock.advance(0)
         used[0] += seconds
         await clock.advance(1.0)
     task.cancel()
-    assert told == [1.25, 1.5625, pytest.approx(1.40625)]
-    assert monitor.interval == told[-1]
+    assert intervals == [1.25, 1.5625, pytest.approx(1.40625)]
+    assert monitor.interval == intervals[-1]
 
 
 def test_a_pod_that_was_told_to_come_later_is_silent_later() -> None:
@@ -96,5 +96,5 @@ def test_the_autoscaler_waits_for_who_was_told_to_come_later(every: float, verdi
         window.record(report, 100.0, every=every)
     target = Target(min_replicas=1, max_replicas=9, target_load=4, stable_window=60, downscale_delay=300)
     pods = window.view({"p": True, "q": True}, 120.0)
-    found, _ = recommend(target, current=2, pods=pods, state=ScalerState(), now=120.0)
-    assert (found.verdict, found.replicas) == (verdict, 2)
+    recommended, _ = recommend(target, current=2, pods=pods, state=ScalerState(), now=120.0)
+    assert (recommended.verdict, recommended.replicas) == (verdict, 2)

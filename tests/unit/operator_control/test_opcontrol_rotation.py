@@ -1,4 +1,4 @@
-"""When keys are made and replaced: nobody is ever shown what they could not have heard of."""
+"""When keys are made and replaced: no pod ever gets a certificate before the authority that signed it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def issued(word: str, *, made: float = NOW, life: float, names: tuple[str, ...] 
 
 
 def keyring(made: float = NOW, **changes: object) -> Keyring:
-    found = Keyring(
+    keyring = Keyring(
         current=issued("a", made=made, life=LIVES.authority),
         serving=issued("s", made=made, life=LIVES.certificate, names=NAMES),
         changed=made,
     )
-    return replace(found, **changes)  # type: ignore[arg-type]
+    return replace(keyring, **changes)  # type: ignore[arg-type]
 
 
 B = issued("b", life=LIVES.authority)
@@ -78,40 +78,40 @@ TABLE = [
 
 
 @pytest.mark.parametrize(
-    ("case", "found", "asked", "now", "step"), TABLE, ids=[str(row[0]).replace(" ", "-") for row in TABLE]
+    ("case", "keyring", "asked", "now", "step"), TABLE, ids=[str(row[0]).replace(" ", "-") for row in TABLE]
 )
-def test_what_is_due(case: str, found: Keyring | None, asked: str, now: float, step: Step | None) -> None:
+def test_what_is_due(case: str, keyring: Keyring | None, asked: str, now: float, step: Step | None) -> None:
     """One step at a time, each with its cause."""
-    assert next_step(found, names=NAMES, lifetimes=LIVES, asked=asked, now=now) == step
+    assert next_step(keyring, names=NAMES, lifetimes=LIVES, asked=asked, now=now) == step
 
 
-def done(step: Step, found: Keyring | None, now: float, count: int, lives: Lifetimes = LIVES) -> Keyring:
+def done(step: Step, before: Keyring | None, now: float, count: int, lives: Lifetimes = LIVES) -> Keyring:
     """What the shell does, with words for certificates."""
     new = issued(f"ca-{count}", made=now, life=lives.authority)
-    if found is None or step is Step.MAKE:
+    if before is None or step is Step.MAKE:
         return keyring(now, current=new, serving=signed(new, now, lives))
     if step is Step.ANNOUNCE:
-        return replace(found, next=new, changed=now)
+        return replace(before, next=new, changed=now)
     if step is Step.SWITCH:
-        assert found.next is not None
+        assert before.next is not None
         return replace(
-            found,
-            current=found.next,
-            serving=signed(found.next, now, lives),
+            before,
+            current=before.next,
+            serving=signed(before.next, now, lives),
             next=None,
-            previous=found.current,
+            previous=before.current,
             changed=now,
         )
     if step is Step.RETIRE:
-        return replace(found, previous=None)
-    return replace(found, serving=signed(found.current, now, lives))
+        return replace(before, previous=None)
+    return replace(before, serving=signed(before.current, now, lives))
 
 
 def signed(authority: Issued, now: float, lives: Lifetimes) -> Issued:
-    one = issued(
+    certificate = issued(
         "by " + authority.certificate.decode().strip(), made=now, life=lives.certificate, names=NAMES
     )
-    return replace(one, ends=min(one.ends, authority.ends))
+    return replace(certificate, ends=min(certificate.ends, authority.ends))
 
 
 @given(
@@ -124,19 +124,19 @@ def test_whoever_heard_within_an_overlap_trusts_what_is_shown(pauses: list[float
 
     The certificate is valid; its authority was among those told `overlap` ago, and is among those told now.
     """
-    now, found, told = NOW, None, [(0.0, b"")]
+    now, keyring, shown = NOW, None, [(0.0, b"")]
     for count, pause in enumerate(pauses):
-        while (step := next_step(found, names=NAMES, lifetimes=LIVES, asked="", now=now)) is not None:
+        while (step := next_step(keyring, names=NAMES, lifetimes=LIVES, asked="", now=now)) is not None:
             assert count == 0 or step is not Step.MAKE
-            found = done(step, found, now, count)
-            told.append((now, found.authorities))
-        assert found is not None
-        signer = found.serving.certificate.removeprefix(b"by ")
-        assert signer == found.current.certificate
-        assert signer in told[-1][1]
-        heard = [what for at, what in told if at <= now - LIVES.overlap]
+            keyring = done(step, keyring, now, count)
+            shown.append((now, keyring.authorities))
+        assert keyring is not None
+        signer = keyring.serving.certificate.removeprefix(b"by ")
+        assert signer == keyring.current.certificate
+        assert signer in shown[-1][1]
+        heard = [what for at, what in shown if at <= now - LIVES.overlap]
         assert len(heard) < 2 or signer in heard[-1]
-        assert found.serving.ends > now
+        assert keyring.serving.ends > now
         now += pause
 
 
@@ -147,15 +147,15 @@ def test_whoever_heard_within_an_overlap_trusts_what_is_shown(pauses: list[float
 def test_it_is_told_by_when_a_certificate_is_replaced(authority: float, certificate: float) -> None:
     """Looked at every ten minutes it is, to within three looks; and that is well before its end."""
     lives = Lifetimes(authority=authority, certificate=certificate, overlap=3600.0)
-    found = done(Step.MAKE, None, NOW, 0, lives)
+    keyring = done(Step.MAKE, None, NOW, 0, lives)
     now, looks = NOW, 0
     while now < NOW + 3 * authority:
-        while (step := next_step(found, names=NAMES, lifetimes=lives, asked="", now=now)) is not None:
+        while (step := next_step(keyring, names=NAMES, lifetimes=lives, asked="", now=now)) is not None:
             looks += 1
-            found = done(step, found, now, looks, lives)
-        by = replaced_by(found, lifetimes=lives)
+            keyring = done(step, keyring, now, looks, lives)
+        by = replaced_by(keyring, lifetimes=lives)
         assert now - 1800.0 <= by
-        assert found.serving.ends - by >= 0.2 * min(authority, certificate)
+        assert keyring.serving.ends - by >= 0.2 * min(authority, certificate)
         now += 600.0
     assert looks > 3
 
@@ -187,13 +187,13 @@ def test_with_the_shortest_lives_a_rotation_comes_to_its_end() -> None:
         ["--authority-lifetime", SHORTEST_AUTHORITY, "--certificate-lifetime", SHORTEST_CERTIFICATE,
          "--authority-overlap", "10m"]
     ).lifetimes  # fmt: skip
-    found: Keyring | None = None
+    keyring: Keyring | None = None
     for now in range(0, 86_400, 10):
         for _ in range(10):
-            step = next_step(found, names=NAMES, lifetimes=lives, asked="", now=float(now))
+            step = next_step(keyring, names=NAMES, lifetimes=lives, asked="", now=float(now))
             if step is None:
                 break
-            found = done(step, found, float(now), now, lives)
+            keyring = done(step, keyring, float(now), now, lives)
         assert step is None
-        assert found is not None
-        assert found.serving.ends > now
+        assert keyring is not None
+        assert keyring.serving.ends > now

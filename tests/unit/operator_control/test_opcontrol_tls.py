@@ -134,17 +134,17 @@ def cluster() -> MemoryCluster:
 
 @pytest.fixture
 async def operator(cluster: MemoryCluster) -> AsyncIterator[Operator]:
-    found = Operator(cluster)
-    await found.start()
-    yield found
-    await found.harness.server.stop()
+    operator = Operator(cluster)
+    await operator.start()
+    yield operator
+    await operator.harness.server.stop()
 
 
 @pytest.fixture
 async def pod(operator: Operator, tmp_path: Path) -> AsyncIterator[Pod]:
-    found = Pod(tmp_path, operator.port, operator.told[-1])
-    yield found
-    await found.stop()
+    pod = Pod(tmp_path, operator.port, operator.told[-1])
+    yield pod
+    await pod.stop()
 
 
 def secret(cluster: MemoryCluster) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def keyring(cluster: MemoryCluster) -> Keyring:
 
 
 async def shown(operator: Operator) -> bytes:
-    """The certificate that a new connection is shown, checked with what everybody is told."""
+    """The certificate that a new connection gets, checked with the authorities that all pods have."""
     _, writer = await asyncio.open_connection(
         "127.0.0.1", operator.port, ssl=client_context(operator.told[-1])
     )
@@ -238,7 +238,7 @@ async def test_a_rotation_loses_no_report(
         await reported(operator)
         await reported(operator)  # by now the answer has told
         await shown(operator)
-        # A new connection at this stage, with what was told before it: the old one is dropped.
+        # A new connection at this stage, with the authorities from before it: the old one is dropped.
         await pod.reporter._upstream.close()
         await reported(operator)
     assert await shown(operator) != first
@@ -315,34 +315,34 @@ async def test_a_server_that_cannot_be_checked_gets_no_report(
 
 
 async def test_clocks_that_are_a_day_apart_do_no_harm(cluster: MemoryCluster, tmp_path: Path) -> None:
-    """An operator 23 hours ahead or 9 days behind makes certificates that everybody can check now."""
+    """An operator 23 hours ahead or 9 days behind makes certificates that all pods accept now."""
     for number, hours in enumerate((23, -9 * 24)):
-        found = Operator(MemoryCluster())
-        found.clock.turn(0)
-        found.clock._now += hours * 3600.0
-        await found.start()
+        operator = Operator(MemoryCluster())
+        operator.clock.turn(0)
+        operator.clock._now += hours * 3600.0
+        await operator.start()
         folder = tmp_path / str(number)
         folder.mkdir()
-        pod = Pod(folder, found.port, found.told[-1])
+        pod = Pod(folder, operator.port, operator.told[-1])
         try:
-            await reported(found)
+            await reported(operator)
         finally:
             await pod.stop()
-            await found.harness.server.stop()
+            await operator.harness.server.stop()
 
 
 @pytest.fixture
 async def old(cluster: MemoryCluster) -> AsyncIterator[Operator]:
     """An operator that began three weeks ago, by its own clock and by its certificate."""
-    found = Operator(cluster)
-    found.clock._now -= 21 * DAY
-    await found.start()
-    yield found
-    await found.harness.server.stop()
+    operator = Operator(cluster)
+    operator.clock._now -= 21 * DAY
+    await operator.start()
+    yield operator
+    await operator.harness.server.stop()
 
 
 async def test_a_certificate_is_renewed_long_before_its_end(old: Operator, tmp_path: Path) -> None:
-    """By the same authority: nobody needs to be told; new connections see it, old ones live on."""
+    """By the same authority: pods need no notice; new connections use it, old ones live on."""
     pod = Pod(tmp_path, old.port, old.told[-1])
     first = await shown(old)
     await old.turn(19 * DAY)
@@ -356,7 +356,7 @@ async def test_a_certificate_is_renewed_long_before_its_end(old: Operator, tmp_p
 
 
 async def test_an_apiserver_that_is_away_changes_nothing(cluster: MemoryCluster, old: Operator) -> None:
-    """What was shown is shown on; a write that failed is made at the next look, and told only then."""
+    """The certificate in use stays; a failed write is repeated at the next look, and used only then."""
 
     def fail(verb: str, kind: str, *_: str) -> None:
         if kind == "Secret" and verb == "apply":
@@ -377,7 +377,7 @@ async def test_an_apiserver_that_is_away_changes_nothing(cluster: MemoryCluster,
 async def test_a_secret_that_somebody_damaged_is_mended(
     cluster: MemoryCluster, operator: Operator, damage: str
 ) -> None:
-    """From memory, so that nobody notices but the log."""
+    """From memory: only the log shows it."""
     before = keyring(cluster)
 
     def spoil(live: dict[str, Any]) -> None:
@@ -391,7 +391,7 @@ async def test_a_secret_that_somebody_damaged_is_mended(
 
 
 async def test_the_leaders_word_is_taken_over(cluster: MemoryCluster, operator: Operator) -> None:
-    """Whoever else wrote the Secret is followed: what it holds is shown and told."""
+    """Another writer of the Secret is followed: its keys are used and sent."""
     other = Operator(cluster)
     await other.certificates.ensure()
     cluster.edit(
@@ -407,20 +407,20 @@ async def test_the_leaders_word_is_taken_over(cluster: MemoryCluster, operator: 
 def test_keys_survive_being_written_down() -> None:
     """Names, times and keys read back as they were made."""
     authority = pki.make_authority(now=time.time(), life=DAY)
-    one = pki.issue(authority, names=("a.svc", "10.0.0.1", "fd00::1"), now=time.time(), life=9 * DAY)
-    assert pki.read(one.certificate, one.key) == one
+    issued = pki.issue(authority, names=("a.svc", "10.0.0.1", "fd00::1"), now=time.time(), life=9 * DAY)
+    assert pki.read(issued.certificate, issued.key) == issued
     assert pki.read(authority.certificate, b"") == replace(authority, key=b"")
-    assert one.ends == authority.ends, "no longer than its authority"
-    assert pki.signed_by(one, authority)
-    assert not pki.signed_by(one, pki.make_authority(now=time.time(), life=DAY))
+    assert issued.ends == authority.ends, "no longer than its authority"
+    assert pki.signed_by(issued, authority)
+    assert not pki.signed_by(issued, pki.make_authority(now=time.time(), life=DAY))
     with pytest.raises(pki.UnreadableKeys):
-        pki.read(one.certificate, authority.key)
+        pki.read(issued.certificate, authority.key)
 
 
 def test_authorities_that_cannot_be_read_change_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither those of the file nor those of an answer; each is told once."""
+    """Neither those of the file nor those of an answer; each is logged once."""
     file = tmp_path / "ca.crt"
     authority = pki.make_authority(now=time.time(), life=DAY)
     file.write_bytes(authority.certificate)
@@ -433,8 +433,8 @@ def test_authorities_that_cannot_be_read_change_nothing(
     assert trust.context() is good
     file.unlink()
     assert trust.context() is good
-    told = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
-    assert told == ["authorities refused", "authorities cannot be read", "authorities cannot be read"]
+    messages = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert messages == ["authorities refused", "authorities cannot be read", "authorities cannot be read"]
     file.write_bytes(authority.certificate)
     trust.take(pki.make_authority(now=time.time(), life=DAY).certificate.decode())
     assert len(trust.context().get_ca_certs()) == 2

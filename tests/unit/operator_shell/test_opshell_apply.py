@@ -32,16 +32,16 @@ def config_map(name: str = "c", data: dict[str, str] | None = None, **metadata: 
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         ("0.5", "500m"), ("1024Mi", "1Gi"), ("1000m", 1), ("1e3", "1k"), ("1E3", "1000"), ("0", 0),
         ("1Ti", "1024Gi"), ("100n", "0.1u"), ("2", 2.0), ("12E", "12000P"), ("-1", "-1000m"),
     ],
 )  # fmt: skip
-def test_spellings_of_one_quantity_are_equal(one: object, other: object) -> None:
-    """Kubernetes rewrites quantities; that is no drift."""
-    assert quantity(one) == quantity(other)
-    assert quantity(one) is not None
+def test_spellings_of_one_quantity_are_equal(first: object, other: object) -> None:
+    """Kubernetes rewrites quantities; that is not drift."""
+    assert quantity(first) == quantity(other)
+    assert quantity(first) is not None
 
 
 @pytest.mark.parametrize("text", ["", "x", "1i", "Mi", "1Qi", "1 Gi x"])
@@ -124,7 +124,7 @@ NOT_CONTAINED = [
 
 @pytest.mark.parametrize(("name", "desired", "live"), CONTAINED, ids=[row[0] for row in CONTAINED])
 def test_what_is_there_is_found(name: str, desired: Any, live: Any) -> None:
-    """The apiserver's normalisation and the additions of others are no drift."""
+    """The API server's normalisation and the additions of others are not drift."""
     assert contained(desired, live)
 
 
@@ -135,7 +135,7 @@ def test_drift_is_found(name: str, desired: Any, live: Any) -> None:
 
 
 def test_a_field_that_left_the_desired_object_is_seen_by_the_hash() -> None:
-    """The live object still contains what we want; only the hash tells that we want less."""
+    """The live object still contains what we want; only the hash shows that we want less."""
     live = stamped(config_map(data={"a": "1", "b": "2"}))
     assert contained(config_map(), live)
     assert needs_write(config_map(), live) == "changed"
@@ -179,12 +179,12 @@ async def test_drift_is_mended() -> None:
 
 async def test_what_is_remembered_of_children_is_bounded_by_what_is_there() -> None:
     """Resources of ever new names come and go for months."""
-    cluster, store, one = await applier()
+    cluster, store, applier_ = await applier()
     for number in range(500):
-        live = await one.ensure(config_map(f"c{number}"), owners=["u-1"])
+        live = await applier_.ensure(config_map(f"c{number}"), owners=["u-1"])
         cluster.remove(CONFIG_MAP, "n", f"c{number}")
         store.remove(live)
-    assert len(one._settled) < 200
+    assert len(applier_._settled) < 200
 
 
 async def test_a_foreign_object_is_never_touched() -> None:

@@ -61,7 +61,7 @@ async def server(request: pytest.FixtureRequest, authority: pki.Issued) -> Async
 
 
 async def test_a_report_of_the_right_pod_is_taken(server: Harness) -> None:
-    """It is asked of the apiserver with our audience, kept, told, and answered without settings it has."""
+    """It is reviewed with our audience, cached, recorded, and answered without settings that the pod has."""
     status, answer = await server.post(sidecar(items=Items(queued=3, ongoing=2)))
     assert (status, answer) == (200, {"v": 1, "nextReportMs": 1000, "settings": None, "authorities": None})
     assert server.reviews[0]["spec"] == {"token": token(), "audiences": ["penstock-operator"]}
@@ -138,8 +138,8 @@ async def test_refusals(server: Harness, name: str, setup: dict[str, Any], statu
     """Every report that is not the pod's own is refused with a word, and changes nothing."""
     server.status = setup["status"]
     server.store.put(pod("m-2", "uid-2", **{"penstock.dev/backend": "m"}))
-    found, answer = await server.post(sidecar())
-    assert (found, answer["reason"]) == (status, reason)
+    code, answer = await server.post(sidecar())
+    assert (code, answer["reason"]) == (status, reason)
     assert answer["error"] == answer["detail"]
     assert server.heard == []
     assert server.reports.of_backend("n", "m") == {}
@@ -221,7 +221,7 @@ async def test_a_sidecar_does_not_speak_as_a_router_nor_the_other_way(server: Ha
 async def test_an_endpoints_own_router_gets_its_own_settings(
     server: Harness, whose: str, owner: str, answer: Any
 ) -> None:
-    """And its report counts for it alone; a pod that says of no endpoint that it is its own is nobody's."""
+    """And its report counts for it only; a pod that claims no endpoint of its own belongs to none."""
     for name in ("e", "f"):
         server.store.put(parent(name) | {"kind": "ModelEndpoint"})
     live = record(owner)
@@ -233,12 +233,12 @@ async def test_an_endpoints_own_router_gets_its_own_settings(
     server.store.put(pod("d-1", "uid-d", app="penstock-dedicated-router", **own))
     server.status = verdict(name="d-1", uid="uid-d")
     report = encode(RouterReport(pod="d-1", uid="uid-d", seq=1, state="ready"))
-    status, found = await server.post(report, kind="router", bearer=token(mark="d"))
+    status, document = await server.post(report, kind="router", bearer=token(mark="d"))
     if answer == "wrong_role":
-        assert (status, found["reason"]) == (403, answer)
+        assert (status, document["reason"]) == (403, answer)
         return
     assert status == 200
-    assert found.get("settings") == answer
+    assert document.get("settings") == answer
     assert list(server.reports.of_router("n", "e")) == ["d-1"]
     assert server.reports.of_router("n") == {}
 
@@ -285,8 +285,8 @@ async def test_an_apiserver_that_cannot_review_is_told_as_503(server: Harness, e
 )  # fmt: skip
 async def test_bad_reports_are_refused(server: Harness, body: bytes, reason: str) -> None:
     """From a pod that was let in: each with its word, and nothing changes."""
-    found, answer = await server.post(body)
-    assert (found, answer["reason"]) == ({"too_large": 413, "other_pod": 403}.get(reason, 400), reason)
+    status, answer = await server.post(body)
+    assert (status, answer["reason"]) == ({"too_large": 413, "other_pod": 403}.get(reason, 400), reason)
     assert server.heard == []
     assert (await server.post(sidecar()))[0] == 200, "the next one is taken"
 
@@ -329,7 +329,7 @@ async def test_a_router_with_ten_thousand_endpoints_is_heard(server: Harness) ->
 
 
 async def test_the_answer_lengthens_the_interval_and_a_pod_is_silent_only_after_more(server: Harness) -> None:
-    """Who was told to come in 8 s is not missed after 10; once told 1 s again, it is."""
+    """A pod that was asked to report in 8 s is not missed after 10; once asked for 1 s again, it is."""
     server.interval = 8.0
     assert (await server.post(sidecar(1)))[1]["nextReportMs"] == 8000
     server.clock.turn(19)
@@ -347,8 +347,8 @@ async def test_who_knows_other_authorities_is_told_ours(server: Harness) -> None
     """By name; a reporter that names none speaks plain text and needs none."""
     assert (await server.post(sidecar(1)))[1]["authorities"] is None
     server.server.tell_authorities(b"PEM")
-    told = (await server.post(sidecar(2), **{"x-penstock-authorities": "other"}))[1]["authorities"]
-    assert told == "PEM"
+    answer = (await server.post(sidecar(2), **{"x-penstock-authorities": "other"}))[1]["authorities"]
+    assert answer == "PEM"
     knows = {"x-penstock-authorities": digest(b"PEM")}
     assert (await server.post(sidecar(3), **knows))[1]["authorities"] is None
     assert (await server.post(sidecar(4)))[1]["authorities"] is None
@@ -361,7 +361,7 @@ async def test_clocks_do_not_matter(server: Harness) -> None:
 
 
 async def test_plain_text_is_counted_and_can_be_refused() -> None:
-    """Pods of an older operator show in a metric; without leave they are told what to do."""
+    """Pods of an older operator show in a metric; if plain text is off, the answer says what to do."""
     for plain, expected in ((True, 200), (False, 403)):
         harness = Harness(plain=plain)
         host, port = await harness.server.start("127.0.0.1", 0)
@@ -471,8 +471,8 @@ async def test_requests_that_do_not_end_are_bounded_in_bytes_and_keep_nobody_out
         return asyncio.create_task(reader.readline())
 
     answers = [await begin(10_000) for _ in range(8)]
-    await until(lambda: sum(one.done() for one in answers) == 4)
-    assert {one.result()[:12] for one in answers if one.done()} == {b"HTTP/1.1 503"}
+    await until(lambda: sum(task.done() for task in answers) == 4)
+    assert {task.result()[:12] for task in answers if task.done()} == {b"HTTP/1.1 503"}
     assert (await (await begin(17_000)))[:12] == b"HTTP/1.1 431"
     harness.pages = f"http://{plain[0]}:{plain[1]}"
     async with aiohttp.ClientSession() as harness.session:
@@ -561,7 +561,7 @@ async def test_a_straggler_changes_nothing_and_a_restarted_container_counts(serv
 
 
 async def test_only_news_is_notable(server: Harness) -> None:
-    """A report that repeats the last one wakes nobody; a new state, version or silence does."""
+    """A report that repeats the last one starts no work; a new state, version or silence does."""
     for seq, changes in enumerate([{}, {}, {"state": "draining"}, {"settings_version": 5}, {}], 1):
         base = {"settings_version": 4} if seq < 3 else {"state": "draining"}
         await server.post(sidecar(seq, **(base | changes)))

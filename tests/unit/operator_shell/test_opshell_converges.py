@@ -1,4 +1,4 @@
-"""Whatever fails, dies or is missed on the way: the end is the same; and what is told meanwhile."""
+"""Whatever fails, dies or is missed on the way: the end is the same; and what is reported meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shape(harness: Harness) -> dict[tuple[str, str, str], Any]:
         )
         return json.loads(text)
 
-    found = {}
+    shapes = {}
     for key, live in harness.cluster.objects.items():
         if key[0] == "Event":
             continue
@@ -39,8 +39,8 @@ def shape(harness: Harness) -> dict[tuple[str, str, str], Any]:
             cleaned = {"replicas": live["spec"]["replicas"], "labels": live["metadata"]["labels"]}
         if key[0] == "ConfigMap":  # versions count the changes on the way
             cleaned = {**json.loads(live["data"]["settings.json"]), "version": None}
-        found[key] = cleaned
-    return found
+        shapes[key] = cleaned
+    return shapes
 
 
 async def converge(harness: Harness) -> None:
@@ -121,21 +121,21 @@ async def test_an_operator_that_dies_between_two_writes_leaves_nothing_undone() 
 
 
 async def test_what_was_deleted_while_nobody_watched_is_found_by_the_re_list() -> None:
-    """A deletion that no event told of: the store drops it and its dependents look again."""
+    """A deletion without an event: the store drops the object, and its dependents are reconciled."""
     harness = await serving()
     harness.events = False
     harness.cluster.remove(BACKEND, "n", "m")
     harness.events = True
     assert harness.ctx.store.get(BACKEND, "n", "m") is not None
-    found = await harness.manager.relist()
+    relisted = await harness.manager.relist()
     await harness.run()
-    assert found.dropped >= 4
+    assert relisted.dropped >= 4
     assert harness.ctx.store.get(BACKEND, "n", "m") is None
     assert "BackendMissing" in str(harness.cluster.find(ENDPOINT, "n", "e")["status"])
 
 
 async def test_events_tell_of_transitions_only() -> None:
-    """A healthy start is told once; a failure and its end once each; re-runs are silent."""
+    """A healthy start is reported once; a failure and its end once each; re-runs are silent."""
     harness = await serving()
 
     def events() -> list[tuple[str, str]]:
@@ -156,7 +156,7 @@ async def test_events_tell_of_transitions_only() -> None:
 
 
 async def test_a_pod_that_falls_silent_is_told_of_soon() -> None:
-    """No event tells of silence: the operator looks for it, also in the moment when a report's time ends."""
+    """Silence has no event: the operator looks for it, also in the moment when a report's time ends."""
     harness = await serving()
     for _ in range(6):
         assert harness.condition(BACKEND, "m", "SettingsApplied") == ("True", "Applied")

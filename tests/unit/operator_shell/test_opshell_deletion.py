@@ -1,4 +1,4 @@
-"""Deleting what belongs together, in every order: who serves meanwhile, and what the rest is told."""
+"""Deleting related resources, in every order: which backends serve meanwhile, and the others' status."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ async def serving() -> Harness:
 
 
 def routed(harness: Harness) -> set[str] | None:
-    """The backends that the router is told of; None where there is no router."""
+    """The backends in the router's settings; None without a router."""
     if "penstock-router-settings" not in harness.cluster.names(CONFIG_MAP, "n"):
         return None
-    found = harness.cluster.find(CONFIG_MAP, "n", "penstock-router-settings")["data"]["settings.json"]
-    (one,) = json.loads(found)["endpoints"]
-    return {share["name"] for share in one["backends"]}
+    document = harness.cluster.find(CONFIG_MAP, "n", "penstock-router-settings")["data"]["settings.json"]
+    (endpoint,) = json.loads(document)["endpoints"]
+    return {share["name"] for share in endpoint["backends"]}
 
 
 def expected(left: set[str], gone: list[str]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def observed(harness: Harness, left: set[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abes")), ids="".join)
 async def test_every_order_of_deletion(order: tuple[str, ...]) -> None:
-    """After each step requests go to a backend that is there, if any is; users and conditions are told.
+    """After each step requests go to an existing backend, if any is left; users and conditions say so.
 
     A second look writes nothing.
     """
@@ -101,9 +101,9 @@ async def test_what_is_missing_is_named() -> None:
     harness.cluster.remove(BACKEND, "n", "b")
     await harness.run()
     for kind, name, condition in ((ENDPOINT, "e", "BackendsReady"), (SPLIT, "s", "Ready")):
-        found = harness.cluster.find(kind, "n", name)["status"]["conditions"]
-        (told,) = [one["message"] for one in found if one["type"] == condition]
-        assert "no such ModelBackend: b" in told
+        conditions = harness.cluster.find(kind, "n", name)["status"]["conditions"]
+        (message,) = [each["message"] for each in conditions if each["type"] == condition]
+        assert "no such ModelBackend: b" in message
 
 
 async def test_a_service_account_stays_until_no_pod_names_it() -> None:

@@ -87,7 +87,7 @@ async def test_documents_say_verb_and_manager_and_hold_no_secret() -> None:
     harness = await converged()
     live = harness.cluster.find(DEPLOYMENT, "n", "m-backend")
     sidecar = live["spec"]["template"]["spec"]["initContainers"][0]
-    secret = next(one["value"] for one in sidecar["env"] if "DRAIN" in one["name"])
+    secret = next(variable["value"] for variable in sidecar["env"] if "DRAIN" in variable["name"])
     harness.events = False
     harness.apply(backend(batchPolicyRef="p", replicas=1))
     dry = await look(harness.cluster)
@@ -151,18 +151,18 @@ async def test_a_file_is_rendered_without_a_cluster() -> None:
     text = yaml.safe_dump_all(resources)
     code, out, err = await run("--dry-run", "-f", "-", stdin=text)
     assert code == 0, err
-    found = {(one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(out)}
+    objects = {(obj["kind"], obj["metadata"]["name"]) for obj in yaml.safe_load_all(out)}
     assert {
         (DEPLOYMENT.kind, "m-backend"),
         (SERVICE.kind, "e"),
         (CONFIG_MAP.kind, "m-backend-settings"),
-    } <= found
-    assert (CONFIG_MAP.kind, "other") not in found
+    } <= objects
+    assert (CONFIG_MAP.kind, "other") not in objects
     assert (await run("--dry-run", "-f", "-", stdin=text))[:2] == (0, out)
 
 
 @pytest.mark.parametrize(
-    ("flags", "stdin", "code", "told"),
+    ("flags", "stdin", "code", "message"),
     [
         (["--dry-run", "--file", "/nowhere.yaml"], "", 2, "/nowhere.yaml"),
         (["--dry-run", "-f", "-"], "a: [", 2, "--file"),
@@ -174,12 +174,12 @@ async def test_a_file_is_rendered_without_a_cluster() -> None:
     ids=["no file", "no YAML", "no objects", "no dry run", "no resource"],
 )  # fmt: skip
 async def test_what_cannot_be_read_is_told_by_exit_code(
-    flags: list[str], stdin: str, code: int, told: str
+    flags: list[str], stdin: str, code: int, message: str
 ) -> None:
-    """2 for what the operator was told, 1 for a resource that it cannot use: a CI step fails on both."""
-    found, _, err = await run(*flags, stdin=stdin)
-    assert found == code, err
-    assert told in err
+    """2 for a wrong flag, 1 for a resource that cannot be used: a CI step fails on both."""
+    exit_code, _, err = await run(*flags, stdin=stdin)
+    assert exit_code == code, err
+    assert message in err
 
 
 async def test_pods_stay_told_of_the_authorities_that_they_know() -> None:

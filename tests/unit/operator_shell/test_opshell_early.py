@@ -1,4 +1,4 @@
-"""Ready is never claimed for a generation before it holds: whatever fails, and whoever is looked at first."""
+"""Ready is never claimed for a generation before it holds: whatever fails, in whichever order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ IMAGE = {"container": {"image": "model:2"}, "protocol": "instances", "port": 808
 def claimed(harness: Harness, kind: Kind, name: str) -> bool:
     """What `kubectl wait --for=condition=Ready` looks at."""
     live = harness.cluster.find(kind, "n", name)
-    ready = [one for one in live["status"]["conditions"] if one["type"] == "Ready"]
-    return [(one["status"], one["observedGeneration"]) for one in ready] == [
+    ready = [each for each in live["status"]["conditions"] if each["type"] == "Ready"]
+    return [(each["status"], each["observedGeneration"]) for each in ready] == [
         ("True", live["metadata"]["generation"])
     ]
 
@@ -89,12 +89,12 @@ async def test_not_before_the_routers_have_the_change(first: str) -> None:
     assert claimed(harness, ENDPOINT, "e")
     assert claimed(harness, SPLIT, "s")
     weights = harness.cluster.find(SPLIT, "n", "s")["status"]["weights"]
-    assert [(one["desired"], one["applied"]) for one in weights] == [(7, 7)]
+    assert [(weight["desired"], weight["applied"]) for weight in weights] == [(7, 7)]
 
 
 @pytest.mark.parametrize("first", ["router", "endpoint"])
 async def test_a_new_endpoint_beside_a_running_router_has_failed_nowhere(first: str) -> None:
-    """That no router listens for it yet is no failure of a port: no Stalled, no Warning."""
+    """A port on which no router listens yet has not failed: no Stalled, no Warning."""
     harness = await serving()
     harness.apply(endpoint("e2"))
     order = [router_key("n"), Key(ENDPOINT.kind, "n", "e2")]
@@ -104,8 +104,8 @@ async def test_a_new_endpoint_beside_a_running_router_has_failed_nowhere(first: 
     assert harness.condition(ENDPOINT, "e2", "RouterReady") == ("False", "Waiting")
     assert harness.condition(ENDPOINT, "e2", "Stalled") is None
     events = [live for key, live in harness.cluster.objects.items() if key[0] == "Event"]
-    about = [one for one in events if one["regarding"]["name"] == "e2"]
-    assert [one["type"] for one in about if one["type"] == "Warning"] == []
+    about = [event for event in events if event["regarding"]["name"] == "e2"]
+    assert [event["type"] for event in about if event["type"] == "Warning"] == []
     version = settings(harness, "penstock-router-settings")["version"]
     harness.router_report("penstock-router-0", ["e", "e2"], version=version)
     await harness.run()
@@ -143,7 +143,7 @@ async def test_with_the_report_channel_cut_a_change_is_not_ready_at_once() -> No
 
 
 async def test_a_backends_hot_change_is_ready_when_its_pods_have_it() -> None:
-    """For its own generation; a change of its policy leaves Ready, and SettingsApplied tells."""
+    """For its own generation; a change of its policy leaves Ready, and changes SettingsApplied."""
     harness = await serving()
     harness.apply(policy(maxBatchSize=4))
     await harness.run()
@@ -170,7 +170,7 @@ async def test_a_backends_hot_change_is_ready_when_its_pods_have_it() -> None:
     ],
 )
 async def test_a_suspended_backend_is_not_ready_for_a_change_that_waits(change: Any, waits: str) -> None:
-    """Without one it stays Ready, whatever somebody does to its Deployment by hand."""
+    """Without one it stays Ready, whatever edits its Deployment gets."""
     harness = await serving()
     harness.apply(backend(batchPolicyRef="p", suspend=True, **change))
     harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["spec"].update(paused=True))
@@ -179,9 +179,9 @@ async def test_a_suspended_backend_is_not_ready_for_a_change_that_waits(change: 
     if waits:
         assert harness.condition(BACKEND, "m", "Ready") == ("False", "Suspended")
         (text,) = (
-            one["message"]
-            for one in harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
-            if one["type"] == "Ready"
+            each["message"]
+            for each in harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
+            if each["type"] == "Ready"
         )
         assert waits in text
     else:

@@ -1,4 +1,4 @@
-"""Events go out beside the work that they tell of."""
+"""Events go out beside the work that they report."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def event(number: int) -> dict[str, Any]:
 
 
 def recorder(cluster: MemoryCluster) -> tuple[Recorder, list[str]]:
-    told: list[str] = []
-    return Recorder(cluster, NoObserver(), lambda message, **_: told.append(message)), told
+    messages: list[str] = []
+    return Recorder(cluster, NoObserver(), lambda message, **_: messages.append(message)), messages
 
 
 def ready(harness: Harness) -> str:
-    found = harness.condition(BACKEND, "m", "Ready")
-    assert found is not None
-    return found[0]
+    condition = harness.condition(BACKEND, "m", "Ready")
+    assert condition is not None
+    return condition[0]
 
 
 async def sent(cluster: MemoryCluster, count: int) -> list[str]:
     """The names of the Events, once there are so many."""
     async with asyncio.timeout(30):
-        while len(found := cluster.names(EVENT, "n")) < count:  # noqa: ASYNC110 - it has no signal
+        while len(names := cluster.names(EVENT, "n")) < count:  # noqa: ASYNC110 - it has no signal
             await asyncio.sleep(0)
-    return found
+    return names
 
 
 async def test_a_reconcile_does_not_wait_for_its_events() -> None:
@@ -68,7 +68,7 @@ async def test_a_reconcile_does_not_wait_for_its_events() -> None:
 
 
 async def test_a_new_resource_on_its_way_is_no_news() -> None:
-    """The first Event tells that it serves; of a thousand new resources none more is written."""
+    """The first Event reports that it serves; a thousand new resources add no more."""
     harness = Harness()
     harness.apply(backend())
     await harness.run()
@@ -76,12 +76,12 @@ async def test_a_new_resource_on_its_way_is_no_news() -> None:
     assert harness.cluster.names(EVENT, "n") == []
     harness.pods_ready("m-backend", 1)
     await harness.run()
-    told = [
-        found["note"]
+    messages = [
+        event["note"]
         for name in harness.cluster.names(EVENT, "n")
-        if (found := harness.cluster.find(EVENT, "n", name))["action"] == "ReadyTrue"
+        if (event := harness.cluster.find(EVENT, "n", name))["action"] == "ReadyTrue"
     ]
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
 async def test_a_new_resource_that_cannot_be_as_asked_is_told_at_once() -> None:
@@ -102,25 +102,25 @@ async def test_events_go_out_in_order_and_one_that_is_refused_is_forgotten() -> 
             raise error
 
     cluster.fail = fail
-    out, told = recorder(cluster)
+    out, messages = recorder(cluster)
     for number in range(4):
         await out.put(event(number))
     task = asyncio.create_task(out.run())
     assert await sent(cluster, 3) == ["e00000", "e00002", "e00003"]
-    assert told == ["event not written"]
+    assert messages == ["event not written"]
     task.cancel()
 
 
 async def test_of_too_many_the_oldest_are_dropped() -> None:
-    """A flood takes bounded memory, and what is newest is told."""
+    """A flood takes bounded memory, and the newest Events are sent."""
     cluster = MemoryCluster()
-    out, told = recorder(cluster)
+    out, messages = recorder(cluster)
     for number in range(KEPT + 2):
         await out.put(event(number))
     task = asyncio.create_task(out.run())
-    found = await sent(cluster, KEPT)
-    assert (found[0], found[-1]) == ("e00002", f"e{KEPT + 1:05}")
-    assert told == ["event dropped"] * 2
+    names = await sent(cluster, KEPT)
+    assert (names[0], names[-1]) == ("e00002", f"e{KEPT + 1:05}")
+    assert messages == ["event dropped"] * 2
     task.cancel()
 
 
@@ -130,13 +130,13 @@ async def test_one_cause_in_several_conditions_is_one_event() -> None:
     harness.apply(backend())
     await harness.run()
     (name,) = harness.pods_ready("m-backend", 1)
-    told = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
     harness.cluster.edit(
-        POD, "n", name, lambda live: live.update(status=told | {"containerStatuses": [CRASH]})
+        POD, "n", name, lambda live: live.update(status=status | {"containerStatuses": [CRASH]})
     )
     harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["status"].update(readyReplicas=0))
     await harness.run()
-    found = [harness.cluster.find(EVENT, "n", one) for one in harness.cluster.names(EVENT, "n")]
-    assert [(one["reason"], one["action"]) for one in found if one["reason"] == "ContainerCrashed"] == [
-        ("ContainerCrashed", "ReadyFalse")
-    ]
+    events = [harness.cluster.find(EVENT, "n", name) for name in harness.cluster.names(EVENT, "n")]
+    assert [
+        (event["reason"], event["action"]) for event in events if event["reason"] == "ContainerCrashed"
+    ] == [("ContainerCrashed", "ReadyFalse")]

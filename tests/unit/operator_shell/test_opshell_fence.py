@@ -47,7 +47,7 @@ WRITES: dict[str, Callable[[Cluster], Any]] = {
 
 @pytest.mark.parametrize("verb", WRITES)
 async def test_every_write_needs_the_lease_and_no_read_does(verb: str) -> None:
-    """While it is ours the write passes; from the moment it may not be ours, it is not made."""
+    """While we hold it the write passes; from the moment another may hold it, it is not made."""
     inner, clock = MemoryCluster(), HandClock()
     for obj in (policy(), backend()):
         inner.user_applies(obj)
@@ -66,7 +66,7 @@ async def test_every_write_needs_the_lease_and_no_read_does(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", WRITES)
 async def test_every_write_that_is_not_taken_is_counted_with_its_status(verb: str) -> None:
-    """And raised all the same; a Lease that was lost is no word of the apiserver's."""
+    """And raised all the same; a lost Lease is not an answer of the API server."""
     inner, clock, counted = MemoryCluster(), HandClock(), []
     until = clock.time() + 8
     fenced = FencedCluster(
@@ -113,7 +113,7 @@ async def test_a_write_under_way_is_cut_when_the_lease_ends_and_goes_on_when_it_
 
 
 async def test_a_worker_that_comes_too_late_to_its_write_ends_the_work() -> None:
-    """LeaseLost is no failure to try again: the worker ends with it, and with it the process."""
+    """LeaseLost is not retried: the worker ends with it, and with it the process."""
     clock = HandClock()
     queue: WorkQueue[str] = WorkQueue(clock)
     failures: list[str] = []
@@ -122,9 +122,9 @@ async def test_a_worker_that_comes_too_late_to_its_write_ends_the_work() -> None
         raise LeaseLost("induced")
 
     queue.add("a")
-    told = lambda key, _error, _delay: failures.append(key)  # noqa: E731 - one line is enough
+    warn = lambda key, _error, _delay: failures.append(key)  # noqa: E731 - one line is enough
     with pytest.raises(LeaseLost):
-        await asyncio.wait_for(work(queue, handle, told, fatal=(LeaseLost,)), 20)
+        await asyncio.wait_for(work(queue, handle, warn, fatal=(LeaseLost,)), 20)
     assert failures == []
     assert queue.idle
 
@@ -148,13 +148,13 @@ async def test_a_manager_without_its_lease_writes_nothing_and_ends() -> None:
 async def test_an_elector_that_sees_another_holder_lets_no_further_write_pass() -> None:
     """Before `hold` has raised, and whatever time was left."""
     cluster, clock = MemoryCluster(), HandClock()
-    one = Elector(cluster, namespace="n", name="l", identity="one", clock=clock)
-    await one.acquire()
+    elector = Elector(cluster, namespace="n", name="l", identity="one", clock=clock)
+    await elector.acquire()
     cluster.edit(LEASE, "n", "l", lambda live: live["spec"].update(holderIdentity="two"))
-    holding = asyncio.create_task(one.hold())
+    holding = asyncio.create_task(elector.hold())
     await clock.advance(2)
     await settle()
-    assert one.until < clock.time()
+    assert elector.until < clock.time()
     with pytest.raises(LeaseLost, match="held by two"):
         await asyncio.wait_for(holding, 20)
 
@@ -170,13 +170,13 @@ def leader_endpoint(cluster: MemoryCluster, clock: HandClock, log: Callable[...,
 
 @pytest.mark.parametrize("harm", ["deleted", "edited", "unlabelled"])
 async def test_the_leaders_address_comes_back(harm: str) -> None:
-    """A slice that somebody deleted or edited is mended within seconds; one that is right is left alone."""
+    """A slice that was deleted or edited is restored within seconds; a right one is left alone."""
     cluster, clock = MemoryCluster(), HandClock()
     lines: list[str] = []
-    one = leader_endpoint(cluster, clock, lambda message, **_: lines.append(message))
-    await one.publish()
+    address = leader_endpoint(cluster, clock, lambda message, **_: lines.append(message))
+    await address.publish()
     wanted = cluster.find(ENDPOINT_SLICE, "n", "op")
-    keeping = asyncio.create_task(one.keep())
+    keeping = asyncio.create_task(address.keep())
     await clock.advance(INTERVAL * 5)
     assert len(cluster.writes) == 1
     if harm == "deleted":
@@ -210,8 +210,8 @@ async def test_every_writer_of_the_process_is_behind_the_fence() -> None:
     context = operator._manager.ctx
     writers = [context, context.applier, operator._leader_endpoint]
     for writer in writers:
-        found = getattr(writer, "cluster", None) or getattr(writer, "_cluster", None)
-        assert isinstance(found, FencedCluster), writer
+        cluster_used = getattr(writer, "cluster", None) or getattr(writer, "_cluster", None)
+        assert isinstance(cluster_used, FencedCluster), writer
     with pytest.raises(LeaseLost):
         await context.cluster.apply(CONFIG_MAP, CHILD)
     assert cluster.writes == []

@@ -34,7 +34,7 @@ SETTLED = TIMES.settle + 0.1
 
 @dataclass
 class Line:
-    """One pod's way to the apiserver: calls fail, take time, and are served though nobody waits any more."""
+    """One pod's way to the API server: calls fail, take time, and take effect even if the caller has left."""
 
     cluster: MemoryCluster
     clock: HandClock
@@ -56,12 +56,12 @@ class Line:
             return await serve()
 
         answer = asyncio.ensure_future(served())
-        answer.add_done_callback(lambda one: one.cancelled() or one.exception())
-        found = await asyncio.shield(answer)
+        answer.add_done_callback(lambda task: task.cancelled() or task.exception())
+        result = await asyncio.shield(answer)
         await self.clock.sleep(self.takes())
         if self.fails(name):
             raise Unavailable(0, "induced")
-        return found
+        return result
 
 
 @dataclass
@@ -116,11 +116,11 @@ def lease(cluster: MemoryCluster, name: str = LEASE_NAME) -> str:
 
 
 async def led_after(clock: HandClock, pod: Pod, *others: Pod) -> float:
-    """Seconds until a pod leads, beside whom nobody else does at any moment."""
+    """Seconds until a pod leads, while never two lead."""
     began = clock.time()
     while not pod.leads:
         await clock.advance(0.5)
-        assert sum(one.leads for one in (pod, *others)) <= 1
+        assert sum(each.leads for each in (pod, *others)) <= 1
         assert clock.time() - began < 120, pod.lines
     return clock.time() - began
 
@@ -260,14 +260,14 @@ async def test_who_cannot_ask_stops_acting_in_time(watched: str) -> None:
 
 @pytest.mark.parametrize("slow", [0.0, 3.0])
 async def test_of_several_that_find_no_lease_one_acts(slow: float) -> None:
-    """It is made by an apply, which has no "only if it is not there", and may come late."""
+    """An apply creates it, which cannot require that it does not exist, and may come late."""
     cluster, clock = MemoryCluster(), HandClock()
     made = [Pod(cluster, clock, "one"), Pod(Line(cluster, clock, takes=lambda: slow), clock, "two")]
     made.append(Pod(cluster, clock, "three"))
     for _ in range(120):
         await clock.advance(0.5)
-        assert sum(one.leads for one in made) <= 1
-    assert sum(one.leads for one in made) == 1
+        assert sum(each.leads for each in made) <= 1
+    assert sum(each.leads for each in made) == 1
     for pod in made:
         await pod.die()
 
@@ -323,7 +323,7 @@ async def test_a_leader_whose_lease_was_deleted_makes_it_again_and_acts_on() -> 
 
 
 async def test_an_operator_for_all_namespaces_waits_for_a_limited_one_that_cannot_see_it() -> None:
-    """That one goes on for `renew_within` after it has last seen nobody."""
+    """That one goes on for `renew_within` after it last saw no other holder."""
     cluster, clock = MemoryCluster(), HandClock()
     deaf = False
     limited = Pod(Line(cluster, clock, lambda name: deaf and name == LEASE_NAME), clock, "one", watched="a")

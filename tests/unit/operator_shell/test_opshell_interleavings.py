@@ -230,9 +230,9 @@ class Interleavings(RuleBasedStateMachine):
         await used.run()
         assert cluster.writes == []
         wanted = await self._fresh(cluster)
-        found = shape(cluster)
-        differ = [key for key in sorted(found.keys() | wanted.keys()) if found.get(key) != wanted.get(key)]
-        assert not differ, "\n".join(f"{key}\n  {found.get(key)}\n  {wanted.get(key)}" for key in differ)
+        shapes = shape(cluster)
+        differ = [key for key in sorted(shapes.keys() | wanted.keys()) if shapes.get(key) != wanted.get(key)]
+        assert not differ, "\n".join(f"{key}\n  {shapes.get(key)}\n  {wanted.get(key)}" for key in differ)
         again = await used.restart()
         await kubelet(again)
         for _ in range(5):  # the autoscaler looks meanwhile: every 2 s
@@ -260,7 +260,7 @@ class Interleavings(RuleBasedStateMachine):
         await self._ready_once(used, idle)
 
     async def _ready_once(self, harness: Harness, idle: list[str]) -> None:
-        """Backends without replicas were ready once: another would have no share in a split."""
+        """Backends without replicas were ready once: others would not get a share in a split."""
         for replicas in (1, 0) if idle else ():
             for name in idle:
                 harness.cluster.edit(
@@ -276,7 +276,7 @@ class Interleavings(RuleBasedStateMachine):
         fresh = Harness()
         kinds = {kind.kind for kind in (BACKEND, ENDPOINT, SPLIT, POLICY)}
         parents = [live for key, live in used.objects.items() if key[0] in kinds]
-        for live in sorted(parents, key=lambda one: int(one["metadata"]["uid"].split("-")[1])):
+        for live in sorted(parents, key=lambda live: int(live["metadata"]["uid"].split("-")[1])):
             own = {"namespace": "n", "name": live["metadata"]["name"]}
             fresh.apply({**{k: live[k] for k in ("apiVersion", "kind", "spec")}, "metadata": own})
         await fresh.run()

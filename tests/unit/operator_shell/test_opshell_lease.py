@@ -20,15 +20,15 @@ def elector(cluster: MemoryCluster, clock: HandClock, identity: str) -> Elector:
 
 
 async def test_the_first_leads_at_once_and_the_second_waits() -> None:
-    """A fresh Lease is taken without a pause; nobody else leads beside its holder."""
+    """A fresh Lease is taken without a pause; only its holder leads."""
     cluster, clock = MemoryCluster(), HandClock()
-    one, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
-    await one.acquire()
-    holding = asyncio.create_task(one.hold())
+    first, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
+    await first.acquire()
+    holding = asyncio.create_task(first.hold())
     waiting = asyncio.create_task(two.acquire())
     for _ in range(30):
         await clock.advance(2)
-        assert one.leads
+        assert first.leads
         assert not two.leads
     assert cluster.find(LEASE, "n", "l")["spec"]["leaseTransitions"] == 0
     holding.cancel()
@@ -39,14 +39,14 @@ async def test_the_first_leads_at_once_and_the_second_waits() -> None:
 async def test_a_silent_leader_is_replaced_after_the_lease_and_no_sooner() -> None:
     """By the time the second leads, the first has known for a while that it does not."""
     cluster, clock = MemoryCluster(), HandClock()
-    one, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
-    await one.acquire()
+    first, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
+    await first.acquire()
     waiting = asyncio.create_task(two.acquire())
     waited = 0.0
     while not waiting.done():
         await clock.advance(0.5)
         waited += 0.5
-        assert not (one.leads and two.leads)
+        assert not (first.leads and two.leads)
         assert waited <= 15
     assert waited >= TIMES.duration
     assert cluster.find(LEASE, "n", "l")["spec"]["holderIdentity"] == "two"
@@ -57,9 +57,9 @@ async def test_a_silent_leader_is_replaced_after_the_lease_and_no_sooner() -> No
 async def test_a_standby_leads_within_twelve_seconds_of_a_death(phase: float) -> None:
     """With the times of production, wherever in its own rhythm the standby is when the leader dies."""
     cluster, clock = MemoryCluster(), HandClock()
-    one = Elector(cluster, namespace="n", name="l", identity="one", clock=clock)
-    await one.acquire()
-    holding = asyncio.create_task(one.hold())
+    elector_ = Elector(cluster, namespace="n", name="l", identity="one", clock=clock)
+    await elector_.acquire()
+    holding = asyncio.create_task(elector_.hold())
     await clock.advance(phase)
     two = Elector(cluster, namespace="n", name="l", identity="two", clock=clock)
     waiting = asyncio.create_task(two.acquire())
@@ -71,19 +71,19 @@ async def test_a_standby_leads_within_twelve_seconds_of_a_death(phase: float) ->
         await clock.advance(0.25)
         waited += 0.25
         assert waited <= 12
-        assert not (one.leads and two.leads)
+        assert not (elector_.leads and two.leads)
     assert two.leads
 
 
 async def test_a_released_lease_is_taken_at_the_next_try() -> None:
     """A planned end does not cost the lease's duration."""
     cluster, clock = MemoryCluster(), HandClock()
-    one, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
-    await one.acquire()
+    first, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
+    await first.acquire()
     waiting = asyncio.create_task(two.acquire())
     await clock.advance(1)
-    await one.release()
-    assert not one.leads
+    await first.release()
+    assert not first.leads
     await clock.advance(2)
     assert waiting.done()
     assert two.leads
@@ -93,8 +93,8 @@ async def test_a_released_lease_is_taken_at_the_next_try() -> None:
 async def test_a_leader_that_cannot_renew_stops_before_anybody_takes_over(hangs: bool) -> None:
     """Errors and calls that never return both end in LeaseLost within renew_within."""
     cluster, clock = MemoryCluster(), HandClock()
-    one = elector(cluster, clock, "one")
-    await one.acquire()
+    leader = elector(cluster, clock, "one")
+    await leader.acquire()
     if hangs:
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -108,7 +108,7 @@ async def test_a_leader_that_cannot_renew_stops_before_anybody_takes_over(hangs:
             raise Unavailable(500, "induced")
 
         cluster.fail = fail
-    holding = asyncio.create_task(one.hold())
+    holding = asyncio.create_task(leader.hold())
     passed = 0.0
     while not holding.done():
         await clock.advance(0.5)
@@ -116,16 +116,16 @@ async def test_a_leader_that_cannot_renew_stops_before_anybody_takes_over(hangs:
         assert passed < TIMES.duration
     with pytest.raises(LeaseLost, match="could not be renewed"):
         await holding
-    assert not one.leads
+    assert not leader.leads
 
 
 async def test_a_renewal_is_one_call_and_mends_a_lease_that_was_touched() -> None:
-    """No read where the record is as we left it; one edited or deleted is read, and ours again."""
+    """Without a read while the record is as we left it; one edited or deleted is read, and written again."""
     cluster, clock = MemoryCluster(), HandClock()
-    one = elector(cluster, clock, "one")
-    await one.acquire()
+    leader = elector(cluster, clock, "one")
+    await leader.acquire()
     reads = cluster.reads
-    holding = asyncio.create_task(one.hold())
+    holding = asyncio.create_task(leader.hold())
     for _ in range(3):
         await clock.advance(TIMES.retry)
     assert cluster.reads == reads
@@ -135,28 +135,28 @@ async def test_a_renewal_is_one_call_and_mends_a_lease_that_was_touched() -> Non
     cluster.remove(LEASE, "n", "l")
     await clock.advance(TIMES.retry)
     assert cluster.find(LEASE, "n", "l")["spec"]["holderIdentity"] == "one"
-    assert one.leads
+    assert leader.leads
     holding.cancel()
     await asyncio.gather(holding, return_exceptions=True)
 
 
 async def test_a_leader_whose_work_stands_still_is_replaced() -> None:
-    """It renews no more, and knows that it does not lead before anybody else does."""
+    """It stops renewing, and stops leading before another pod leads."""
     cluster, clock = MemoryCluster(), HandClock()
     works = True
-    one = Elector(
+    leader = Elector(
         cluster, namespace="n", name="l", identity="one", clock=clock, times=TIMES, working=lambda: works
     )
-    await one.acquire()
-    holding = asyncio.create_task(one.hold())
+    await leader.acquire()
+    holding = asyncio.create_task(leader.hold())
     await clock.advance(TIMES.duration * 2)
-    assert one.leads
+    assert leader.leads
     works = False
     two = elector(cluster, clock, "two")
     waiting = asyncio.create_task(two.acquire())
     while not waiting.done():
         await clock.advance(0.5)
-        assert not (one.leads and two.leads)
+        assert not (leader.leads and two.leads)
     with pytest.raises(LeaseLost, match="could not be renewed"):
         await holding
 
@@ -164,14 +164,14 @@ async def test_a_leader_whose_work_stands_still_is_replaced() -> None:
 async def test_a_leader_that_finds_another_holder_stops_at_once() -> None:
     """Whoever took the Lease, by hand even, has it."""
     cluster, clock = MemoryCluster(), HandClock()
-    one = elector(cluster, clock, "one")
-    await one.acquire()
+    leader = elector(cluster, clock, "one")
+    await leader.acquire()
 
     def take(live: dict[str, object]) -> None:
         live["spec"]["holderIdentity"] = "other"  # type: ignore[index]
 
     cluster.edit(LEASE, "n", "l", take)
-    holding = asyncio.create_task(one.hold())
+    holding = asyncio.create_task(leader.hold())
     await clock.advance(2.1)
     await settle()
     with pytest.raises(LeaseLost, match="held by other"):
@@ -184,10 +184,10 @@ async def test_of_two_candidates_for_a_free_lease_one_wins() -> None:
     zero = elector(cluster, clock, "zero")
     await zero.acquire()
     await zero.release()
-    one, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
-    tasks = [asyncio.create_task(one.acquire()), asyncio.create_task(two.acquire())]
+    first, two = elector(cluster, clock, "one"), elector(cluster, clock, "two")
+    tasks = [asyncio.create_task(first.acquire()), asyncio.create_task(two.acquire())]
     await settle()
-    assert [one.leads, two.leads].count(True) == 1
+    assert [first.leads, two.leads].count(True) == 1
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

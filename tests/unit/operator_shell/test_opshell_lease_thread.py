@@ -1,4 +1,4 @@
-"""The Lease is renewed whatever the loop and the connections of everybody else are busy with."""
+"""The Lease is renewed however busy the loop and all other connections are."""
 
 from __future__ import annotations
 
@@ -136,11 +136,11 @@ async def test_it_is_renewed_while_the_acting_loop_computes(server: Renewals, ke
 
 async def test_a_loop_that_shows_no_life_is_not_kept_the_leader(keep: Keep) -> None:
     """After `STUCK` seconds without a turn the acting loop does not count as working until it has one."""
-    clock, found = HandClock(), asyncio.get_running_loop().create_future()
+    clock, ended = HandClock(), asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
-    keeper = keep(clock, lambda working: loop.call_soon_threadsafe(found.set_result, working))
+    keeper = keep(clock, lambda working: loop.call_soon_threadsafe(ended.set_result, working))
     await keeper.acquire()
-    working = await found
+    working = await ended
     clock.turn(STUCK - 1)
     assert working()
     clock.turn(2)
@@ -151,11 +151,11 @@ async def test_a_loop_that_shows_no_life_is_not_kept_the_leader(keep: Keep) -> N
 
 async def test_whoever_waited_long_to_lead_has_all_of_that_time_too(keep: Keep) -> None:
     """The loop of a standby was well for hours: nothing is held against it when it begins to act."""
-    clock, found = HandClock(), asyncio.get_running_loop().create_future()
+    clock, led = HandClock(), asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
-    keeper = keep(clock, lambda working: loop.call_soon_threadsafe(found.set_result, working))
+    keeper = keep(clock, lambda working: loop.call_soon_threadsafe(led.set_result, working))
     await keeper.acquire()
-    working = await found
+    working = await led
     clock.turn(3600)
     holding = asyncio.create_task(keeper.hold())
     await asyncio.sleep(0)
@@ -164,7 +164,7 @@ async def test_whoever_waited_long_to_lead_has_all_of_that_time_too(keep: Keep) 
 
 
 async def test_a_released_lease_is_nobodys(server: Renewals, keep: Keep) -> None:
-    """A planned end gives it back through the same thread; nothing was ours before it was asked for."""
+    """A planned end releases it through the same thread; it was not held before it was asked for."""
     keeper = keep(LoopClock())
     assert keeper.until == float("-inf")
     await keeper.release()

@@ -23,20 +23,20 @@ OF_OTHERS = {
 
 
 async def test_every_stage_has_its_reason() -> None:
-    """Ready tells of each; before the operator has looked there is no status at all."""
-    found = [stage async for stage in stages()]
-    assert len({stage.name for stage in found}) == len(found) > 30
-    for stage in found:
+    """Ready reports each; before the operator's first look a resource does not have a status."""
+    reached = [stage async for stage in stages()]
+    assert len({stage.name for stage in reached}) == len(reached) > 30
+    for stage in reached:
         conditions = (stage.obj.get("status") or {}).get("conditions") or []
-        ready = [one["reason"] for one in conditions if one["type"] == "Ready"]
+        ready = [each["reason"] for each in conditions if each["type"] == "Ready"]
         assert ready == ([stage.reason] if stage.reason else []), stage.name
-        for one in conditions:
-            assert one["observedGeneration"] == stage.obj["status"]["observedGeneration"], stage.name
+        for each in conditions:
+            assert each["observedGeneration"] == stage.obj["status"]["observedGeneration"], stage.name
 
 
 async def test_every_reason_that_ready_may_have_is_among_them() -> None:
-    """And so is the deletion of every kind: a new reason needs a stage, or to be told apart here."""
-    found = [stage async for stage in stages()]
-    assert {stage.reason for stage in found if stage.reason} == in_code() - OF_OTHERS
-    going = {stage.obj["kind"] for stage in found if stage.wanted == GOING}
-    assert going == {stage.obj["kind"] for stage in found}
+    """And so is the deletion of every kind: a new reason needs a stage, or an exception here."""
+    reached = [stage async for stage in stages()]
+    assert {stage.reason for stage in reached if stage.reason} == in_code() - OF_OTHERS
+    going = {stage.obj["kind"] for stage in reached if stage.wanted == GOING}
+    assert going == {stage.obj["kind"] for stage in reached}

@@ -23,9 +23,9 @@ def shown(harness: Harness, name: str = "m", namespace: str = "n") -> int:
 
 def written(harness: Harness) -> int:
     """How many statuses of backends were written since the writes were last cleared."""
-    found = sum(write[:2] == ("status", "ModelBackend") for write in harness.cluster.writes)
+    count = sum(write[:2] == ("status", "ModelBackend") for write in harness.cluster.writes)
     harness.cluster.writes.clear()
-    return found
+    return count
 
 
 def test_turns_are_bounded_and_each_namespace_has_its_part() -> None:
@@ -45,7 +45,7 @@ def test_turns_are_bounded_and_each_namespace_has_its_part() -> None:
     assert len(granted) == BURST + 3 * PER_SECOND + 2
     clock.turn(60.0)
     assert granted.count(key("few", 0)) == 1
-    assert [one for one in granted if one.namespace == "crowd"] == [key("crowd", n) for n in range(100)]
+    assert [turn for turn in granted if turn.namespace == "crowd"] == [key("crowd", n) for n in range(100)]
     assert key("gone", 0) not in granted
     for _ in range(3):
         turns.ask(key("few", 0))
@@ -64,15 +64,15 @@ def test_turns_that_cannot_be_used_do_not_add_up_and_starve_nobody() -> None:
     fine = [key("crowd", 100), key("few", 0)]
     shown = dict.fromkeys(fine, clock.time())
     for _ in range(600):
-        for one in (*failing, *fine):
-            turns.ask(one)
+        for turn in (*failing, *fine):
+            turns.ask(turn)
         clock.turn(0.1)
-        for one in fine:
-            if turns.take(one):
-                shown[one] = clock.time()
+        for turn in fine:
+            if turns.take(turn):
+                shown[turn] = clock.time()
         assert clock.time() - shown[fine[0]] < 30
         assert clock.time() - shown[fine[1]] < 1
-    assert {one.name for one in granted} == {one.name for one in (*failing, *fine)}
+    assert {turn.name for turn in granted} == {turn.name for turn in (*failing, *fine)}
     assert 0 < sum(map(turns.take, failing)) <= BURST + LASTS * PER_SECOND
 
 

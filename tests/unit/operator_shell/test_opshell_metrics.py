@@ -13,9 +13,9 @@ from tests.support.hand_clock import HandClock
 
 
 def sample(metrics: Metrics, name: str) -> float:
-    found = re.search(rf'^{name}{{name="reconcile"}} (\S+)$', metrics.text().decode(), re.MULTILINE)
-    assert found is not None, name
-    return float(found[1])
+    match = re.search(rf'^{name}{{name="reconcile"}} (\S+)$', metrics.text().decode(), re.MULTILINE)
+    assert match is not None, name
+    return float(match[1])
 
 
 async def test_every_metric_of_a_queue_follows_what_the_queue_does() -> None:
@@ -57,11 +57,11 @@ def test_writes_that_failed_are_told_apart_by_status() -> None:
 
 def test_the_release_that_runs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As its package says; files that were never installed have none."""
-    found = re.search(
+    match = re.search(
         r'^penstock_operator_build_info{python="3[^"]+",version="([^"]+)"} 1', text(), re.MULTILINE
     )
-    assert found is not None
-    assert found[1] == importlib.metadata.version("penstock")
+    assert match is not None
+    assert match[1] == importlib.metadata.version("penstock")
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)

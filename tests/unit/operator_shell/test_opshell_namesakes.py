@@ -29,7 +29,7 @@ async def loaded() -> Harness:
 
 
 def replace_backend(harness: Harness, *, seen: bool) -> None:
-    """Delete and make again; the watch tells of the deletion, or (a cut watch) of the new one alone."""
+    """Delete and make again; the watch reports the deletion, or (a cut watch) only the new one."""
     harness.events = seen
     for name in harness.cluster.names(BACKEND, "n"):
         harness.cluster._remove((BACKEND.kind, "n", name))
@@ -63,14 +63,14 @@ async def test_a_number_never_lands_in_a_namesake() -> None:
 
 @pytest.mark.parametrize("skew", [-7200.0, 7200.0], ids=["ahead", "behind"])
 async def test_another_scalers_number_stands_for_its_time_whatever_the_clocks_say(skew: float) -> None:
-    """The apiserver's clock and ours may differ by hours; the time is counted from when we saw the write."""
+    """The API server's clock may differ from ours by hours; the time counts from when we saw the write."""
     harness = Harness()
     harness.apply(backend(autoscaling=SCALING))
     await harness.run()
     harness.cluster.scale(BACKEND, "n", "m", 4)
     written = harness.clock.now() - datetime.timedelta(seconds=skew)
 
-    # The memory cluster has no times of its own, and keeps the entries of owners that stay.
+    # The memory cluster does not set times, and keeps the entries of owners that stay.
     live = harness.cluster.objects[(BACKEND.kind, "n", "m")]
     for entry in live["metadata"]["managedFields"]:
         entry["time"] = rfc3339(written)

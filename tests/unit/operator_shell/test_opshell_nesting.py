@@ -43,18 +43,18 @@ def spelled(levels: int) -> str:
 def depth(value: Any) -> int:
     """Levels of containers, counted without recursion."""
     levels, layer = 0, [value]
-    while layer := [one for one in layer if isinstance(one, dict | list)]:
+    while layer := [each for each in layer if isinstance(each, dict | list)]:
         levels += 1
-        layer = [one for held in layer for one in (held.values() if isinstance(held, dict) else held)]
+        layer = [each for held in layer for each in (held.values() if isinstance(held, dict) else held)]
     return levels
 
 
 def reference(value: Any, levels: int) -> Any:
     """What `cut` makes of a value, the slow way."""
     if isinstance(value, dict):
-        return {name: reference(one, levels - 1) for name, one in value.items()} if levels else None
+        return {name: reference(member, levels - 1) for name, member in value.items()} if levels else None
     if isinstance(value, list):
-        return [reference(one, levels - 1) for one in value] if levels else None
+        return [reference(member, levels - 1) for member in value] if levels else None
     return value
 
 
@@ -79,21 +79,21 @@ def test_what_is_cut_off_is_just_what_lies_below(
 def test_an_answer_is_parsed_however_deep_it_is(levels: int) -> None:
     """The neighbours of a deep value are whole, and what is left of it is deeper than an object may be."""
     text = f'{{"items": [{{"good": 1}}, {{"spec": {spelled(levels)}}}, {{"good": 2}}]}}'
-    found = nesting.decode(text.encode())["items"]
-    assert (found[0], found[2]) == ({"good": 1}, {"good": 2})
-    assert depth(found[1]) > LEVELS
+    items = nesting.decode(text.encode())["items"]
+    assert (items[0], items[2]) == ({"good": 1}, {"good": 2})
+    assert depth(items[1]) > LEVELS
 
 
 def free_form() -> list[str]:
     """The paths of all fields that may hold anything."""
 
     def walk(schema: Any, path: str) -> list[str]:
-        found = [path] if schema.get("x-kubernetes-preserve-unknown-fields") else []
+        paths = [path] if schema.get("x-kubernetes-preserve-unknown-fields") else []
         for name, member in (schema.get("properties") or {}).items():
-            found += walk(member, f"{path}.{name}")
+            paths += walk(member, f"{path}.{name}")
         if isinstance(schema.get("items"), dict):
-            found += walk(schema["items"], f"{path}.0")
-        return found
+            paths += walk(schema["items"], f"{path}.0")
+        return paths
 
     return [
         f"{kind.kind}{path}"
@@ -106,12 +106,12 @@ def free_form() -> list[str]:
 def poisoned(path: str, value: Any, name: str = "bad") -> dict[str, Any]:
     """A resource with the value in a field, named by its path."""
     steps = path.split(".")[1:]
-    found = backend(name)
+    document = backend(name)
     if "warmup" in steps:
-        found["spec"]["warmup"] = {"requests": [{"path": "/"}]}
+        document["spec"]["warmup"] = {"requests": [{"path": "/"}]}
     if "python" in steps:
-        found["spec"]["model"] = {"python": {"image": "i", "target": "m:C"}}
-    at: Any = found
+        document["spec"]["model"] = {"python": {"image": "i", "target": "m:C"}}
+    at: Any = document
     for step, after in zip(steps, [*steps[1:], None], strict=True):
         if after is None:
             at[int(step) if step.isdigit() else step] = value
@@ -120,18 +120,18 @@ def poisoned(path: str, value: Any, name: str = "bad") -> dict[str, Any]:
         else:
             at.setdefault(step, [{"name": "x"}] if after.isdigit() else {})
             at = at[step]
-    return found
+    return document
 
 
 def test_free_form_fields_are_those_of_backends() -> None:
     """The list is not empty, and names those that the tests on a cluster poison, too."""
-    found = free_form()
-    assert {path.split(".")[0] for path in found} == {"ModelBackend"}
+    fields = free_form()
+    assert {path.split(".")[0] for path in fields} == {"ModelBackend"}
     assert {
         "ModelBackend.spec.userConfig",
         "ModelBackend.spec.model.python.initKwargs",
         "ModelBackend.spec.warmup.requests.0.body",
-    } <= set(found)
+    } <= set(fields)
 
 
 @pytest.mark.parametrize("path", free_form())
@@ -248,10 +248,10 @@ def test_a_stub_is_indexed_and_gives_way() -> None:
     metadata = {"namespace": "n", "name": "p", "uid": "u", "labels": labels, "more": nested(LEVELS)}
     pod: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata | {"resourceVersion": "1"}}
     for version, more in (("1", {}), ("2", nested(LEVELS)), ("3", {}), ("4", nested(LEVELS)), ("5", {})):
-        found = {"resourceVersion": version, "more": more}
-        assert store.put(pod | {"metadata": metadata | found, "status": {"a": 1}}).happened
+        document = {"resourceVersion": version, "more": more}
+        assert store.put(pod | {"metadata": metadata | document, "status": {"a": 1}}).happened
         stored = store.selected(POD, "n", "penstock.dev/backend", "m")
-        assert [one["metadata"]["resourceVersion"] for one in stored] == [version]
+        assert [obj["metadata"]["resourceVersion"] for obj in stored] == [version]
         assert stored[0]["status"] == {"a": 1}
         assert ("penstock.dev/unreadable" in stored[0]) == bool(more)
         assert ("more" in stored[0]["metadata"]) != bool(more)

@@ -26,7 +26,7 @@ async def turns(harness: Harness) -> list[tuple[str, str, str, str]]:
 
 @pytest.mark.parametrize("kind", [BACKEND, ENDPOINT], ids=lambda kind: kind.plural)
 async def test_a_deletion_that_no_watch_told_costs_no_write(kind: Kind) -> None:
-    """Its children go, which is told; the operator looks for their owner and finds it gone."""
+    """Its children go, as events report; the operator looks for their owner and finds it gone."""
     harness = await serving()
     harness.stalled = {kind.kind}
     harness.cluster.remove(kind, "n", "m" if kind is BACKEND else "e")
@@ -40,7 +40,7 @@ async def test_a_deletion_that_no_watch_told_costs_no_write(kind: Kind) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "namesake"])
 async def test_one_that_went_before_its_first_status_is_rendered_once(again: bool) -> None:
-    """It is taken for new, so nobody looks; its status finds nothing, or another one of its name."""
+    """It counts as new, so its parent is not checked; its status write finds nothing, or a namesake."""
     harness = Harness()
     harness.apply(backend())
     harness.stalled = {BACKEND.kind}
@@ -59,7 +59,7 @@ async def test_one_that_went_before_its_first_status_is_rendered_once(again: boo
 
 
 async def test_a_namesake_made_meanwhile_is_served() -> None:
-    """Deleted and made again while nobody watched: what is rendered belongs to the new one."""
+    """Deleted and made again without an event: the rendered objects belong to the new one."""
     harness = await serving()
     harness.stalled = {BACKEND.kind}
     harness.cluster.remove(BACKEND, "n", "m")

@@ -98,7 +98,7 @@ async def test_the_client_tells_errors_apart(
 
 
 async def test_no_answer_is_unavailable(tmp_path: Path) -> None:
-    """A closed port is an error of ours, not of aiohttp."""
+    """A closed port raises our own error, not aiohttp's."""
     async with TinyApiserver() as gone:
         config = tmp_path / "kubeconfig"
         config.write_text(gone.kubeconfig())
@@ -288,7 +288,7 @@ async def test_missing_crds_are_waited_for(server: TinyApiserver, operators: Any
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--listen", "nonsense"], "--listen"), (["--workers", "0"], "--workers"),
         (["--log-level", "loud"], "--log-level"), (["--namespace", "No_Name"], "--namespace"),
@@ -296,11 +296,11 @@ async def test_missing_crds_are_waited_for(server: TinyApiserver, operators: Any
         (["--reports-listen", "8016"], "--reports-listen"),
     ],
 )  # fmt: skip
-async def test_nonsense_flags_are_refused_by_name(flags: list[str], told: str) -> None:
+async def test_nonsense_flags_are_refused_by_name(flags: list[str], message: str) -> None:
     """Before anything is started, with a non-zero exit."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "penstock_operator", *flags, stderr=asyncio.subprocess.PIPE
     )
     _, text = await asyncio.wait_for(process.communicate(), SECONDS)
     assert process.returncode == 2
-    assert told in text.decode()
+    assert message in text.decode()

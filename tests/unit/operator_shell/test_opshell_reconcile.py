@@ -146,7 +146,7 @@ async def test_a_field_taken_out_of_the_spec_leaves_the_child() -> None:
         containers = harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"]["spec"][
             "containers"
         ]
-        model = next(one for one in containers if one["name"] == "model")
+        model = next(each for each in containers if each["name"] == "model")
         return [entry["name"] for entry in model.get("env", [])]
 
     assert {"A", "B"} <= set(env())
@@ -158,7 +158,7 @@ async def test_a_field_taken_out_of_the_spec_leaves_the_child() -> None:
 
 
 async def test_the_disruption_budget_goes_with_the_second_replica() -> None:
-    """What is no longer desired is pruned, by owner uid."""
+    """Objects that are no longer desired are pruned, by owner uid."""
     harness = Harness()
     harness.apply(backend(replicas=2))
     await harness.run()
@@ -253,9 +253,12 @@ async def test_a_split_changes_the_routers_settings_and_not_its_pods() -> None:
     generation = harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["generation"]
     harness.apply(split(m=90, other=10))
     await harness.run()
-    told = settings(harness, "penstock-router-settings")
-    assert told["version"] == version + 1
-    assert {one["name"]: one["weight"] for one in told["endpoints"][0]["backends"]} == {"m": 90, "other": 10}
+    document = settings(harness, "penstock-router-settings")
+    assert document["version"] == version + 1
+    assert {backend["name"]: backend["weight"] for backend in document["endpoints"][0]["backends"]} == {
+        "m": 90,
+        "other": 10,
+    }
     assert harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["generation"] == generation
     status = harness.cluster.find(BACKEND, "n", "other")["status"]
     assert "TrafficSplit/s" in status["usedBy"]
@@ -346,7 +349,7 @@ async def test_a_refused_child_is_told_in_the_servers_words_and_tried_again() ->
 
 
 async def test_a_namespace_that_goes_away_is_left_in_peace() -> None:
-    """Nothing can be created there any more; that is no fault to tell of."""
+    """Nothing can be created there any more; that is not reported as a fault."""
     harness = Harness()
 
     def refuse(verb: str, *_call: str) -> None:
@@ -393,7 +396,7 @@ async def test_a_lost_record_goes_on_above_the_status() -> None:
 
 
 async def test_a_pod_that_knows_a_higher_version_raises_it() -> None:
-    """After a restore of the cluster's store the pods still hear us."""
+    """After a restore of the cluster's store the pods still accept our settings."""
     harness = await serving()
     harness.report("m", "m-backend-0", version=40)
     await harness.run()
@@ -495,7 +498,7 @@ async def test_a_restart_writes_nothing_to_a_backend_that_scales_by_itself(pods:
 
 
 async def test_another_scaler_is_told_and_not_fought() -> None:
-    """ForeignScaler: somebody else writes /scale too."""
+    """ForeignScaler: another client writes /scale, too."""
     harness = Harness()
     harness.apply(backend(autoscaling={"targetLoad": 10, "maxReplicas": 5}))
     await harness.run()
@@ -507,6 +510,44 @@ async def test_another_scaler_is_told_and_not_fought() -> None:
         await harness.turn(2)
     assert (harness.condition(BACKEND, "m", "ScalingActive") or ("",))[0] == "True"
     assert harness.errors == []
+
+
+async def test_beside_a_scaler_that_insists_the_number_changes_less_and_less() -> None:
+    """An HPA writes its 4 within 15 s, a person writes 3 once, GitOps applies now and then; all is told."""
+    harness = Harness()
+    manifest = backend(autoscaling={"targetLoad": 10, "maxReplicas": 5, "downscaleDelay": "0s"})
+    harness.apply(manifest)
+    await harness.run()
+    takeovers: list[int] = []
+    reasons = []
+    for step in range(2 * 3600 // 15):
+        if harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"] != 4:
+            harness.cluster.scale(BACKEND, "n", "m", 4)
+        if step == 100:
+            harness.cluster.scale(BACKEND, "n", "m", 3, manager="kubectl")
+        if not step % 20:
+            harness.apply(manifest)
+        harness.cluster.writes.clear()
+        for pod in harness.pods_ready("m-backend", 1):
+            harness.report("m", pod, version=settings(harness)["version"])
+        for seconds in (3, 12):
+            await harness.turn(seconds)
+        takeovers += [step * 15 for write in harness.cluster.writes if write[0] == "scale"]
+        reasons.append((harness.condition(BACKEND, "m", "ScalingActive") or ("", ""))[1])
+    assert len(takeovers) <= 5  # every five minutes would be 24
+    assert sum(at <= 3600 for at in takeovers) <= 4
+    assert reasons.count("ForeignScaler") >= 0.95 * len(reasons)
+    assert harness.errors == []
+    # Once it is gone for as long as it was let stand, it is a new one.
+    for _ in range(300):
+        await harness.turn(30)
+    harness.cluster.scale(BACKEND, "n", "m", 2)
+    for _ in range(8):
+        await harness.turn(30)
+    assert harness.condition(BACKEND, "m", "ScalingActive") == ("False", "ForeignScaler")
+    for _ in range(4):
+        await harness.turn(30)
+    assert harness.condition(BACKEND, "m", "ScalingActive") != ("False", "ForeignScaler")
 
 
 async def test_an_external_scaler_is_recommended_to_and_never_written_over() -> None:

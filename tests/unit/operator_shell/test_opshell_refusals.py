@@ -1,4 +1,4 @@
-"""Writes that the apiserver does not take: told in conditions, tried again, taken back once they pass."""
+"""Writes that the API server refuses: shown in conditions, tried again, cleared once they pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refusing(error: ClusterError, verb: str, kind: str, name: str) -> Callable[.
 
 def flags(harness: Harness, kind: Any, name: str) -> set[str]:
     """Which of kstatus's two conditions are there."""
-    return {found for found in ("Reconciling", "Stalled") if harness.condition(kind, name, found)}
+    return {condition for condition in ("Reconciling", "Stalled") if harness.condition(kind, name, condition)}
 
 
 async def tries(harness: Harness, seconds: float = 10.0) -> None:
@@ -79,13 +79,13 @@ async def test_what_passes_at_the_next_tries_is_not_told() -> None:
     await tries(harness, 1)
     harness.cluster.fail = lambda *_: None
     await tries(harness)
-    told = [key for key, live in harness.cluster.objects.items() if "webhook" in str(live.get("status"))]
-    assert told == []
+    events = [key for key, live in harness.cluster.objects.items() if "webhook" in str(live.get("status"))]
+    assert events == []
     assert [key for key in harness.cluster.objects if key[0] == "Event" and "Webhook" in str(key)] == []
 
 
 async def test_one_child_that_fails_does_not_hold_the_others() -> None:
-    """A webhook on Services is no reason to leave the Deployment as it was."""
+    """A webhook on Services does not stop the change of the Deployment."""
     harness = Harness()
     harness.cluster.fail = refusing(WEBHOOK_DOWN, "apply", "Service", "m-backend")
     harness.apply(backend())

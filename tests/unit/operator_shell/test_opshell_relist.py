@@ -52,7 +52,7 @@ async def test_a_list_now_and_then_looks_at_everything() -> None:
 
 
 async def test_new_watches_bring_a_list_and_no_look_at_everything() -> None:
-    """They have told of all that is there; only deletions are missed."""
+    """They have reported all existing objects; only deletions are missed."""
     listing = Listing()
     await listing.clock.advance(1)
     listing.relister.soon()
@@ -87,8 +87,8 @@ async def test_what_a_stalled_watch_did_not_tell_is_fetched() -> None:
     harness.cluster.edit(BACKEND, "n", "m", lambda live: live["spec"].update(replicas=3))
     harness.apply(backend("other"))
     harness.events = True
-    found = await harness.manager.relist()
-    assert found == Found(dropped=0, fetched=2)
+    relisted = await harness.manager.relist()
+    assert relisted == Found(dropped=0, fetched=2)
     await harness.run()
     assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 3
     assert harness.cluster.find(DEPLOYMENT, "n", "other-backend")

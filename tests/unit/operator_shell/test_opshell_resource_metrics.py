@@ -1,4 +1,4 @@
-"""Metrics of resources: what a scrape of the leading operator tells."""
+"""Metrics of resources, as a scrape of the leading operator shows them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.operator_harness import Harness, backend, endpoint
 
 def scrape(harness: Harness) -> dict[tuple[str, ...], float]:
     """Name without prefix and label values in alphabetical order of the labels → value."""
-    found = {}
+    samples = {}
     metrics = ResourceMetrics(harness.ctx.store, harness.ctx.reports, harness.ctx.memory.scaled)
     for family in text_string_to_metric_families(metrics.text()):
         for sample in family.samples:
             values = [value for _, value in sorted(sample.labels.items())]
-            found[sample.name.removeprefix("penstock_operator_"), *values] = sample.value
-    return found
+            samples[sample.name.removeprefix("penstock_operator_"), *values] = sample.value
+    return samples
 
 
 async def test_conditions_and_replicas_follow_the_statuses() -> None:
@@ -27,18 +27,18 @@ async def test_conditions_and_replicas_follow_the_statuses() -> None:
     harness.apply(backend(replicas=2))
     harness.apply(endpoint(backend="nobody"))
     await harness.run()
-    found = scrape(harness)
-    assert found["condition", "Ready", "ModelBackend", "m", "n"] == 0
-    assert found["condition", "SettingsApplied", "ModelBackend", "m", "n"] == -1
-    assert found["condition", "Accepted", "ModelEndpoint", "e", "n"] == 1
-    assert found["backend_replicas", "m", "n", "wanted"] == 2
-    assert found["backend_replicas", "m", "n", "ready"] == 0
+    values = scrape(harness)
+    assert values["condition", "Ready", "ModelBackend", "m", "n"] == 0
+    assert values["condition", "SettingsApplied", "ModelBackend", "m", "n"] == -1
+    assert values["condition", "Accepted", "ModelEndpoint", "e", "n"] == 1
+    assert values["backend_replicas", "m", "n", "wanted"] == 2
+    assert values["backend_replicas", "m", "n", "ready"] == 0
     harness.pods_ready("m-backend", 2)
     await harness.run()
-    found = scrape(harness)
-    assert found["condition", "Ready", "ModelBackend", "m", "n"] == 1
-    assert found["backend_replicas", "m", "n", "ready"] == 2
-    assert found["backend_replicas", "m", "n", "reporting"] == 0
+    values = scrape(harness)
+    assert values["condition", "Ready", "ModelBackend", "m", "n"] == 1
+    assert values["backend_replicas", "m", "n", "ready"] == 2
+    assert values["backend_replicas", "m", "n", "reporting"] == 0
 
 
 async def test_reports_make_load_and_one_service_curve_a_backend() -> None:
@@ -56,15 +56,15 @@ async def test_reports_make_load_and_one_service_curve_a_backend() -> None:
                 fit={f"/{path}": Fit(a_ms=10 + path, b_ms=2, n=path + number) for path in range(40)},
             ),
         )  # fmt: skip
-    found = scrape(harness)
-    assert found["backend_replicas", "m", "n", "reporting"] == 2
-    assert found["backend_items", "m", "n", "queued"] == 6
-    assert found["backend_items", "m", "n", "ongoing"] == 2
-    assert found["backend_slots", "m", "n"] == 4
-    assert found["backend_oldest_age_seconds", "m", "n"] == 0.1
-    assert found["backend_fit_intercept_seconds", "m", "n"] == 0.049
-    assert found["backend_fit_slope_seconds", "m", "n"] == 0.002
-    assert sum(key[0].startswith("backend_fit") for key in found) == 2
+    values = scrape(harness)
+    assert values["backend_replicas", "m", "n", "reporting"] == 2
+    assert values["backend_items", "m", "n", "queued"] == 6
+    assert values["backend_items", "m", "n", "ongoing"] == 2
+    assert values["backend_slots", "m", "n"] == 4
+    assert values["backend_oldest_age_seconds", "m", "n"] == 0.1
+    assert values["backend_fit_intercept_seconds", "m", "n"] == 0.049
+    assert values["backend_fit_slope_seconds", "m", "n"] == 0.002
+    assert sum(key[0].startswith("backend_fit") for key in values) == 2
 
 
 async def test_the_report_age_is_that_of_the_pod_that_is_silent_for_longest() -> None:
@@ -96,9 +96,9 @@ async def test_every_term_of_the_recommendation_is_told_of_backends_that_scale()
         for pod in harness.pods_ready("m-backend", 1):
             harness.report("m", pod, load=75, processor_wait=0.04)
         await harness.turn(1)
-    found = {key[-1]: value for key, value in scrape(harness).items() if key[0] == "backend_recommendation"}
+    terms = {key[-1]: value for key, value in scrape(harness).items() if key[0] == "backend_recommendation"}
     assert scrape(harness)["backend_verdict", "m", "n", "Limited"] == 1
-    assert found == {
+    assert terms == {
         "refused": 0,
         "current": 4,
         "recommended": 4,

@@ -27,7 +27,7 @@ SHARED_SETTINGS = "penstock-router-settings"
 
 def served(harness: Harness, name: str = SHARED_SETTINGS) -> list[str]:
     """The endpoints in a settings document."""
-    return [one["name"] for one in settings(harness, name)["endpoints"]]
+    return [endpoint["name"] for endpoint in settings(harness, name)["endpoints"]]
 
 
 def leads_to_own(harness: Harness) -> bool:
@@ -179,9 +179,9 @@ async def test_an_autoscaled_router_keeps_what_the_autoscaler_wrote(live: int | 
         harness.cluster.edit(DEPLOYMENT, "n", "penstock-router", scale)
     harness.apply(endpoint("another"))  # a second owner: the Deployment is written
     await harness.run()
-    found = harness.cluster.find(DEPLOYMENT, "n", "penstock-router")
-    assert found["spec"]["replicas"] == wanted
-    assert len(found["metadata"]["ownerReferences"]) == 2
+    deployment = harness.cluster.find(DEPLOYMENT, "n", "penstock-router")
+    assert deployment["spec"]["replicas"] == wanted
+    assert len(deployment["metadata"]["ownerReferences"]) == 2
     autoscaler = harness.cluster.find(POD_AUTOSCALER, "n", "penstock-router")["spec"]
     assert (autoscaler["minReplicas"], autoscaler["maxReplicas"]) == (3, 8)
     assert autoscaler["scaleTargetRef"]["name"] == "penstock-router"

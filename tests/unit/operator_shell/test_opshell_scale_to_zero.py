@@ -48,7 +48,7 @@ class World:
                 )
 
     async def second(self, times: int = 1) -> None:
-        """Pods come and go as they are asked to; everybody reports."""
+        """Pods come and go as asked; all of them report."""
         for _ in range(times):
             live = self.operator.cluster.find(DEPLOYMENT, "n", "m-backend")
             for name in self.operator.pods_ready("m-backend", live["spec"]["replicas"]):
@@ -64,8 +64,8 @@ class World:
 async def world(*objects: dict[str, Any], routers: int = 2, **scaling: Any) -> World:
     harness = Harness()
     harness.apply(backend(autoscaling=SCALING | scaling))
-    for one in objects or (endpoint(),):
-        harness.apply(one)
+    for obj in objects or (endpoint(),):
+        harness.apply(obj)
     await harness.run()
     return World(harness, routers=routers)
 
@@ -83,24 +83,24 @@ def writes(operator: Harness) -> list[str]:
 
 async def test_to_zero_and_awake_with_the_first_held_request() -> None:
     """No time passes between the router's report and the write; the endpoint is Ready all the while."""
-    found = await world()
-    await found.second(29)
-    assert found.replicas == 1
-    await found.second(10)
-    assert found.replicas == 0
-    await found.second(60)
-    operator = found.operator
+    world_ = await world()
+    await world_.second(29)
+    assert world_.replicas == 1
+    await world_.second(10)
+    assert world_.replicas == 0
+    await world_.second(60)
+    operator = world_.operator
     assert operator.condition(BACKEND, "m", "Ready") == ("True", "ScaledToZero")
     assert operator.condition(ENDPOINT, "e", "BackendsReady") == ("True", "ScaledToZero")
     assert operator.condition(ENDPOINT, "e", "Ready") == ("True", "Serving")
-    assert found.condition() == ("True", "FollowingLoad")
-    assert found.condition("MetricsAvailable") == ("True", "ReportsReceived")
+    assert world_.condition() == ("True", "FollowingLoad")
+    assert world_.condition("MetricsAvailable") == ("True", "ReportsReceived")
 
     operator.cluster.writes.clear()
-    found.held = 1
-    found.routers_report()
+    world_.held = 1
+    world_.routers_report()
     await operator.run()  # the clock stands still
-    assert found.replicas == 1
+    assert world_.replicas == 1
     assert operator.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 1
     assert writes(operator) == ["scale"]
     operator.pods_ready("m-backend", 0)
@@ -115,14 +115,14 @@ async def test_to_zero_and_awake_with_the_first_held_request() -> None:
 
 async def test_a_burst_asks_for_as_many_as_it_needs_before_a_pod_is_ready() -> None:
     """What is held is load at zero and above."""
-    found = await asleep()
-    found.held = 45
-    found.routers_report()
-    await found.operator.run()
-    assert found.replicas == 5
-    found.held = 0
-    await found.second(40)
-    assert found.replicas == 5  # downscaleDelay
+    world_ = await asleep()
+    world_.held = 45
+    world_.routers_report()
+    await world_.operator.run()
+    assert world_.replicas == 5
+    world_.held = 0
+    await world_.second(40)
+    assert world_.replicas == 5  # downscaleDelay
 
 
 @pytest.mark.parametrize("lost", ["before the write", "with the write", "after the write"])
@@ -130,9 +130,9 @@ async def test_an_operator_that_dies_in_the_middle_costs_the_time_of_its_restart
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its successor learns from the routers' next report, and writes what is not written yet."""
-    found = await asleep()
-    found.held = 3
-    scale = found.operator.cluster.apply_scale
+    world_ = await asleep()
+    world_.held = 3
+    scale = world_.operator.cluster.apply_scale
 
     async def dies(*args: Any, **more: Any) -> Any:
         if lost == "with the write":
@@ -142,50 +142,50 @@ async def test_an_operator_that_dies_in_the_middle_costs_the_time_of_its_restart
     if lost != "before the write":
         with monkeypatch.context() as death:
             if lost == "with the write":
-                death.setattr(found.operator.cluster, "apply_scale", dies)
-            found.routers_report()
-            await found.operator.run()
-    found.operator = await found.operator.restart()
-    assert found.replicas == (0 if lost == "before the write" else 1)
-    found.routers_report()
-    await found.operator.run()
-    assert found.replicas == 1
-    assert found.operator.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 1
+                death.setattr(world_.operator.cluster, "apply_scale", dies)
+            world_.routers_report()
+            await world_.operator.run()
+    world_.operator = await world_.operator.restart()
+    assert world_.replicas == (0 if lost == "before the write" else 1)
+    world_.routers_report()
+    await world_.operator.run()
+    assert world_.replicas == 1
+    assert world_.operator.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 1
 
 
 async def test_a_new_operator_watches_for_the_whole_time_and_wakes_nothing() -> None:
     """What was before it is unknown; who sleeps sleeps on."""
-    found = await world()
-    await found.second(20)
-    found.operator = await found.operator.restart()
-    await found.second(29)
-    assert found.replicas == 1
-    await found.second(10)
-    assert found.replicas == 0
-    found.operator.cluster.writes.clear()
-    found.operator = await found.operator.restart()
-    await found.second(20)
-    assert found.replicas == 0
-    assert writes(found.operator) == []
+    world_ = await world()
+    await world_.second(20)
+    world_.operator = await world_.operator.restart()
+    await world_.second(29)
+    assert world_.replicas == 1
+    await world_.second(10)
+    assert world_.replicas == 0
+    world_.operator.cluster.writes.clear()
+    world_.operator = await world_.operator.restart()
+    await world_.second(20)
+    assert world_.replicas == 0
+    assert writes(world_.operator) == []
 
 
 @pytest.mark.parametrize("cause", ["behind", "silent", "deaf", "none"])
 async def test_the_last_pod_stays_while_a_router_would_not_hold(cause: str) -> None:
     """Every ready router must listen for the endpoint and have the current settings."""
-    found = await world(routers=0 if cause == "none" else 2)
+    world_ = await world(routers=0 if cause == "none" else 2)
     if cause == "behind":
-        found.version = 0
+        world_.version = 0
     elif cause == "deaf":
-        found.endpoints = ["another"]
+        world_.endpoints = ["another"]
     elif cause == "silent":
-        found.silent = {found.routers[1]}
-    await found.second(60)
-    assert found.replicas == 1
-    found.version, found.silent, found.endpoints = None, set(), ["e"]
-    if not found.routers:
-        found.routers = found.operator.pods_ready("penstock-router", 2)
-    await found.second(5)
-    assert found.replicas == 0
+        world_.silent = {world_.routers[1]}
+    await world_.second(60)
+    assert world_.replicas == 1
+    world_.version, world_.silent, world_.endpoints = None, set(), ["e"]
+    if not world_.routers:
+        world_.routers = world_.operator.pods_ready("penstock-router", 2)
+    await world_.second(5)
+    assert world_.replicas == 0
 
 
 async def test_an_endpoints_own_routers_hold_its_requests() -> None:
@@ -194,66 +194,66 @@ async def test_an_endpoints_own_routers_hold_its_requests() -> None:
     harness.apply(backend(autoscaling=SCALING))
     harness.apply(endpoint(router={"dedicated": True}))
     await harness.run()
-    found = World(harness, dedicated="e")
-    await found.second(40)
-    assert found.replicas == 0
-    found.held = 1
-    found.routers_report()
+    world_ = World(harness, dedicated="e")
+    await world_.second(40)
+    assert world_.replicas == 0
+    world_.held = 1
+    world_.routers_report()
     await harness.run()
-    assert found.replicas == 1
+    assert world_.replicas == 1
 
 
 async def test_it_stays_while_no_endpoint_names_it_and_says_so() -> None:
     """NoHolder; at 0, too, where the last endpoint has gone: nothing can wake it."""
-    found = await world(endpoint(backend="another"))
-    await found.second(40)
-    assert found.replicas == 1
-    assert found.condition() == ("True", "NoHolder")
-    found.operator.apply(endpoint())
-    await found.second(5)
-    assert found.replicas == 0
-    assert found.condition() == ("True", "FollowingLoad")
-    found.operator.cluster.remove(ENDPOINT, "n", "e")
-    found.routers = []
-    await found.second(5)
-    assert found.replicas == 0
-    assert found.condition() == ("True", "NoHolder")
+    world_ = await world(endpoint(backend="another"))
+    await world_.second(40)
+    assert world_.replicas == 1
+    assert world_.condition() == ("True", "NoHolder")
+    world_.operator.apply(endpoint())
+    await world_.second(5)
+    assert world_.replicas == 0
+    assert world_.condition() == ("True", "FollowingLoad")
+    world_.operator.cluster.remove(ENDPOINT, "n", "e")
+    world_.routers = []
+    await world_.second(5)
+    assert world_.replicas == 0
+    assert world_.condition() == ("True", "NoHolder")
 
 
 async def test_an_endpoint_that_waits_for_its_first_pod_wakes_it() -> None:
     """An endpoint that moves to a backend without a ready pod keeps the last one until then: none is held."""
-    found = await asleep()
-    found.operator.apply({**backend(), "metadata": {"namespace": "n", "name": "other"}})
-    await found.operator.run()
-    found.operator.pods_ready("other-backend", 1)
-    found.operator.apply(endpoint(backend="other"))
-    await found.second(5)
-    found.operator.apply(endpoint(backend="m"))
-    await found.second(5)
-    assert found.replicas == 1
+    world_ = await asleep()
+    world_.operator.apply({**backend(), "metadata": {"namespace": "n", "name": "other"}})
+    await world_.operator.run()
+    world_.operator.pods_ready("other-backend", 1)
+    world_.operator.apply(endpoint(backend="other"))
+    await world_.second(5)
+    world_.operator.apply(endpoint(backend="m"))
+    await world_.second(5)
+    assert world_.replicas == 1
 
 
 @pytest.mark.parametrize("least", [0, 1])
 async def test_a_zero_that_somebody_else_has_set_stays(least: int) -> None:
     """Whatever is held: until he sets another number."""
     scaling = {} if least == 0 else {"minReplicas": 1}
-    found = await world(**scaling)
+    world_ = await world(**scaling)
     if least:
-        one = {name: value for name, value in SCALING.items() if name != "scaleToZero"} | scaling
-        found.operator.apply(backend(autoscaling=one))
-    await found.second(2)
-    found.operator.cluster.scale(BACKEND, "n", "m", 0)
-    found.held = 7
-    await found.second(400)
-    assert found.replicas == 0
-    assert found.condition() == ("False", "ScalingDisabled")
-    assert found.operator.condition(ENDPOINT, "e", "BackendsReady") == ("False", "BackendNotReady")
-    found.operator.cluster.scale(BACKEND, "n", "m", 1)
-    await found.second(2)
-    assert found.condition() == ("False", "ForeignScaler")
-    found.held = 0
-    await found.second(400)
-    assert found.replicas == least
+        scaling_ = {name: value for name, value in SCALING.items() if name != "scaleToZero"} | scaling
+        world_.operator.apply(backend(autoscaling=scaling_))
+    await world_.second(2)
+    world_.operator.cluster.scale(BACKEND, "n", "m", 0)
+    world_.held = 7
+    await world_.second(400)
+    assert world_.replicas == 0
+    assert world_.condition() == ("False", "ScalingDisabled")
+    assert world_.operator.condition(ENDPOINT, "e", "BackendsReady") == ("False", "BackendNotReady")
+    world_.operator.cluster.scale(BACKEND, "n", "m", 1)
+    await world_.second(2)
+    assert world_.condition() == ("False", "ForeignScaler")
+    world_.held = 0
+    await world_.second(400)
+    assert world_.replicas == least
 
 
 def test_only_what_is_held_for_a_backend_that_exists_is_kept() -> None:
@@ -268,5 +268,5 @@ def test_only_what_is_held_for_a_backend_that_exists_is_kept() -> None:
 
     news = [set(report(seq, held)) for seq, held in enumerate((0, 3, 4, 0, 1), start=1)]
     assert news == [set(), {"m"}, set(), set(), {"m"}]
-    assert [one.held(0) for one in reports.window("n", "m").holds(0)] == [1]
+    assert [hold.held(0) for hold in reports.window("n", "m").holds(0)] == [1]
     assert reports.silent(-1) == []

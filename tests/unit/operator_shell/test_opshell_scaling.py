@@ -1,4 +1,4 @@
-"""What `status.scaling` tells: every change that was written through `/scale`, once, in its order."""
+"""`status.scaling` has every change that was written through `/scale`, once, in its order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def reporting(load: int = 5) -> Harness:
     harness.pods_ready("m-backend", 1)
     for _ in range(10):
         await second(harness, load)
-    assert told(harness) == []
+    assert scalings(harness) == []
     return harness
 
 
@@ -52,7 +52,7 @@ async def second(harness: Harness, load: int) -> None:
     await harness.turn(1)
 
 
-def told(harness: Harness) -> list[tuple[int, int]]:
+def scalings(harness: Harness) -> list[tuple[int, int]]:
     """From and to, the newest first."""
     status = harness.cluster.find(BACKEND, "n", "m")["status"]
     return [(entry["from"], entry["to"]) for entry in status.get("scaling") or ()]
@@ -63,7 +63,7 @@ def replicas(harness: Harness) -> int:
 
 
 async def test_a_change_made_while_a_status_is_on_its_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That status was drawn up before `/scale` had answered: it knows the number, and tells of no change."""
+    """That status was made before `/scale` answered: it has the number, but not the change."""
     harness = await reporting()
     for _ in range(6):  # reports alone: the autoscaler's next look finds more load
         harness.report("m", "m-backend-0", version=1, load=40)
@@ -80,7 +80,7 @@ async def test_a_change_made_while_a_status_is_on_its_way_is_told(monkeypatch: p
     await writing
     await harness.run()
     assert replicas(harness) > 1
-    assert told(harness) == [(1, replicas(harness))]
+    assert scalings(harness) == [(1, replicas(harness))]
 
 
 async def test_changes_before_a_status_could_be_written_are_all_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,16 +100,16 @@ async def test_changes_before_a_status_could_be_written_are_all_told(monkeypatch
         harness.apply(backend(replicas=steps[-1]))
         await harness.turn(2)
     assert len(steps) > 3
-    assert told(harness) == []
+    assert scalings(harness) == []
     await harness.turn(40)  # a key that failed long waits up to 30 s
-    assert told(harness) == list(itertools.pairwise(steps))[::-1]
+    assert scalings(harness) == list(itertools.pairwise(steps))[::-1]
     times = [entry["time"] for entry in harness.cluster.find(BACKEND, "n", "m")["status"]["scaling"]]
     assert len(set(times)) == len(times)
     assert times == sorted(times, reverse=True)
 
 
 async def test_a_change_whose_answer_was_lost_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made, and the watch brings it; nobody else would say why."""
+    """It is made, and the watch brings it; only `status.scaling` says why."""
     harness = await reporting()
     made, lost = harness.cluster.apply_scale, 0
 
@@ -124,7 +124,7 @@ async def test_a_change_whose_answer_was_lost_is_told(monkeypatch: pytest.Monkey
     for _ in range(8):
         await second(harness, 40)
     assert lost == 1
-    assert told(harness) == [(1, replicas(harness))]
+    assert scalings(harness) == [(1, replicas(harness))]
 
 
 async def test_a_change_that_the_store_does_not_know_yet_is_told_once(
@@ -159,7 +159,7 @@ async def test_a_change_that_the_store_does_not_know_yet_is_told_once(
     assert written > 1
     monkeypatch.setattr(harness.cluster, "apply_status", status)
     await harness.turn(40)
-    assert told(harness) == [(1, 4)]
+    assert scalings(harness) == [(1, 4)]
 
 
 async def test_a_change_that_was_refused_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ async def test_a_change_that_was_refused_is_not_told(monkeypatch: pytest.MonkeyP
     for _ in range(4):
         await second(harness, 40)
     assert replicas(harness) == 4
-    assert told(harness) == []
+    assert scalings(harness) == []
 
 
 async def test_pods_start_step_by_step_while_processors_are_short() -> None:
@@ -204,5 +204,5 @@ async def test_pods_start_step_by_step_while_processors_are_short() -> None:
 
 def scaling_active(harness: Harness) -> str:
     """The reason of the condition."""
-    found = harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
-    return next(str(entry["reason"]) for entry in found if entry["type"] == "ScalingActive")
+    conditions = harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
+    return next(str(entry["reason"]) for entry in conditions if entry["type"] == "ScalingActive")

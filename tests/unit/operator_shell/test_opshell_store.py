@@ -39,13 +39,13 @@ def test_an_update_is_stored_as_it_came(spec: Any, changed: Any, status: Any, la
     store.put(
         {**obj("ModelBackend", 2, generation=2), "spec": changed, "status": {"part": later}, "more": []}
     )
-    found = store.get(BACKEND, "n", "d")
-    assert found is not None
-    assert json.dumps(found["spec"]) == json.dumps(changed)
-    assert found["status"] == {"part": later}
-    assert found["metadata"]["resourceVersion"] == "2"
-    assert found["more"] == []
-    assert "gone" not in found
+    stored = store.get(BACKEND, "n", "d")
+    assert stored is not None
+    assert json.dumps(stored["spec"]) == json.dumps(changed)
+    assert stored["status"] == {"part": later}
+    assert stored["metadata"]["resourceVersion"] == "2"
+    assert stored["more"] == []
+    assert "gone" not in stored
 
 
 def test_a_change_of_a_status_keeps_the_rest() -> None:
@@ -61,13 +61,13 @@ def test_a_change_of_a_status_keeps_the_rest() -> None:
 
 @given(st.permutations([1, 2, 3, 4, 5]))
 def test_the_newest_version_wins_in_any_order(order: list[int]) -> None:
-    """A late event does not undo what an answer to a write of ours has told."""
+    """A late event does not undo the answer to one of our writes."""
     store = Store()
     for version in order:
         store.put(obj(version=version))
-    found = store.get(DEPLOYMENT, "n", "d")
-    assert found is not None
-    assert found["spec"] == {"v": 5}
+    stored = store.get(DEPLOYMENT, "n", "d")
+    assert stored is not None
+    assert stored["spec"] == {"v": 5}
 
 
 def test_versions_compare_as_numbers() -> None:
@@ -78,7 +78,7 @@ def test_versions_compare_as_numbers() -> None:
 
 
 def test_the_dead_do_not_come_back() -> None:
-    """An answer to a write that arrives after the deletion is no ghost."""
+    """An answer to a write that arrives after the deletion does not restore the object."""
     store = Store()
     store.put(obj(version=1))
     store.remove(obj(version=5))
@@ -88,7 +88,7 @@ def test_the_dead_do_not_come_back() -> None:
 
 
 def test_an_object_whose_label_came_back_is_alive() -> None:
-    """A watch with a selector tells of a lost label as of a deletion."""
+    """A watch with a selector reports a lost label as a deletion."""
     store = Store()
     store.put(obj(version=1))
     store.remove(obj(version=5))
@@ -97,14 +97,14 @@ def test_an_object_whose_label_came_back_is_alive() -> None:
 
 @pytest.mark.parametrize("word", [Store.remove, Store.put], ids=["deleted", "late-answer"])
 def test_what_is_told_of_an_elder_namesake_leaves_the_new_one(word: Callable[..., Change]) -> None:
-    """A watch that was cut lists the new one alone: nobody may have told that the old one was deleted."""
+    """A watch that was cut lists only the new one: the deletion of the old one may never be reported."""
     store = Store()
     store.put(obj(version=1, uid="old"))
     store.put(obj(version=5, uid="new"))
     assert not word(store, obj(version=4, uid="old")).happened
-    found = store.get(DEPLOYMENT, "n", "d")
-    assert found is not None
-    assert found["metadata"]["uid"] == "new"
+    stored = store.get(DEPLOYMENT, "n", "d")
+    assert stored is not None
+    assert stored["metadata"]["uid"] == "new"
 
 
 def test_owners_and_labels_are_indexed_and_unindexed() -> None:
@@ -112,7 +112,7 @@ def test_owners_and_labels_are_indexed_and_unindexed() -> None:
     store = Store()
     labels = {"penstock.dev/backend": "m"}
     store.put(obj("Pod", 1, name="p", labels=labels, ownerReferences=[{"uid": "a"}]))
-    assert [found["metadata"]["name"] for found in store.selected(POD, "n", "penstock.dev/backend", "m")] == [
+    assert [each["metadata"]["name"] for each in store.selected(POD, "n", "penstock.dev/backend", "m")] == [
         "p"
     ]
     store.put(obj("Pod", 2, name="p", labels={}, ownerReferences=[{"uid": "b"}]))
@@ -159,18 +159,18 @@ def test_of_children_what_is_read_is_kept() -> None:
         ("stranger", {}),
         ("other", {"ownerReferences": [{"kind": "Job", "uid": "j"}]}),
     ):
-        found = obj("ConfigMap", 1, name=name, annotations={"penstock.dev/desired-hash": "h"}, **more)
-        store.put(found | {"data": data, "binaryData": {"b": "eA=="}})
+        stored = obj("ConfigMap", 1, name=name, annotations={"penstock.dev/desired-hash": "h"}, **more)
+        store.put(stored | {"data": data, "binaryData": {"b": "eA=="}})
     ours, stranger, other = (store.get(CONFIG_MAP, "n", name) for name in ("ours", "stranger", "other"))
     assert ours is not None
     assert stranger is not None
     assert other is not None
     assert ours["data"] == {names.SETTINGS_KEY: "{}", names.AUTHORITIES_KEY: "PEM"}
     assert "binaryData" not in ours
-    for found in (stranger, other):
-        assert found["data"] == {}
-        assert "binaryData" not in found
-        assert found["metadata"]["annotations"] == {"penstock.dev/desired-hash": "h"}
+    for stored in (stranger, other):
+        assert stored["data"] == {}
+        assert "binaryData" not in stored
+        assert stored["metadata"]["annotations"] == {"penstock.dev/desired-hash": "h"}
     store.put(obj("Deployment", 1, name="d", **owners))
     child = store.get(DEPLOYMENT, "n", "d")
     assert child is not None
@@ -186,14 +186,14 @@ def test_of_children_what_is_read_is_kept() -> None:
     ],
 )  # fmt: skip
 def test_a_parents_event_matters_only_for_these(change: dict[str, Any], wakes: bool) -> None:
-    """Our own status writes wake nobody."""
+    """Our own status writes start no work."""
     old = obj("ModelBackend", 1, generation=1)
     new = obj("ModelBackend", 2, **({"generation": 1} | change)) | {"status": {"new": True}}
     assert parent_changed(Change(old, new)) is wakes
 
 
 def test_a_childs_event_matters_when_anything_but_bookkeeping_changed() -> None:
-    """A new resourceVersion alone is no news."""
+    """A new resourceVersion alone is not a change."""
     old, same = obj(version=1), obj(version=2)
     same["spec"] = old["spec"]
     assert not child_changed(Change(old, same))
@@ -210,8 +210,8 @@ def test_equal_names_and_short_texts_of_two_objects_are_one_in_memory() -> None:
     first, second = (store.get(DEPLOYMENT, "n", name) for name in ("d", "e"))
     assert first is not None
     assert second is not None
-    one, other = first["metadata"], second["metadata"]
-    assert one["labels"]["a-label"] is other["labels"]["a-label"]
-    assert next(iter(one["labels"])) is next(iter(other["labels"]))
-    assert one | {"name": "", "uid": ""} == other | {"name": "", "uid": ""}
-    assert (one["note"], one["none"], first["spec"]["v"]) == ("x" * 100, None, 1)
+    metadata, other = first["metadata"], second["metadata"]
+    assert metadata["labels"]["a-label"] is other["labels"]["a-label"]
+    assert next(iter(metadata["labels"])) is next(iter(other["labels"]))
+    assert metadata | {"name": "", "uid": ""} == other | {"name": "", "uid": ""}
+    assert (metadata["note"], metadata["none"], first["spec"]["v"]) == ("x" * 100, None, 1)

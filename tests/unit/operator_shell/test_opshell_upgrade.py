@@ -16,13 +16,13 @@ NEWER = replace(RENDER, sidecar_image="sidecar:2", token_seconds=600)
 
 
 def template(harness: Harness) -> dict[str, Any]:
-    found: dict[str, Any] = harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"]
-    return copy.deepcopy(found)
+    pod_template: dict[str, Any] = harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"]
+    return copy.deepcopy(pod_template)
 
 
-def told(harness: Harness) -> dict[str, Any]:
-    found: dict[str, Any] = harness.cluster.find(BACKEND, "n", "m")["status"]["sidecar"]
-    return found
+def sidecar_status(harness: Harness) -> dict[str, Any]:
+    status: dict[str, Any] = harness.cluster.find(BACKEND, "n", "m")["status"]["sidecar"]
+    return status
 
 
 async def upgraded(harness: Harness) -> Harness:
@@ -45,12 +45,12 @@ async def test_an_upgrade_writes_one_status_and_no_deployment() -> None:
     """The template is as it was; the status says that an upgrade waits; then there is silence."""
     harness = await served()
     before = template(harness)
-    assert told(harness) == {"image": "sidecar:1"}
+    assert sidecar_status(harness) == {"image": "sidecar:1"}
     harness.cluster.writes.clear()
     harness = await upgraded(harness)
     assert template(harness) == before
     assert harness.cluster.writes == [("status", "ModelBackend", "n", "m")]
-    assert told(harness) == {"image": "sidecar:1", "upgradePending": True}
+    assert sidecar_status(harness) == {"image": "sidecar:1", "upgradePending": True}
     harness.cluster.writes.clear()
     harness.manager.enqueue_all()
     await harness.run()
@@ -63,10 +63,10 @@ async def test_a_scrape_counts_who_waits() -> None:
 
     def waiting(harness: Harness) -> list[float]:
         metrics = ResourceMetrics(harness.ctx.store, harness.ctx.reports, harness.ctx.memory.scaled)
-        found = text_string_to_metric_families(metrics.text())
+        families = text_string_to_metric_families(metrics.text())
         return [
             sample.value
-            for family in found
+            for family in families
             if family.name == "penstock_operator_backend_upgrade_pending"
             for sample in family.samples
         ]
@@ -100,10 +100,10 @@ async def test_the_next_change_that_rolls_brings_the_upgrade() -> None:
     assert template(harness) == before
     harness.apply(backend(replicas=3, drain={"timeout": "7s"}))
     await harness.run()
-    sidecars = [found["spec"]["initContainers"][0] for found in (before, template(harness))]
-    assert [one["image"] for one in sidecars] == ["sidecar:1", "sidecar:2"]
+    sidecars = [each["spec"]["initContainers"][0] for each in (before, template(harness))]
+    assert [container["image"] for container in sidecars] == ["sidecar:1", "sidecar:2"]
     assert sidecars[0]["env"] == sidecars[1]["env"]
-    assert told(harness) == {"image": "sidecar:2"}
+    assert sidecar_status(harness) == {"image": "sidecar:2"}
 
 
 async def test_upgrade_now() -> None:
@@ -111,7 +111,7 @@ async def test_upgrade_now() -> None:
     harness = await upgraded(await served())
     harness.apply(backend(sidecar={"upgrade": "Now"}))
     await harness.run()
-    assert told(harness) == {"image": "sidecar:2"}
+    assert sidecar_status(harness) == {"image": "sidecar:2"}
     harness.cluster.writes.clear()
     harness.apply(backend(sidecar={"upgrade": "OnNextChange"}))
     await harness.run()
@@ -126,7 +126,7 @@ async def test_a_suspended_backend_tells_what_waits_and_is_left_alone() -> None:
     before = template(harness)
     harness = await upgraded(harness)
     assert template(harness) == before
-    assert told(harness) == {"image": "sidecar:1", "upgradePending": True}
+    assert sidecar_status(harness) == {"image": "sidecar:1", "upgradePending": True}
     harness.apply(backend(sidecar={"upgrade": "Now"}))
     await harness.run()
-    assert told(harness) == {"image": "sidecar:2"}
+    assert sidecar_status(harness) == {"image": "sidecar:2"}

@@ -1,4 +1,4 @@
-"""Before replicas fall the least busy pods are annotated, whoever lowered them."""
+"""Before replicas fall the least busy pods are annotated, whichever client lowered them."""
 
 from __future__ import annotations
 

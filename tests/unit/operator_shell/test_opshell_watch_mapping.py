@@ -12,9 +12,11 @@ from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, P
 from tests.support.operator_harness import Harness, backend, endpoint, split
 
 
-def told(harness: Harness, name: str = "penstock-router-settings") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(harness.cluster.find(CONFIG_MAP, "n", name)["data"]["settings.json"])
-    return found
+def document_of(harness: Harness, name: str = "penstock-router-settings") -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(
+        harness.cluster.find(CONFIG_MAP, "n", name)["data"]["settings.json"]
+    )
+    return document
 
 
 class Late(Harness):
@@ -28,7 +30,7 @@ class Late(Harness):
         self.waiting.append((kind, obj))
 
     async def deliver(self) -> None:
-        """What the watch has to tell arrives, and is worked on, until nothing is left."""
+        """The watch's events arrive, and are worked on, until none is left."""
         while self.waiting:
             events, self.waiting = self.waiting, []
             for kind, obj in events:
@@ -38,7 +40,7 @@ class Late(Harness):
 
 @pytest.mark.parametrize("written", ["status", "scale"])
 async def test_a_change_that_our_own_write_brought_back_is_acted_on(written: str) -> None:
-    """The answer to a write may hold a user's newer change; the watch then has nothing new to tell of it."""
+    """The answer to a write may hold a user's newer change; the watch then brings nothing new."""
     harness = Late()
     scaling = {"targetLoad": 10} if written == "scale" else None
     more = {"autoscaling": scaling} if scaling else {}
@@ -73,14 +75,14 @@ async def test_autoscaling_that_our_own_write_brought_back_begins() -> None:
 
 
 async def test_readiness_that_our_own_apply_brought_back_is_told() -> None:
-    """A Deployment became ready while we wrote it: the endpoint hears of it."""
+    """A Deployment became ready while we wrote it: its endpoint is reconciled."""
     harness = Late()
     harness.apply(backend())
     harness.apply(endpoint())
     await harness.deliver()
     routers = harness.pods_ready("penstock-router", 1)
     await harness.deliver()
-    harness.router_report(routers[0], ["e"], version=told(harness)["version"])
+    harness.router_report(routers[0], ["e"], version=document_of(harness)["version"])
     await harness.deliver()
     assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("False", "BackendNotReady")
     changed = backend()
@@ -98,7 +100,7 @@ async def test_readiness_that_our_own_apply_brought_back_is_told() -> None:
 
 
 async def test_a_status_that_met_a_conflict_is_written_again() -> None:
-    """409 on an object that is still the same one is no reason to leave its status as it was."""
+    """After a 409 on an object that is still the same one its status is written all the same."""
     harness = Harness()
     harness.apply(backend())
     await harness.run()
@@ -116,7 +118,7 @@ async def test_a_status_that_met_a_conflict_is_written_again() -> None:
 
 
 async def test_the_router_follows_the_port_of_an_endpoints_service() -> None:
-    """The Service's targetPort is the record: whoever changes it, the routers are told the same one."""
+    """The Service's targetPort is the record: whichever client changes it, the routers get the same port."""
     harness = Harness()
     harness.apply(backend())
     harness.apply(endpoint())
@@ -124,7 +126,7 @@ async def test_the_router_follows_the_port_of_an_endpoints_service() -> None:
     harness.cluster.edit(SERVICE, "n", "e", lambda live: live["spec"]["ports"][0].update(targetPort=20007))
     await harness.run()
     live = harness.cluster.find(SERVICE, "n", "e")["spec"]["ports"][0]["targetPort"]
-    assert told(harness)["endpoints"][0]["port"] == live
+    assert document_of(harness)["endpoints"][0]["port"] == live
 
 
 async def test_an_endpoint_whose_port_an_older_one_took_moves() -> None:
@@ -140,7 +142,7 @@ async def test_an_endpoint_whose_port_an_older_one_took_moves() -> None:
     await harness.run()
     live = {name: harness.cluster.find(SERVICE, "n", name)["spec"]["ports"][0]["targetPort"] for name in "ab"}
     assert len(set(live.values())) == 2
-    assert {one["name"]: one["port"] for one in told(harness)["endpoints"]} == live
+    assert {endpoint["name"]: endpoint["port"] for endpoint in document_of(harness)["endpoints"]} == live
 
 
 async def test_a_router_pod_that_becomes_ready_last_is_told_to_splits_too() -> None:
@@ -155,7 +157,7 @@ async def test_a_router_pod_that_becomes_ready_last_is_told_to_splits_too() -> N
     harness.cluster.edit(POD, "n", routers[0], lambda pod: pod["status"].pop("conditions"))
     harness.cluster.edit(DEPLOYMENT, "n", "penstock-router", lambda live: live.pop("status"))
     await harness.run()
-    harness.router_report(routers[0], ["e"], version=told(harness)["version"])
+    harness.router_report(routers[0], ["e"], version=document_of(harness)["version"])
     await harness.run()
     assert harness.condition(SPLIT, "s", "Ready") == ("False", "RouterStarting")
     harness.pods_ready("penstock-router", 1)
@@ -215,7 +217,7 @@ async def test_used_by_follows_splits_that_come_and_go() -> None:
 
 
 async def test_used_by_follows_the_weights_that_a_deleted_split_left() -> None:
-    """They end when the endpoint's own backend is ready: its former users hear of it."""
+    """They end when the endpoint's own backend is ready: its former users are reconciled."""
     harness = Harness()
     for name in ("m", "one"):
         harness.apply(backend(name))
@@ -242,22 +244,22 @@ async def test_an_endpoint_whose_new_backend_is_not_there_says_so() -> None:
     harness.pods_ready("m-backend", 1)
     routers = harness.pods_ready("penstock-router", 1)
     await harness.run()
-    harness.router_report(routers[0], ["e"], version=told(harness)["version"])
+    harness.router_report(routers[0], ["e"], version=document_of(harness)["version"])
     await harness.run()
     assert harness.condition(ENDPOINT, "e", "Ready") == ("True", "Serving")
     harness.apply(endpoint(backend="new"))
     await harness.run()
     assert harness.condition(ENDPOINT, "e", "Ready") == ("False", "BackendMissing")
-    assert [one["name"] for one in told(harness)["endpoints"][0]["backends"]] == ["m"]
+    assert [backend["name"] for backend in document_of(harness)["endpoints"][0]["backends"]] == ["m"]
     harness.apply(backend("new"))
     await harness.run()
     assert harness.condition(ENDPOINT, "e", "Ready") == ("False", "BackendNotReady")
     harness.pods_ready("new-backend", 1)
     await harness.run()
-    harness.router_report(routers[0], ["e"], version=told(harness)["version"])
+    harness.router_report(routers[0], ["e"], version=document_of(harness)["version"])
     await harness.run()
     assert harness.condition(ENDPOINT, "e", "Ready") == ("True", "Serving")
-    assert [one["name"] for one in told(harness)["endpoints"][0]["backends"]] == ["new"]
+    assert [backend["name"] for backend in document_of(harness)["endpoints"][0]["backends"]] == ["new"]
 
 
 @pytest.mark.parametrize("cause", ["suspended", "refused", "taken"])
@@ -284,7 +286,7 @@ async def test_settings_that_are_not_recorded_do_not_count_on(cause: str) -> Non
 
 
 async def test_a_shared_object_that_lost_its_label_is_mended() -> None:
-    """Its owners say that it is ours, whatever its labels."""
+    """Owner references decide that it is one of our objects, whatever its labels."""
     harness = Harness()
     harness.apply(backend())
     harness.apply(endpoint())
@@ -314,7 +316,9 @@ async def test_a_backend_has_its_share_from_its_first_ready_pod_on() -> None:
     """Before, the others have it; afterwards it keeps its share, whatever becomes of its pods."""
 
     def shares() -> dict[str, int]:
-        return {one["name"]: one["weight"] for one in told(harness)["endpoints"][0]["backends"]}
+        return {
+            backend["name"]: backend["weight"] for backend in document_of(harness)["endpoints"][0]["backends"]
+        }
 
     harness = Harness()
     for obj in (backend(), backend("canary"), endpoint(), split(m=90, canary=10)):
@@ -326,7 +330,7 @@ async def test_a_backend_has_its_share_from_its_first_ready_pod_on() -> None:
     assert shares() == {"m": 90}
     (router,) = harness.pods_ready("penstock-router", 1)
     await harness.run()
-    harness.router_report(router, ["e"], version=told(harness)["version"])
+    harness.router_report(router, ["e"], version=document_of(harness)["version"])
     await harness.run()
     assert harness.condition(SPLIT, "s", "Ready") == ("False", "WaitingForBackend")
     assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("False", "BackendNotReady")
@@ -340,7 +344,7 @@ async def test_a_backend_has_its_share_from_its_first_ready_pod_on() -> None:
     await again.run()
     last = await again.restart()
     assert shares() == {"m": 90, "canary": 10}
-    last.router_report(router, ["e"], version=told(last)["version"])
+    last.router_report(router, ["e"], version=document_of(last)["version"])
     await last.run()
     assert last.condition(SPLIT, "s", "Ready") == ("True", "Applied")
 
@@ -363,7 +367,7 @@ async def test_an_endpoint_whose_backends_service_is_a_strangers_says_so(watch: 
     await harness.run()
     assert harness.condition(ENDPOINT, "e", "BackendsReady") == ("False", "NoService")
     serving = harness.cluster.find(ENDPOINT, "n", "e")["status"]["backends"]
-    assert {one["name"]: one["ready"] for one in serving} == {"m": False, "other": True}
+    assert {pod["name"]: pod["ready"] for pod in serving} == {"m": False, "other": True}
     harness.cluster.remove(SERVICE, "n", "m-backend")
     if watch == "behind it":
         harness.stalled.add(SERVICE.kind)
@@ -379,14 +383,17 @@ async def test_the_router_looks_again_when_a_backends_first_ready_time_is_writte
     await harness.run()
     harness.pods_ready("m-backend", 1)
     await harness.run()
-    assert [one["name"] for one in told(harness)["endpoints"][0]["backends"]] == ["m"]
+    assert [backend["name"] for backend in document_of(harness)["endpoints"][0]["backends"]] == ["m"]
 
     def ready_once(live: dict[str, Any]) -> None:
         live["status"]["firstReadyTime"] = "2026-01-01T00:00:00Z"
 
     harness.cluster.edit(BACKEND, "n", "canary", ready_once)
     await harness.run()
-    assert [one["name"] for one in told(harness)["endpoints"][0]["backends"]] == ["m", "canary"]
+    assert [backend["name"] for backend in document_of(harness)["endpoints"][0]["backends"]] == [
+        "m",
+        "canary",
+    ]
 
 
 async def test_the_routers_follow_where_a_model_takes_its_user_config() -> None:
@@ -405,14 +412,14 @@ async def test_the_routers_follow_where_a_model_takes_its_user_config() -> None:
     harness.apply(backend())
     harness.apply(endpoint())
     await harness.run()
-    assert told(harness)["endpoints"][0]["closed"] == []
+    assert document_of(harness)["endpoints"][0]["closed"] == []
     for path in ("/conf", "/other"):
         harness.apply(backend(**model(reconfigurePath=path)))
         await harness.run()
-        assert told(harness)["endpoints"][0]["closed"] == [path]
+        assert document_of(harness)["endpoints"][0]["closed"] == [path]
     harness.apply(backend(**model(reconfigurePath="/conf", protocol="envelope")))
     await harness.run()
-    assert told(harness)["endpoints"][0]["closed"] == ["/-/cancel", "/conf"]
+    assert document_of(harness)["endpoints"][0]["closed"] == ["/-/cancel", "/conf"]
 
 
 async def test_an_events_note_is_cut_in_bytes() -> None:

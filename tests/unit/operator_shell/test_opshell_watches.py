@@ -70,7 +70,7 @@ async def test_watches_that_ended_are_started_again(error: BaseException) -> Non
 
 
 async def test_kopf_that_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its end waits for all of its tasks; one that hears of no cancellation must not end all watching."""
+    """Its end waits for all of its tasks; one that ignores its cancellation must not end all watching."""
     monkeypatch.setattr(handlers, "ENDING_SECONDS", 0.3)
     loop, again = asyncio.get_running_loop(), asyncio.Event()
     run_tasks, runs, logins = kopf.run_tasks, 0, 0
@@ -145,7 +145,7 @@ async def test_a_login_that_fails_is_tried_again_soon() -> None:
 async def test_a_watch_that_stalls_is_opened_again_and_tells_what_was_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A child that somebody deletes meanwhile stays away for as long as a watch may be silent, no longer."""
+    """A child that is deleted meanwhile stays away for as long as a watch may be silent, no longer."""
     monkeypatch.setattr(handlers, "SILENT_SECONDS", 0.5)
     gone = asyncio.Event()
 

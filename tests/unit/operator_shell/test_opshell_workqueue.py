@@ -107,11 +107,11 @@ async def test_shut_down_lets_workers_finish_what_is_queued() -> None:
 
 
 async def test_a_worker_retries_failures_and_obeys_requests_to_look_again() -> None:
-    """An exception is told with its backoff and the key comes back; a returned number is a delay."""
+    """An exception is logged with its backoff and the key comes back; a returned number is a delay."""
     clock = HandClock()
     queue: WorkQueue[str] = WorkQueue(clock)
     seen: list[str] = []
-    told: list[tuple[str, str, float]] = []
+    retries: list[tuple[str, str, float]] = []
 
     async def handle(key: str) -> float | None:
         seen.append(key)
@@ -120,13 +120,13 @@ async def test_a_worker_retries_failures_and_obeys_requests_to_look_again() -> N
         return 5.0 if len(seen) == 3 else None
 
     task = asyncio.create_task(
-        work(queue, handle, lambda key, error, delay: told.append((key, str(error), delay)))
+        work(queue, handle, lambda key, error, delay: retries.append((key, str(error), delay)))
     )
     queue.add("a")
     await settle()
-    assert told == [("a", "induced", 0.1)]
+    assert retries == [("a", "induced", 0.1)]
     await clock.advance(0.1)
-    assert told[1:] == [("a", "induced", 0.2)]
+    assert retries[1:] == [("a", "induced", 0.2)]
     await clock.advance(0.2)
     assert seen == ["a"] * 3
     assert queue.failures("a") == 0

@@ -45,7 +45,7 @@ async def until_seen(pair: Pair, **expected: int) -> None:
         found = (await pair.ask("/-/seen", method="GET", base=pair.model_url)).document
         return all(found[name] == value for name, value in expected.items())
 
-    await until(look, told=lambda: found)
+    await until(look, details=lambda: found)
 
 
 def address(process: RouterProcess) -> tuple[str, int]:

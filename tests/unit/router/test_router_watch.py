@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock_router.watch import ApiServer
-from tests.support.fake_apiserver import FakeApiServer, endpoint_slice, one
+from tests.support.fake_apiserver import FakeApiServer, endpoint_of, endpoint_slice
 from tests.support.router_process import RouterProcess, backend, endpoint, until
 
 
@@ -50,22 +50,26 @@ async def test_pods_come_from_the_slices_and_follow_them(
     pod_server: Any, router: Any, api: FakeApiServer, account: Path
 ) -> None:
     first, second = await pod_server(), await pod_server()
-    await api.put(endpoint_slice("b-1", "b", one(first.host, pod="p1")))
+    await api.put(endpoint_slice("b-1", "b", endpoint_of(first.host, pod="p1")))
     process = await in_cluster(router, api, account).start(endpoint("e", backend("b")))
     assert (await process.ask()).status == 200
-    await api.put(endpoint_slice("b-2", "b", one(second.host, pod="p2"), one("127.0.0.9", ready=False)))
+    await api.put(
+        endpoint_slice("b-2", "b", endpoint_of(second.host, pod="p2"), endpoint_of("127.0.0.9", ready=False))
+    )
     await ready_pods(process, 2)
     await asyncio.gather(*(process.ask() for _ in range(40)))
     assert len(second.seen) > 5
     count = len(first.seen)
     await api.put(
-        endpoint_slice("b-1", "b", one(first.host, pod="p1", ready=False, serving=True, terminating=True))
+        endpoint_slice(
+            "b-1", "b", endpoint_of(first.host, pod="p1", ready=False, serving=True, terminating=True)
+        )
     )
     await ready_pods(process, 1)
     await asyncio.gather(*(process.ask() for _ in range(20)))
     assert len(first.seen) == count
     await api.delete("b-1")
-    await api.put(endpoint_slice("other", "c", one()))
+    await api.put(endpoint_slice("other", "c", endpoint_of()))
     await ready_pods(process, 1)
     assert (await process.ask()).status == 200
     path, query, headers = api.requests[0]
@@ -80,7 +84,7 @@ async def test_a_backend_with_no_ready_pod_holds_and_one_with_no_service_shares_
     pod_server: Any, router: Any, api: FakeApiServer, account: Path
 ) -> None:
     server = await pod_server()
-    await api.put(endpoint_slice("b-1", "b", one(server.host)), endpoint_slice("c-1", "c"))
+    await api.put(endpoint_slice("b-1", "b", endpoint_of(server.host)), endpoint_slice("c-1", "c"))
     process = await in_cluster(router, api, account).start(
         endpoint("e", backend("b"), backend("gone", weight=50)), endpoint("f", backend("c"))
     )
@@ -88,7 +92,7 @@ async def test_a_backend_with_no_ready_pod_holds_and_one_with_no_service_shares_
     held = asyncio.create_task(process.ask("/f"))
     while 'held_requests{backend="c"} 1.0' not in await process.metrics():
         pass
-    await api.put(endpoint_slice("c-1", "c", one(server.host)))
+    await api.put(endpoint_slice("c-1", "c", endpoint_of(server.host)))
     assert (await held).headers["x-penstock-backend"] == "c"
 
 
@@ -100,14 +104,14 @@ async def test_a_strangers_service_of_a_backends_name_gets_no_request(
     Both while the backend has pods of its own and while it has none, or does not even exist.
     """
     private, sidecar = await upstream(), await pod_server()
-    unlabelled = endpoint_slice("s-1", "b", one(private.host))
+    unlabelled = endpoint_slice("s-1", "b", endpoint_of(private.host))
     unlabelled["metadata"]["labels"] = {"kubernetes.io/service-name": "b-backend"}
     unlabelled["ports"] = [{"name": "http", "port": private.port, "protocol": "TCP"}]
-    labelled = endpoint_slice("s-2", "b", one(private.host))
+    labelled = endpoint_slice("s-2", "b", endpoint_of(private.host))
     labelled["ports"] = unlabelled["ports"]
     labels = {"kubernetes.io/service-name": "m-backend"}
     missing = {**unlabelled, "metadata": {"name": "s-3", "labels": labels}}
-    await api.put(unlabelled, labelled, missing, endpoint_slice("b-1", "b", one(sidecar.host)))
+    await api.put(unlabelled, labelled, missing, endpoint_slice("b-1", "b", endpoint_of(sidecar.host)))
     process = await in_cluster(router, api, account).start(
         endpoint("e", backend("b")), endpoint("m", backend("m"), coldStart={"timeoutMs": 0})
     )
@@ -125,13 +129,13 @@ async def test_a_version_that_is_too_old_leads_to_a_new_list(
 ) -> None:
     api.gone_in_stream = in_stream
     server = await pod_server()
-    await api.put(endpoint_slice("b-1", "b"), endpoint_slice("c-1", "c", one(server.host)))
+    await api.put(endpoint_slice("b-1", "b"), endpoint_slice("c-1", "c", endpoint_of(server.host)))
     process = await in_cluster(router, api, account).start(
         endpoint("e", backend("b"), backend("c", weight=0))
     )
     await until(lambda: api.watches >= 1)
     # What happens while nobody watches, and is compacted: one slice changes, one goes.
-    api.objects["b-1"] = endpoint_slice("b-1", "b", one(server.host))
+    api.objects["b-1"] = endpoint_slice("b-1", "b", endpoint_of(server.host))
     del api.objects["c-1"]
     api.forget()
     api.cut_streams()
@@ -152,7 +156,7 @@ async def test_a_watch_that_is_cut_goes_on_where_it_stopped(
     for count in (1, 0, 1, 0):
         watches = api.watches
         api.cut_streams()
-        await api.put(endpoint_slice("b-1", "b", *[one(server.host)] * count))
+        await api.put(endpoint_slice("b-1", "b", *[endpoint_of(server.host)] * count))
         await until(lambda before=watches: api.watches > before)  # type: ignore[misc]
         await ready_pods(process, count)
     assert api.lists == 1
@@ -162,12 +166,12 @@ async def test_pods_stay_known_while_the_apiserver_is_away(
     pod_server: Any, router: Any, api: FakeApiServer, account: Path
 ) -> None:
     server = await pod_server()
-    await api.put(endpoint_slice("b-1", "b", one(server.host)))
+    await api.put(endpoint_slice("b-1", "b", endpoint_of(server.host)))
     process = await in_cluster(router, api, account).start(endpoint("e", backend("b")))
     await api.stop()
     await until(lambda: any("cannot be followed" in line for line in process.log))
     assert (await process.ask()).status == 200
-    await api.put(endpoint_slice("b-1", "b", one(server.host), one("127.0.0.2")))
+    await api.put(endpoint_slice("b-1", "b", endpoint_of(server.host), endpoint_of("127.0.0.2")))
     await api.start()
     await ready_pods(process, 2)
     await until(lambda: any("followed again" in line for line in process.log))
@@ -179,7 +183,7 @@ async def test_it_is_not_ready_before_it_knows_its_pods_and_does_not_hammer(
     """Watches that are refused are tried again after growing pauses, with what was listed in effect."""
     api.refuse_watches = 403
     server = await pod_server()
-    await api.put(endpoint_slice("b-1", "b", one(server.host)))
+    await api.put(endpoint_slice("b-1", "b", endpoint_of(server.host)))
     process = await in_cluster(router, api, account).start(endpoint("e", backend("b")))
     await until(lambda: api.watches >= 4)
     # Pauses of at least half of 0.1, 0.2 and 0.4 s lie between four tries.
@@ -203,7 +207,7 @@ async def test_a_slice_of_a_thousand_pods_is_read(
     """Its event is a line of some 150 kB."""
     process = await in_cluster(router, api, account).start(endpoint("e", backend("b")))
     pods = [
-        one(f"10.1.{index // 250}.{index % 250}", pod=f"model-with-a-long-name-{index:05}")
+        endpoint_of(f"10.1.{index // 250}.{index % 250}", pod=f"model-with-a-long-name-{index:05}")
         for index in range(1000)
     ]
     await api.put(endpoint_slice("b-1", "b", *pods))

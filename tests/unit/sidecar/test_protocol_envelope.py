@@ -45,8 +45,8 @@ def test_each_request_is_an_item(requests: list[tuple[Any, bytes]]):
     message = ENVELOPE_PROTOCOL.join([each.items for each in parsed], ())
     items = json.loads(message.body)["items"]
     assert len({item["id"] for item in items}) == len(items) == len(requests)
-    for (headers, body), item, one in zip(requests, items, parsed, strict=True):
-        assert item["id"] == one.items[0].id
+    for (headers, body), item, item_parsed in zip(requests, items, parsed, strict=True):
+        assert item["id"] == item_parsed.items[0].id
         assert (item["method"], item["path"]) == ("POST", "/a%20b?c=d")
         assert item["headers"] == {name.decode(): value.decode() for name, value in headers}
         if JSON in headers:
@@ -93,7 +93,7 @@ def test_a_compressed_body_is_bytes():
 
 
 def test_each_answer_is_its_own():
-    one, two, three, four = split(
+    first, two, three, four = split(
         {
             "items": [
                 {"body": [1, 2]},
@@ -104,7 +104,7 @@ def test_each_answer_is_its_own():
         },
         4,
     )
-    assert (one.status, one.headers, one.body) == (200, (JSON,), b"[1, 2]")
+    assert (first.status, first.headers, first.body) == (200, (JSON,), b"[1, 2]")
     expected = ((b"x-a", b"1"), (b"set-cookie", b"a=1"), (b"set-cookie", b"b=2"))
     assert (two.status, two.headers, two.body) == (404, expected, b"")
     assert (three.headers, three.body) == (((b"content-type", b"application/octet-stream"),), b"\0\xff")

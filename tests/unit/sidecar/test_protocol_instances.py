@@ -66,11 +66,11 @@ def test_the_bound_counts_no_elements_of_elements(document: Any, limit: int):
         return
     array = json.dumps(document).encode()
     try:
-        found = elements(array, limit)
+        items = elements(array, limit)
     except NotJSON:
         assert len(document) > limit
     else:
-        assert len(found) == len(document)
+        assert len(items) == len(document)
 
 
 def test_a_tensor_of_many_numbers_is_one_item():
@@ -125,9 +125,9 @@ def test_what_says_that_it_is_no_json_of_the_protocols_passes(
         sent = Request("POST", path, ((b"accept", b"*/*"), *fields), body)
         assert protocol.passes(sent) is passes
         if not passes:
-            found = protocol.parse(sent)
-            assert found is not None
-            assert len(found.items) == 1
+            parsed = protocol.parse(sent)
+            assert parsed is not None
+            assert len(parsed.items) == 1
 
 
 @pytest.mark.parametrize("kind", list(PATHS))
@@ -147,13 +147,13 @@ def test_what_is_json_is_said_to_be(kind: str, said: bytes | None, becomes: byte
     protocol, path, body = PATHS[kind]
     own = () if said is None else ((b"content-type", said),)
     headers = ((b"accept", b"*/*"), *own, (b"x", b"y"))
-    found = protocol.parse(Request("POST", path, headers, body))
-    assert found is not None
+    parsed = protocol.parse(Request("POST", path, headers, body))
+    assert parsed is not None
     if becomes is None:
-        assert found.fields is None
+        assert parsed.fields is None
     else:
-        assert found.fields is not None
-        assert sorted(found.fields) == [(b"accept", b"*/*"), (b"content-type", becomes), (b"x", b"y")]
+        assert parsed.fields is not None
+        assert sorted(parsed.fields) == [(b"accept", b"*/*"), (b"content-type", becomes), (b"x", b"y")]
 
 
 @pytest.mark.parametrize("kind", list(PATHS))

@@ -30,9 +30,9 @@ def split(body: bytes, counts: list[int], headers: tuple[tuple[bytes, bytes], ..
 def own(answer: Any, place: int = 0) -> Response:
     """The answer to an item of a request."""
     assert isinstance(answer, OwnAnswers)
-    found = answer.answers[place].response
-    assert found is not None
-    return found
+    response = answer.answers[place].response
+    assert response is not None
+    return response
 
 
 JSON_TEXTS = st.sampled_from(
@@ -95,11 +95,11 @@ def test_each_request_has_the_bytes_that_were_said_of_its_items(
         assert list(answer.answers) == places
         for place in places:
             status, fields, (name, body) = request[place]
-            found = own(answer, place)
-            assert (found.status, found.body) == (status, body)
+            response = own(answer, place)
+            assert (response.status, response.body) == (status, body)
             kind = {"body": "application/json", "bodyB64": "application/octet-stream"}.get(name)
             expected = fields if not kind or not body else {"content-type": kind, **fields}
-            assert {key.decode(): value.decode() for key, value in found.headers} == expected
+            assert {key.decode(): value.decode() for key, value in response.headers} == expected
 
 
 WHOLE = json.dumps({"predictions": [1, None, 3], "answers": [BAD]}).encode()

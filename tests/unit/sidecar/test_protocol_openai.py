@@ -75,9 +75,9 @@ def test_each_gets_its_own_embeddings(inputs: list[Any], order: bool):
 
 @given(st.integers(0, 10**12), st.lists(st.integers(1, 1000), min_size=1, max_size=20))
 def test_shares_sum_up_and_are_in_proportion(total: int, weights: list[int]):
-    found = shares(total, weights)
-    assert sum(found) == total
-    for share, weight in zip(found, weights, strict=True):
+    divided = shares(total, weights)
+    assert sum(divided) == total
+    for share, weight in zip(divided, weights, strict=True):
         assert abs(share - total * weight / sum(weights)) <= 1.001
 
 
@@ -93,8 +93,8 @@ def test_shares_sum_up_and_are_in_proportion(total: int, weights: list[int]):
     ],
 )
 def test_what_shares_a_batch(left: Any, right: Any, alike: bool):
-    one, other = (OPENAI_PROTOCOL.parse(request(each)) for each in (left, right))
-    assert (one.parameters == other.parameters) is alike
+    first, other = (OPENAI_PROTOCOL.parse(request(each)) for each in (left, right))
+    assert (first.parameters == other.parameters) is alike
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_an_answer_that_does_not_fit_is_told(body: bytes):
 
 def test_numbers_keep_their_spelling():
     body = b'{"data":[{"embedding":[1.50,NaN]},{"embedding":"AAAA"}],"usage":null,"x":9007199254740993}'
-    one, other = OPENAI_PROTOCOL.split(Response(200, (), body), [[b'"a"'], [b'"b"']], ())
-    assert one.body == b'{"data":[{"embedding":[1.50,NaN],"index":0}],"usage":null,"x":9007199254740993}'
+    first, other = OPENAI_PROTOCOL.split(Response(200, (), body), [[b'"a"'], [b'"b"']], ())
+    assert first.body == b'{"data":[{"embedding":[1.50,NaN],"index":0}],"usage":null,"x":9007199254740993}'
     assert b'"embedding":"AAAA","index":0' in other.body
 
 

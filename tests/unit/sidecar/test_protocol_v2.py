@@ -31,7 +31,7 @@ def message(document: Any, binary: bytes | None = None) -> Request:
     return Request("POST", "/v2/models/m/infer", headers, text + binary)
 
 
-def one(**more: Any) -> dict[str, Any]:
+def doc(**more: Any) -> dict[str, Any]:
     return {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2], **more}]}
 
 
@@ -69,7 +69,7 @@ def tensors(headers: Any, body: bytes, member: str) -> tuple[dict[str, Any], dic
     length = dict(headers).get(LENGTH)
     text, blob = (body, b"") if length is None else (body[: int(length)], body[int(length) :])
     document = json.loads(text)
-    found = {}
+    outputs = {}
     for tensor in document.pop(member):
         size = tensor.get("parameters", {}).get("binary_data_size")
         if size is None:
@@ -77,9 +77,9 @@ def tensors(headers: Any, body: bytes, member: str) -> tuple[dict[str, Any], dic
         else:
             values, blob = unpack(blob[:size], tensor["datatype"]), blob[size:]
         assert len(values) == math.prod(tensor["shape"])
-        found[tensor["name"]] = (tensor["datatype"], tensor["shape"], values)
+        outputs[tensor["name"]] = (tensor["datatype"], tensor["shape"], values)
     assert not blob
-    return document, found
+    return document, outputs
 
 
 def values_of(datatype: str) -> st.SearchStrategy[Any]:
@@ -152,10 +152,10 @@ def test_joined_and_split_is_what_a_plain_reading_says(requests: list[dict[str, 
     ]
     parsed = [V2_PROTOCOL.parse(each) for each in sent]
     assert len({each.parameters for each in parsed}) == 1
-    for each, found in zip(requests, parsed, strict=True):
-        assert not found.lone
-        assert len(found.items) == each["inputs"][0][1][0]
-        assert all(len(item) > 0 for item in found.items)
+    for each, parsed_request in zip(requests, parsed, strict=True):
+        assert not parsed_request.lone
+        assert len(parsed_request.items) == each["inputs"][0][1][0]
+        assert all(len(item) > 0 for item in parsed_request.items)
     batch = V2_PROTOCOL.join([each.items for each in parsed], parsed[0].parameters)
     _, got = tensors(batch.headers, batch.body, "inputs")
     rows = sum(len(each.items) for each in parsed)
@@ -171,11 +171,11 @@ def test_joined_and_split_is_what_a_plain_reading_says(requests: list[dict[str, 
     answer = encode("outputs", whole, {"model_name": "m", "model_version": "3", "id": "batch"})
     response = Response(200, (*answer.headers, (b"x-model", b"7")), answer.body)
     answers = V2_PROTOCOL.split(response, [each.items for each in parsed], parsed[0].parameters)
-    for each, one in zip(requests, answers, strict=True):
-        document, found_ = tensors(one.headers, one.body, "outputs")
+    for each, answered in zip(requests, answers, strict=True):
+        document, found_ = tensors(answered.headers, answered.body, "outputs")
         own_id = {} if each["id"] is None else {"id": each["id"]}
         assert document == {**own_id, "model_name": "m", "model_version": "3"}
-        assert (b"x-model", b"7") in one.headers
+        assert (b"x-model", b"7") in answered.headers
         for index, (datatype, shape, _, values) in enumerate(each["inputs"]):
             assert found_[f"t{index}"] == (datatype, shape, values)
     if len(answers) > 1:
@@ -187,7 +187,7 @@ def test_joined_and_split_is_what_a_plain_reading_says(requests: list[dict[str, 
 
 def test_each_batch_has_an_id_unlike_others():
     """Some models answer with their request's id, and fail where there is none."""
-    parsed = [V2_PROTOCOL.parse(message({**one(), **own})) for own in ({"id": "a"}, {})]
+    parsed = [V2_PROTOCOL.parse(message({**doc(), **own})) for own in ({"id": "a"}, {})]
     ids = [
         json.loads(V2_PROTOCOL.join([each.items for each in parsed], parsed[0].parameters).body)["id"]
         for _ in range(3)
@@ -198,7 +198,7 @@ def test_each_batch_has_an_id_unlike_others():
 
 @pytest.mark.parametrize("answered", [{}, {"id": None}, {"id": "b"}, {"id": 7}])
 def test_each_gets_its_own_id_whatever_the_model_answers(answered: dict[str, Any]):
-    parsed = [V2_PROTOCOL.parse(message({**one(), **own})) for own in ({"id": "a"}, {}, {"id": None})]
+    parsed = [V2_PROTOCOL.parse(message({**doc(), **own})) for own in ({"id": "a"}, {}, {"id": None})]
     output = {"name": "y", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}
     answer = Response(200, (), json.dumps({**answered, "outputs": [output]}).encode())
     answers = V2_PROTOCOL.split(answer, [each.items for each in parsed], parsed[0].parameters)
@@ -214,11 +214,11 @@ NULLS = {"id": None, "parameters": None, "outputs": None}
 @pytest.mark.parametrize(
     ("with_nulls", "without"),
     [
-        ({**one(), **NULLS}, one()),
-        (one(parameters=None), one()),
+        ({**doc(), **NULLS}, doc()),
+        (doc(parameters=None), doc()),
         (
-            {**one(), "outputs": [{"name": "y", "parameters": None}]},
-            {**one(), "outputs": [{"name": "y"}]},
+            {**doc(), "outputs": [{"name": "y", "parameters": None}]},
+            {**doc(), "outputs": [{"name": "y"}]},
         ),
     ],
 )
@@ -234,11 +234,11 @@ def test_null_is_absent_in_a_request(with_nulls: Any, without: Any):
 def test_null_data_and_sizes_are_absent():
     nulls = {**binary_input("FP32", [2], 8), "data": None}
     assert len(V2_PROTOCOL.parse(message({"inputs": [nulls]}, b"\0" * 8)).items) == 2
-    assert len(V2_PROTOCOL.parse(message(one(parameters={"binary_data_size": None}))).items) == 1
+    assert len(V2_PROTOCOL.parse(message(doc(parameters={"binary_data_size": None}))).items) == 1
 
 
 def test_null_is_absent_in_an_answer():
-    parsed = [V2_PROTOCOL.parse(message({**one(), "id": name})) for name in ("a", "b")]
+    parsed = [V2_PROTOCOL.parse(message({**doc(), "id": name})) for name in ("a", "b")]
     output = {"name": "y", "shape": [2], "datatype": "INT64", "parameters": None, "data": [1, 2]}
     answer = {"model_name": "m", "model_version": None, "id": None, "parameters": None, "outputs": [output]}
     answers = V2_PROTOCOL.split(
@@ -247,14 +247,14 @@ def test_null_is_absent_in_an_answer():
         parsed[0].parameters,
     )
     for name, value, each in zip("ab", (1, 2), answers, strict=True):
-        found = json.loads(each.body)
-        assert (found["id"], found["model_name"]) == (name, "m")
-        assert found["outputs"] == [{"name": "y", "shape": [1], "datatype": "INT64", "data": [value]}]
+        document = json.loads(each.body)
+        assert (document["id"], document["model_name"]) == (name, "m")
+        assert document["outputs"] == [{"name": "y", "shape": [1], "datatype": "INT64", "data": [value]}]
 
 
 def test_json_sent_as_octets_shares_a_batch_with_json():
-    """As tritonclient.aio and everybody who posts bytes with aiohttp sends it."""
-    plain = message(one())
+    """As tritonclient.aio sends it, and any client that posts bytes with aiohttp."""
+    plain = message(doc())
     octets = Request("POST", plain.target, ((b"content-type", b"application/octet-stream"),), plain.body)
     left, right = V2_PROTOCOL.parse(plain), V2_PROTOCOL.parse(octets)
     assert left.parameters == right.parameters
@@ -277,26 +277,26 @@ def test_numbers_keep_their_spelling():
 @pytest.mark.parametrize(
     ("one_way", "other_way", "alike"),
     [
-        (one(), one(), True),
-        (one(), {**one(), "id": "7"}, True),
-        (one(), one(shape=[2, 2], data=[1, 2, 3, 4]), True),
-        (one(parameters={"a": 1, "b": 2}), one(parameters={"b": 2, "a": 1}), True),
-        (one(), one(name="y"), False),
-        (one(), one(datatype="FP64"), False),
-        (one(), one(shape=[2, 1]), False),
-        (one(), one(data=[[1, 2]]), False),
-        (one(), one(parameters={"a": 1}), False),
-        (one(), {**one(), "parameters": {"priority": 1}}, False),
-        (one(), {**one(), "parameters": {"timeout": 5}}, False),
-        (one(), {**one(), "outputs": [{"name": "y"}]}, False),
+        (doc(), doc(), True),
+        (doc(), {**doc(), "id": "7"}, True),
+        (doc(), doc(shape=[2, 2], data=[1, 2, 3, 4]), True),
+        (doc(parameters={"a": 1, "b": 2}), doc(parameters={"b": 2, "a": 1}), True),
+        (doc(), doc(name="y"), False),
+        (doc(), doc(datatype="FP64"), False),
+        (doc(), doc(shape=[2, 1]), False),
+        (doc(), doc(data=[[1, 2]]), False),
+        (doc(), doc(parameters={"a": 1}), False),
+        (doc(), {**doc(), "parameters": {"priority": 1}}, False),
+        (doc(), {**doc(), "parameters": {"timeout": 5}}, False),
+        (doc(), {**doc(), "outputs": [{"name": "y"}]}, False),
         (
-            {**one(), "outputs": [{"name": "y"}]},
-            {**one(), "outputs": [{"name": "y", "parameters": {"classification": 3}}]},
+            {**doc(), "outputs": [{"name": "y"}]},
+            {**doc(), "outputs": [{"name": "y", "parameters": {"classification": 3}}]},
             False,
         ),
         (
-            {**one(), "parameters": {"binary_data_output": True}},
-            {**one(), "parameters": {"binary_data_output": False}},
+            {**doc(), "parameters": {"binary_data_output": True}},
+            {**doc(), "parameters": {"binary_data_output": False}},
             False,
         ),
     ],
@@ -310,7 +310,7 @@ def test_what_shares_a_batch(one_way: Any, other_way: Any, alike: bool):
 
 
 def test_binary_and_json_do_not_mix():
-    left = V2_PROTOCOL.parse(message(one()))
+    left = V2_PROTOCOL.parse(message(doc()))
     binary = {"name": "x", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}
     right = V2_PROTOCOL.parse(message({"inputs": [binary]}, b"\0" * 8))
     assert left.parameters != right.parameters
@@ -321,14 +321,19 @@ def test_binary_and_json_do_not_mix():
     [
         {"inputs": []},
         {"inputs": [{"name": "x", "shape": [], "datatype": "FP32", "data": [1]}]},
-        one(shape=[0, 2], data=[]),
-        one(shape=[3, 0], data=[]),
-        {"inputs": [one()["inputs"][0], {"name": "y", "shape": [2], "datatype": "FP32", "data": [1, 2]}]},
-        {**one(), "parameters": {"sequence_id": 7}},
-        {**one(), "parameters": {"sequence_id": "s"}},
-        {**one(), "parameters": {"sequence_end": True}},
-        one(data=None, parameters={"shared_memory_region": "r"}),
-        {**one(), "outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]},
+        doc(shape=[0, 2], data=[]),
+        doc(shape=[3, 0], data=[]),
+        {
+            "inputs": [
+                doc()["inputs"][0],
+                {"name": "y", "shape": [2], "datatype": "FP32", "data": [1, 2]},
+            ]
+        },
+        {**doc(), "parameters": {"sequence_id": 7}},
+        {**doc(), "parameters": {"sequence_id": "s"}},
+        {**doc(), "parameters": {"sequence_end": True}},
+        doc(data=None, parameters={"shared_memory_region": "r"}),
+        {**doc(), "outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]},
     ],
 )
 def test_what_cannot_be_batched_is_alone(document: Any):
@@ -349,36 +354,36 @@ def test_a_raw_request_is_alone():
         ({"inputs": None}, None, r"\$\.inputs: expected an array of at most 1000 objects, found null$"),
         ({"inputs": [None]}, None, r"\$\.inputs\[0\]: expected an object, found null$"),
         ({"inputs": [{}] * 1001}, None, r"\$\.inputs: .* at most 1000 objects, found more$"),
-        ({**one(), "outputs": {}}, None, r"\$\.outputs: expected an array of at most 1000 objects, found an"),
-        ({**one(), "parameters": []}, None, r"\$\.parameters: expected an object, found an array$"),
-        (one(parameters=7), None, r"\$\.inputs\[0\]\.parameters: expected an object, found a number$"),
-        (one(data=None), None, r"\$\.inputs\[0\]: expected a member \"data\", found datatype, name$"),
+        ({**doc(), "outputs": {}}, None, r"\$\.outputs: expected an array of at most 1000 objects, found an"),
+        ({**doc(), "parameters": []}, None, r"\$\.parameters: expected an object, found an array$"),
+        (doc(parameters=7), None, r"\$\.inputs\[0\]\.parameters: expected an object, found a number$"),
+        (doc(data=None), None, r"\$\.inputs\[0\]: expected a member \"data\", found datatype, name$"),
         ({"inputs": [1]}, None, r"\$\.inputs\[0\]: expected an object, found a number"),
-        ({**one(), "id": 7}, None, r"\$\.id: expected a string, found 7"),
-        (one(name=None), None, r"name: expected a string, found null"),
-        (one(shape=None), None, r"shape: expected an array of at most 64 integers, found null"),
-        (one(shape=[-1, 2]), None, r"shape\[0\]: expected an integer from 0 to 2\^63 - 1, found -1"),
-        (one(shape=[1.0, 2]), None, r"shape\[0\].*found 1.0"),
-        (one(shape=[2**63, 2]), None, r"shape\[0\].*found 9223372036854775808"),
-        (one(shape=[1, 2**62, 2**62]), None, r"expected 21267647932558653966460912964485513216 elements"),
-        (one(shape=[2**40, 2]), None, r"at most 100000 rows, found 1099511627776"),
-        (one(shape=[1, 3]), None, r"data: expected 3 elements \(shape \[1,3\]\), found 2"),
-        (one(shape=[1] * 65), None, r"at most 64 integers"),
-        (one(datatype="FP8"), None, r"datatype: expected one of BOOL.*BYTES, found FP8"),
-        (one(datatype=1), None, r"datatype: expected a string, found 1"),
-        (one(data=1), None, r"data: expected an array, found 1"),
-        (one(data=[[1], [2]]), None, r"data: expected 1 rows"),
-        (one(shape=[2, 2], data=[[1, 2], [3, 4, 5]]), None, r"data\[1\]: expected arrays nested as \[2\]"),
-        (one(shape=[2, 2], data=[[1, 2], {"a": [3, 4]}]), None, r"data\[1\]: expected arrays nested"),
-        (one(shape=[1, 2, 2], data=[[[1, 2, 3], [4]]]), None, r"data\[0\]: expected arrays nested as"),
-        (one(shape=[1, 2**50], data=[[1, 2]]), None, r"data\[0\]: expected arrays nested"),
-        (one(datatype="BYTES", data=["a"]), None, r"expected 2 elements .*found 1"),
-        (one(datatype="BYTES", data=["a", {}]), None, r"data\[1\]: expected an element of type BYTES"),
-        ({"inputs": one()["inputs"] * 2}, None, r"inputs\[1\]\.name: expected another name"),
-        ({**one(), "outputs": [{"name": "y"}, {"name": "y"}]}, None, r"outputs\[1\]\.name: expected another"),
-        ({**one(), "outputs": [{}]}, None, r"outputs\[0\]\.name: expected a string, found nothing"),
-        (one(parameters={"binary_data_size": 8}), b"\0" * 8, r"expected data either here or behind the JSON"),
-        (one(), b"\0", r"expected 0 bytes of binary data behind the JSON, found 1"),
+        ({**doc(), "id": 7}, None, r"\$\.id: expected a string, found 7"),
+        (doc(name=None), None, r"name: expected a string, found null"),
+        (doc(shape=None), None, r"shape: expected an array of at most 64 integers, found null"),
+        (doc(shape=[-1, 2]), None, r"shape\[0\]: expected an integer from 0 to 2\^63 - 1, found -1"),
+        (doc(shape=[1.0, 2]), None, r"shape\[0\].*found 1.0"),
+        (doc(shape=[2**63, 2]), None, r"shape\[0\].*found 9223372036854775808"),
+        (doc(shape=[1, 2**62, 2**62]), None, r"expected 21267647932558653966460912964485513216 elements"),
+        (doc(shape=[2**40, 2]), None, r"at most 100000 rows, found 1099511627776"),
+        (doc(shape=[1, 3]), None, r"data: expected 3 elements \(shape \[1,3\]\), found 2"),
+        (doc(shape=[1] * 65), None, r"at most 64 integers"),
+        (doc(datatype="FP8"), None, r"datatype: expected one of BOOL.*BYTES, found FP8"),
+        (doc(datatype=1), None, r"datatype: expected a string, found 1"),
+        (doc(data=1), None, r"data: expected an array, found 1"),
+        (doc(data=[[1], [2]]), None, r"data: expected 1 rows"),
+        (doc(shape=[2, 2], data=[[1, 2], [3, 4, 5]]), None, r"data\[1\]: expected arrays nested as \[2\]"),
+        (doc(shape=[2, 2], data=[[1, 2], {"a": [3, 4]}]), None, r"data\[1\]: expected arrays nested"),
+        (doc(shape=[1, 2, 2], data=[[[1, 2, 3], [4]]]), None, r"data\[0\]: expected arrays nested as"),
+        (doc(shape=[1, 2**50], data=[[1, 2]]), None, r"data\[0\]: expected arrays nested"),
+        (doc(datatype="BYTES", data=["a"]), None, r"expected 2 elements .*found 1"),
+        (doc(datatype="BYTES", data=["a", {}]), None, r"data\[1\]: expected an element of type BYTES"),
+        ({"inputs": doc()["inputs"] * 2}, None, r"inputs\[1\]\.name: expected another name"),
+        ({**doc(), "outputs": [{"name": "y"}, {"name": "y"}]}, None, r"outputs\[1\]\.name: expected another"),
+        ({**doc(), "outputs": [{}]}, None, r"outputs\[0\]\.name: expected a string, found nothing"),
+        (doc(parameters={"binary_data_size": 8}), b"\0" * 8, r"expected data either here or behind the JSON"),
+        (doc(), b"\0", r"expected 0 bytes of binary data behind the JSON, found 1"),
     ],
 )  # fmt: skip
 def test_what_lies_is_told(document: Any, binary: bytes | None, words: str):
@@ -437,7 +442,7 @@ def test_a_header_length_inside_the_json_is_no_json():
 
 
 def test_not_a_number_is_an_element():
-    parsed = V2_PROTOCOL.parse(message(one(data=[math.nan, math.inf])))
+    parsed = V2_PROTOCOL.parse(message(doc(data=[math.nan, math.inf])))
     assert b"[NaN,Infinity]" in V2_PROTOCOL.join([parsed.items], parsed.parameters).body.replace(b" ", b"")
 
 
@@ -453,7 +458,7 @@ def test_not_a_number_is_an_element():
     ],
 )  # fmt: skip
 def test_an_answer_that_does_not_fit_is_told(document: Any, words: str):
-    parsed = V2_PROTOCOL.parse(message(one()))
+    parsed = V2_PROTOCOL.parse(message(doc()))
     with pytest.raises(PenstockError, match=words) as caught:
         V2_PROTOCOL.split(Response(200, (), json.dumps(document).encode()), [parsed.items] * 3, ())
     assert caught.value.reason == Reason.BAD_ANSWER
@@ -461,15 +466,15 @@ def test_an_answer_that_does_not_fit_is_told(document: Any, words: str):
 
 @pytest.mark.parametrize("data", [[], [[], []]])
 def test_rows_of_an_answer_may_be_empty(data: Any):
-    parsed = V2_PROTOCOL.parse(message(one()))
+    parsed = V2_PROTOCOL.parse(message(doc()))
     output = {"name": "y", "shape": [2, 0], "datatype": "FP32", "data": data}
     answers = V2_PROTOCOL.split(
         Response(200, (), json.dumps({"outputs": [output]}).encode()), [parsed.items] * 2, ()
     )
     for each in answers:
-        found = json.loads(each.body)["outputs"][0]
-        assert found["shape"] == [1, 0]
-        assert flat(found["data"]) == []
+        first_output = json.loads(each.body)["outputs"][0]
+        assert first_output["shape"] == [1, 0]
+        assert flat(first_output["data"]) == []
 
 
 def test_other_paths_pass_through():

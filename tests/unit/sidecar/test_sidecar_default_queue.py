@@ -77,7 +77,7 @@ def test_it_is_what_the_deadline_holds_and_follows_the_model_and_the_policy():
 
 @pytest.mark.parametrize(("base", "most"), [(0.1, 3_000), (1.0, 300)])
 def test_whoever_is_taken_in_is_answered_and_the_rest_is_refused_at_once(base: float, most: int):
-    """A burst of far more than the model answers in time: nobody waits for nothing."""
+    """A burst of far more than the model answers in time: no client waits in vain."""
 
     async def main():
         s = Scripted(base=base, max_batch_size=10)
@@ -85,16 +85,16 @@ def test_whoever_is_taken_in_is_answered_and_the_rest_is_refused_at_once(base: f
             await s.ask(n)
         begun = s.loop.time()
 
-        async def one(n: int) -> str:
+        async def ask(n: int) -> str:
             try:
                 outcome = await s.ask(n)
             except PenstockError as error:
                 return f"{error.status} after {s.loop.time() - begun} s"
             return type(outcome).__name__
 
-        found = Counter(await asyncio.gather(*(one(n) for n in range(5_000))))
-        assert set(found) == {"Response", "503 after 0.0 s"}
-        assert 0.9 * most <= found["Response"] <= most
+        outcomes = Counter(await asyncio.gather(*(ask(n) for n in range(5_000))))
+        assert set(outcomes) == {"Response", "503 after 0.0 s"}
+        assert 0.9 * most <= outcomes["Response"] <= most
         await s.close()
 
     fake_loop.run(main())
@@ -125,12 +125,12 @@ async def test_a_burst_of_two_hundred_clients_with_two_items_each_is_answered_fr
     for _ in range(3):
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
-            async def one(session: aiohttp.ClientSession = session) -> int:
+            async def ask(session: aiohttp.ClientSession = session) -> int:
                 async with session.post(pair.data + "/v1/models/m:predict", json=body) as answer:
                     await answer.read()
                     return answer.status
 
-            statuses = await asyncio.gather(*(one() for _ in range(200)))
+            statuses = await asyncio.gather(*(ask() for _ in range(200)))
         assert statuses == [200] * 200
     shown = (await pair.admin_get("/settings")).document["batching"]["maxQueuedItems"]
     # 32 items in some 20 ms: far more than before, and no more than 30 s of them.

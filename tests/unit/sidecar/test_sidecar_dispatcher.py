@@ -109,7 +109,7 @@ def test_slots_are_never_exceeded_and_all_are_used():
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         ({"target": "/a"}, {"target": "/b"}),
         ({"target": "/a?x=1"}, {"target": "/a?x=2"}),
@@ -123,10 +123,10 @@ def test_slots_are_never_exceeded_and_all_are_used():
         ({"members": {"signature": "a"}}, {}),
     ],
 )
-def test_unlike_requests_never_share_a_batch(one: dict[str, Any], other: dict[str, Any]):
+def test_unlike_requests_never_share_a_batch(first: dict[str, Any], other: dict[str, Any]):
     async def main():
         s = Scripted(batch_key_headers=("X-Tenant",))
-        await asyncio.gather(s.ask(1, **one), s.ask(2, **other), s.ask(3, **one), s.ask(4, **other))
+        await asyncio.gather(s.ask(1, **first), s.ask(2, **other), s.ask(3, **first), s.ask(4, **other))
         assert sorted(s.batches()) == [[1, 3], [2, 4]]
         await s.close()
 
@@ -153,7 +153,7 @@ def test_fields_outside_the_key_do_not_part_requests_and_are_sent_only_where_equ
 
 
 def test_a_batch_has_the_origin_of_its_requests():
-    """A model that answers by origin (CORS) must know which it is."""
+    """A model that answers by origin (CORS) needs the origin."""
 
     async def main():
         s = Scripted()

@@ -82,7 +82,7 @@ class Case:
     """A knob at two values, and what each shows; `common` is the rest of the policy."""
 
     look: Callable[[Scripted, Change], Awaitable[Any]]
-    one: dict[str, Any]
+    before: dict[str, Any]
     other: dict[str, Any]
     seen: tuple[Any, Any]
     common: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -91,48 +91,48 @@ class Case:
 CASES = {
     "latencyObjective": Case(
         look=arrives_behind_one_that_runs,
-        one={"latency_objective_ms": None},
+        before={"latency_objective_ms": None},
         other={"latency_objective_ms": 1500},
         seen=(["late"], ("deadline", 503)),
         common={"max_batch_size": 1},
     ),
     "defaultTimeout": Case(
         look=waits_for_long,
-        one={"default_timeout_ms": 30_000},
+        before={"default_timeout_ms": 30_000},
         other={"default_timeout_ms": 4_000},
         seen=((["slow"], 11), (("deadline", 504), 4)),
         common={"max_batch_size": 1},
     ),
     "maxQueuedItems": Case(
         look=third_in_the_queue,
-        one={"max_queued_items": 3},
+        before={"max_queued_items": 3},
         other={"max_queued_items": 2},
         seen=(["third"], ("queue_full", 503)),
         common={"max_batch_size": 1},
     ),
     "overflowStatus": Case(
         look=third_in_the_queue,
-        one={"overflow_status": 503},
+        before={"overflow_status": 503},
         other={"overflow_status": 429},
         seen=(("queue_full", 503), ("queue_full", 429)),
         common={"max_batch_size": 1, "max_queued_items": 2},
     ),
     "onBatchError": Case(
         look=one_of_two_is_bad,
-        one={"on_batch_error": "Isolate"},
+        before={"on_batch_error": "Isolate"},
         other={"on_batch_error": "Fail"},
         seen=([400, ["good"]], [("batch_failed", 502)] * 2),
     ),
     "fairness": Case(
         look=one_tenant_came_first,
-        one={"fairness": None},
+        before={"fairness": None},
         other={"fairness": Fairness(header="x-tenant")},
         seen=([["a0"], ["a1"], ["a2"], ["b"]], [["a0"], ["b"], ["a1"], ["a2"]]),
         common={"max_batch_size": 1},
     ),
     "maxBatchBytes": Case(
         look=four_of_four_bytes,
-        one={"max_batch_bytes": 1000},
+        before={"max_batch_bytes": 1000},
         other={"max_batch_bytes": 8},
         seen=([4], [2, 2]),
     ),
@@ -147,7 +147,7 @@ def behave(run: Run) -> Response | None:
 @pytest.mark.parametrize("knob", CASES)
 def test_a_knob_that_is_turned_is_in_effect_at_the_next_arrival_or_cut(knob: str, back: bool):
     case = CASES[knob]
-    first, second = (case.other, case.one) if back else (case.one, case.other)
+    first, second = (case.other, case.before) if back else (case.before, case.other)
     seen = case.seen[::-1] if back else case.seen
 
     async def look(policy: dict[str, Any], change: dict[str, Any] | None) -> Any:
@@ -161,11 +161,11 @@ def test_a_knob_that_is_turned_is_in_effect_at_the_next_arrival_or_cut(knob: str
             if change is not None:
                 s.apply(Batching(**{**case.common, **change}))
 
-        found = await case.look(s, turn)
+        result = await case.look(s, turn)
         assert got(await running) == ["runs"], "what runs is not disturbed"
         assert s.dispatcher.alive
         await s.close()
-        return found
+        return result
 
     async def main():
         assert await look(first, None) == seen[0], "the policy that it begins with"

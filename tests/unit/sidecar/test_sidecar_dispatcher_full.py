@@ -1,4 +1,4 @@
-"""A full queue through the whole dispatcher: who is refused, who gives way, and what both hear."""
+"""A full queue through the whole dispatcher: which request is refused, which is evicted, and both errors."""
 
 from __future__ import annotations
 

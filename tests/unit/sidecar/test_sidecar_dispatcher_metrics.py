@@ -1,4 +1,4 @@
-"""What the real dispatcher tells of itself while it works: ages, time to drain, times waited."""
+"""The gauges of the real dispatcher while it works: ages, time to drain, times waited."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shown(metrics: Metrics) -> dict[str, float]:
 
 
 def test_a_scrape_tells_the_age_of_the_oldest_and_the_time_until_all_are_through() -> None:
-    """Batches of 4 that take 1 s each; zero where nothing waits, else the drain takes what was told."""
+    """Batches of 4 that take 1 s each; zero while nothing waits, else the drain takes as long as shown."""
 
     async def main() -> None:
         s = Scripted(base=1.0, max_batch_size=4)
@@ -41,16 +41,16 @@ def test_a_scrape_tells_the_age_of_the_oldest_and_the_time_until_all_are_through
         await asyncio.sleep(0.25)
         waiting = [s.ask(number) for number in range(12)]
         await asyncio.sleep(0.5)
-        told = shown(metrics)
-        assert told["oldest_age_seconds"] == pytest.approx(0.5)
-        assert told["drain_seconds"] == pytest.approx(3.0, rel=0.01)
-        assert (told["queued_items"], told["ongoing_items"]) == (12, 4)
+        values = shown(metrics)
+        assert values["oldest_age_seconds"] == pytest.approx(0.5)
+        assert values["drain_seconds"] == pytest.approx(3.0, rel=0.01)
+        assert (values["queued_items"], values["ongoing_items"]) == (12, 4)
         await asyncio.gather(*first, *waiting)
-        # From the next free slot on it took what was told.
-        assert s.loop.time() - (begun + 1.0) == pytest.approx(told["drain_seconds"], rel=0.01)
+        # From the next free slot on it took as long as shown.
+        assert s.loop.time() - (begun + 1.0) == pytest.approx(values["drain_seconds"], rel=0.01)
         done = shown(metrics)
         assert (done["oldest_age_seconds"], done["drain_seconds"]) == (0.0, 0.0)
-        # The twelve left in fours, 0.75, 1.75 and 2.75 s after they came; nobody else waited.
+        # The twelve left in fours, 0.75, 1.75 and 2.75 s after they came; no other request waited.
         assert done["wait_seconds_sum"] - idle["wait_seconds_sum"] == pytest.approx(21.0)
         assert done["wait_seconds_count"] - idle["wait_seconds_count"] == 16
         await s.close()

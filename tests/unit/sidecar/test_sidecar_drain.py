@@ -114,7 +114,7 @@ class TestComingBack:
             world = World()
             world.drain.begin()
             await world.drain.drained()
-            # Being ready all along is no sign of a restart.
+            # Readiness that lasts is not a sign of a restart.
             world.drain.model_changed(ready=True, gone=False)
             # Nor is a readiness that fails for a while.
             world.drain.model_changed(ready=False, gone=False)

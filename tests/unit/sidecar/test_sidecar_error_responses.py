@@ -83,8 +83,8 @@ class World:
         await asyncio.sleep(0)
         assert self.dispatcher.ongoing == 1
         heard = [Heard(), Heard()]
-        for one in heard:
-            self.handler.begin(one)
+        for work in heard:
+            self.handler.begin(work)
         assert self.dispatcher.queued == 2
         return [first, *heard]
 
@@ -166,11 +166,11 @@ async def test_in_one_turn_of_the_loop_a_few_are_told_and_the_others_in_order_af
     await world.fill()
     order: list[int] = []
     heard = [Heard(b"x" * 1000) for _ in range(3 * AT_ONCE + 1)]
-    for number, one in enumerate(heard):
-        one.answer = lambda answer, number=number: order.append(number)  # type: ignore[method-assign, misc]
-        world.handler.begin(one)
+    for number, work in enumerate(heard):
+        work.answer = lambda answer, number=number: order.append(number)  # type: ignore[method-assign, misc]
+        world.handler.begin(work)
     assert order == list(range(AT_ONCE))
-    assert not any(one.request.body for one in heard[AT_ONCE:])  # who waits to be told takes no memory
+    assert not any(work.request.body for work in heard[AT_ONCE:])  # who waits to be told takes no memory
     for turn in (2, 3):
         await asyncio.sleep(0)
         assert order == list(range(turn * AT_ONCE))
@@ -249,9 +249,9 @@ def test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile(se
                 **chance.choice(({}, {}, {"x_tenant": "a"}, {"x_tenant": "b"})),
                 x_penstock_priority=chance.choice("123"),
             )
-            told = dispatcher.keys.read(work.request.headers)
+            fields = dispatcher.keys.read(work.request.headers)
             refused = dispatcher.admission.check_head(
-                work.request.target, told, work.arrived, work.deadline, work.expires
+                work.request.target, fields, work.arrived, work.deadline, work.expires
             )
             work.future = s.loop.create_future()
             try:
@@ -332,9 +332,9 @@ async def test_a_large_body_that_would_be_refused_need_not_come():
     reader, writer = await asyncio.open_connection(*address)
     writer.write(b"POST /p HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1000000\r\n\r\n")
     async with asyncio.timeout(30):
-        found = await reader.read()  # nothing of the body was sent, and the connection has ended
-    assert found.startswith(b"HTTP/1.1 503 ")
-    assert b"queue_full" in found
+        answer = await reader.read()  # nothing of the body was sent, and the connection has ended
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"queue_full" in answer
     writer.close()
     reader, writer = await asyncio.open_connection(*address)
     length = STREAM_BYTES + 1
@@ -387,11 +387,11 @@ async def test_what_passes_through_is_refused_a_few_at_a_time_too():
     first = Heard()
     world.passthrough.begin(first)
     refused = [Heard() for _ in range(AT_ONCE + 1)]
-    for one in refused:
-        world.passthrough.begin(one)
-    assert [len(one.answers) for one in refused] == [1] * AT_ONCE + [0]
+    for flow in refused:
+        world.passthrough.begin(flow)
+    assert [len(flow.answers) for flow in refused] == [1] * AT_ONCE + [0]
     await asyncio.sleep(0)
-    assert [reason(one.answers[0]) for one in refused] == ["queue_full"] * len(refused)
+    assert [reason(flow.answers[0]) for flow in refused] == ["queue_full"] * len(refused)
     await world.passthrough.abort()
     assert [reason(answer) for answer in first.answers] == ["model_unreachable"]
     await world.close()

@@ -22,7 +22,7 @@ SPACE = 10**9
 
 
 class Asked(QueuedRequest):
-    """A request whose outcome nobody asks for."""
+    """A request whose outcome is not read."""
 
     __slots__ = ("name",)
 
@@ -86,7 +86,7 @@ LOW, HIGH = {"level": 2}, {"level": 1}
         ([{**A, **LOW}, {**A, **LOW}, {**B, **LOW}], {**A, **HIGH}, 3, [1]),
         ([{**A, **HIGH}, {**A, **HIGH}, {**A, **LOW}], {**B, **LOW}, 3, []),
         ([{**A, **HIGH}, {**B, **LOW}, {**B, **LOW}], {**A, **LOW}, 3, [2]),
-        # Another policy lets fewer wait: nobody goes for that, one place is one for another.
+        # Another policy lets fewer wait: no request is evicted for that, one place is one for another.
         ([A, A, A, A], B, 2, [3]),
         ([A, A, A], B, 9, []),
     ],
@@ -170,11 +170,11 @@ class Plain:
             return []
         least = max((self.level(w) for w in less), default=level)
         loads = {share: self.load(least, share, measure) for share in {w.share for w in self.works}}
-        found = []
+        candidates = []
         for share in (share for share, load in loads.items() if load == max(loads.values())):
             among = [w for w in self.works if (self.level(w), w.share) == (least, share)]
-            found.append(max(among, key=lambda w: w.arrived))
-        return found
+            candidates.append(max(among, key=lambda w: w.arrived))
+        return candidates
 
 
 STEP = st.tuples(
@@ -190,7 +190,7 @@ STEP = st.tuples(
 @given(st.lists(STEP, max_size=80), st.sampled_from([1, 4, 10]), st.sampled_from([30, SPACE]))
 @settings(deadline=None, max_examples=200)
 def test_it_does_what_a_plain_list_would(steps: list[tuple], limit: int, space: int):
-    """Of equal shares any may give way; what has a right to a place gets it, and nobody else does."""
+    """Of equal shares any may be evicted; exactly the requests with a right to a place get it."""
     queue, works, now = Queue(evicting=True), list[Asked](), 0.0
     for number, (kind, key, items, length, level, share) in enumerate(steps):
         now += 0.01
@@ -225,9 +225,9 @@ def test_it_does_what_a_plain_list_would(steps: list[tuple], limit: int, space: 
             queue.rekey(lambda _: None, evicting=True)
         elif kind == "cut" and works:
             # NB: whole requests, so that each of what waits may give way.
-            found = queue.choose(now, Limits(size=5, bytes=SPACE)).key
-            assert found is not None
-            for part in queue.cut(found, Limits(size=5, bytes=SPACE)):
+            chosen = queue.choose(now, Limits(size=5, bytes=SPACE)).key
+            assert chosen is not None
+            for part in queue.cut(chosen, Limits(size=5, bytes=SPACE)):
                 works.remove(part.work)  # type: ignore[arg-type]
         assert queue.items == sum(work.left for work in works)
         assert {work.name for work in queue} == {work.name for work in works}  # type: ignore[attr-defined]

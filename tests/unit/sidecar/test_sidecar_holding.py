@@ -125,7 +125,7 @@ def test_no_slot_is_held_while_another_key_waits(keys: int):
 @pytest.mark.parametrize("pods", [2, 3])
 @pytest.mark.parametrize("callers", [4, 8, 24])
 def test_pods_behind_a_router_are_no_worse(callers: int, pods: int):
-    """Callers come back to any of them: whoever is not waited for in vain is no loss."""
+    """Callers return to any of them; a caller that is not waited for in vain costs nothing."""
     held, eager = versus(Case(callers=callers, pods=pods, seconds=1.0))
     assert held.rate >= 0.99 * eager.rate
     assert held.per_call >= 0.99 * eager.per_call
@@ -198,7 +198,7 @@ def waited(case: Case, milliseconds: float) -> Result:
 @pytest.mark.parametrize("wait", [1, 5, 10])
 @pytest.mark.parametrize("callers", [1, 2, 4, 16, 64])
 def test_no_wait_makes_a_model_slower_whose_callers_ask_again(callers: int, wait: int, beside: float):
-    """Whatever is set: the 3 % include finding out that nobody else comes."""
+    """With any setting: the 3 % include the time to learn that nobody returns."""
     seconds = 4.0 if callers <= 4 else 1.0
     case = Case(callers=callers, beside=beside, think=thinking(2 * beside or 1e-4), seconds=seconds)
     assert waited(case, wait).rate >= 0.97 * run(case, EAGER).rate

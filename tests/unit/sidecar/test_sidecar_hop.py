@@ -41,22 +41,24 @@ def test_shared_and_own_fields_are_read_as_all_of_them_are(
     for own in owns:
         request = Request("POST", "/", (*shared, *own), b"")
         request.shared = shared
-        found, wanted = keys.read_of(request), plain.read(request.headers)
+        read, wanted = keys.read_of(request), plain.read(request.headers)
         for name in ("fields", "shared", "request_id", "timeout_ms", "level", "share"):
-            assert getattr(found, name) == getattr(wanted, name), name
+            assert getattr(read, name) == getattr(wanted, name), name
 
 
 def test_requests_that_share_their_fields_share_their_key_s() -> None:
     """The very same object, which is what makes the next look at the key a cheap one."""
     keys = Keys(key_fields=True, batching=Batching())
     shared = ((b"accept", b"*/*"), (b"host", b"a"))
-    found = []
+    keys_read = []
     for number in range(3):
         request = Request("POST", "/", (*shared, (b"x-request-id", b"%d" % number), (TIMEOUT_MS, b"9")), b"")
         request.shared = shared
-        found.append(keys.read_of(request))
-    assert [each.request_id for each in found] == [b"0", b"1", b"2"]
-    assert all(each.fields is found[0].fields and each.shared is found[0].shared for each in found)
+        keys_read.append(keys.read_of(request))
+    assert [each.request_id for each in keys_read] == [b"0", b"1", b"2"]
+    assert all(
+        each.fields is keys_read[0].fields and each.shared is keys_read[0].shared for each in keys_read
+    )
 
 
 @pytest.fixture
@@ -147,9 +149,9 @@ async def test_a_sidecar_that_ends_loses_no_request_of_its_hop(
             program.process.terminate()
         await asyncio.sleep(0)
     hop = await asyncio.gather(*asked[:100], return_exceptions=True)
-    for found in hop:
-        assert isinstance(found, RequestUnread) or (
-            isinstance(found, Response) and found.status in (200, 503)
+    for answer in hop:
+        assert isinstance(answer, RequestUnread) or (
+            isinstance(answer, Response) and answer.status in (200, 503)
         )
     await asyncio.gather(*asked, return_exceptions=True)
     assert await program.ended() == 0

@@ -1,4 +1,4 @@
-"""A real model that resets, breaks off, lies, drips or stalls: it is told, and nobody else suffers."""
+"""A real model that resets, breaks off, lies, drips or stalls: its requests fail, others are served."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Start = Callable[..., Awaitable[ProtocolPair]]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    async with pairs(tmp_path) as found:
-        yield found
+    async with pairs(tmp_path) as pair:
+        yield pair
 
 
 def body(kind: str, value: int) -> dict[str, Any]:
-    """A request of one item that is told apart by its value."""
+    """A request of one item, identified by its value."""
     if kind == "instances":
         return {"instances": [[value]]}
     if kind == "v2":
@@ -43,13 +43,13 @@ def value_of(kind: str, reply: Reply) -> int:
     """Whose answer it is."""
     assert reply.status == 200, (reply.status, reply.body)
     document = reply.document
-    found = {
+    values = {
         "instances": lambda: document["predictions"][0],
         "v2": lambda: document["outputs"][0]["data"][0] / 2,
         "openai": lambda: document["data"][0]["embedding"][0],
         "envelope": lambda: document["twice"] / 2,
     }[kind]()
-    return int(found)
+    return int(values)
 
 
 async def check_well(pair: ProtocolPair, kind: str) -> None:
@@ -63,7 +63,7 @@ UNREACHABLE, BAD_ANSWER = (502, "model_unreachable"), (502, "bad_answer")
 
 
 async def check_told(pair: ProtocolPair, kind: str, fault: str, expected: tuple[int, str]) -> None:
-    """Three of a batch hear it, each as its own; it was run once; who waits behind them is served."""
+    """Three of a batch get the error, each its own; the batch ran once; the queue behind it is served."""
     path = PATHS[kind]
     before = len((await pair.look())["runs"])
     await pair.ask("/-/gate?open=0", base=pair.model_url)
@@ -94,7 +94,7 @@ async def test_a_batch_whose_answer_is_lost_is_told_so_and_not_run_again(start: 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_answer_that_lies_is_nobodys(start: Start, kind: str) -> None:
-    """No HTTP, no JSON, or an answer too few, with `onBatchError: Fail`: nobody gets a neighbour's part."""
+    """Not HTTP, not JSON, or one answer too few, with `onBatchError: Fail`: no client gets another's part."""
     pair = await start(kind, onBatchError="Fail")
     for fault in ("nohttp", "garbage", "short"):
         await check_told(pair, kind, fault, BAD_ANSWER)

@@ -39,7 +39,7 @@ def by_item(answers: dict[Any, dict[str, Any]], **members: Any) -> Behaviour:
 
 
 def problem(outcome: Any) -> dict[str, Any]:
-    """The document of an error of ours."""
+    """The document of one of our errors."""
     assert isinstance(outcome, PenstockError), outcome
     document: dict[str, Any] = json.loads(outcome.response().body)
     return document
@@ -152,7 +152,7 @@ def test_a_problem_names_ten_items_and_counts_the_rest():
 
 
 def test_an_item_of_a_request_larger_than_a_batch_has_its_index_in_the_request_and_ends_it():
-    """The rest is not sent any more, and a 200 of its own is no prediction that could be joined."""
+    """The rest is not sent any more; a 200 of its own is not a prediction that could be joined."""
 
     async def main():
         for own, status in (({"body": 1}, 422), ({"status": 200, "body": 1}, 500)):

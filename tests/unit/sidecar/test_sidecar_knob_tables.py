@@ -22,9 +22,9 @@ def documented(knob: str) -> list[knob_tables.Row]:
 
 
 def test_the_tables_of_the_page_are_what_the_simulation_finds() -> None:
-    """Within a tenth, or a batch's time: decisions that cost or win more are to be told anew."""
+    """Within a tenth, or a batch's time: decisions that cost or win more must be documented anew."""
     for knob, rows in knob_tables.tables().items():
-        told = documented(knob)
-        assert [said for said, _ in told] == [said for said, _ in rows]
-        for (said, found), (_, expected) in zip(rows, told, strict=True):
-            assert found == pytest.approx(expected, rel=0.1, abs=20), (knob, said)
+        table = documented(knob)
+        assert [said for said, _ in table] == [said for said, _ in rows]
+        for (said, value), (_, expected) in zip(rows, table, strict=True):
+            assert value == pytest.approx(expected, rel=0.1, abs=20), (knob, said)

@@ -35,15 +35,15 @@ def taught(points: Sequence[tuple[int, float]], cls: str = "/m", now: float = 10
 
 
 LATER = 100.0 + REFIT
-"""When all that `taught` told counts."""
+"""The time at which all observations of `taught` count."""
 
 
 @given(st.floats(0.0, 1.0), st.floats(1e-6, 0.1), st.lists(SIZES, min_size=2, max_size=LAST))
 def test_exact_on_exact_data(a: float, b: float, sizes: list[int]):
     assume(len(set(sizes)) > 1)
-    found = fit_line([(size, a + b * size) for size in sizes])
-    # Of a sum, the smaller term can be told no more exactly than the larger one is written.
-    assert found == pytest.approx((a, b), rel=1e-6, abs=1e-9)
+    fitted = fit_line([(size, a + b * size) for size in sizes])
+    # In a sum, the smaller term is only as exact as the larger one is written.
+    assert fitted == pytest.approx((a, b), rel=1e-6, abs=1e-9)
 
 
 @given(st.lists(SECONDS, min_size=1, max_size=LAST), SIZES)
@@ -102,10 +102,10 @@ def test_outliers_of_one_size_alone_do_not_move_the_line():
 @given(POINTS, SIZES, SIZES)
 @settings(deadline=None)
 def test_a_larger_batch_never_is_predicted_to_be_faster(
-    points: list[tuple[int, float]], one: int, other: int
+    points: list[tuple[int, float]], smaller: int, other: int
 ):
     latency_model = taught(points)
-    small, large = (latency_model.predict(LATER, "/m", size) for size in sorted((one, other)))
+    small, large = (latency_model.predict(LATER, "/m", size) for size in sorted((smaller, other)))
     assert small is not None
     assert large is not None
     assert 0.0 <= small <= large
@@ -207,17 +207,17 @@ def test_from_a_cold_start_the_batch_doubles():
 @settings(deadline=None)
 def test_largest_is_the_largest(points: list[tuple[int, float]], limit: int, seconds: float):
     latency_model = taught(points)
-    found = latency_model.largest(LATER, "/m", limit, seconds)
+    most = latency_model.largest(LATER, "/m", limit, seconds)
     top = min(limit, 2 * max(items for items, _ in points))
-    assert 1 <= found <= top
+    assert 1 <= most <= top
 
     def fits(size: int) -> bool:
         predicted = latency_model.predict(LATER, "/m", size)
         return predicted is not None and predicted <= seconds
 
-    assert found == 1 or fits(found)
-    assert found == top or not fits(found + 1)
-    assert latency_model.largest(LATER, "/m", limit, seconds) == found
+    assert most == 1 or fits(most)
+    assert most == top or not fits(most + 1)
+    assert latency_model.largest(LATER, "/m", limit, seconds) == most
 
 
 def test_where_no_batch_keeps_it_none_is_made_small_for_it():

@@ -73,7 +73,7 @@ class Watched(Scripted):
             raise
 
     def crowds_out(self, work: Asked) -> bool:
-        """Whether somebody whole waits of a less urgent level, or of a share that has more than its part."""
+        """Whether a whole request waits at a less urgent level, or of a share above its part."""
         dispatcher = self.dispatcher
         batching, works = dispatcher.batching, list(dispatcher.queue)
         if any(each.taken for each in works) or not (batching.fairness or batching.priority.levels > 1):

@@ -1,4 +1,4 @@
-"""Counting in plain numbers tells Prometheus and the reports the same as its own instruments would."""
+"""Counting in plain numbers gives Prometheus and the reports the same values as its own instruments would."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Busy:
 
 def samples(metrics: Metrics) -> dict[str, float]:
     """Value by name and labels, without the common prefix."""
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
-            found[sample.name.removeprefix("penstock_sidecar_") + (f"{{{labels}}}" if labels else "")] = (
+            values[sample.name.removeprefix("penstock_sidecar_") + (f"{{{labels}}}" if labels else "")] = (
                 sample.value
             )
-    return found
+    return values
 
 
 def test_histograms_are_what_prometheus_own_would_be():
@@ -66,12 +66,12 @@ def test_ends_are_counted_for_scrapes_and_for_reports():
     metrics.isolated()
     metrics.cut(Reason.SLOW_READER)
     metrics.cut(Reason.SLOW_READER)
-    found = samples(metrics)
-    assert found["streams_cut_total{reason=slow_reader}"] == 2
-    assert found["requests_total{code=200,reason=}"] == 1
-    assert found["requests_total{code=418,reason=}"] == 1
-    assert found["requests_total{code=503,reason=queue_full}"] == 1
-    assert (found["arrived_items_total"], found["isolation_runs_total"]) == (5, 1)
+    values = samples(metrics)
+    assert values["streams_cut_total{reason=slow_reader}"] == 2
+    assert values["requests_total{code=200,reason=}"] == 1
+    assert values["requests_total{code=418,reason=}"] == 1
+    assert values["requests_total{code=503,reason=queue_full}"] == 1
+    assert (values["arrived_items_total"], values["isolation_runs_total"]) == (5, 1)
     totals = metrics.totals(batches=2, batch_items=5)
     assert (totals.arrived, totals.answered, totals.batches, totals.batch_items) == (5, 5, 2, 5)
     assert totals.refused == {"queue_full": 5, "bad_json": 1}
@@ -89,13 +89,13 @@ def test_a_reason_of_the_sdk_and_of_the_sidecar_is_one_series():
 def test_gauges_show_the_queue_the_curves_and_what_is_open():
     metrics = Metrics()
     metrics.show(Busy(), fits=lambda: {"/p": Fit(a_ms=20.0, b_ms=0.5, n=9)}, streams=lambda: (4, 1))
-    found = samples(metrics)
-    assert (found["queued_items"], found["ongoing_items"], found["slots"]) == (7, 3, 2)
-    assert (found["oldest_age_seconds"], found["drain_seconds"]) == (1.5, 0.25)
-    assert (found["open_streams"], found["open_tunnels"]) == (4, 1)
+    values = samples(metrics)
+    assert (values["queued_items"], values["ongoing_items"], values["slots"]) == (7, 3, 2)
+    assert (values["oldest_age_seconds"], values["drain_seconds"]) == (1.5, 0.25)
+    assert (values["open_streams"], values["open_tunnels"]) == (4, 1)
     label = class_label("/p")
-    assert found[f"fit_intercept_seconds{{class={label}}}"] == 0.02
-    assert found[f"fit_slope_seconds{{class={label}}}"] == 0.0005
+    assert values[f"fit_intercept_seconds{{class={label}}}"] == 0.02
+    assert values[f"fit_slope_seconds{{class={label}}}"] == 0.0005
 
 
 def test_no_label_holds_what_a_client_chose_and_their_number_is_bounded():

@@ -308,7 +308,7 @@ def test_a_probe_that_was_sent_before_a_connection_was_lost_does_not_vouch_for_t
     "told_by", ["an idle connection", "a probe", "a probe on a kept connection", "a request"]
 )
 def test_a_process_that_took_the_others_place_is_another_though_nobody_was_ever_refused(told_by: str):
-    """It is gone until a probe of the next was answered, as told once; nothing of a request reaches it."""
+    """It counts as gone until a probe of the next one is answered; no part of a request reaches it."""
 
     async def main():
         world = World()
@@ -448,7 +448,7 @@ def test_whether_restarts_can_be_known_is_told_once(known: bool, capsys: pytest.
     ids=str,
 )
 def test_only_a_process_that_is_gone_is_prepared_again(error: Exception, known: bool, gone: bool):
-    """One that takes no connection for a while is not, where the kernel tells; nor when we lack something."""
+    """A model that accepts no connection for a while is not gone, if the kernel shows it; nor if we fail."""
 
     async def main():
         world = World()

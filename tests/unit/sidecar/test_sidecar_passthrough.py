@@ -25,7 +25,7 @@ from tests.support.passing_bench import Answer, Asked, Bench, settings
 
 class TestQueue:
     def test_the_earliest_deadline_goes_first_and_settings_count_at_once(self) -> None:
-        """Never more than the limit with the model; whoever has no timeout goes in order of arrival."""
+        """Never more than the limit in the model; requests without a timeout go in order of arrival."""
 
         async def main() -> None:
             bench = Bench(slots=2)
@@ -47,7 +47,7 @@ class TestQueue:
                 await settle()
             bench.model.answer(4)
             await settle()
-            assert [one.status for one in asked] == [200] * 5
+            assert [flow.status for flow in asked] == [200] * 5
             assert bench.load == (0, 0)
             assert bench.firsts == 1
 
@@ -81,7 +81,7 @@ class TestQueue:
         fake_loop.run(main())
 
     def test_who_waits_past_its_deadline_is_never_sent(self) -> None:
-        """It is told at its deadline, and the others go on."""
+        """It gets its error at its deadline, and the others go on."""
 
         async def main() -> None:
             bench = Bench()
@@ -151,33 +151,33 @@ class TestQueue:
         line: DeadlineQueue[One] = DeadlineQueue()
         expected: list[One] = []
         for number, (step, value) in enumerate(steps):
-            in_order = sorted(expected, key=lambda one: (one.expires, one.arrived))
+            in_order = sorted(expected, key=lambda waiter: (waiter.expires, waiter.arrived))
             if step == "add":
-                one = One(number, value)
-                line.add(one)
-                expected.append(one)
+                waiter = One(number, value)
+                line.add(waiter)
+                expected.append(waiter)
             elif step == "leave" and expected:
-                one = expected.pop(value % len(expected))
-                line.leave(one)
-                line.leave(one)
+                waiter = expected.pop(value % len(expected))
+                line.leave(waiter)
+                line.leave(waiter)
             elif step == "next":
                 assert line.next() is (in_order[0] if in_order else None)
-                expected = [one for one in expected if not in_order or one is not in_order[0]]
+                expected = [waiter for waiter in expected if not in_order or waiter is not in_order[0]]
             elif step == "expire":
-                due = [one for one in in_order if one.expires <= value]
+                due = [waiter for waiter in in_order if waiter.expires <= value]
                 assert line.expired(value) == due
-                expected = [one for one in expected if one not in due]
+                expected = [waiter for waiter in expected if waiter not in due]
             assert len(line) == len(expected)
             assert line.oldest == (expected[0].arrived if expected else None)
-            assert line.first_expiry == min((one.expires for one in expected), default=None)
-            assert all(one.waiting for one in expected)
+            assert line.first_expiry == min((waiter.expires for waiter in expected), default=None)
+            assert all(waiter.waiting for waiter in expected)
         assert line.clear() == expected
 
 
 class TestAnswers:
     @pytest.mark.parametrize(("said", "expected"), [("", STREAM_IDLE_SECONDS), ("7000", 7), ("0", 60)])
     def test_what_is_sent_and_what_comes_back(self, said: str, expected: float) -> None:
-        """The remaining time is told; the model's own Penstock fields are not passed on."""
+        """The remaining time is passed on; the model's own Penstock fields are not."""
 
         async def main() -> None:
             bench = Bench()

@@ -197,7 +197,7 @@ class TestFlow:
                 if step == "ask":
                     asked.append(bench.ask(f"/{len(asked)}"))
                 elif step == "leave":
-                    waiting = [number for number, one in enumerate(asked) if one.gone is not None]
+                    waiting = [number for number, flow in enumerate(asked) if flow.gone is not None]
                     if waiting:
                         number = waiting[value % len(waiting)]
                         asked[number].leave()
@@ -215,8 +215,8 @@ class TestFlow:
                 assert bench.passthrough.queued <= 3
             await asyncio.sleep(10)
             assert bench.load == (0, 0)
-            for number, one in enumerate(asked):
-                assert len(one.answers) == (0 if number in left else 1)
+            for number, flow in enumerate(asked):
+                assert len(flow.answers) == (0 if number in left else 1)
             assert len(set(bench.model.targets)) == len(bench.model.targets)
 
         fake_loop.run(main())

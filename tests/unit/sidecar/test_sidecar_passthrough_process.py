@@ -21,26 +21,26 @@ MB = 1 << 20
 
 @pytest_asyncio.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    found = Pair(tmp_path, "--protocol=none", "--drain-timeout=1s")
-    found.model_program = "tests.support.stream_model"
-    yield found
-    await found.stop()
+    pair = Pair(tmp_path, "--protocol=none", "--drain-timeout=1s")
+    pair.model_program = "tests.support.stream_model"
+    yield pair
+    await pair.stop()
 
 
 async def seen(pair: Pair) -> dict[str, Any]:
-    found: dict[str, Any] = (await pair.ask("/-/seen", method="GET", base=pair.model_url)).document
-    return found
+    document: dict[str, Any] = (await pair.ask("/-/seen", method="GET", base=pair.model_url)).document
+    return document
 
 
 async def until_seen(pair: Pair, **expected: int) -> None:
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
 
     async def look() -> bool:
-        nonlocal found
-        found = await seen(pair)
-        return all(found[name] == value for name, value in expected.items())
+        nonlocal document
+        document = await seen(pair)
+        return all(document[name] == value for name, value in expected.items())
 
-    await until(look, told=lambda: found)
+    await until(look, details=lambda: document)
 
 
 async def go(pair: Pair) -> None:
@@ -71,10 +71,10 @@ async def test_a_request_and_its_answer_pass_as_they_are(pair: Pair) -> None:
     sent = {"x-a": "1", "x-request-id": "my-id", "x-penstock-mirror": "1", "te": "trailers", "accept": "x/y"}
     reply = await pair.ask("/show?a=%2F&status=418", method="PATCH", data=b'{"nan": NaN}', headers=sent)
     assert reply.status == 418
-    found = reply.document
-    assert (found["method"], found["target"]) == ("PATCH", "/show?a=%2F&status=418")
-    assert found["body"] == '{"nan": NaN}'
-    fields = {name.lower(): value for name, value in found["headers"]}
+    document = reply.document
+    assert (document["method"], document["target"]) == ("PATCH", "/show?a=%2F&status=418")
+    assert document["body"] == '{"nan": NaN}'
+    fields = {name.lower(): value for name, value in document["headers"]}
     assert fields["x-a"] == "1"
     assert fields["x-request-id"] == "my-id"
     assert int(fields["x-penstock-timeout-ms"]) <= 30_000
@@ -128,7 +128,7 @@ async def test_a_large_upload_takes_no_memory(pair: Pair, known: bool) -> None:
 
 
 async def test_a_body_is_answered_while_it_is_sent(pair: Pair) -> None:
-    """Each piece comes back before the next is given; a body that breaks off is told to neither as whole."""
+    """Each piece comes back before the next is sent; a broken-off body is not whole for either side."""
     await pair.start()
     host, port = pair.data.removeprefix("http://").split(":")
     head = b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -156,8 +156,8 @@ async def test_a_slow_reader_slows_the_model_and_takes_no_memory(pair: Pair) -> 
 
         async def stuck() -> bool:
             nonlocal last, looks
-            found = (await seen(pair))["sent"]
-            looks, last = looks + 1 if found == last else 0, found
+            sent = (await seen(pair))["sent"]
+            looks, last = looks + 1 if sent == last else 0, sent
             return looks >= 20
 
         await until(stuck)
@@ -292,9 +292,9 @@ class TestWebSockets:
 
     async def test_a_refusal_to_switch_is_an_answer(self, pair: Pair) -> None:
         await pair.start()
-        with pytest.raises(aiohttp.WSServerHandshakeError) as found:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
             await pair.session.ws_connect(pair.data + "/show?status=403")
-        assert found.value.status == 403
+        assert caught.value.status == 403
         await check_pool(pair)
 
 

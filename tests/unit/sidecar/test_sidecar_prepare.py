@@ -84,7 +84,7 @@ class Processes(World):
         return Response(500 if self.fails == (process, request.target) else 200)
 
     def restart(self) -> None:
-        """Another process takes this one's place at once: nobody is refused."""
+        """Another process takes this one's place at once: no connection is refused."""
         self.process += 1
         self.listening.now = self.process
 
@@ -134,7 +134,7 @@ def test_a_model_that_goes_while_a_user_config_waits_for_quiet():
 
 
 def test_a_model_that_goes_just_before_it_is_given_another_user_config():
-    """The one that it had before is no one's to have again."""
+    """The configuration that it had before is not sent again."""
 
     async def main():
         world = Processes()
@@ -202,7 +202,7 @@ def test_whenever_a_model_is_started_anew_nothing_comes_to_it_before_it_was_prep
 
 @pytest.mark.parametrize("gap", [0, 0.01])
 def test_a_model_that_nothing_prepares_is_sent_to_at_once(gap: float):
-    """Of a process that took another's place nobody needs to hear then."""
+    """A process that took another's place is then not reported."""
 
     async def main():
         world = Processes()

@@ -221,10 +221,10 @@ async def test_a_changed_file_is_taken_up_without_restart_and_a_bad_one_changes_
     assert got(await slow) == [0]
     pair.settings_path.write_text("{ this is: [neither")
 
-    async def told() -> bool:
+    async def settings_shown() -> bool:
         return any("settings refused" in line for line in pair.sidecar.log)
 
-    await until(told)
+    await until(settings_shown)
     await asyncio.gather(*(pair.predict(n) for n in range(8)))
     assert await size()
 
@@ -234,12 +234,12 @@ async def test_a_file_by_hand_is_refused_at_the_start_and_later_for_what_it_does
 ):
     """It says where and what is near; a start ends, as without the file; a change changes nothing."""
     path = tmp_path / "by-hand.yaml"
-    for told in ("No such file or directory", "unknown member maxBachSize: the nearest is maxBatchSize"):
+    for text in ("No such file or directory", "unknown member maxBachSize: the nearest is maxBatchSize"):
         ended = await run(
             "penstock_sidecar", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", f"--settings={path}"
         )
         assert (ended.code, ended.out) == (2, "")
-        assert told in ended.err
+        assert text in ended.err
         assert str(path) in ended.err
         path.write_text("batching: {maxBachSize: 8}\n")
     pair = await start(maxBatchSize=4, batchWaitTimeout="20ms")

@@ -1,4 +1,4 @@
-"""A real sidecar process is told to end while requests wait and run: each of them hears how it ended."""
+"""A real sidecar process is stopped while requests wait and run: each client learns how its request ended."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def ask(pair: Pair, path: str) -> list[asyncio.Task[Reply]]:
     return running + waiting
 
 
-async def told(asked: list[asyncio.Task[Reply]]) -> list[tuple[int, str, bool]]:
+async def outcomes(asked: list[asyncio.Task[Reply]]) -> list[tuple[int, str, bool]]:
     """Status, reason, and whether it was marked as not executed; a connection that was cut fails here."""
     replies = await asyncio.gather(*asked)
     return [(each.status, each.reason, "x-penstock-not-admitted" in each.headers) for each in replies]
@@ -72,7 +72,7 @@ async def test_sigterm_without_time_to_drain_refuses_what_waits_and_serves_what_
     pair = await start("--drain-timeout=0s")
     asked = await ask(pair, HELD)
     pair.signal()
-    assert await told(asked[EACH:]) == [DRAINING] * EACH
+    assert await outcomes(asked[EACH:]) == [DRAINING] * EACH
     await pair.release()
     assert [got(await task) for task in asked[:EACH]] == [[number] for number in range(EACH)]
     assert await pair.sidecar.ended() == 0
@@ -84,7 +84,7 @@ async def test_a_second_sigterm_tells_each_at_once_and_what_waited_was_never_sen
     pair.signal()
     await pair.until_state(drain="propagating")
     pair.signal()
-    assert await told(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
+    assert await outcomes(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
     assert await pair.sidecar.ended() == 1
     assert len(await pair.runs()) == EACH
 
@@ -94,7 +94,7 @@ async def test_with_a_model_that_hangs_it_ends_before_its_grace_is_over_and_tell
     pair = await start("--grace=4s", "--drain-timeout=1s")
     asked = await ask(pair, NEVER)
     pair.signal()
-    assert await told(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
+    assert await outcomes(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
     assert await pair.sidecar.ended() == 1
 
 
@@ -102,7 +102,7 @@ async def test_a_grace_that_ends_before_the_drain_tells_each_as_well(start: Star
     pair = await start("--grace=2s", "--drain-timeout=600s", "--propagation-delay=600s")
     asked = await ask(pair, NEVER)
     pair.signal()
-    assert await told(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
+    assert await outcomes(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
     assert await pair.sidecar.ended() == 1
 
 
@@ -118,7 +118,7 @@ async def test_with_the_model_killed_each_is_told_whether_it_may_have_run(start:
         pair.signal()
         await pair.until_state(drain="propagating")
         pair.model.process.kill()
-    ends = await told(asked)
+    ends = await outcomes(asked)
     assert ends[:EACH] == [UNREACHABLE] * EACH
     assert collections.Counter(ends[EACH:]) <= collections.Counter({DRAINING: EACH, NEVER_SENT: EACH})
     assert await pair.sidecar.ended() == 0
@@ -131,7 +131,7 @@ async def test_a_hook_that_used_up_the_grace_is_counted_in(start: Start):
     hook = asyncio.create_task(pair.admin_get("/drain"))
     await pair.until_state(drain="flushing")
     pair.signal()
-    assert await told(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
+    assert await outcomes(asked) == [UNREACHABLE] * EACH + [DRAINING] * EACH
     assert await pair.sidecar.ended() == 1
     await asyncio.gather(hook, return_exceptions=True)
 

@@ -1,4 +1,4 @@
-"""A real sidecar process is told to end while a batch is streamed: each client hears how its stream ended."""
+"""A real sidecar process is stopped while a batch is streamed: each client learns how its stream ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHOLE = {
 
 
 class Listener:
-    """One client of the stream, and what it has heard.
+    """One client of the stream, and what it received.
 
     Args:
         pair: whom it asks.
@@ -71,7 +71,7 @@ class Streaming:
         self.tasks: list[asyncio.Task[bool]] = []
 
     async def begin(self) -> Streaming:
-        """Come there: who is told something has heard it."""
+        """Wait until every client that was sent something has received it."""
         plug = self.pair.ask("/score", json={"x": 1})
         self.tasks = await self.pair.together(len(SAYS), plug, *[each.listen() for each in self.running])
         for each in self.running[:-1]:
@@ -106,7 +106,7 @@ class Streaming:
         assert late.refused() == (502, "bad_answer", False)
 
     def check_refused(self) -> None:
-        """Those that waited heard so, and that nothing of them was executed."""
+        """The waiting requests got an error which says that they were not executed."""
         assert [each.refused() for each in self.waiting] == [DRAINING] * WAITING
 
 
@@ -114,18 +114,18 @@ DRAINING = (503, "draining", True)
 UNREACHABLE = (502, "model_unreachable", False)
 NEVER_SENT = (502, "model_unreachable", True)
 CUT = [True, False, True, True] + [True] * WAITING
-"""Plain text has no words for an error of ours: its connection is cut."""
+"""Plain text cannot carry our errors: its connection is cut."""
 
 
 @pytest.fixture
 async def begin(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Streaming]]]:
     async with pairs(tmp_path) as start:
 
-        async def found(*flags: str, **batching: Any) -> Streaming:
+        async def streaming(*flags: str, **batching: Any) -> Streaming:
             settings = {"defaultTimeoutMs": 600_000, **batching}
             return await Streaming(await start("envelope", *flags, **settings)).begin()
 
-        yield found
+        yield streaming
 
 
 Begin = Callable[..., Awaitable[Streaming]]
@@ -167,7 +167,7 @@ async def test_a_hook_returns_when_the_stream_has_ended_whole(begin: Begin):
 
 
 async def test_a_model_that_hangs_in_the_middle_of_its_stream_is_cut_before_the_grace_is_over(begin: Begin):
-    """The process ends by itself, with all told: no deadline, no idle time and no drain's timeout do it."""
+    """The process ends by itself, all errors sent: not by a deadline, an idle time or the drain's timeout."""
     streaming = await begin("--grace=4s", "--drain-timeout=600s")
     streaming.pair.signal()
     assert await streaming.ends() == CUT
@@ -209,6 +209,6 @@ async def test_with_the_model_killed_in_the_middle_of_a_drain_each_is_told(begin
     pair.model.process.kill()
     assert await streaming.ends() == CUT
     streaming.check_cut("the model's stream")
-    # They may have been sent into a connection of which nobody knew yet that it is gone.
+    # They may have been sent into a connection whose end was not detected yet.
     assert {each.refused() for each in streaming.waiting} <= {DRAINING, NEVER_SENT, UNREACHABLE}
     assert await pair.sidecar.ended() == 0

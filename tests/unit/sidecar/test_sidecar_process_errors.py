@@ -30,7 +30,7 @@ def answer(do):
 
 
 class SdkPair(Pair):
-    """A sidecar before a model server of the SDK, which knows where it runs."""
+    """A sidecar before a model server of the SDK, which has the address of its sidecar."""
 
     async def start_model(self) -> None:
         folder = self.settings_path.parent
@@ -62,25 +62,25 @@ async def lines(program: Program, message: str, count: int = 1) -> list[dict[str
     """The log lines with this message, once there are so many."""
 
     async def look() -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in program.log if line.startswith("{")]
-        found = [line for line in found if line["message"] == message]
-        return found if len(found) >= count else []
+        lines = [json.loads(line) for line in program.log if line.startswith("{")]
+        lines = [line for line in lines if line["message"] == message]
+        return lines if len(lines) >= count else []
 
-    found: list[dict[str, Any]] = await until(look, told=lambda: program.log)
-    return found
+    lines: list[dict[str, Any]] = await until(look, details=lambda: program.log)
+    return lines
 
 
 async def reasons(pair: Pair) -> dict[tuple[str, str], float]:
     """`requests_total` by code and reason."""
     text = (await pair.admin_get("/metrics")).body.decode()
-    found = {}
+    counts = {}
     for line in text.splitlines():
         name, _, rest = line.partition("{")
         if name == "penstock_sidecar_requests_total":
             labels, _, value = rest.partition("} ")
             code, reason = (part.partition("=")[2].strip('"') for part in labels.split(","))
-            found[code, reason] = float(value)
-    return found
+            counts[code, reason] = float(value)
+    return counts
 
 
 async def ask(pair: Pair, *items: Any, request_id: str) -> Reply:
@@ -88,7 +88,7 @@ async def ask(pair: Pair, *items: Any, request_id: str) -> Reply:
 
 
 def test_of_a_models_fields_that_are_penstocks_only_the_sdks_reasons_pass():
-    """A reason of the sidecar's own, such as for a full queue, would tell the router something."""
+    """A sidecar's own reason, such as a full queue, would mean something to the router."""
     for said, kept in ((b"model_failed", True), (b"queue_full", False), (b"draining", False), (b"", False)):
         field = (REASON, said)
         passed = from_model((field, (NOT_ADMITTED, b"1"), (b"x-m", b"1"), (REQUEST_ID, b"a,b")))
@@ -143,8 +143,8 @@ async def test_no_error_is_without_a_reason(other: Pair) -> None:
     assert (await other.predict(1, path=f"{path}?status=418")).status == 418
     assert (await other.predict(1, path=f"{path}?reset=1")).status == 502
     assert (await other.ask(path, data='{"instances": [')).status == 400
-    found = await reasons(other)
-    assert found == {
+    counts = await reasons(other)
+    assert counts == {
         ("503", "model_answer"): 1.0,
         ("418", "model_answer"): 1.0,
         ("502", "model_unreachable"): 1.0,
@@ -155,7 +155,7 @@ async def test_no_error_is_without_a_reason(other: Pair) -> None:
 
 
 async def test_the_access_log_has_every_end_of_a_request_and_nothing_of_its_contents(other: Pair) -> None:
-    """Answers of the model and of ours, and clients that leave; no query, no field, no body."""
+    """The model's answers, our errors, and clients that leave; without query, fields or body."""
     marker = "m4rk3r"
     headers = {"authorization": marker}
     for number, path in enumerate((f"/p?{marker}", f"/p?status=500&{marker}")):
@@ -166,8 +166,8 @@ async def test_the_access_log_has_every_end_of_a_request_and_nothing_of_its_cont
     leaving = asyncio.create_task(other.predict(marker, path=HELD, headers={"x-request-id": "r-4"}))
     await other.until_state(ongoing=1)
     leaving.cancel()
-    found = {line["request_id"]: line for line in await lines(other.sidecar, "request", 5)}
-    shown = {name: (line["method"], line["path"], line["status"]) for name, line in found.items()}
+    entries = {line["request_id"]: line for line in await lines(other.sidecar, "request", 5)}
+    shown = {name: (line["method"], line["path"], line["status"]) for name, line in entries.items()}
     assert shown == {
         "r-0": ("POST", "/p", 200),
         "r-1": ("POST", "/p", 500),
@@ -175,16 +175,16 @@ async def test_the_access_log_has_every_end_of_a_request_and_nothing_of_its_cont
         "r-3": ("GET", "/get", 200),
         "r-4": ("POST", "/p", 499),
     }
-    assert [found[f"r-{n}"]["reason"] for n in range(5)] == [
+    assert [entries[f"r-{n}"]["reason"] for n in range(5)] == [
         "",
         "model_answer",
         "bad_json",
         "",
         "client_gone",
     ]
-    assert found["r-0"]["received"] == len(json.dumps({"instances": [marker]}))
-    assert 'desc="1", model;dur=' in found["r-0"]["timing"]
-    assert not any(marker in json.dumps(line) for line in found.values())
+    assert entries["r-0"]["received"] == len(json.dumps({"instances": [marker]}))
+    assert 'desc="1", model;dur=' in entries["r-0"]["timing"]
+    assert not any(marker in json.dumps(line) for line in entries.values())
     await other.release()
 
 

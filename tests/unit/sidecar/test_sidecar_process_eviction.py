@@ -37,7 +37,7 @@ async def fill(tmp_path: Path) -> AsyncIterator[Fill]:
 
 
 def check_refused(reply: Reply) -> None:
-    """It heard at once that there is no room, and that nothing of it was executed."""
+    """It got an error at once: the queue is full, and it was not executed."""
     assert (reply.status, reply.reason) == (503, "queue_full")
     assert "x-penstock-not-admitted" in reply.headers
 

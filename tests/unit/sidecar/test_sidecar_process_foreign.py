@@ -23,16 +23,16 @@ TENSOR = b'{"inputs": [{"name": "x", "shape": [1], "datatype": "INT8", "data": [
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    found = Pair(tmp_path)
-    await found.start()
-    yield found
-    await found.stop()
+    pair = Pair(tmp_path)
+    await pair.start()
+    yield pair
+    await pair.stop()
 
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    async with pairs(tmp_path) as found:
-        yield found
+    async with pairs(tmp_path) as pair:
+        yield pair
 
 
 FOREIGN = [

@@ -66,10 +66,10 @@ class Halves(Pair):
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Halves]:
-    found = Halves(tmp_path)
-    await found.start(maxBatchSize=32)
-    yield found
-    await found.stop()
+    pair = Halves(tmp_path)
+    await pair.start(maxBatchSize=32)
+    yield pair
+    await pair.stop()
 
 
 BAD: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
@@ -96,18 +96,18 @@ async def test_thirty_one_answers_200_and_one_of_its_own_from_one_call(pair: Hal
         (pair.folder / "gate").touch()
         replies: list[Reply] = await asyncio.gather(plug, *tasks)
         assert [reply.document for reply in replies[1:]] == [{"predictions": [x / 2]} for x in range(31)]
-        found = await bad
-        assert found.status == status, name
-        assert found.document.items() >= expected.items()
+        failed = await bad
+        assert failed.status == status, name
+        assert failed.document.items() >= expected.items()
         assert (await pair.calls())[before:] == [1, 31 if name == "signature" else 32]
 
         alone = await pair.predict(item)
         assert alone.status == status
-        for reply in (found, alone):
+        for reply in (failed, alone):
             mine = {} if name == "response" else {"request_id": reply.headers["x-request-id"]}
-            assert reply.document == {**found.document, **mine}
+            assert reply.document == {**failed.document, **mine}
         for field in ("content-type", "x-why", "x-penstock-reason"):
-            assert alone.headers.get(field) == found.headers.get(field)
+            assert alone.headers.get(field) == failed.headers.get(field)
 
     metrics = (await pair.admin_get("/metrics")).body.decode()
     assert "penstock_sidecar_isolation_runs_total 0.0" in metrics

@@ -46,7 +46,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 
 
 class Load:
-    """Clients that send one request after the other, each with a number of its own, until told to stop."""
+    """Clients that send one request after the other, each with its own number, until they are stopped."""
 
     def __init__(self, pair: Pair, ledger: Path, clients: int = 24) -> None:
         self.pair = pair
@@ -76,7 +76,8 @@ class Load:
 
         wanted = good() + more
         await until(
-            lambda: asyncio.sleep(0, good() >= wanted), told=lambda: f"{good()} of {wanted}: {self.kinds()}"
+            lambda: asyncio.sleep(0, good() >= wanted),
+            details=lambda: f"{good()} of {wanted}: {self.kinds()}",
         )
 
     def kinds(self) -> collections.Counter[str]:
@@ -141,7 +142,7 @@ async def test_sigterm_twice_under_load_ends_at_once_and_true(start: Start, tmp_
     assert await pair.sidecar.ended() == 1
     await until(
         lambda: asyncio.sleep(0, any(isinstance(end, Exception) for end in load.ends.values())),
-        told=load.kinds,
+        details=load.kinds,
     )
     await load.stop()
     kinds = load.check()
@@ -418,5 +419,5 @@ async def test_a_process_that_hung_says_so_to_who_asked_meanwhile(
     await until(well)
     assert got(await pair.predict(1)) == [1]
     # NB: a busy machine may have had others, none of them as long.
-    told = [json.loads(line) for line in pair.sidecar.log if "a turn of the event loop was long" in line]
-    assert len([line for line in told if line["seconds"] >= HANG_SECONDS]) == 1, told
+    entries = [json.loads(line) for line in pair.sidecar.log if "a turn of the event loop was long" in line]
+    assert len([line for line in entries if line["seconds"] >= HANG_SECONDS]) == 1, entries

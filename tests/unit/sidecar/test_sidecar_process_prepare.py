@@ -30,28 +30,28 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     await made.stop()
 
 
-async def told(pair: Pair) -> list[Any]:
+async def configs_of(pair: Pair) -> list[Any]:
     document = (await pair.ask("/-/runs", method="GET", base=pair.model_url)).document
-    found: list[Any] = document["configs"]
-    return found
+    configs: list[Any] = document["configs"]
+    return configs
 
 
 async def logged(pair: Pair, text: str) -> str:
     async def look() -> str:
         return next((line for line in pair.sidecar.log if text in line), "")
 
-    found: str = await until(look)
-    return found
+    entry: str = await until(look)
+    return entry
 
 
 async def test_the_model_is_configured_then_warmed_up_then_ready_and_again_after_a_restart(pair: Pair):
     pair.user_config = {"threshold": 1}
     await pair.start()
     for _ in range(2):
-        assert [one["config"] for one in await told(pair)] == [{"threshold": 1}]
+        assert [config["config"] for config in await configs_of(pair)] == [{"threshold": 1}]
         runs = await pair.runs()
         assert [run["items"] for run in runs] == [[1], [1], [1], [2]]
-        assert (await told(pair))[0]["after"] == 0
+        assert (await configs_of(pair))[0]["after"] == 0
         assert dict(runs[0]["fields"])["x-request-id"] == "warmup-1"
         assert got(await pair.predict(3)) == [3]
         pair.model.process.kill()
@@ -74,16 +74,16 @@ async def test_a_restart_between_two_probes_is_seen_by_the_connection_that_ended
         seen: list[int] = []
 
         async def prepared(seen: list[int] = seen) -> bool:
-            seen[:] = [len(await pair.runs()), len(await told(pair))]
+            seen[:] = [len(await pair.runs()), len(await configs_of(pair))]
             return seen == [4, 1]
 
-        await until(prepared, told=lambda seen=seen: (seen, pair.sidecar.log[-5:]))  # type: ignore[misc]
+        await until(prepared, details=lambda seen=seen: (seen, pair.sidecar.log[-5:]))  # type: ignore[misc]
         await pair.until_ready()
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "closing"])
 async def test_a_restart_that_the_sidecar_slept_through_is_no_less_a_restart(pair: Pair, kept: bool):
-    """It stands still from before the model's end until the next one serves: nobody ever refused it."""
+    """It stands still from before the model's end until the next one serves: no connection is refused."""
     if not kept:  # then nothing that ends tells of it either
         pair.model_flags = ("--one-request-each",)
     pair.user_config = {"threshold": 1}
@@ -106,14 +106,14 @@ async def test_a_restart_that_the_sidecar_slept_through_is_no_less_a_restart(pai
         async def prepared() -> bool:
             return len(await pair.runs()) >= 4
 
-        await until(prepared, told=lambda: pair.sidecar.log[-5:])
+        await until(prepared, details=lambda: pair.sidecar.log[-5:])
         await pair.until_ready()
         assert b'"got": %d' % (10 + number) in reply or b'"model_unreachable"' in reply
         assert got(await pair.predict(20)) == [20]
         runs = [run["items"] for run in await pair.runs()]
         assert runs[:4] == [[1], [1], [1], [2]], "a request came before the warm-up"
         assert runs.count([2]) == 1
-        assert [one["after"] for one in await told(pair)] == [0]
+        assert [config["after"] for config in await configs_of(pair)] == [0]
 
 
 async def test_a_model_that_takes_no_connection_for_a_while_is_not_prepared_again(pair: Pair):
@@ -134,7 +134,7 @@ async def test_a_model_that_takes_no_connection_for_a_while_is_not_prepared_agai
     await pair.until_ready()
     assert got(await pair.predict(20)) == [20]
     assert [run["items"] for run in await pair.runs()] == [[1], [1], [1], [2], [20]]
-    assert len(await told(pair)) == 1
+    assert len(await configs_of(pair)) == 1
 
 
 async def test_a_model_that_refuses_its_first_configuration_is_not_ready_and_says_so(pair: Pair):
@@ -174,16 +174,16 @@ async def test_a_change_reaches_the_model_with_no_batch_in_it_and_nothing_is_los
         pair.settle(maxBatchSize=4, maxQueuedItems=10_000)
 
         async def taken(number: int = number) -> bool:
-            return (await told(pair))[-1].get("config", {}).get("n") == number
+            return (await configs_of(pair))[-1].get("config", {}).get("n") == number
 
         await until(taken)
     before = served
     await until(lambda: asyncio.sleep(0, served > before + 32))
     stop.set()
     await asyncio.gather(*clients)
-    configs = await told(pair)
-    assert [one["config"]["n"] for one in configs] == [0, 1, 2, 3]
-    assert [(one["running"], one["ran_meanwhile"]) for one in configs] == [(0, 0)] * 4
+    configs = await configs_of(pair)
+    assert [config["config"]["n"] for config in configs] == [0, 1, 2, 3]
+    assert [(config["running"], config["ran_meanwhile"]) for config in configs] == [(0, 0)] * 4
 
 
 async def test_one_that_is_refused_or_lost_leaves_the_old_one_and_requests_go_on(pair: Pair):
@@ -194,7 +194,7 @@ async def test_one_that_is_refused_or_lost_leaves_the_old_one_and_requests_go_on
         pair.settle(maxBatchSize=7)
 
         async def taken(config: Any = config) -> bool:
-            return (await told(pair))[-1]["config"] == config
+            return (await configs_of(pair))[-1]["config"] == config
 
         await until(taken)
         assert got(await pair.predict(5)) == [5]

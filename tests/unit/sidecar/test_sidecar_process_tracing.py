@@ -95,7 +95,7 @@ async def test_asked_for_by_name_without_the_packages_it_ends_and_says_so(tmp_pa
         assert await program.ended() == 2
         await program.stop()
 
-        async def told(program: Program = program) -> bool:
+        async def ended(program: Program = program) -> bool:
             return any("expected the packages of penstock[tracing]" in line for line in program.log)
 
-        await until(told)
+        await until(ended)

@@ -74,10 +74,10 @@ class Uvicorn(Pair):
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Uvicorn]:
-    found = Uvicorn(tmp_path)
-    await found.start(maxBatchSize=8, batchWaitTimeoutMs=100)
-    yield found
-    await found.stop()
+    pair = Uvicorn(tmp_path)
+    await pair.start(maxBatchSize=8, batchWaitTimeoutMs=100)
+    yield pair
+    await pair.stop()
 
 
 async def test_an_exception_behind_an_answer_costs_no_later_request(pair: Uvicorn) -> None:
@@ -89,7 +89,7 @@ async def test_an_exception_behind_an_answer_costs_no_later_request(pair: Uvicor
 
 
 async def test_a_request_that_ends_the_model_fails_its_batch_alone_and_is_run_once(pair: Uvicorn) -> None:
-    """Each of the batch hears that it may have run, and nothing of the others; what waits is served later."""
+    """Each of the batch gets an error that it may have run; the queue is served later."""
     replies: list[Reply] = await asyncio.gather(
         *[pair.predict("kill" if number == 3 else f"secret-{number}") for number in range(8)]
     )

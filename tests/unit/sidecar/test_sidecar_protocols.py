@@ -24,8 +24,8 @@ EXAMPLES = {
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    async with pairs(tmp_path) as found:
-        yield found
+    async with pairs(tmp_path) as pair:
+        yield pair
 
 
 def body_of(text: str) -> bytes:
@@ -86,21 +86,21 @@ async def test_an_example_of_the_page_in_a_batch(start: Callable[..., Any], kind
     )
     status, _, expected = EXAMPLES["answer " + kind].partition("\n")
     assert reply.status == int(status)
-    found, documented = reply.document, json.loads(expected)
+    given, documented = reply.document, json.loads(expected)
     if kind == "openai":
         replies = [reply, *others]
         # 2 + 3 + 1 + 2 words in all; whose they are is an estimate.
         assert sum(each.document["usage"]["total_tokens"] for each in replies) == 8
-        found.pop("usage")
+        given.pop("usage")
         documented.pop("usage")
-    assert found == documented
+    assert given == documented
     for (_, answer), other in zip(mates, others, strict=True):
         assert own(kind, other) == answer
 
 
 @pytest.mark.parametrize("kind", list(MATES))
 async def test_no_client_tells_a_model_who_has_left(start: Callable[..., Any], kind: str):
-    """With the protocol whose models are told; with another one the path is the model's as any other."""
+    """With the protocol whose models get such notices; with another one the path is like any other."""
     pair = await start(kind)
     for path in ("/-/cancel", "/-/CANCEL/", "/-/%63ancel", "//-/x/../cancel?a"):
         for method in ("POST", "PUT"):
@@ -173,10 +173,10 @@ async def test_the_binary_example_in_a_batch(start: Callable[..., Any]):
     )
     expected = body_of(EXAMPLES["answer v2-binary"].partition("\n")[2])
     wanted, blob = expected[:-8], expected[-8:]
-    found, got = binary_parts(reply.body, reply.headers["inference-header-content-length"])
-    assert (found, got) == (json.loads(wanted), blob)
-    found, got = binary_parts(other.body, other.headers["inference-header-content-length"])
-    assert (found["id"], got) == ("mate", floats(20, 40))
+    parts, got = binary_parts(reply.body, reply.headers["inference-header-content-length"])
+    assert (parts, got) == (json.loads(wanted), blob)
+    parts, got = binary_parts(other.body, other.headers["inference-header-content-length"])
+    assert (parts["id"], got) == ("mate", floats(20, 40))
 
 
 async def test_a_request_that_lies_leaves_its_mates_alone(start: Callable[..., Any]):
@@ -184,7 +184,7 @@ async def test_a_request_that_lies_leaves_its_mates_alone(start: Callable[..., A
     path, headers, _ = parse_request("v2")
     bad = v2_mate(1)
     bad["inputs"][0]["shape"] = [3, 2]
-    one, two, refused = await pair.batched(
+    first, two, refused = await pair.batched(
         2,
         pair.ask(path, headers=headers, json=v2_mate(1)),
         pair.ask(path, headers=headers, json=v2_mate(1, id="a")),
@@ -193,7 +193,10 @@ async def test_a_request_that_lies_leaves_its_mates_alone(start: Callable[..., A
     )
     assert refused.status == 422
     assert refused.document["path"] == "$.inputs[0].data"
-    assert [(each.document["id"], own("v2", each)) for each in (one, two)] == [("a", [2, 4]), ("b", [10, 12])]
+    assert [(each.document["id"], own("v2", each)) for each in (first, two)] == [
+        ("a", [2, 4]),
+        ("b", [10, 12]),
+    ]
 
 
 async def test_a_request_larger_than_a_batch_has_one_answer(start: Callable[..., Any]):
@@ -286,14 +289,14 @@ async def test_the_example_with_fastapi_answers_by_item(start: Callable[..., Any
     code.write_text(EXAMPLES["python instances-items"])
     pair = await start("instances", program=("tests.support.asgi_model", str(code)))
     path = "/v1/models/sum:predict"
-    one, bad, two = await pair.batched(
+    first, bad, two = await pair.batched(
         4,
         pair.predict([1], path=path),
         pair.predict([1, 2], path=path),
         pair.predict(["x"], path=path),
         pair.predict([3], [4, 5], path=path),
     )
-    assert (one.status, one.document) == (200, {"predictions": [3]})
+    assert (first.status, first.document) == (200, {"predictions": [3]})
     assert (two.status, two.document) == (200, {"predictions": [3, 9]})
     assert (bad.status, list(bad.document)) == (422, ["detail"])
     assert "unsupported operand" in bad.document["detail"]
@@ -311,12 +314,12 @@ async def test_the_model_gets_what_the_page_says(start: Callable[..., Any]):
         pair.ask("/score", headers={"content-type": "application/json"}, data=b'{"x": 21}'),
         pair.ask("/score", headers={"content-type": "image/png"}, data=b"\x89PNG"),
     )
-    (_, found) = (await pair.look())["sent"]
+    (_, request) = (await pair.look())["sent"]
     documented = json.loads(EXAMPLES["sent envelope-items"])["items"]
-    for item, shown in zip(found, documented, strict=True):
+    for item, shown in zip(request, documented, strict=True):
         assert shown["headers"].items() <= item["headers"].items()
         assert {**item, "id": "", "headers": {}} == {**shown, "id": "", "headers": {}}
-    assert len({item["id"] for item in found}) == 2
+    assert len({item["id"] for item in request}) == 2
 
 
 ITEM_STREAMS = "told instances-streams application/vnd.penstock.item-streams+json"
@@ -380,24 +383,24 @@ async def test_a_stream_that_has_begun_is_never_run_again_where_batches_are(star
     """Not where it breaks off, and not where it says errors of what isolation would run again."""
     pair = await start("envelope", onBatchError="Isolate")
     await pair.resume()
-    plug, one, two = (pair.ask("/parked?break", json={"say": "values"}) for _ in range(3))
-    for reply in await pair.batched(2, plug, one, two):
+    plug, first, two = (pair.ask("/parked?break", json={"say": "values"}) for _ in range(3))
+    for reply in await pair.batched(2, plug, first, two):
         beginning, error = reply.body.splitlines()
         assert (reply.status, json.loads(beginning)) == (200, {"step": 1})
         assert json.loads(error)["error"]["reason"] == "bad_answer"
 
-    plug, one, two = (pair.ask("/score", json={"x": x}) for x in (1, 2, 3))
+    plug, first, two = (pair.ask("/score", json={"x": x}) for x in (1, 2, 3))
     script = {"type": "application/x-ndjson", "body": ONE_FAILS}
     await pair.ask("/-/script", base=pair.model_url, json=script)
-    failed, begun = await pair.batched(2, plug, one, two)
+    failed, begun = await pair.batched(2, plug, first, two)
     assert (failed.status, failed.reason) == (500, "model_failed")
     assert (begun.status, begun.body) == (200, b'{"step": 1}\n{"error":{"status": 500}}\n')
 
     # It is on, and its budget was not used up.
-    plug, one, two = (pair.ask("/score", json={"x": x}) for x in (1, 2, 3))
+    plug, first, two = (pair.ask("/score", json={"x": x}) for x in (1, 2, 3))
     script = {"type": "text/plain", "status": "500", "body": "no"}
     await pair.ask("/-/script", base=pair.model_url, json=script)
-    isolated = await pair.batched(2, plug, one, two, runs=[2, 1, 1])
+    isolated = await pair.batched(2, plug, first, two, runs=[2, 1, 1])
     assert [reply.document for reply in isolated] == [{"twice": 4}, {"twice": 6}]
 
 
@@ -412,7 +415,7 @@ async def test_one_that_leaves_a_streamed_batch_is_told_and_its_mate_goes_on(sta
             return Reply(answer.status, answer.headers, first)
 
     async def mate() -> Reply:
-        """Reads until the model knows that the other one has left, then until its own end."""
+        """Reads until the model has noticed that the other client left, then until its own end."""
         reply = await pair.ask("/stream", json={"x": 300})
         await until(cancelled)
         return reply
@@ -423,9 +426,9 @@ async def test_one_that_leaves_a_streamed_batch_is_told_and_its_mate_goes_on(sta
     left, stayed = await pair.batched(2, pair.ask("/stream", json={"x": 0}), leave(), mate())
     assert left.body == b'{"step": 1}\n'
     assert stayed.body.count(b"\n") == 300
-    found = await pair.look()
-    assert len(found["cancelled"]) == 1
-    assert found["cancelled"][0] not in found["finished"]
+    state = await pair.look()
+    assert len(state["cancelled"]) == 1
+    assert state["cancelled"][0] not in state["finished"]
     await pair.until_load(0)
 
 
@@ -446,14 +449,14 @@ async def test_one_that_does_not_read_is_cut_and_its_mate_goes_on(start: Callabl
 
     _, stayed = await pair.batched(2, pair.ask("/stream", json={"x": 0}), deaf(), mate())
     assert stayed.body.count(b"\n") == 400
-    # The model is told that nobody waits, and so ends its answer: the slot is free again.
+    # The model is notified that its clients have left, and ends its answer: the slot is free again.
     await pair.until_load(0)
     assert len((await pair.look())["cancelled"]) <= 1
 
-    async def told() -> bool:
+    async def cut_off() -> bool:
         return any("slow_reader" in line and "deaf-1" in line for line in pair.sidecar.log)
 
-    await until(told)
+    await until(cut_off)
     metrics = (await pair.admin_get("/metrics")).body.decode()
     assert 'penstock_sidecar_streams_cut_total{reason="slow_reader"} 1.0' in metrics
     assert 'penstock_sidecar_requests_total{code="200",reason=""} 3.0' in metrics

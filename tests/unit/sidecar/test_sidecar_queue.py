@@ -24,7 +24,7 @@ FREE = Limits(size=4, bytes=1000)
 
 
 class Asked(QueuedRequest):
-    """A request whose outcome nobody asks for."""
+    """A request whose outcome is not read."""
 
     __slots__ = ("__weakref__", "name")
 

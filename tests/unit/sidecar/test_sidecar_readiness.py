@@ -1,4 +1,4 @@
-"""What a model is told before its pod is ready, and when it is told another configuration."""
+"""The requests to a model before its pod is ready, and when its configuration changes."""
 
 from __future__ import annotations
 

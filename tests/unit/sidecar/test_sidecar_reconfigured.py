@@ -76,7 +76,7 @@ async def test_no_client_reconfigures_a_model(pair: Served) -> None:
 async def test_a_model_that_was_reconfigured_behind_the_sidecars_back_gets_its_own_again(
     pair: Served,
 ) -> None:
-    """By somebody who has the secret and reaches the model's port: its own code, for one."""
+    """By another client that has the secret and reaches the model's port: its own code, for instance."""
     for _ in range(2):
         reply = await pair.ask(PATH, base=pair.model_url, json={"threshold": 9}, headers=SHOWN)
         assert reply.status == 204
@@ -86,8 +86,8 @@ async def test_a_model_that_was_reconfigured_behind_the_sidecars_back_gets_its_o
 
         await until(own_again)
     lines = [json.loads(line) for line in pair.sidecar.log if line.startswith("{")]
-    (told,) = [line for line in lines if line["message"] == "another client reconfigured the model"]
-    assert told["level"] == "error"
+    (message,) = [line for line in lines if line["message"] == "another client reconfigured the model"]
+    assert message["level"] == "error"
 
 
 class World:
@@ -124,7 +124,7 @@ class World:
         """What the last configuration was called."""
         return dict(self.sent[-1].headers)[b"x-penstock-config"]
 
-    def found(self, name: bytes | None, *, moment: int | None = None) -> bool:
+    def observe(self, name: bytes | None, *, moment: int | None = None) -> bool:
         """The ready path says that this is in force."""
         fields = () if name is None else ((b"x-penstock-config", name),)
         return self.reconfigure.looked(fields, self.reconfigure.moment if moment is None else moment)
@@ -136,20 +136,20 @@ async def test_what_is_in_force_is_compared_with_what_was_sent_last() -> None:
     before = world.reconfigure.moment
     assert await world.reconfigure.apply()
     assert dict(world.sent[0].headers)[b"x-penstock-reconfigure"] == b"s3cret"
-    assert not world.found(world.name)
-    assert not world.found(None), "a server that does not say"
-    assert not world.found(b"", moment=before), "an answer to what was asked before"
+    assert not world.observe(world.name)
+    assert not world.observe(None), "a server that does not say"
+    assert not world.observe(b"", moment=before), "an answer to what was asked before"
     assert not world.reconfigure.due
-    assert world.found(b"another")
+    assert world.observe(b"another")
     assert world.reconfigure.due
     assert await world.reconfigure.apply()
-    assert not world.found(world.name)
+    assert not world.observe(world.name)
     result = world.reconfigure.result
     assert result is not None
     assert (result.ok, "another client reconfigured the model" in result.message) == (True, True)
-    # Nothing more is told while that goes on, and another userConfig is a new beginning.
+    # Nothing more is logged while that lasts; another userConfig starts anew.
     changes = world.changes
-    assert world.found(b"another")
+    assert world.observe(b"another")
     assert await world.reconfigure.apply()
     assert world.changes == changes
     world.reconfigure.want("B", 2)
@@ -165,13 +165,13 @@ async def test_a_configuration_whose_answer_was_lost_is_no_strangers() -> None:
     world.lose = True
     world.reconfigure.want("B", 2)
     assert await world.reconfigure.apply(), "the last one stays in force"
-    assert not world.found(world.name)
+    assert not world.observe(world.name)
 
 
 async def test_what_another_sidecar_process_of_the_pod_gave_the_model_is_no_strangers() -> None:
     """It was started anew, and the model was not."""
     world = World()
-    assert not world.found(b"predecessor's")
+    assert not world.observe(b"predecessor's")
     assert world.reconfigure.result is None
     world.reconfigure.want("A", 1)
     assert await world.reconfigure.apply()
@@ -181,11 +181,11 @@ async def test_what_another_sidecar_process_of_the_pod_gave_the_model_is_no_stra
 
 async def test_where_there_is_no_user_config_to_give_back_the_report_says_so() -> None:
     world = World()
-    assert not world.found(b"")
+    assert not world.observe(b"")
     assert world.reconfigure.result is None
-    assert not world.found(b"another")
+    assert not world.observe(b"another")
     result = world.reconfigure.result
     assert result is not None
     assert (result.ok, "restart the pod" in result.message) == (False, True)
     world.reconfigure.forget()
-    assert not world.found(b"")
+    assert not world.observe(b"")

@@ -1,4 +1,4 @@
-"""A sidecar that reports: what the operator is told, and whose settings it obeys."""
+"""A sidecar that reports: the content of its reports, and the settings that it obeys."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Operator:
             answer["settings"] = json.loads(settings.encode(self.settings))
         return Response(status=200, body=json.dumps(answer).encode())
 
-    async def told(self, look: Callable[[SidecarReport], bool]) -> SidecarReport:
+    async def report_where(self, look: Callable[[SidecarReport], bool]) -> SidecarReport:
         """Wait for a report that is as wanted."""
         seen = len(self.reports)
 
         async def find() -> SidecarReport | None:
             return next((each for each in self.reports[max(0, seen - 1) :] if look(each)), None)
 
-        found: SidecarReport = await until(find)
-        return found
+        report: SidecarReport = await until(find)
+        return report
 
 
 @pytest.fixture
@@ -76,54 +76,54 @@ async def pair(operator: Operator, tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 async def test_it_waits_for_settings_with_a_version_and_then_obeys_the_higher(operator: Operator, pair: Pair):
-    starting = await operator.told(lambda each: each.state == "starting")
+    starting = await operator.report_where(lambda each: each.state == "starting")
     assert (starting.pod, starting.uid, starting.settings_version) == ("digits-0", "uid-0", 0)
     assert get(operator.requests[0].headers, b"authorization") == b"Bearer secret-token"
     assert "no settings yet" in (await pair.admin_get("/readyz")).body.decode()
     batching = settings.Batching(max_batch_size=5)
     operator.settings = settings.Settings(version=3, backend="digits", batching=batching)
-    await operator.told(lambda each: each.state == "ready" and each.settings_version == 3)
+    await operator.report_where(lambda each: each.state == "ready" and each.settings_version == 3)
     await pair.until_ready()
     assert (await pair.admin_get("/settings")).document["batching"]["maxBatchSize"] == 5
     # The file arrives late, as a mounted ConfigMap does: older ones change nothing, newer ones do.
     pair.settle(version=2, maxBatchSize=1)
     operator.settings = None
     seen = operator.reports[-1].seq
-    await operator.told(lambda each: each.seq > seen + 8)
+    await operator.report_where(lambda each: each.seq > seen + 8)
     assert (await pair.admin_get("/settings")).document["version"] == 3
     pair.settle(version=4, maxBatchSize=7)
-    await operator.told(lambda each: each.settings_version == 4)
+    await operator.report_where(lambda each: each.settings_version == 4)
 
 
 async def test_load_totals_and_drain_are_told(operator: Operator, pair: Pair):
     operator.settings = settings.Settings(version=1, batching=settings.Batching(max_batch_size=2))
-    await operator.told(lambda each: each.state == "ready")
+    await operator.report_where(lambda each: each.state == "ready")
     asked = [asyncio.create_task(pair.predict(n, path=HELD)) for n in range(5)]
-    busy = await operator.told(lambda each: each.items.queued > 0 and each.items.ongoing > 0)
+    busy = await operator.report_where(lambda each: each.items.queued > 0 and each.items.ongoing > 0)
     assert busy.items.queued + busy.items.ongoing <= 5
     await pair.release()
     assert [got(await task) for task in asked] == [[n] for n in range(5)]
     assert (
         await pair.ask(data=b'{"instances": 1}', headers={"content-type": "application/json"})
     ).status == 422
-    done = await operator.told(lambda each: each.totals.answered == 5 and bool(each.totals.refused))
+    done = await operator.report_where(lambda each: each.totals.answered == 5 and bool(each.totals.refused))
     assert (done.totals.arrived, done.totals.batch_items, done.totals.refused) == (5, 5, {"bad_shape": 1})
     assert 3 <= done.totals.batches <= 5
-    waits = await operator.told(lambda each: each.processor_wait is not None)
+    waits = await operator.report_where(lambda each: each.processor_wait is not None)
     assert 0 <= (waits.processor_wait or 0) <= 1
     assert (await pair.admin_get("/drain")).status == 200
-    await operator.told(lambda each: each.state == "draining")
+    await operator.report_where(lambda each: each.state == "draining")
 
 
 async def test_the_first_arrival_after_idleness_is_reported_at_once(operator: Operator, pair: Pair):
     operator.settings = settings.Settings(version=1)
-    await operator.told(lambda each: each.state == "ready")
+    await operator.report_where(lambda each: each.state == "ready")
     operator.next_ms = 3_600_000
     seen = operator.reports[-1].seq
-    await operator.told(lambda each: each.seq > seen)
+    await operator.report_where(lambda each: each.seq > seen)
     asked = asyncio.create_task(pair.predict(1, path=HELD))
-    told = await operator.told(lambda each: each.items.queued + each.items.ongoing > 0)
-    assert told.totals.arrived == 1
+    report = await operator.report_where(lambda each: each.items.queued + each.items.ongoing > 0)
+    assert report.totals.arrived == 1
     assert not asked.done()
     await pair.release()
     assert got(await asked) == [1]
@@ -131,12 +131,12 @@ async def test_the_first_arrival_after_idleness_is_reported_at_once(operator: Op
 
 async def test_with_the_operator_gone_requests_are_served_as_last_told(operator: Operator, pair: Pair):
     operator.settings = settings.Settings(version=1, batching=settings.Batching(max_batch_size=3))
-    await operator.told(lambda each: each.state == "ready")
+    await operator.report_where(lambda each: each.state == "ready")
     await operator.front.close(0)
 
-    async def told() -> bool:
+    async def serves() -> bool:
         return any("report failed" in line for line in pair.sidecar.log)
 
-    await until(told)
+    await until(serves)
     assert got(await pair.predict(1)) == [1]
     assert (await pair.admin_get("/settings")).document["batching"]["maxBatchSize"] == 3

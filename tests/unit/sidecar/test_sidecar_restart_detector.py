@@ -60,7 +60,7 @@ def watch(stack: contextlib.ExitStack, host: str, port: int) -> ListenerIdentity
 def test_the_next_socket_at_a_port_is_another_and_the_same_one_is_not(
     watched: contextlib.ExitStack, at: str, asked: str
 ):
-    """As told once; where nobody listens, nobody is another."""
+    """Reported once; while nothing listens, the process does not count as replaced."""
     with listens(at) as port:
         seen = watch(watched, asked, port)
         assert not seen.known
@@ -72,7 +72,7 @@ def test_the_next_socket_at_a_port_is_another_and_the_same_one_is_not(
 
 
 def test_what_was_forgotten_is_not_missed(watched: contextlib.ExitStack):
-    """A refused connection has told of its end already."""
+    """A refused connection has shown its end already."""
     with listens() as port:
         seen = watch(watched, "127.0.0.1", port)
         seen.look()

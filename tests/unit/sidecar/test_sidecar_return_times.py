@@ -28,7 +28,7 @@ def callers(count: int, batches: int, *, least: float = 0.1e-3, mean: float = 0.
 
 def independent(rate: float, seconds: float, *, service: float = 1e-3, seed: int = 2) -> list[ReturnTimes]:
     """Arrivals that depend on nothing, in batches of all that waits; what was known after each batch."""
-    draw, returns, found = random.Random(seed), ReturnTimes(), []
+    draw, returns, times = random.Random(seed), ReturnTimes(), []
     arrival, free, waiting = draw.expovariate(rate), 0.0, 0
     while arrival < seconds:
         if not waiting:
@@ -41,9 +41,9 @@ def independent(rate: float, seconds: float, *, service: float = 1e-3, seed: int
             waiting += 1
             arrival += draw.expovariate(rate)
         returns.answered(free, running, BOUND)
-        found.append(returns)
+        times.append(returns)
         assert returns.share < SURE
-    return found
+    return times
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 64])

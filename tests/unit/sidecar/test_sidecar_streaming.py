@@ -103,8 +103,8 @@ async def test_an_error_before_the_first_value_is_a_status():
         {"i": 0, "error": {"status": 429, "detail": "busy"}}, {"i": 1, "error": "why not"}, {"i": 2}
     )
     await finish(clients)
-    found = [clients.outcomes[index] for index in range(3)]
-    assert [(each.reason, each.status) for each in found if isinstance(each, PenstockError)] == [
+    outcomes = [clients.outcomes[index] for index in range(3)]
+    assert [(each.reason, each.status) for each in outcomes if isinstance(each, PenstockError)] == [
         (Reason.MODEL_FAILED, 429), (Reason.MODEL_FAILED, 500), (Reason.BAD_ANSWER, 502)
     ]  # fmt: skip
     assert not clients.ends

@@ -153,12 +153,12 @@ class World:
             return len(self.exporter.get_finished_spans()) >= count
 
         await until(look)
-        found = list(self.exporter.get_finished_spans())
-        assert len(found) == count
-        for span in found:
+        spans = list(self.exporter.get_finished_spans())
+        assert len(spans) == count
+        for span in spans:
             assert span.resource.attributes["penstock.backend"] == "digits"
             assert "secret" not in span.to_json()
-        return found
+        return spans
 
     async def stop(self) -> None:
         self.go.set()
@@ -177,27 +177,27 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     await made.stop()
 
 
-def one(spans: list[ReadableSpan], which: Callable[[ReadableSpan], bool]) -> ReadableSpan:
-    (found,) = [span for span in spans if which(span)]
-    return found
+def only(spans: list[ReadableSpan], which: Callable[[ReadableSpan], bool]) -> ReadableSpan:
+    (match,) = [span for span in spans if which(span)]
+    return match
 
 
-def told(request: Request) -> tuple[int, int, bool]:
-    found = parse(get(request.headers, b"traceparent") or b"")
-    assert found is not None
-    return found
+def context(request: Request) -> tuple[int, int, bool]:
+    parsed = parse(get(request.headers, b"traceparent") or b"")
+    assert parsed is not None
+    return parsed
 
 
 async def test_a_lone_request_is_one_trace_from_its_caller_to_the_model(world: World):
     assert await world.ask(1, traceparent=SAMPLED, tracestate="vendor=v") == 200
     spans = await world.spans(2)
-    server = one(spans, lambda span: span.kind is SpanKind.SERVER)
-    batch = one(spans, lambda span: span.kind is SpanKind.CLIENT)
+    server = only(spans, lambda span: span.kind is SpanKind.SERVER)
+    batch = only(spans, lambda span: span.kind is SpanKind.CLIENT)
     assert server.parent is not None
     assert batch.parent is not None
     assert (server.parent.trace_id, server.parent.span_id) == (TRACE, PARENT)
     assert batch.parent.span_id == server.context.span_id
-    assert told(world.sent[0]) == (TRACE, batch.context.span_id, True)
+    assert context(world.sent[0]) == (TRACE, batch.context.span_id, True)
     assert get(world.sent[0].headers, b"tracestate") == b"vendor=v"
     assert dict(server.attributes or {}) == {
         "http.request.method": "POST",
@@ -217,18 +217,18 @@ async def test_requests_of_one_batch_are_linked_with_it_both_ways(world: World):
     world.go.set()
     assert await asyncio.gather(first, *rest) == [200] * 4
     spans = await world.spans(5)
-    batch = one(spans, lambda span: (span.attributes or {}).get("penstock.batch.requests") == 3)
+    batch = only(spans, lambda span: (span.attributes or {}).get("penstock.batch.requests") == 3)
     attributes = batch.attributes or {}
     assert (attributes["penstock.batch.items"], attributes["penstock.batch.fill"]) == (6, 0.75)
     assert batch.parent is None
     requests = [span for span in spans if (span.attributes or {}).get("penstock.items") == 2]
-    # The caller of the third does not sample: it has no span of its own.
+    # The caller of the third does not sample, so it does not get a span.
     assert {link.context.span_id for link in batch.links} == {span.context.span_id for span in requests}
     assert len(requests) == 2
     for span in requests:
         assert [link.context.span_id for link in span.links] == [batch.context.span_id]
     assert {span.context.trace_id == TRACE for span in requests} == {True, False}
-    assert told(world.sent[1]) == (batch.context.trace_id, batch.context.span_id, True)
+    assert context(world.sent[1]) == (batch.context.trace_id, batch.context.span_id, True)
 
 
 async def test_what_nobody_samples_makes_no_span_and_passes_as_it_came(world: World):
@@ -241,9 +241,9 @@ async def test_what_nobody_samples_makes_no_span_and_passes_as_it_came(world: Wo
 async def test_a_traceparent_that_cannot_be_read_begins_a_new_trace(world: World):
     assert await world.ask(1, traceparent="00-zz", tracestate="a=b") == 200
     spans = await world.spans(2)
-    server = one(spans, lambda span: span.kind is SpanKind.SERVER)
+    server = only(spans, lambda span: span.kind is SpanKind.SERVER)
     assert server.parent is None
-    assert told(world.sent[0])[0] == server.context.trace_id
+    assert context(world.sent[0])[0] == server.context.trace_id
     assert get(world.sent[0].headers, b"tracestate") is None
 
 
@@ -257,7 +257,7 @@ async def test_errors_are_told_by_status_and_reason_alone(world: World):
     assert await world.ask("fail") == 500
     spans = await world.spans(5)
     servers = [span for span in spans if span.kind is SpanKind.SERVER]
-    found = [
+    attributes = [
         (
             (span.attributes or {})["http.response.status_code"],
             (span.attributes or {}).get("penstock.reason"),
@@ -265,7 +265,7 @@ async def test_errors_are_told_by_status_and_reason_alone(world: World):
         )
         for span in servers
     ]
-    assert found == [
+    assert attributes == [
         (400, "bad_json", StatusCode.UNSET),
         (502, "model_unreachable", StatusCode.ERROR),
         (500, None, StatusCode.ERROR),
@@ -292,7 +292,7 @@ async def test_each_run_of_an_isolated_batch_has_a_span_linked_with_its_requests
         for span in runs
     ]
     assert told_of == [(2, "500"), (1, "500"), (1, None)]
-    assert [told(request) for request in world.sent[1:]] == [
+    assert [context(request) for request in world.sent[1:]] == [
         (span.context.trace_id, span.context.span_id, True) for span in runs
     ]
     batch, *again = runs
@@ -301,7 +301,7 @@ async def test_each_run_of_an_isolated_batch_has_a_span_linked_with_its_requests
     assert {link.context.span_id for link in batch.links} == {span.context.span_id for span in servers}
     for server in servers:
         # Its own run is a part of its caller's trace, and linked as the batch is that it was in before.
-        own = one(again, lambda span, server=server: span.links[0].context.span_id == server.context.span_id)
+        own = only(again, lambda span, server=server: span.links[0].context.span_id == server.context.span_id)
         assert own.parent is not None
         assert own.parent.span_id == server.context.span_id
         assert own.context.trace_id == TRACE
@@ -332,7 +332,7 @@ async def test_the_span_of_a_streamed_batch_ends_with_its_stream(world: World):
     assert batch.parent is not None
     assert batch.parent.span_id == server.context.span_id
     assert [link.context.span_id for link in server.links] == [batch.context.span_id]
-    assert told(world.sent[0]) == (TRACE, batch.context.span_id, True)
+    assert context(world.sent[0]) == (TRACE, batch.context.span_id, True)
 
 
 async def test_a_client_that_left_ends_its_span(world: World):
@@ -346,7 +346,7 @@ async def test_a_client_that_left_ends_its_span(world: World):
 
 
 class Caller:
-    """An exchange of nobody's."""
+    """An exchange without a client."""
 
     def __init__(self) -> None:
         self.request = Request("POST", "/", ((b"traceparent", SAMPLED.encode()),), b"{}")
@@ -363,7 +363,7 @@ class Caller:
 async def test_who_leaves_while_others_are_told_their_refusal_ends_a_span_once(
     world: World, caplog: pytest.LogCaptureFixture
 ):
-    """It is told in its turn all the same, which goes nowhere; a span that has ended is left alone."""
+    """It still gets its outcome in its turn, which goes nowhere; an ended span does not change."""
     world.dispatcher.refuse(PenstockError(Reason.DRAINING, "x"))
     callers = [Caller() for _ in range(AT_ONCE + 1)]
     for caller in callers:

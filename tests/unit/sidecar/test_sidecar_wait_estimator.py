@@ -14,7 +14,7 @@ SERVICE = 0.010
 
 
 def model(now: float = 100.0, *, items: int = 32) -> tuple[LatencyModel, WaitEstimator]:
-    """A curve that knows batches of 10 ms, and a forecast on it."""
+    """A curve with batches of 10 ms, and an estimator on it."""
     latency_model = LatencyModel()
     for _ in range(20):
         latency_model.observe(now, CLS, items, SERVICE)
@@ -49,8 +49,8 @@ def test_without_turns_it_is_the_models_time_alone():
     """The rest of the batch that runs, one whole one, and its own."""
     _, wait_estimator = model()
     wait_estimator.begin(100.0, CLS, 32, possible=32, waited=32)
-    found = wait_estimator.finish(100.004, CLS, 32, items=32, lines=1, free=0, slots=1)
-    assert found == pytest.approx(MARGIN * SERVICE - 0.004 + SERVICE + MARGIN * SERVICE)
+    finish = wait_estimator.finish(100.004, CLS, 32, items=32, lines=1, free=0, slots=1)
+    assert finish == pytest.approx(MARGIN * SERVICE - 0.004 + SERVICE + MARGIN * SERVICE)
 
 
 def test_the_next_slot_is_the_one_that_is_due_first_whatever_ended_before():
@@ -58,11 +58,11 @@ def test_the_next_slot_is_the_one_that_is_due_first_whatever_ended_before():
     first = wait_estimator.begin(100.0, CLS, 32, possible=32, waited=32)
     wait_estimator.begin(100.003, CLS, 32, possible=32, waited=32)
     first_due = MARGIN * SERVICE
-    found = wait_estimator.finish(100.003, CLS, 32, items=0, lines=1, free=0, slots=2)
-    assert found == pytest.approx(first_due - 0.003 + MARGIN * SERVICE)
+    finish = wait_estimator.finish(100.003, CLS, 32, items=0, lines=1, free=0, slots=2)
+    assert finish == pytest.approx(first_due - 0.003 + MARGIN * SERVICE)
     wait_estimator.end(first, waiting=False)
-    found = wait_estimator.finish(100.003, CLS, 32, items=0, lines=1, free=0, slots=2)
-    assert found == pytest.approx(2 * MARGIN * SERVICE)
+    finish = wait_estimator.finish(100.003, CLS, 32, items=0, lines=1, free=0, slots=2)
+    assert finish == pytest.approx(2 * MARGIN * SERVICE)
 
 
 @pytest.mark.parametrize("extra", [0.0005, 0.002, 0.010])
@@ -70,8 +70,8 @@ def test_what_turns_take_beyond_the_model_is_learned(extra: float):
     latency_model, wait_estimator = model()
     now = turns(latency_model, wait_estimator, [SERVICE + extra] * 200)
     assert wait_estimator.extra == pytest.approx(extra, rel=0.05)
-    found = wait_estimator.finish(now, CLS, 32, items=10 * 32, lines=1, free=0, slots=1)
-    assert found == pytest.approx(10 * (SERVICE + extra) + 2 * (MARGIN * SERVICE + extra), rel=0.05)
+    finish = wait_estimator.finish(now, CLS, 32, items=10 * 32, lines=1, free=0, slots=1)
+    assert finish == pytest.approx(10 * (SERVICE + extra) + 2 * (MARGIN * SERVICE + extra), rel=0.05)
 
 
 @given(st.lists(st.floats(0.0, 0.004), min_size=100, max_size=100), st.integers(0, 99), st.floats(0.1, 100.0))
@@ -80,12 +80,12 @@ def test_one_outlier_refuses_nobody(extras: list[float], at: int, outlier: float
     """Whenever and however long: it moves the forecast of one turn by less than a tenth of a batch."""
     usual, hit = (model() for _ in range(2))
     turns(*usual, [SERVICE + extra for extra in extras])
-    found = [SERVICE + extra for extra in extras]
-    found[at] = outlier
+    times = [SERVICE + extra for extra in extras]
+    times[at] = outlier
     # NB: without the time that it takes: samples shall not expire here.
     wait_estimator = hit[1]
     turn = wait_estimator.begin(100.0, CLS, 32, possible=32, waited=32)
-    for each in found:
+    for each in times:
         turn.began = 100.0 - each
         wait_estimator.end(turn, waiting=True)
         turn = wait_estimator.begin(100.0, CLS, 32, possible=32, waited=32)
@@ -117,8 +117,8 @@ def test_what_was_learned_expires():
     later = now + HORIZON + 1.0
     latency_model.observe(later, CLS, 32, SERVICE)
     turn = wait_estimator.begin(later, CLS, 32, possible=32, waited=1)
-    found = wait_estimator.finish(later, CLS, 32, items=32, lines=1, free=0, slots=1)
-    assert found is not None
+    finish = wait_estimator.finish(later, CLS, 32, items=32, lines=1, free=0, slots=1)
+    assert finish is not None
     assert wait_estimator.extra == 0.0
     wait_estimator.end(turn, waiting=False)
 

@@ -28,7 +28,9 @@ def test_a_file_is_json_or_yaml_and_a_body_is_json_text_or_base64(tmp_path: Path
         - {path: /, method: GET}
         """
     )
-    assert [(one.method, one.target, one.headers, one.body) for one in warmup.read(path)] == [
+    assert [
+        (request.method, request.target, request.headers, request.body) for request in warmup.read(path)
+    ] == [
         ("POST", "/v1/models/m:predict", (JSON,), b'{"instances":[[1.5,2]]}'),
         ("POST", "/text?x=%20", ((b"content-type", b"text/plain"), (b"x-tenant", b"t")), b"as it is"),
         ("POST", "/bytes", (JSON,), b"\x00\x01\x02"),
@@ -72,7 +74,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path):
 
 
 class World:
-    """A model that answers as it is told to."""
+    """A model with scripted answers."""
 
     def __init__(self, *answers: int | Exception, timeout: float = 10.0) -> None:
         self.loop = asyncio.get_running_loop()

@@ -14,14 +14,14 @@ from tests.support.stream_peer import Scripted, scripted
 @pytest_asyncio.fixture
 async def upstream() -> AsyncIterator[H1Upstream]:
     """An upstream, closed in the end."""
-    found = H1Upstream()
-    yield found
-    await found.close()
+    upstream = H1Upstream()
+    yield upstream
+    await upstream.close()
     await asyncio.sleep(0)
 
 
 @pytest_asyncio.fixture
 async def peer() -> AsyncIterator[Scripted]:
     """A server that plays what the test says."""
-    async with scripted(Scripted()) as found:
-        yield found
+    async with scripted(Scripted()) as peer:
+        yield peer

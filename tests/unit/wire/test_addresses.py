@@ -59,12 +59,12 @@ async def test_all_addresses_are_of_both_families(listening: tuple[H1Front, tupl
     assert host == "::"
     writers = []
     for peer in LOOPBACK:
-        writer, found = await peer_of(peer, port)
-        assert found == peer
+        writer, peer_address = await peer_of(peer, port)
+        assert peer_address == peer
         writers.append(writer)
     if front.max_per_address is not None:
-        one_too_many, found = await peer_of("127.0.0.1", port)
-        assert found == ""
+        one_too_many, peer_address = await peer_of("127.0.0.1", port)
+        assert peer_address == ""
         writers.append(one_too_many)
     for writer in writers:
         writer.close()

@@ -36,7 +36,7 @@ class Pieces:
 
     @property
     def left(self) -> int:
-        """Pieces that nobody has read."""
+        """Pieces that were not read."""
         return len(self._pieces)
 
 
@@ -88,7 +88,7 @@ async def test_an_end_is_told_once_whoever_asks_further():
 
 
 @pytest.mark.parametrize(
-    ("raised", "told", "aborted"),
+    ("raised", "passed_on", "aborted"),
     [
         (ConnectionLost("x"), ConnectionLost, 0),
         (ClientGone("its own body"), ClientGone, 0),
@@ -96,14 +96,14 @@ async def test_an_end_is_told_once_whoever_asks_further():
     ],
 )
 async def test_what_breaks_it_is_raised_and_told_once(
-    raised: BaseException, told: type[Exception], aborted: int
+    raised: BaseException, passed_on: type[Exception], aborted: int
 ):
     passing = Passing(b"a", raised)
     with pytest.raises(type(raised)):
         await passing.read()
     passing.stream = None
     gc.collect()
-    assert (passing.ends, passing.answer.aborted) == ([told], aborted)
+    assert (passing.ends, passing.answer.aborted) == ([passed_on], aborted)
 
 
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "forgotten"])

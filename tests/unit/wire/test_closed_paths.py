@@ -1,4 +1,4 @@
-"""Closed paths: whoever asks for one in another spelling is refused, too, and all others pass."""
+"""Closed paths: another spelling of one is refused, too, and all other paths pass."""
 
 from __future__ import annotations
 

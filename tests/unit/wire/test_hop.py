@@ -37,8 +37,8 @@ from tests.support.waiting import SECONDS, until
 
 @pytest_asyncio.fixture
 async def pair() -> AsyncIterator[Pair]:
-    async with paired() as found:
-        yield found
+    async with paired() as pair:
+        yield pair
 
 
 async def test_requests_share_a_connection_and_each_gets_its_own_answer(pair: Pair) -> None:
@@ -100,7 +100,7 @@ async def test_more_heads_than_slots_are_each_read_as_they_were_sent(pair: Pair)
 
 
 async def test_who_asks_whether_to_send_a_body_is_answered(pair: Pair) -> None:
-    """On a connection beside the hop, which has no 100 (RFC 9110 section 10.1.1)."""
+    """On a connection beside the hop, which does not have 100 (RFC 9110 section 10.1.1)."""
     await pair.send(post(body=b"first"))
     assert len(pair.server.hops) == 1
     go, interim = asyncio.Event(), asyncio.Queue[int]()
@@ -129,7 +129,7 @@ async def test_bodies_of_every_size_pass_whole_and_as_streams(size: int, target:
 
 @pytest.mark.parametrize("length", [None, 9])
 async def test_streams_pass_piece_by_piece_both_ways_at_once(pair: Pair, length: int | None) -> None:
-    """A piece that is answered before the next is sent, as a model does that answers as it hears."""
+    """Each piece is answered before the next is sent, as by a model that answers while it reads."""
     go = asyncio.Event()
 
     async def work(exchange: Exchange) -> None:
@@ -211,7 +211,7 @@ async def test_who_reads_a_request_slowly_slows_its_sender_alone(pair: Pair) -> 
 
 
 async def test_who_gives_up_frees_the_place_at_once_and_harms_no_other(pair: Pair) -> None:
-    """`gone` is called for that request alone; its late answer reaches nobody."""
+    """`gone` is called for that request only; its late answer is dropped."""
     held = Held(pair)
     asked = [asyncio.create_task(pair.send(post(body=b"%d" % index))) for index in range(3)]
     await held.come(3)
@@ -453,7 +453,7 @@ async def test_a_short_answer_that_begins_before_a_whole_body_has_come_is_whole(
     pair: Pair, status: int
 ) -> None:
     """As over HTTP/1.1: who reads on gets the rest, and then ends its answer."""
-    pair.server.streamed = lambda one: True
+    pair.server.streamed = lambda request: True
 
     async def work(exchange: Exchange) -> None:
         stream = exchange.request.stream
@@ -479,7 +479,7 @@ async def test_a_short_answer_that_begins_before_a_whole_body_has_come_is_whole(
 
 
 async def test_an_answer_before_the_end_of_its_request_ends_the_sending(pair: Pair) -> None:
-    """The rest is not sent, and the service that reads on is told."""
+    """The rest is not sent, and the service that reads on gets an error."""
 
     async def work(exchange: Exchange) -> None:
         stream = exchange.request.stream

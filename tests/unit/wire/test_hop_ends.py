@@ -42,8 +42,8 @@ from tests.support.waiting import SECONDS, until
 
 @pytest_asyncio.fixture
 async def pair() -> AsyncIterator[Pair]:
-    async with paired() as found:
-        yield found
+    async with paired() as pair:
+        yield pair
 
 
 async def test_a_server_that_leaves_is_left_and_loses_nothing(pair: Pair) -> None:
@@ -144,7 +144,7 @@ async def test_what_a_hop_does_not_carry_goes_over_http_1_1(pair: Pair) -> None:
 
 
 async def test_a_server_that_knows_no_hop_is_asked_once_and_served_as_before() -> None:
-    """It answers the question as it would any other; who is no sidecar is not asked at all."""
+    """It answers the question as any other; a server that is not a sidecar is not asked."""
     server = HopServer()
     listener = await server.front.serve("127.0.0.1", 0, server)
     upstream = HopUpstream(H1Upstream())

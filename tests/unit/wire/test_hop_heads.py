@@ -34,18 +34,18 @@ def test_a_request_s_head_is_read_as_it_was_written(
     """With a host, which it gets where it has none."""
     fields = tuple(field for field in fields if field[0] != b"host")
     block = heads.write_request(method, "/a%2Fb?c=\xe9", fields, "h:1")
-    found = heads.read_request(block, limits.MAX_HEAD_BYTES)
-    assert found.error is None
-    assert (found.method, found.target) == (method, "/a%2Fb?c=\xe9")
-    assert found.fields == (*fields, (b"host", b"h:1"))
+    head = heads.read_request(block, limits.MAX_HEAD_BYTES)
+    assert head.error is None
+    assert (head.method, head.target) == (method, "/a%2Fb?c=\xe9")
+    assert head.fields == (*fields, (b"host", b"h:1"))
 
 
 @given(st.integers(200, 599), FIELDS)
 def test_an_answer_s_head_is_read_as_it_was_written(
     status: int, fields: tuple[tuple[bytes, bytes], ...]
 ) -> None:
-    found = heads.read_answer(heads.write_answer(status, fields))
-    assert (found.status, found.fields) == (status, fields)
+    head = heads.read_answer(heads.write_answer(status, fields))
+    assert (head.status, head.fields) == (status, fields)
 
 
 @given(st.binary(max_size=60))

@@ -1,4 +1,4 @@
-"""Peers of a hop that do what ours never would.
+"""Peers of a hop that break its rules.
 
 Their connection ends, with a word why, and no other's request is wrong.
 """
@@ -95,7 +95,7 @@ async def test_a_broken_client_is_ended_with_a_word_and_others_go_on(
 
 @pytest.mark.parametrize("line", [b"GET /p", b"OPTIONS /p"])
 async def test_a_request_of_a_path_becomes_no_hop(line: bytes) -> None:
-    """Whatever stands between passes paths on: who asks there is no neighbour."""
+    """A proxy on the way passes paths on: a client behind it is not a neighbour."""
     async with served() as server:
         reader, writer = await server.connect()
         writer.write(ASK.replace(b"OPTIONS *", line))
@@ -111,7 +111,7 @@ async def _goodbye(client: Raw) -> tuple[int, str]:
 
 
 async def test_bytes_without_credit_end_the_connection() -> None:
-    """A window and one byte, of a stream that nobody reads."""
+    """A window and one byte, of a stream without a reader."""
     never = asyncio.Event()
 
     async def wait(exchange: Exchange) -> None:
@@ -176,13 +176,13 @@ async def test_too_much_credit_ends_the_connection() -> None:
     ],
 )
 async def test_a_head_that_the_front_would_refuse_is_refused_each_time(block: bytes, status: int) -> None:
-    """No second spelling of a request gets by: whoever uses its slot is refused, and nothing is served."""
+    """No second spelling of a request passes: the slot's request is refused, and nothing is served."""
     async with served() as server:
         client = await raw_client(server)
         client.write(head(block), request(1), request(2, b"abc"), request(3, flags=0))
         for number in (1, 2, 3):
-            kind, found, _, _, answered = await client.until_kind(frames.ANSWER)
-            assert (kind, found) == (frames.ANSWER, number)
+            kind, reason, _, _, answered = await client.until_kind(frames.ANSWER)
+            assert (kind, reason) == (frames.ANSWER, number)
             assert b'"status":%d' % status in answered
         client.write(head(), request(4, b"fine"))
         assert (await client.until_kind(frames.ANSWER))[4] == b"fine"
@@ -264,9 +264,9 @@ async def test_a_broken_server_is_left_and_its_requests_are_lost(
         await peers[-1].until_kind(frames.REQUEST)
         await peers[-1].until_kind(frames.REQUEST)
         play(peers[-1])
-        for one in asked:
+        for task in asked:
             with pytest.raises(AnswerUnreadable):
-                await asyncio.wait_for(one, SECONDS)
+                await asyncio.wait_for(task, SECONDS)
         assert address not in upstream._hops
         assert "expected " in (await peers[-1].until_kind(frames.GOODBYE))[4].decode("utf-8", "replace")
     assert "hop's server does not keep to the protocol" in capfd.readouterr().err
@@ -296,8 +296,8 @@ async def test_a_reset_says_that_the_last_request_was_not_read(monkeypatch: pyte
         hop = upstream._hops[address]
         await until(lambda: hop._flushed >= 3)
         hop.connection_lost(ConnectionResetError())
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(each) for each in found] == [ConnectionLost, ConnectionLost, RequestUnread]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(each) for each in results] == [ConnectionLost, ConnectionLost, RequestUnread]
 
 
 @settings(max_examples=150, deadline=None)

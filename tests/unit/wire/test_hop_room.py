@@ -29,15 +29,15 @@ from tests.support.waiting import until
 
 @pytest_asyncio.fixture
 async def pair() -> AsyncIterator[Pair]:
-    async with paired() as found:
-        found.upstream.on_room = lambda key, free, waiting: told(found).append((free, waiting))
-        yield found
+    async with paired() as pair:
+        pair.upstream.on_room = lambda key, free, waiting: rooms(pair).append((free, waiting))
+        yield pair
 
 
-def told(pair: Pair) -> list[tuple[int, int]]:
-    """What the client was told of the room, in order."""
-    found: list[tuple[int, int]] = pair.__dict__.setdefault("told", [])
-    return found
+def rooms(pair: Pair) -> list[tuple[int, int]]:
+    """The messages about room that the client got, in order."""
+    rooms_seen: list[tuple[int, int]] = pair.__dict__.setdefault("told", [])
+    return rooms_seen
 
 
 async def test_room_is_told_with_answers_and_where_it_begins_or_ends(pair: Pair) -> None:
@@ -45,14 +45,14 @@ async def test_room_is_told_with_answers_and_where_it_begins_or_ends(pair: Pair)
     server = pair.server
     server.room = (4, 0)
     server.successor.changed()
-    await until(lambda: told(pair) == [(4, 0)])
+    await until(lambda: rooms(pair) == [(4, 0)])
     server.room = (3, 0)
     server.successor.changed()
     await pair.send(post())
-    assert told(pair)[1:] == [(3, 0)]
+    assert rooms(pair)[1:] == [(3, 0)]
     server.room = (0, 2)
     server.successor.changed()
-    await until(lambda: told(pair)[2:] == [(0, 2)])
+    await until(lambda: rooms(pair)[2:] == [(0, 2)])
 
 
 async def test_each_client_is_told_its_part_and_a_new_one_at_once(pair: Pair) -> None:

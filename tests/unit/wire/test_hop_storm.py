@@ -67,7 +67,7 @@ class Storm:
         if cut:
             raise RuntimeError("cut")
 
-    async def one(self, number: int) -> None:
+    async def exchange_number(self, number: int) -> None:
         """One request, however it is made."""
         chance = self.chance
         size, how = chance.choice(SIZES), chance.choice(("plain", "stream", "cut", "slow", "never"))
@@ -130,7 +130,7 @@ async def test_each_gets_its_own_whatever_the_others_do_and_nothing_is_left(seed
         pair.server.streamed = lambda request: request.target.startswith("/s/")
         hop, storm = pair.hop, Storm(pair, seed)
         for turn in range(4):
-            await asyncio.gather(*(storm.one(turn * 100 + number) for number in range(100)))
+            await asyncio.gather(*(storm.exchange_number(turn * 100 + number) for number in range(100)))
         assert storm.whole > 100
         assert storm.cut > 10
         await until(lambda: not pair.far._exchanges and not hop.busy)

@@ -67,8 +67,8 @@ class Peer(Scripted):
 
 @pytest_asyncio.fixture
 async def peer() -> AsyncIterator[Peer]:
-    async with scripted(Peer()) as found:
-        yield found
+    async with scripted(Peer()) as peer:
+        yield peer
 
 
 async def send(upstream: H1Upstream, peer: Peer, method: str = "POST", *, timeout: float = 30) -> Response:
@@ -126,19 +126,21 @@ async def test_a_broken_exchange_fails_and_its_connection_is_never_used_again(
 async def test_a_new_connection_is_told_before_its_answer_and_a_kept_one_is_not(
     upstream: H1Upstream, peer: Peer
 ) -> None:
-    """Whoever waits for a server to be reached again hears of it at once, however long the answer takes."""
+    """A waiter for the server's return is called at once, however long the answer takes."""
     peer.answers = [OK, None, None]
-    told: list[str] = []
+    opened: list[str] = []
     request = Request(method="GET", target="/", headers=(), body=b"")
 
     async def ask(word: str) -> None:
-        await upstream.open("127.0.0.1", peer.port, request, timeout=30, connected=lambda: told.append(word))
+        await upstream.open(
+            "127.0.0.1", peer.port, request, timeout=30, connected=lambda: opened.append(word)
+        )
 
     await ask("first")
     kept = asyncio.create_task(ask("kept"))
     await peer.hanging.wait()
     fresh = asyncio.create_task(ask("fresh"))
-    await until(lambda: told == ["first", "fresh"])
+    await until(lambda: opened == ["first", "fresh"])
     assert not fresh.done()
     for task in (kept, fresh):
         task.cancel()
@@ -175,7 +177,7 @@ LONG = b"x" * 999_999  # more than one read, so that most of it goes around the 
 async def test_an_answer_that_ends_its_connection_is_whole_and_the_next_takes_another(
     upstream: H1Upstream, peer: Peer, answer: bytes, body: bytes
 ) -> None:
-    """`close`, a body to the end of the stream, HTTP/1.0, and bytes that nobody asked for."""
+    """`close`, a body to the end of the stream, HTTP/1.0, and bytes without a request."""
     peer.answers = [answer, OK]
     assert (await send(upstream, peer)).body == body
     assert (await send(upstream, peer)).body == b"ok"
@@ -196,7 +198,7 @@ async def test_a_connection_that_the_peer_closed_while_idle_is_not_used(
 
 
 async def test_interim_answers_and_bodiless_ones_are_read(upstream: H1Upstream, peer: Peer) -> None:
-    """100 and 103 are passed over; HEAD and 204 have no body."""
+    """100 and 103 are skipped; HEAD and 204 do not have a body."""
     peer.answers = [
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK,
         b"HTTP/1.1 204 No Content\r\n\r\n",
@@ -243,7 +245,7 @@ async def test_a_peer_that_is_gone_leaves_nothing_behind(upstream: H1Upstream, p
 
 
 async def test_closing_fails_what_is_under_way(upstream: H1Upstream, peer: Peer) -> None:
-    """Who waits for an answer then is told that there is none."""
+    """The waiter for an answer then gets an error."""
     peer.answers = [None]
     task = asyncio.ensure_future(send(upstream, peer))
     await asyncio.wait_for(peer.hanging.wait(), 30)
@@ -287,23 +289,23 @@ class TestWithoutATask:
     def _opens(self, *, opens: bool) -> None:
         self.opens = opens
 
-    def begin(self, upstream: H1Upstream, peer: Peer, seconds: float, told: Any) -> Any:
+    def begin(self, upstream: H1Upstream, peer: Peer, seconds: float, sink: Any) -> Any:
         if self.opens:
-            return upstream.begin_open("127.0.0.1", peer.port, self.REQUEST, seconds, seconds, 1000, told)
-        return upstream.begin("127.0.0.1", peer.port, self.REQUEST, seconds, told)
+            return upstream.begin_open("127.0.0.1", peer.port, self.REQUEST, seconds, seconds, 1000, sink)
+        return upstream.begin("127.0.0.1", peer.port, self.REQUEST, seconds, sink)
 
     async def test_only_where_a_connection_is_idle(self, upstream: H1Upstream, peer: Peer):
-        told = Told()
-        assert self.begin(upstream, peer, 30, told) is None
-        assert (peer.requests, told.answers) == ([], [])
+        sink = Told()
+        assert self.begin(upstream, peer, 30, sink) is None
+        assert (peer.requests, sink.answers) == ([], [])
 
     async def test_the_answer_is_called_back(self, upstream: H1Upstream, peer: Peer):
         peer.answers = [OK, OK]
         await send(upstream, peer)
-        told = Told()
-        assert self.begin(upstream, peer, 30, told) is not None
-        assert told.answers == []
-        answer = await told.answer()
+        sink = Told()
+        assert self.begin(upstream, peer, 30, sink) is not None
+        assert sink.answers == []
+        answer = await sink.answer()
         assert isinstance(answer, Response)
         assert (answer.status, answer.body) == (200, b"ok")
         assert peer.connections == 1
@@ -338,29 +340,29 @@ class TestWithoutATask:
     ):
         peer.answers = [OK, answer, OK]
         await send(upstream, peer)
-        told = Told()
+        sink = Told()
         seconds = 0.05 if expected is UpstreamTimeout else 30
-        assert self.begin(upstream, peer, seconds, told) is not None
-        assert type(await told.answer()) is expected
+        assert self.begin(upstream, peer, seconds, sink) is not None
+        assert type(await sink.answer()) is expected
         assert (await send(upstream, peer)).body == b"ok"
         assert peer.connections == 2
-        assert len(told.answers) == 1
+        assert len(sink.answers) == 1
 
     async def test_what_is_given_up_is_told_and_its_connection_not_used_again(
         self, upstream: H1Upstream, peer: Peer
     ):
         peer.answers = [OK, None, OK]
         await send(upstream, peer)
-        told = Told()
-        give_up = self.begin(upstream, peer, 30, told)
+        sink = Told()
+        give_up = self.begin(upstream, peer, 30, sink)
         assert give_up is not None
         await peer.hanging.wait()
         give_up()
-        assert told.answers == []
-        assert type(await told.answer()) is ConnectionLost
+        assert sink.answers == []
+        assert type(await sink.answer()) is ConnectionLost
         give_up()
         assert (await send(upstream, peer)).body == b"ok"
-        assert (peer.connections, len(told.answers)) == (2, 1)
+        assert (peer.connections, len(sink.answers)) == (2, 1)
 
     async def test_giving_up_what_is_over_leaves_the_next_exchange_alone(
         self, upstream: H1Upstream, peer: Peer
@@ -379,9 +381,9 @@ class TestWithoutATask:
 class TestLongAnswersWithoutATask:
     """`begin_open` of what is to be read as it comes."""
 
-    def begin(self, upstream: H1Upstream, peer: Peer, told: Any, method: str = "GET") -> Any:
+    def begin(self, upstream: H1Upstream, peer: Peer, sink: Any, method: str = "GET") -> Any:
         request = Request(method=method, target="/p", headers=(), body=b"")
-        return upstream.begin_open("127.0.0.1", peer.port, request, 30, 30, 4, told)
+        return upstream.begin_open("127.0.0.1", peer.port, request, 30, 30, 4, sink)
 
     @pytest.mark.parametrize(
         "answer",
@@ -397,12 +399,12 @@ class TestLongAnswersWithoutATask:
     ) -> None:
         peer.answers = [OK, answer]
         await send(upstream, peer)
-        told = Told()
-        self.begin(upstream, peer, told)
-        found = await told.answer()
-        assert not isinstance(found, UpstreamError)
-        body = found.body if isinstance(found, Response) else await read_whole(found.stream, 100)
-        assert (found.status, body) == (200, b"all of it")
+        sink = Told()
+        self.begin(upstream, peer, sink)
+        last = await sink.answer()
+        assert not isinstance(last, UpstreamError)
+        body = last.body if isinstance(last, Response) else await read_whole(last.stream, 100)
+        assert (last.status, body) == (200, b"all of it")
 
     async def test_the_beginning_is_given_before_the_end_has_come_and_the_connection_is_used_again(
         self, upstream: H1Upstream, peer: Peer
@@ -410,26 +412,26 @@ class TestLongAnswersWithoutATask:
         """What the connection carries behind it is the next answer."""
         peer.answers = [OK, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nall"]
         await send(upstream, peer)
-        told = Told()
-        give_up = self.begin(upstream, peer, told)
-        found = await told.answer()
-        assert isinstance(found, Answer)
-        assert (found.length, found.whole(), await found.stream.read()) == (9, None, b"all")
+        sink = Told()
+        give_up = self.begin(upstream, peer, sink)
+        answer = await sink.answer()
+        assert isinstance(answer, Answer)
+        assert (answer.length, answer.whole(), await answer.stream.read()) == (9, None, b"all")
         give_up()  # its answer has begun: it is given up by `abort`
         await peer.more(b" of it")
-        assert (await found.stream.read(), await found.stream.read()) == (b" of it", b"")
+        assert (await answer.stream.read(), await answer.stream.read()) == (b" of it", b"")
         peer.answers = [OK]
         assert (await send(upstream, peer)).body == b"ok"
-        assert (peer.connections, len(told.answers)) == (1, 1)
+        assert (peer.connections, len(sink.answers)) == (1, 1)
 
     async def test_who_reads_no_further_ends_the_connection(self, upstream: H1Upstream, peer: Peer) -> None:
         peer.answers = [OK, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nall", OK]
         await send(upstream, peer)
-        told = Told()
-        self.begin(upstream, peer, told)
-        found = await told.answer()
-        assert isinstance(found, Answer)
-        found.abort()
+        sink = Told()
+        self.begin(upstream, peer, sink)
+        answer = await sink.answer()
+        assert isinstance(answer, Answer)
+        answer.abort()
         assert (await send(upstream, peer)).body == b"ok"
         assert peer.connections == 2
 
@@ -437,9 +439,9 @@ class TestLongAnswersWithoutATask:
 async def test_begin_takes_a_body_that_ends_with_the_connection(upstream: H1Upstream, peer: Peer):
     peer.answers = [OK, b"HTTP/1.1 200 OK\r\n\r\nall of it" + Peer.CLOSE]
     await send(upstream, peer)
-    told = Told()
-    upstream.begin("127.0.0.1", peer.port, TestWithoutATask.REQUEST, 30, told)
-    answer = await told.answer()
+    sink = Told()
+    upstream.begin("127.0.0.1", peer.port, TestWithoutATask.REQUEST, 30, sink)
+    answer = await sink.answer()
     assert isinstance(answer, Response)
     assert answer.body == b"all of it"
 

@@ -25,15 +25,15 @@ FOUND = {
 def test_any_bytes_cut_in_any_way_keep_the_invariants() -> None:
     """The invariants stand in the fuzzer's own docstring; a failure prints its seed."""
     for seed in range(SEEDS):
-        http_client.one(seed)
+        http_client.run_seed(seed)
 
 
 @pytest.mark.parametrize("data", http_client.CORPUS, ids=range(len(http_client.CORPUS)))
 async def test_undamaged_answers_are_all_taken(data: bytes) -> None:
     """The corpus itself, however it is cut: the fuzzer's agreement is not one about nothing."""
     for seed in range(10):
-        found = await http_client.check(data, random.Random(seed))
-        assert (found == "failed") == data.startswith(SWITCH)
+        taken = await http_client.check(data, random.Random(seed))
+        assert (taken == "failed") == data.startswith(SWITCH)
 
 
 @pytest.mark.parametrize("case", FOUND)

@@ -19,15 +19,15 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 @pytest_asyncio.fixture
 async def peer() -> AsyncIterator[Scripted]:
-    async with scripted(Scripted()) as found:
-        yield found
+    async with scripted(Scripted()) as peer:
+        yield peer
 
 
 @pytest_asyncio.fixture
 async def upstream() -> AsyncIterator[H1Upstream]:
-    found = H1Upstream()
-    yield found
-    await found.close()
+    upstream = H1Upstream()
+    yield upstream
+    await upstream.close()
 
 
 async def send(upstream: H1Upstream, peer: Scripted, *, fresh: bool = False, body: bytes = b"b") -> Response:
@@ -155,9 +155,9 @@ class TestUnread:
 
         peer.scripts = [play]
         await send(upstream, peer)
-        with pytest.raises(ConnectionLost) as found:
+        with pytest.raises(ConnectionLost) as caught:
             await send(upstream, peer)
-        assert not isinstance(found.value, RequestUnread)
+        assert not isinstance(caught.value, RequestUnread)
 
     async def test_a_server_that_has_begun_to_answer_may_have_executed_it(
         self, upstream: H1Upstream, peer: Scripted
@@ -172,9 +172,9 @@ class TestUnread:
 
         peer.scripts = [play]
         await send(upstream, peer)
-        with pytest.raises(ConnectionLost) as found:
+        with pytest.raises(ConnectionLost) as caught:
             await send(upstream, peer, body=b"b" * 5_000_000)
-        assert not isinstance(found.value, RequestUnread)
+        assert not isinstance(caught.value, RequestUnread)
 
     async def test_a_new_connection_that_is_reset_says_nothing(
         self, upstream: H1Upstream, peer: Scripted
@@ -184,6 +184,6 @@ class TestUnread:
             wire.reset()
 
         peer.scripts = [play]
-        with pytest.raises(ConnectionLost) as found:
+        with pytest.raises(ConnectionLost) as caught:
             await send(upstream, peer)
-        assert not isinstance(found.value, RequestUnread)
+        assert not isinstance(caught.value, RequestUnread)

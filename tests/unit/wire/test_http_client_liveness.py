@@ -1,4 +1,4 @@
-"""A server whose machine falls silent: the kernel is asked to notice, and one connection tells of all.
+"""A server whose machine falls silent: the kernel is asked to notice, and one connection stands for all.
 
 What the kernel does with the options is seen where a node is lost (tests/cluster/test_zero_loss_killed.py);
 here the end that it would report is reported by hand.
@@ -43,20 +43,20 @@ class Mute:
 
 @pytest_asyncio.fixture
 async def mute() -> AsyncIterator[Mute]:
-    found = Mute()
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.port = server.sockets[0].getsockname()[1]
-    yield found
+    peer = Mute()
+    server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
+    peer.port = server.sockets[0].getsockname()[1]
+    yield peer
     server.close()
-    for writer in found.writers:
+    for writer in peer.writers:
         writer.close()
 
 
 @pytest_asyncio.fixture
 async def upstream() -> AsyncIterator[H1Upstream]:
-    found = H1Upstream(silence_seconds=3.0)
-    yield found
-    await found.close()
+    upstream = H1Upstream(silence_seconds=3.0)
+    yield upstream
+    await upstream.close()
     await asyncio.sleep(0)
 
 
@@ -76,21 +76,21 @@ def connections(upstream: H1Upstream) -> list[Connection]:
 
 def option(of: Connection, level: int, name: int) -> int:
     """A socket option of a connection."""
-    found: socket.socket = of.transport.get_extra_info("socket")
-    return found.getsockopt(level, name)
+    sock: socket.socket = of.transport.get_extra_info("socket")
+    return sock.getsockopt(level, name)
 
 
 async def test_the_kernel_is_asked_to_probe(upstream: H1Upstream, mute: Mute) -> None:
-    """Once a second where nothing is under way; after three that nobody answered it ends the connection."""
+    """Once a second while nothing is under way; three unanswered probes end the connection."""
     (task,) = await asked(upstream, mute, 1)
-    (one,) = connections(upstream)
-    assert option(one, socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
-    assert option(one, socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-    assert option(one, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
-    assert option(one, socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 1
-    await until(lambda: peer_liveness.look(one.transport).unacknowledged == 0)
-    assert 0 <= peer_liveness.look(one.transport).heard_ago < 60
-    one.fail(ConnectionLost("over"))
+    (connection,) = connections(upstream)
+    assert option(connection, socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
+    assert option(connection, socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert option(connection, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
+    assert option(connection, socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 1
+    await until(lambda: peer_liveness.look(connection.transport).unacknowledged == 0)
+    assert 0 <= peer_liveness.look(connection.transport).heard_ago < 60
+    connection.fail(ConnectionLost("over"))
     with pytest.raises(ConnectionLost):
         await task
 
@@ -99,8 +99,8 @@ async def test_without_a_time_a_server_may_be_silent(mute: Mute) -> None:
     """A model that computes on its only thread and reads nothing is not lost."""
     upstream = H1Upstream()
     (task,) = await asked(upstream, mute, 1)
-    (one,) = connections(upstream)
-    assert option(one, socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+    (connection,) = connections(upstream)
+    assert option(connection, socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
     await upstream.close()
     with pytest.raises(ConnectionLost):
         await task
@@ -135,7 +135,7 @@ async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
     heard: TcpSigns,
     expected: type[ConnectionLost],
 ) -> None:
-    """Another connection heard from it since, or the end was a reset: the others go on."""
+    """Another connection has received from it since, or the end was a reset: the others go on."""
     tasks = await asked(upstream, mute, 2)
     monkeypatch.setattr(pool.peer_liveness, "look", lambda _: heard)
     first, second = connections(upstream)
@@ -152,7 +152,7 @@ async def test_a_machine_that_still_speaks_is_not_taken_for_silent(
 async def test_sent_data_that_nobody_acknowledges_ends_all_connections(
     upstream: H1Upstream, mute: Mute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are no probes while it is under way: the kernel's own account of it is asked twice a second."""
+    """Without probes while it is under way: the kernel's own state is read twice a second."""
     tasks = await asked(upstream, mute, 2)
     first, second = connections(upstream)
     signs = {first.transport: TcpSigns(2.9, 1), second.transport: TcpSigns(60.0, 0)}
@@ -180,8 +180,8 @@ async def test_a_server_that_reads_nothing_is_not_silent() -> None:
     large = Request(method="POST", target="/", headers=(), body=bytes(32 * 1024 * 1024))
     task = asyncio.create_task(upstream.send("127.0.0.1", port, large, timeout=120))
     await until(lambda: len(connections(upstream)) == 1)
-    (one,) = connections(upstream)
-    await until(lambda: peer_liveness.look(one.transport).heard_ago > 0.3)
+    (connection,) = connections(upstream)
+    await until(lambda: peer_liveness.look(connection.transport).heard_ago > 0.3)
     upstream.look_for_silence()
     assert not task.done()
     took.set()

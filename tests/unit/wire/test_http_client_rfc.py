@@ -46,8 +46,8 @@ class Peer(Scripted):
 
 @pytest_asyncio.fixture
 async def peer() -> AsyncIterator[Peer]:
-    async with scripted(Peer()) as found:
-        yield found
+    async with scripted(Peer()) as peer:
+        yield peer
 
 
 def request(method: str = "GET", headers: tuple[tuple[bytes, bytes], ...] = (), body: bytes = b"") -> Request:
@@ -117,7 +117,7 @@ REFUSED: dict[str, bytes] = {
 async def test_an_answer_that_must_not_be_forwarded_is_none(
     upstream: H1Upstream, peer: Peer, rule: str
 ) -> None:
-    """The rule's section is its name: the answer is discarded (the caller hears 502), its connection closed.
+    """Named by the rule's section: the answer is discarded (the caller gets 502), its connection closed.
 
     Where the RFC lets a gateway choose between mending an answer and discarding it (5.1, 5.2, 9110 5.5), a
     model that says such a thing is broken, and its users are better told.

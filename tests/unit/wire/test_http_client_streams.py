@@ -143,15 +143,15 @@ class TestBodiesIn:
             await good(wire)
 
         peer.scripts = [both]
-        found: list[tuple[int, Headers]] = []
+        heads: list[tuple[int, Headers]] = []
         request = get()
-        for interim in (None, lambda status, headers: found.append((status, headers))):
+        for interim in (None, lambda status, headers: heads.append((status, headers))):
             request.interim = interim
             answer = await ask(upstream, peer, request)
             assert (answer.status, answer.headers, await rest(answer)) == (200, (), b"ok")
-        assert found == [(103, ((b"link", b"x"),)), (100, ()), (199, ((b"b", b"2"),))]
+        assert heads == [(103, ((b"link", b"x"),)), (100, ()), (199, ((b"b", b"2"),))]
         await check_pool(upstream, peer, 1)
-        assert len(found) == 3
+        assert len(heads) == 3
 
 
 class TestBroken:
@@ -184,9 +184,9 @@ class TestBroken:
             await wire.send(bytes_)
 
         peer.scripts = [play, good]
-        with pytest.raises(error) as found:
+        with pytest.raises(error) as caught:
             await ask(upstream, peer)
-        assert type(found.value) is error
+        assert type(caught.value) is error
         await check_pool(upstream, peer, 2)
 
     @pytest.mark.parametrize("how", ["reset", "half close"])
@@ -233,7 +233,7 @@ class TestBroken:
     async def test_surplus_bytes_cost_the_connection_not_the_answer(
         self, upstream: H1Upstream, peer: Scripted, surplus: bytes
     ) -> None:
-        """The answer counts; what follows it is nobody's answer."""
+        """The answer counts; bytes behind it do not belong to any answer."""
         body = b"b" * 300_000
 
         async def play(wire: Wire) -> None:
@@ -343,7 +343,7 @@ class TestBroken:
     async def test_who_reads_late_is_not_the_peers_fault(
         self, upstream: H1Upstream, peer: Scripted, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Time counts only while somebody waits."""
+        """Time counts only while a reader waits."""
         time = StillTime(monkeypatch)
         go = asyncio.Event()
 

@@ -51,11 +51,11 @@ class Server:
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
-    found = Server()
-    listener = await found.front.listen("127.0.0.1", 0, found.handle)
-    found.address = listener.address
-    yield found
-    await found.front.close(5)
+    server = Server()
+    listener = await server.front.listen("127.0.0.1", 0, server.handle)
+    server.address = listener.address
+    yield server
+    await server.front.close(5)
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[bytes, bytes], bytes]:
@@ -132,18 +132,18 @@ async def test_bodies_come_whole_however_they_were_cut(server: Server) -> None:
 
 
 async def test_head_and_bodiless_answers_have_no_body(server: Server) -> None:
-    """RFC 9110 section 9.3.2 and RFC 9112 section 6.3: HEAD tells the length, 204 and 304 none."""
-    found = await server.exchange(b"HEAD /abc HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-    assert found.startswith(OK)
-    assert b"content-length: 5\r\n" in found
-    assert found.endswith(b"\r\n\r\n")
+    """RFC 9110 section 9.3.2 and RFC 9112 section 6.3: HEAD gives the length, 204 and 304 do not."""
+    answer = await server.exchange(b"HEAD /abc HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert answer.startswith(OK)
+    assert b"content-length: 5\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n")
 
     async def unknown(_: Request) -> Response:
         return Response(200, (), b"")
 
     server.handler = unknown
-    found = await server.exchange(b"HEAD / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-    assert b"content-length" not in found
+    answer = await server.exchange(b"HEAD / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert b"content-length" not in answer
 
     async def left_out(request: Request) -> Response:
         return Response(200, (), b"", length=int(request.target[1:]))
@@ -151,16 +151,16 @@ async def test_head_and_bodiless_answers_have_no_body(server: Server) -> None:
     server.handler = left_out
     for length in (b"0", b"7000"):
         sent = b"HEAD /%b HTTP/1.1\r\nhost: a\r\n\r\nHEAD /9 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
-        found = await server.exchange(sent % length)
-        assert re.findall(rb"content-length: (\d+)\r\n", found) == [length, b"9"]
+        answer = await server.exchange(sent % length)
+        assert re.findall(rb"content-length: (\d+)\r\n", answer) == [length, b"9"]
 
     async def empty(_: Request) -> Response:
         return Response(204, (), b"never sent")
 
     server.handler = empty
-    found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-    assert b"content-length" not in found
-    assert found.endswith(b"\r\n\r\n")
+    answer = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert b"content-length" not in answer
+    assert answer.endswith(b"\r\n\r\n")
 
 
 async def test_a_client_that_expects_it_is_told_to_go_on(server: Server) -> None:
@@ -192,11 +192,11 @@ async def test_fields_of_one_connection_are_not_handed_on(server: Server) -> Non
 
 async def test_an_upgrade_is_ignored_and_the_connection_goes_on(server: Server) -> None:
     """RFC 9110 section 7.8: a server may ignore `Upgrade`."""
-    found = await server.exchange(
+    answer = await server.exchange(
         b"GET /1 HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
         b"GET /2 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
     )
-    assert found.count(OK) == 2
+    assert answer.count(OK) == 2
 
 
 REFUSED = {
@@ -229,13 +229,13 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 async def test_what_can_be_read_in_two_ways_is_refused_and_closes(server: Server, case: str) -> None:
     """RFC 9112 sections 2.2, 5.1, 5.2, 6.3, 7.1: 400, the connection closes, no handler sees anything."""
-    found = await server.exchange(
+    answer = await server.exchange(
         b"POST / HTTP/1.1\r\nhost: a\r\n" + REFUSED[case] + b"GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
     )
-    assert re.match(rb"HTTP/1.1 (400|501) ", found)
-    assert b"application/problem+json" in found
-    assert b"connection: close" in found
-    assert len(re.findall(rb"HTTP/1\.1 [0-9]", found)) == 1
+    assert re.match(rb"HTTP/1.1 (400|501) ", answer)
+    assert b"application/problem+json" in answer
+    assert b"connection: close" in answer
+    assert len(re.findall(rb"HTTP/1\.1 [0-9]", answer)) == 1
     assert not server.seen
 
 
@@ -271,14 +271,14 @@ async def test_what_can_be_read_in_two_ways_is_refused_and_closes(server: Server
 )
 async def test_what_cannot_be_served_is_told_and_closes(server: Server, sent: bytes, status: int) -> None:
     """No host, other versions, other protocols, too large: the status, then the end."""
-    found = await server.exchange(sent)
-    assert found.startswith(b"HTTP/1.1 %d " % status)
-    assert b"connection: close" in found
+    answer = await server.exchange(sent)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert b"connection: close" in answer
     assert not server.seen
 
 
 async def test_interim_answers_go_out_before_their_answer_and_no_later(server: Server) -> None:
-    """RFC 9110 section 15.2: any number of them, to whoever speaks HTTP/1.1."""
+    """RFC 9110 section 15.2: any number of them, to clients of HTTP/1.1."""
     late: list[Request] = []
 
     async def hints(request: Request) -> Response:
@@ -306,13 +306,13 @@ async def test_interim_answers_go_out_before_their_answer_and_no_later(server: S
 
 async def test_good_requests_before_a_bad_one_are_answered_first(server: Server) -> None:
     """What was accepted is answered; the refusal comes behind it."""
-    found = await server.exchange(b"GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nbroken\r\n\r\n")
-    assert found.startswith(OK)
-    assert b"HTTP/1.1 400 " in found
+    answer = await server.exchange(b"GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nbroken\r\n\r\n")
+    assert answer.startswith(OK)
+    assert b"HTTP/1.1 400 " in answer
 
 
 async def test_a_client_that_leaves_cancels_its_handler(server: Server) -> None:
-    """Work for nobody is not done."""
+    """Work without a client is not done."""
     started, ended = asyncio.Event(), asyncio.Event()
 
     async def forever(_: Request) -> Response:
@@ -430,15 +430,15 @@ def test_closing_answers_whoever_has_just_connected(turns: int) -> None:
     """
 
     async def connect_and_close() -> bytes:
-        found = Server()
-        listener = await found.front.listen("127.0.0.1", 0, found.handle)
+        server = Server()
+        listener = await server.front.listen("127.0.0.1", 0, server.handle)
         with socket.create_connection(listener.address, SECONDS) as client:  # with no turn of the loop
             client.sendall(b"GET /made HTTP/1.1\r\nhost: a\r\n\r\n")
             for _ in range(turns):
                 await asyncio.sleep(0)
             await listener.close(SECONDS)
             received = b"".join(iter(lambda: client.recv(1000), b""))
-        await found.front.close(SECONDS)
+        await server.front.close(SECONDS)
         return received
 
     answer = uvloop.run(connect_and_close())
@@ -474,8 +474,8 @@ async def test_many_idle_connections_are_held_and_one_too_many_is_closed(server:
     writer.close()
     held[0][1].write(b"GET /held HTTP/1.1\r\nhost: a\r\n\r\n")
     assert (await answer(held[0][0]))[2] == b"/held|"
-    for _, one in held:
-        one.close()
+    for _, connection in held:
+        connection.close()
 
 
 async def test_who_is_refused_while_sending_still_reads_why(server: Server) -> None:
@@ -507,9 +507,9 @@ async def test_a_handler_that_raises_is_500_and_the_server_lives(server: Server)
         raise ValueError("secret")
 
     server.handler = broken
-    found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-    assert found.startswith(b"HTTP/1.1 500 ")
-    assert b"secret" not in found
+    answer = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"secret" not in answer
     server.handler = server.echo
     assert (await server.exchange(b"GET /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).endswith(
         b"/x|"
@@ -540,7 +540,7 @@ async def test_after_a_long_answer_a_connection_may_idle_as_long_as_after_a_shor
 
 
 async def test_a_handler_that_ends_as_if_cancelled_is_500(server: Server) -> None:
-    """A model's own cancelled task is no client that left: there is an answer, and the next one is served."""
+    """A model's own cancelled task is not a client that left: it is answered, and the next one is served."""
 
     async def cancelled(_: Request) -> Response:
         raise asyncio.CancelledError
@@ -559,15 +559,15 @@ async def test_a_field_that_would_be_two_is_not_sent(server: Server, field: tupl
         return Response(200, (field,), b"")
 
     server.handler = split
-    found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-    assert found.startswith(b"HTTP/1.1 500 ")
-    assert b"set-cookie" not in found
+    answer = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"set-cookie" not in answer
 
 
 async def test_a_client_of_http_1_0_gets_the_end_that_it_waits_for(server: Server) -> None:
     """It takes an answer that does not say `keep-alive` to last until the connection's end."""
-    found = await server.exchange(b"GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
-    assert found.endswith(b"/|")
+    answer = await server.exchange(b"GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+    assert answer.endswith(b"/|")
 
 
 @pytest.mark.parametrize(
@@ -585,6 +585,8 @@ async def test_what_is_around_a_body_is_bounded(server: Server, endless: bytes) 
 async def test_many_upgrades_in_a_row_are_ignored_each(server: Server) -> None:
     """However many come at once."""
     count = 3000
-    one = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
-    found = await server.exchange(one * count + b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-    assert found.count(OK) == count + 1
+    upgrade = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
+    answer = await server.exchange(
+        upgrade * count + b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    )
+    assert answer.count(OK) == count + 1

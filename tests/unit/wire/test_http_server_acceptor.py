@@ -155,7 +155,7 @@ async def test_a_handshake_that_does_not_end_gives_its_place_back(monkeypatch: p
 
 
 async def test_connections_that_shake_hands_end_with_the_listener() -> None:
-    """Closing waits for nobody who has said nothing, and its port is free."""
+    """Closing does not wait for silent connections, and its port is free."""
     server = Server(most=10, per_address=10, tls=True)
     await server.start()
     address = server.listener.address
@@ -242,7 +242,7 @@ async def test_who_takes_nothing_of_an_answer_makes_way_first(
     waits = await server.silent()
     await server.count(1)
     takes = await server.silent(says=GET.replace(b"/ ", b"/much ", 1))
-    await until(lambda: any(one._paused for one in server.front.connections))
+    await until(lambda: any(connection._paused for connection in server.front.connections))
     assert await server.answered()
     gone, stays = (takes, waits) if seconds == 0.0 else (waits, takes)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):

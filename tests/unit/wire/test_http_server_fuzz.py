@@ -29,7 +29,7 @@ FOUND = {
 def test_any_bytes_cut_in_any_way_keep_the_invariants() -> None:
     """The invariants stand in the fuzzer's own docstring; a failure prints its seed."""
     for seed in range(SEEDS):
-        http_server.one(seed)
+        http_server.run_seed(seed)
 
 
 @pytest.mark.parametrize("case", FOUND)

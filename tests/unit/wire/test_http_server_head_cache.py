@@ -27,10 +27,10 @@ def test_the_second_request_with_the_same_head_is_not_parsed_and_is_the_same_but
     first = run(POST % b"hello", known=known).taken[0]
     assert len(known) == 1
     taken = run(POST % b"world", POST % b"again", known=known).taken
-    assert [one.body for one in taken] == [b"world", b"again"]
-    for one in taken:
-        assert (one.method, one.target, one.peer) == (first.method, first.target, first.peer)
-        assert one.headers is first.headers, "the parser read it again"
+    assert [request.body for request in taken] == [b"world", b"again"]
+    for request in taken:
+        assert (request.method, request.target, request.peer) == (first.method, first.target, first.peer)
+        assert request.headers is first.headers, "the parser read it again"
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_bodies_that_are_streams_are_not_kept() -> None:
 
 
 def test_a_connection_whose_trailers_may_have_ended_it_looks_no_more() -> None:
-    """The parser knows then what the bytes that follow do not say."""
+    """The parser's state is then that of the cached head, without these bytes."""
     known = HeadCache()
     run(GET % b"x", known=known)
     chunked = (
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nConnection: close\r\n\r\n"
     )
-    assert [one.target for one in run(chunked, GET % b"x", known=known).taken] == ["/"]
+    assert [request.target for request in run(chunked, GET % b"x", known=known).taken] == ["/"]
 
 
 def test_memory_is_bounded() -> None:

@@ -41,13 +41,13 @@ class Server:
         self.address = ("", 0)
 
     def __call__(self, exchange: Exchange) -> None:
-        one = exchange.request
-        self.seen.append((one.method, one.target, dict(one.headers), one.body))
+        request = exchange.request
+        self.seen.append((request.method, request.target, dict(request.headers), request.body))
         if self.hold:
             self.open.append(exchange)
             exchange.gone = self._gone
         else:
-            exchange.answer(Response(200, (), one.body))
+            exchange.answer(Response(200, (), request.body))
 
     def _gone(self) -> None:
         self.gone += 1
@@ -59,11 +59,11 @@ class Server:
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
-    found = Server()
-    listener = await found.front.serve("127.0.0.1", 0, found)
-    found.address = listener.address
-    yield found
-    await found.front.close(0)
+    server = Server()
+    listener = await server.front.serve("127.0.0.1", 0, server)
+    server.address = listener.address
+    yield server
+    await server.front.close(0)
 
 
 REFUSED: dict[str, tuple[bytes, int]] = {
@@ -142,10 +142,10 @@ REFUSED: dict[str, tuple[bytes, int]] = {
 async def test_what_a_server_must_refuse_is_refused(server: Server, rule: str) -> None:
     """The rule's section is its name; nothing behind the refused bytes is served, and the connection ends."""
     sent, status = REFUSED[rule]
-    found = await server.exchange(sent + b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")
-    assert found.startswith(b"HTTP/1.1 %d " % status)
-    assert found.count(b"content-length: ") == 1
-    assert b"connection: close\r\n" in found
+    answer = await server.exchange(sent + b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert answer.count(b"content-length: ") == 1
+    assert b"connection: close\r\n" in answer
     assert not server.seen
 
 
@@ -213,18 +213,18 @@ TAKEN: dict[str, tuple[bytes, tuple[str, str, dict[bytes, bytes], bytes]]] = {
 async def test_what_a_server_must_take_is_taken(server: Server, rule: str) -> None:
     """The rule's section is its name; the service sees the request as it is meant."""
     sent, expected = TAKEN[rule]
-    found = await server.exchange(sent)
-    assert found.startswith(b"HTTP/1.1 200 ")
-    assert re.search(rb"\r\ndate: [A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT\r\n", found)
+    answer = await server.exchange(sent)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert re.search(rb"\r\ndate: [A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT\r\n", answer)
     assert server.seen == [expected]
 
 
 async def test_a_tls_hello_on_the_plain_port_is_told_so(server: Server) -> None:
     """A client that speaks TLS here reads why in its trace."""
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
-    found = await server.exchange(hello)
-    assert found.startswith(b"HTTP/1.1 400 ")
-    assert b"TLS handshake" in found
+    answer = await server.exchange(hello)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"TLS handshake" in answer
 
 
 async def test_a_client_that_half_closes_has_left(server: Server) -> None:
@@ -324,8 +324,8 @@ async def test_ten_thousand_idle_connections_cost_little_and_others_are_served(
         each = (resident() - before) / count
         record_property("bytes_per_idle_connection", each)
         assert each < 16 * 1024
-        found = await server.exchange(b"GET /served HTTP/1.1\r\n" + HOST + END)
-        assert found.startswith(b"HTTP/1.1 200 ")
+        answer = await server.exchange(b"GET /served HTTP/1.1\r\n" + HOST + END)
+        assert answer.startswith(b"HTTP/1.1 200 ")
         server.front.sweep()
         assert len(server.front.connections) >= count
         server.front.close_keepalive()

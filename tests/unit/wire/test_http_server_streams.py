@@ -19,8 +19,8 @@ from tests.support.waiting import SECONDS, until
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
-    async with serving() as found:
-        yield found
+    async with serving() as server:
+        yield server
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 async def test_a_streamed_body_is_read_while_it_comes(server: Server) -> None:
-    """The exchange begins with the head, knows the length, and reads each piece before the next is sent."""
+    """The exchange begins with the head, has the length, and reads each piece before the next is sent."""
     got: list[bytes] = []
 
     async def keep(exchange: Exchange) -> None:
@@ -84,7 +84,9 @@ async def test_a_large_body_passes_whole_in_both_framings(server: Server) -> Non
     reader, writer = await server.connect()
     writer.write(post("/s", data))
     assert await body(reader) == data
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in (data[:1], data[1:70_000], data[70_000:]))
+    chunks = b"".join(
+        b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:1], data[1:70_000], data[70_000:])
+    )
     writer.write(b"POST /s HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
     assert await body(reader) == data
     writer.write(post("/s", b"small"))
@@ -161,11 +163,11 @@ async def test_a_body_that_ends_early_says_so(server: Server) -> None:
 
 async def test_a_streamed_body_that_turns_bad_is_400_and_its_service_is_told(server: Server) -> None:
     """RFC 9112 section 7.1: a bad chunk; there is one answer, which is the front's own."""
-    found = await server.exchange(
+    answer = await server.exchange(
         b"POST /s HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n"
     )
-    assert found.startswith(b"HTTP/1.1 400 ")
-    assert found.count(b"content-length") == 1
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"content-length") == 1
     await until(lambda: len(server.errors) == 1)
     assert server.gone == 1
 
@@ -173,8 +175,8 @@ async def test_a_streamed_body_that_turns_bad_is_400_and_its_service_is_told(ser
 async def test_a_streamed_body_that_stalls_is_408(server: Server, quick: pytest.MonkeyPatch) -> None:
     """BODY_SECONDS count between two pieces."""
     quick.setattr(limits, "BODY_SECONDS", 0.1)
-    found = await server.exchange(post("/s", b"abcdef")[:-3])
-    assert found.startswith(b"HTTP/1.1 408 ")
+    answer = await server.exchange(post("/s", b"abcdef")[:-3])
+    assert answer.startswith(b"HTTP/1.1 408 ")
     await until(lambda: len(server.errors) == 1)
 
 
@@ -204,9 +206,9 @@ async def test_who_is_refused_before_100_is_not_told_to_go_on(server: Server) ->
         exchange.answer(Response(403))
 
     server.work = refuse
-    found = await server.exchange(post("/s", b"abc", b"expect: 100-continue")[:-3])
-    assert found.startswith(b"HTTP/1.1 403 ")
-    assert b"connection: close" in found
+    answer = await server.exchange(post("/s", b"abc", b"expect: 100-continue")[:-3])
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"connection: close" in answer
 
 
 async def test_100_comes_behind_the_answers_before_it(server: Server) -> None:
@@ -245,7 +247,7 @@ async def test_an_answer_before_a_short_rest_keeps_the_connection(server: Server
     assert await body(reader) == b"early"
     writer.write(rest + post("/whole", b"next"))
     assert await body(reader) == b"next"
-    assert [one.request.target for one in server.exchanges] == ["/s", "/whole"]
+    assert [exchange.request.target for exchange in server.exchanges] == ["/s", "/whole"]
     writer.close()
 
 
@@ -263,10 +265,10 @@ async def test_an_answer_before_a_long_rest_closes_and_is_read(server: Server, f
     for _ in range(20):
         writer.write(b"ffff\r\n" + b"x" * 0xFFFF + b"\r\n")
         await writer.drain()
-    found = await asyncio.wait_for(reader.read(), SECONDS)
-    assert found.startswith(OK)
-    assert b"connection: close" in found
-    assert found.endswith(b"early")
+    answer = await asyncio.wait_for(reader.read(), SECONDS)
+    assert answer.startswith(OK)
+    assert b"connection: close" in answer
+    assert answer.endswith(b"early")
     writer.close()
 
 
@@ -304,37 +306,37 @@ def answering(make: Callable[[], Response]) -> Work:
 
 
 async def test_a_stream_is_sent_in_chunks_and_the_connection_kept(server: Server) -> None:
-    """RFC 9112 section 7.1; an empty piece is no last chunk."""
+    """RFC 9112 section 7.1; an empty piece is not a last chunk."""
     server.work = answering(lambda: Response(200, ((b"x-a", b"1"),), stream=three()))
-    found = await server.exchange(
+    answer = await server.exchange(
         b"GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
     )
     chunks = b"3\r\none\r\nc\r\ntwelve bytes\r\n1\r\n3\r\n0\r\n\r\n"
-    assert found.count(chunks) == 2
-    assert found.endswith(chunks)
-    assert found.count(b"transfer-encoding: chunked\r\n") == 2
-    assert found.count(b"connection: close\r\n") == 1
+    assert answer.count(chunks) == 2
+    assert answer.endswith(chunks)
+    assert answer.count(b"transfer-encoding: chunked\r\n") == 2
+    assert answer.count(b"connection: close\r\n") == 1
 
 
 async def test_a_stream_of_known_length_has_its_length(server: Server) -> None:
     """RFC 9112 section 6.2: a length and no chunks."""
     server.work = answering(lambda: Response(200, stream=three(), length=16))
-    found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-    assert b"content-length: 16\r\n" in found
-    assert found.endswith(b"\r\n\r\nonetwelve bytes3")
+    answer = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert b"content-length: 16\r\n" in answer
+    assert answer.endswith(b"\r\n\r\nonetwelve bytes3")
 
 
 async def test_a_client_of_http_1_0_gets_no_chunks(server: Server) -> None:
     """RFC 9112 section 6.1: the end of the connection is the end of the body."""
     server.work = answering(lambda: Response(200, stream=three()))
-    found = await server.exchange(b"GET / HTTP/1.0\r\n\r\n")
-    assert b"transfer-encoding" not in found
-    assert found.endswith(b"\r\n\r\nonetwelve bytes3")
+    answer = await server.exchange(b"GET / HTTP/1.0\r\n\r\n")
+    assert b"transfer-encoding" not in answer
+    assert answer.endswith(b"\r\n\r\nonetwelve bytes3")
 
 
 @pytest.mark.parametrize("status", [200, 204, 304])
 async def test_a_stream_that_may_not_be_sent_is_closed(server: Server, status: int) -> None:
-    """RFC 9110 sections 9.3.2, 15.3.5, 15.4.5: HEAD, 204 and 304 have no body; the stream hears of it."""
+    """RFC 9110 sections 9.3.2, 15.3.5, 15.4.5: HEAD, 204 and 304 have no body; the stream is closed."""
     closed = []
 
     class Stream:
@@ -349,11 +351,11 @@ async def test_a_stream_that_may_not_be_sent_is_closed(server: Server, status: i
 
     server.work = answering(lambda: Response(status, stream=Stream(), length=5))
     method = b"HEAD" if status == 200 else b"GET"
-    one = method + b" / HTTP/1.1\r\nhost: a\r\n"
-    found = await server.exchange(one + b"\r\n" + one + b"connection: close\r\n\r\n")
-    assert found.count(b"HTTP/1.1 %d " % status) == 2
-    assert found.endswith(b"\r\n\r\n")
-    assert (b"content-length: 5" in found) is (status == 200)
+    head = method + b" / HTTP/1.1\r\nhost: a\r\n"
+    answer = await server.exchange(head + b"\r\n" + head + b"connection: close\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 %d " % status) == 2
+    assert answer.endswith(b"\r\n\r\n")
+    assert (b"content-length: 5" in answer) is (status == 200)
     assert len(closed) == 2
 
 
@@ -472,11 +474,11 @@ async def test_an_echo_streams_both_ways_at_once(server: Server) -> None:
 
 
 async def test_an_answer_that_cannot_be_sent_is_500(server: Server) -> None:
-    """A status that is none, fields that are two: the service hears nothing, the client 500."""
+    """A status that is not one, fields that are two: the service gets no call, the client 500."""
     for bad in (Response(100), Response(200, ((b"a", b"b\r\nc: d"),), stream=three())):
         server.work = answering(lambda bad=bad: bad)  # type: ignore[misc]
-        found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-        assert found.startswith(b"HTTP/1.1 500 ")
+        answer = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 500 ")
 
 
 # -- services --------------------------------------------------------------------------------------------
@@ -486,7 +488,7 @@ async def test_a_service_that_raises_is_500_once_in_the_log(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also one that raises after its answer: that one was sent."""
-    found = []
+    lines = []
 
     def raises(exchange: Exchange) -> None:
         if exchange.request.target == "/late":
@@ -496,13 +498,13 @@ async def test_a_service_that_raises_is_500_once_in_the_log(
     listener = await server.front.serve("127.0.0.1", 0, raises)
     server.address = listener.address
     for target in (b"/", b"/late"):
-        found.append(
+        lines.append(
             await server.exchange(b"GET %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n" % target)
         )
-    assert found[0].startswith(b"HTTP/1.1 500 ")
-    assert b"connection: close" in found[0]
-    assert b"defect" not in found[0]
-    assert found[1].startswith(OK)
+    assert lines[0].startswith(b"HTTP/1.1 500 ")
+    assert b"connection: close" in lines[0]
+    assert b"defect" not in lines[0]
+    assert lines[1].startswith(OK)
     assert capsys.readouterr().err.count("handler failed") == 2
 
 
@@ -527,16 +529,16 @@ async def test_a_client_that_leaves_while_others_wait_behind_is_told_once(server
 
 
 async def test_a_second_answer_is_none(server: Server) -> None:
-    """Answered once, whoever answers."""
+    """Answered once, by whichever task."""
 
     async def twice(exchange: Exchange) -> None:
         exchange.answer(Response(200, (), b"1"))
         exchange.answer(Response(500, (), b"2"))
 
     server.work = twice
-    found = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-    assert found.count(b"HTTP/1.1") == 1
-    assert found.endswith(b"1")
+    answer = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert answer.endswith(b"1")
     reader, writer = await server.connect()
     writer.write(post("/whole", b""))
     assert await body(reader) == b"1"
@@ -547,7 +549,7 @@ async def test_a_second_answer_is_none(server: Server) -> None:
 
 
 async def test_a_stream_for_a_client_that_is_gone_is_closed(server: Server) -> None:
-    """Nothing happens but that: whoever made the stream hears that nobody reads it."""
+    """Only this happens: the maker of the stream learns that it has no reader."""
     stream, go = Endless(), asyncio.Event()
 
     async def late(exchange: Exchange) -> None:

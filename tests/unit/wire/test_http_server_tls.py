@@ -49,10 +49,10 @@ class Server:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    found = Server(pki.make_authority(now=time.time(), life=DAY))
-    await found.start()
-    yield found
-    await found.front.close(5)
+    server = Server(pki.make_authority(now=time.time(), life=DAY))
+    await server.start()
+    yield server
+    await server.front.close(5)
 
 
 async def echoed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> bytes:
@@ -63,8 +63,8 @@ async def echoed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bod
 
 
 def certificate(writer: asyncio.StreamWriter) -> bytes:
-    found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    return found
+    certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    return certificate
 
 
 async def test_requests_of_any_size_are_answered_on_one_connection(server: Server) -> None:
@@ -99,11 +99,11 @@ async def test_a_new_certificate_is_shown_to_new_connections_and_ends_none(serve
 async def test_a_last_answer_is_read_and_the_end_is_orderly(
     server: Server, sent: bytes, status: bytes
 ) -> None:
-    """TLS knows no half-closed connection: the end is told, not cut."""
+    """TLS does not have half-closed connections: the end is announced, not cut."""
     reader, writer = await server.connect()
     writer.write(sent)
-    found = await asyncio.wait_for(reader.read(), 30)
-    assert found.startswith(b"HTTP/1.1 " + status)
+    answer = await asyncio.wait_for(reader.read(), 30)
+    assert answer.startswith(b"HTTP/1.1 " + status)
     writer.close()
 
 
@@ -115,9 +115,9 @@ async def test_whoever_shakes_no_hands_is_closed(server: Server, monkeypatch: py
         reader, writer = await asyncio.open_connection(HOST, port)
         writer.write(sent)
         try:
-            found = await asyncio.wait_for(reader.read(), 30)
+            answer = await asyncio.wait_for(reader.read(), 30)
         except ConnectionResetError:
-            found = b""
-        assert not found.startswith(b"HTTP/")
+            answer = b""
+        assert not answer.startswith(b"HTTP/")
         writer.close()
     assert not server.front.connections

@@ -22,8 +22,8 @@ SWITCH = ((b"connection", b"upgrade"), (b"upgrade", b"x"))
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
-    async with serving() as found:
-        yield found
+    async with serving() as server:
+        yield server
 
 
 class Switching:
@@ -56,16 +56,16 @@ async def test_a_tunnel_carries_bytes_both_ways_from_the_first_behind_the_head(
     switching.go.set()
     assert (await head(reader)).startswith(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n")
     (tunnel,) = switching.tunnels
-    found = b""
-    while found != b"early GET / late":
-        found += await asyncio.wait_for(tunnel.read(), SECONDS)
+    received = b""
+    while received != b"early GET / late":
+        received += await asyncio.wait_for(tunnel.read(), SECONDS)
     await tunnel.write(b"answer")
     assert await asyncio.wait_for(reader.readexactly(6), SECONDS) == b"answer"
     writer.close()
 
 
 async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
-    """After the client's end it still reads, and after ours it still sends."""
+    """After the client's end it still reads, and after our end it still sends."""
     switching = Switching(server)
     reader, writer = await server.connect()
     writer.write(UPGRADE)
@@ -119,7 +119,7 @@ async def test_a_tunnel_has_back_pressure_both_ways(server: Server) -> None:
 
 
 async def test_a_tunnel_whose_client_resets_raises(server: Server) -> None:
-    """Readers and writers hear it."""
+    """Readers and writers get the error."""
     switching = Switching(server)
     reader, writer = await server.connect()
     writer.write(UPGRADE)
@@ -191,9 +191,9 @@ async def test_where_nothing_may_switch_a_request_says_that_it_asked_and_is_answ
     front = H1Front()
     listener = await front.serve("127.0.0.1", 0, service)
     last = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
-    found = await until_closed(listener.address, UPGRADE + last)
+    answer = await until_closed(listener.address, UPGRADE + last)
     await front.close(0)
-    assert found.count(b"HTTP/1.1 200 OK\r\n") == found.count(b"\r\n\r\nend") == 2
+    assert answer.count(b"HTTP/1.1 200 OK\r\n") == answer.count(b"\r\n\r\nend") == 2
     assert asked == [b"x", b""]
 
 

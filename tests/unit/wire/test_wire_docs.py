@@ -18,12 +18,12 @@ def rows(text: str, header: str) -> list[list[str]]:
     """The cells of the table whose header line begins so."""
     lines = text.splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith(header))
-    found = []
+    rows = []
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
             break
-        found.append([cell.strip() for cell in line.strip("|").split("|")])
-    return found
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
 
 
 def test_every_reason_is_in_the_table_with_its_status():
@@ -41,16 +41,16 @@ def test_every_knob_is_in_the_table_and_none_besides():
 
 def members(kind: type[msgspec.Struct], prefix: str = "") -> set[str]:
     """The paths of a document's members; objects by their members."""
-    found: set[str] = set()
+    names: set[str] = set()
     for field in msgspec.structs.fields(kind):
         text = str(field.type)
         nested = [each for each in NESTED if each.__name__ in text]
         path = prefix + field.encode_name
         for each in nested:
-            found |= members(each, path + ("[]." if "tuple" in text else "."))
+            names |= members(each, path + ("[]." if "tuple" in text else "."))
         if not nested:
-            found.add(path)
-    return found
+            names.add(path)
+    return names
 
 
 NESTED = (
@@ -83,6 +83,6 @@ def test_every_member_of_the_settings_is_in_its_table_and_none_besides():
 def test_the_example_of_a_settings_document_holds_the_defaults():
     text = (DOCS / "wire.md").read_text()
     (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
-    found = msgspec.json.decode(block)
+    decoded = msgspec.json.decode(block)
     expected = msgspec.json.decode(msgspec.json.encode(Batching()))
-    assert found["batching"] == expected
+    assert decoded["batching"] == expected

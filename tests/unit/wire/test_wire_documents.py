@@ -36,8 +36,8 @@ class TestSettings:
         assert settings.decode(json.dumps(more).encode()) == document
 
     def test_people_may_write_yaml_and_leave_everything_out(self):
-        found = settings.decode(b"batching:\n  maxBatchSize: 4\n", text=True)
-        assert found.batching.max_batch_size == 4
+        decoded = settings.decode(b"batching:\n  maxBatchSize: 4\n", text=True)
+        assert decoded.batching.max_batch_size == 4
         assert settings.decode(b"", text=True) == settings.Settings()
 
     @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ class TestReports:
             report.decode_sidecar(data)
 
     def test_settings_in_an_answer_are_the_documents_own_bytes(self):
-        found, raw = report.decode_answer(b'{"v":1,"nextReportMs":500,"settings":{"v":1, "version":2}}')
-        assert (found.next_report_ms, raw) == (500, b'{"v":1, "version":2}')
+        answer, raw = report.decode_answer(b'{"v":1,"nextReportMs":500,"settings":{"v":1, "version":2}}')
+        assert (answer.next_report_ms, raw) == (500, b'{"v":1, "version":2}')
         assert report.decode_answer(b'{"v":1}')[1] is None
         assert report.decode_answer(b'{"v":1,"settings":null}')[1] is None
         with pytest.raises(DocumentError, match="found v: 9"):
@@ -207,8 +207,8 @@ class TestOpenFiles:
     @pytest.mark.parametrize(
         "program",
         [
-            "from penstock_wire import process\nprocess.run(told)",
-            "import penstock_operator.__main__ as m; m.run = lambda _: told(); sys.argv[1:] = []; m.main()",
+            "from penstock_wire import process\nprocess.run(limits)",
+            "import penstock_operator.__main__ as m; m.run = lambda _: limits(); sys.argv[1:] = []; m.main()",
         ],
         ids=["data plane", "operator"],
     )
@@ -217,7 +217,7 @@ class TestOpenFiles:
         code = (
             "import resource, sys\n"
             "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 2048))\n"
-            "async def told():\n    print(resource.getrlimit(resource.RLIMIT_NOFILE))\n    return 0\n"
+            "async def limits():\n    print(resource.getrlimit(resource.RLIMIT_NOFILE))\n    return 0\n"
         )
         done = subprocess.run(
             [sys.executable, "-c", code + program], capture_output=True, text=True, check=True
@@ -236,7 +236,7 @@ class TestSettingsSource:
         source = SettingsSource(
             path=path,
             decode=lambda data: settings.decode(data, text=True),
-            apply=lambda found: applied.append(found.batching.max_batch_size),
+            apply=lambda settings: applied.append(settings.batching.max_batch_size),
             versioned_only=versioned_only,
         )
         return source, applied
@@ -290,8 +290,8 @@ class TestSettingsSource:
         assert not source.read_file()
         assert not source.read_file()
         assert (applied, source.version) == ([1], 1)
-        told = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
-        assert told == ["settings file cannot be read", "settings applied", "settings refused"]
+        messages = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+        assert messages == ["settings file cannot be read", "settings applied", "settings refused"]
 
     def test_a_file_that_vanishes_leaves_the_last_settings_and_is_told_once_each_time(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -310,5 +310,5 @@ class TestSettingsSource:
             path.write_bytes(kept)
         assert applied == [1]
         assert source.current is not None
-        told = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
-        assert told == ["settings applied", *["settings file cannot be read"] * 2]
+        messages = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+        assert messages == ["settings applied", *["settings file cannot be read"] * 2]

@@ -1,4 +1,4 @@
-"""A settings file that a person wrote is refused for what it does not know; on the wire that is ignored."""
+"""A settings file that a person wrote is refused for unknown members; on the wire they are ignored."""
 
 from __future__ import annotations
 

@@ -348,12 +348,12 @@ class TestUpstream:
 
     async def test_who_asks_is_told_of_a_new_connection_and_may_refuse_it(self, upstream: Upstream):
         """Nothing is sent on it then, and nothing later."""
-        told = 0
+        count = 0
 
         def connected() -> None:
-            nonlocal told
-            told += 1
-            if told == 1:
+            nonlocal count
+            count += 1
+            if count == 1:
                 raise ConnectFailed("not this one")
 
         async with Peer(GOOD, GOOD) as peer:
@@ -362,7 +362,7 @@ class TestUpstream:
             for target in ("/b", "/c"):
                 answer = await upstream.send(*peer.address, request(target), timeout=30, connected=connected)
                 assert (answer.status, answer.body) == (200, b"ok")
-            assert (told, peer.connections) == (2, 2)
+            assert (count, peer.connections) == (2, 2)
             assert [head.split(b" ")[1] for head in peer.heads] == [b"/b", b"/c"]
 
     async def test_what_was_connected_before_a_server_was_retired_is_not_used_again(self, upstream: Upstream):
@@ -385,15 +385,15 @@ class TestUpstream:
     async def test_a_connection_that_was_just_made_when_its_server_was_retired_is_not_kept(
         self, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
     ):
-        """Its request goes on: nobody had told it of the connection yet."""
+        """Its request goes on: the connection had not been reported to it yet."""
         loop = asyncio.get_running_loop()
         made = loop.create_connection
 
         async def create(*arguments: Any, **more: Any) -> Any:
-            found = await made(*arguments, **more)
+            connected = await made(*arguments, **more)
             if not retired:
                 retired.append(upstream.retire(*peer.address))  # type: ignore[func-returns-value]
-            return found
+            return connected
 
         retired: list[None] = []
         async with Peer(GOOD, GOOD, GOOD) as peer:

@@ -54,7 +54,7 @@ def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def plain(text: str) -> Any:
-    """What json.loads says, or None where that is no object or no JSON; LookupError for a name twice."""
+    """The result of json.loads; None if it is not an object or not JSON; LookupError for a name twice."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -70,9 +70,9 @@ def test_members_are_cut_where_json_loads_cuts_them(
         body = text.encode()
     except UnicodeEncodeError:
         return  # a lone surrogate has no UTF-8
-    found = members(body)
-    assert list(found) == list(document)
-    for name, raw in found.items():
+    result = members(body)
+    assert list(result) == list(document)
+    for name, raw in result.items():
         assert same(json.loads(raw), json.loads(text)[name])
         assert raw in body
 
@@ -94,25 +94,25 @@ def test_what_is_an_object_is_what_json_loads_says(text: str):
     body = text.encode()
     expected = plain(text)
     try:
-        found = members(body)
+        result = members(body)
     except NotJSON:
         if isinstance(expected, dict):
             with pytest.raises(LookupError):
                 json.loads(text, object_pairs_hook=no_twins)
         return
     assert isinstance(expected, dict)
-    assert same({name: json.loads(raw) for name, raw in found.items()}, expected)
+    assert same({name: json.loads(raw) for name, raw in result.items()}, expected)
 
 
 @given(NEARLY.map(lambda inner: f"[{inner}]"))
 def test_what_is_an_array_is_what_json_loads_says(text: str):
     expected = plain(text)
     try:
-        found = elements(text.encode())
+        result = elements(text.encode())
     except NotJSON:
         assert not isinstance(expected, list)
         return
-    assert same([json.loads(raw) for raw in found], expected)
+    assert same([json.loads(raw) for raw in result], expected)
 
 
 @pytest.mark.parametrize(("open_", "close"), [("[", "]"), ('{"a":', "}")])
@@ -123,9 +123,9 @@ def test_depth_is_bounded(open_: str, close: str):
     members(nested(MAX_DEPTH))
     with pytest.raises(NotJSON, match="levels of nesting, found 513"):
         members(nested(MAX_DEPTH + 1))
-    # Brackets within strings are no depth.
+    # Brackets within strings are not depth.
     members(b'{"x":"' + b"[" * 1000 + b'"}')
-    # Many brackets are no depth either.
+    # Many brackets side by side are not depth either.
     members(b'{"x":[' + b",".join([b'[[{"y":[]}]]'] * 1000) + b"]}")
 
 
@@ -171,7 +171,7 @@ def test_an_integer_of_any_length_is_json(number: bytes):
 
 
 @pytest.mark.parametrize(
-    ("array", "found"),
+    ("array", "text"),
     [
         (b"{}", "an object"),
         (b'{"a":NaN}', "an object"),
@@ -180,15 +180,15 @@ def test_an_integer_of_any_length_is_json(number: bytes):
         (b"[1", "bytes that are not JSON (Input data was truncated)"),
     ],
 )
-def test_what_was_found_is_there_for_messages_of_others(array: bytes, found: str):
+def test_what_was_found_is_there_for_messages_of_others(array: bytes, text: str):
     """So that none of them says `found expected …`."""
     with pytest.raises(NotJSON) as caught:
         elements(array, 2)
-    assert caught.value.actual == found
+    assert caught.value.actual == text
 
 
 @pytest.mark.parametrize(
-    ("body", "found"),
+    ("body", "text"),
     [
         (b"[]", "an array"),
         (b"[NaN]", "an array"),
@@ -198,10 +198,10 @@ def test_what_was_found_is_there_for_messages_of_others(array: bytes, found: str
         (b"[" * 600, "600 levels of nesting"),
     ],
 )
-def test_what_was_found_instead_of_an_object_is_there_for_messages_of_others(body: bytes, found: str):
+def test_what_was_found_instead_of_an_object_is_there_for_messages_of_others(body: bytes, text: str):
     with pytest.raises(NotJSON) as caught:
         members(body)
-    assert caught.value.actual == found
+    assert caught.value.actual == text
 
 
 class TestInstances:
@@ -289,10 +289,10 @@ class TestSole:
         )
         for at, byte in edits:
             body.insert(at % (len(body) + 1), byte)
-        found = self.SOLE.elements(bytes(body))
-        if found is not None:
+        result = self.SOLE.elements(bytes(body))
+        if result is not None:
             assert list(members(bytes(body))) == ["instances"]
-            assert elements(members(bytes(body))["instances"]) == found
+            assert elements(members(bytes(body))["instances"]) == result
 
     @pytest.mark.parametrize("body", [b'{"instances":[1,[2],{"a":3}]}', b'{"instances": [1, [2], {"a":3}]}'])
     def test_the_usual_spellings_are_read(self, body):

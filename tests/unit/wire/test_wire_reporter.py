@@ -90,10 +90,10 @@ async def test_a_failure_is_told_once_and_tried_again(
     for count in (2, 3, 4):
         run.report_now()
         await operator.after(count)
-    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    messages = [line["message"] for line in told]
+    entries = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    messages = [line["message"] for line in entries]
     assert "report failed" in messages
-    assert "expected status 200, found 403: who are you" in told[0]["error"]
+    assert "expected status 200, found 403: who are you" in entries[0]["error"]
 
 
 async def test_report_now_does_not_wait_for_the_interval(operator: Operator, run: Reporter):

@@ -15,7 +15,7 @@ from penstock_wire.control import report, router_settings, settings
 
 
 def later(value: Any, *, free: bool = False) -> Any:
-    """The document as a later version may write it: members that nobody here knows, in every object of ours.
+    """The document as a later version may write it: with unknown members in every object.
 
     Args:
         value: the document.
@@ -31,7 +31,7 @@ def later(value: Any, *, free: bool = False) -> Any:
 
 
 FREE = {"refused", "fit", "codes", "backends", "endpoints"}
-"""Members that hold a map by name (those that hold a list are no matter)."""
+"""Members that hold a map by name (those that hold a list do not matter)."""
 
 SETTINGS = settings.Settings(
     version=3,
@@ -77,16 +77,16 @@ ROUTER_REPORT = report.RouterReport(
     ids=["settings", "router-settings", "sidecar-report", "router-report"],
 )
 def test_what_a_later_version_adds_is_ignored_at_every_level(document: Any, decode: Any) -> None:
-    """An older sidecar obeys what it knows of newer settings; an older operator reads newer reports."""
-    told = later(json.loads(settings.encode(document)))
-    assert "fromLater" in told
-    assert decode(json.dumps(told).encode()) == document
+    """An older sidecar obeys the known members of newer settings; an older operator reads newer reports."""
+    extended = later(json.loads(settings.encode(document)))
+    assert "fromLater" in extended
+    assert decode(json.dumps(extended).encode()) == document
 
 
 def test_an_answer_with_more_in_it_still_brings_the_settings() -> None:
     """The settings in it are handed on as they came, for the decoder above."""
-    told = {"v": 1, "nextReportMs": 2000, "settings": later(json.loads(settings.encode(SETTINGS)))}
-    answer, document = report.decode_answer(json.dumps(later(told)).encode())
+    extended = {"v": 1, "nextReportMs": 2000, "settings": later(json.loads(settings.encode(SETTINGS)))}
+    answer, document = report.decode_answer(json.dumps(later(extended)).encode())
     assert answer.next_report_ms == 2000
     assert document is not None
     assert settings.decode(document) == SETTINGS
@@ -95,8 +95,8 @@ def test_an_answer_with_more_in_it_still_brings_the_settings() -> None:
 @pytest.mark.parametrize("decode", [report.decode_sidecar, report.decode_router])
 def test_an_earlier_report_has_defaults_for_what_it_does_not_say(decode: Any) -> None:
     """These five members were there from the beginning; everything since has a default."""
-    found = decode(b'{"v": 1, "pod": "p", "uid": "u", "seq": 1, "state": "ready"}')
-    assert (found.pod, found.settings_version) == ("p", 0)
+    decoded = decode(b'{"v": 1, "pod": "p", "uid": "u", "seq": 1, "state": "ready"}')
+    assert (decoded.pod, decoded.settings_version) == ("p", 0)
 
 
 def test_earlier_settings_have_defaults_for_what_they_do_not_say() -> None:

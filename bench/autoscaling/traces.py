@@ -1,0 +1,57 @@
+"""Traces: items a second over time, in units of what one pod can do at most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One trace.
+
+    Args:
+        name: what it is called.
+        seconds: how long it lasts.
+        pods: what arrives at a time, in pods' worth.
+        replicas: pods at its beginning.
+        startup: seconds from a pod's creation until it is ready.
+    """
+
+    name: str
+    seconds: float
+    pods: Callable[[float], float]
+    replicas: int = 1
+    startup: float = 15.0
+
+
+def _ramp(at: float) -> float:
+    return 0.6 + 11.4 * min(max(at - 120.0, 0.0) / 600.0, 1.0)
+
+
+def _bursts(at: float) -> float:
+    return 8.0 if at % 200.0 > 170.0 else 1.6
+
+
+def _flash(at: float) -> float:
+    return 1.6 if at < 300.0 else max(1.6, 14.0 * math.exp(-(at - 300.0) / 240.0))
+
+
+def _diurnal(at: float) -> float:
+    return 1.0 + 7.0 * max(0.0, math.sin(math.pi * (at / 3600.0 - 0.1) / 0.8)) ** 2
+
+
+TRACES = (
+    Trace(name="step", seconds=600, pods=lambda at: 0.6 if at < 120 else 12.0),
+    Trace(name="ramp", seconds=900, pods=_ramp),
+    Trace(name="sine", seconds=1800, pods=lambda at: 5 + 3 * math.sin(math.tau * at / 600), replicas=6),
+    Trace(name="sawtooth", seconds=900, pods=lambda at: 2 + 6 * (at % 60) / 60, replicas=6),
+    Trace(name="bursts", seconds=1200, pods=_bursts, replicas=2),
+    Trace(name="diurnal day in an hour", seconds=3600, pods=_diurnal, replicas=2),
+    Trace(name="flash crowd", seconds=1200, pods=_flash, replicas=2),
+    Trace(name="slow leak", seconds=1800, pods=lambda at: 2 + 4 * at / 1800, replicas=3),
+    Trace(name="cold start of 120 s", seconds=900, pods=lambda at: 0.6 if at < 60 else 5.0, startup=120.0),
+    Trace(name="steady 70 %", seconds=1800, pods=lambda _: 7.0, replicas=10),
+)
+"""The step is of 20 times; the diurnal day has a night at both ends."""

@@ -1,0 +1,224 @@
+"""How many replicas the load, the rate of arrivals and refusals ask for, before any limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock_operator.autoscaling.capacity import Capacity, arrival_rate
+from penstock_operator.autoscaling.window import PodLoad, RouterHolds, silent_after
+
+BUSY = 0.8
+"""Share of what a pod can do that the rate of arrivals should ask of it: beyond, chance makes queues."""
+TOLERANCE = 0.05
+"""Share of the replicas by which rate and load must exceed them: an estimate is no better than that."""
+_RISE_SHARE = 3
+"""Rate and load are followed upwards over the stable window divided by this: an average over the whole of it
+comes half of it too late for what rises. (Simulated, on ramp, sine and sawtooth: a half to an eighth of the
+misses for 1 to 6 % more pods, but on the sawtooth 40 %; on a steady load nothing changes.)"""
+_PANIC_SHARE = 10
+"""The panic window is the stable window divided by this,"""
+_PANIC_LEAST_S = 2.0
+"""and at least this many seconds: two reports."""
+_PANIC_FACTOR = 2
+"""It decides when it asks for this many times the ready pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """What demand is computed from.
+
+    Args:
+        pods: the backend's, those that left included.
+        holds: routers that held its requests lately.
+        serving: of the pods, those that are there and have been ready.
+        ready: how many of these report.
+        held: requests that routers hold now.
+        current: `spec.replicas` now.
+        target_load: `targetLoad`; None where it follows from what a pod can do.
+        able: what a pod can do; of use without `target_load` alone.
+        stable_window: seconds.
+    """
+
+    pods: Sequence[PodLoad]
+    holds: Sequence[RouterHolds]
+    serving: Sequence[PodLoad]
+    ready: int
+    held: int
+    current: int
+    target_load: int | None
+    able: Capacity
+    stable_window: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """How many replicas are asked for.
+
+    Args:
+        wanted: how many.
+        words: why, with the numbers.
+        terms: for `status.scaling`.
+        panic_until: no decrease before this time, in seconds.
+    """
+
+    wanted: int
+    words: str
+    terms: dict[str, Any]
+    panic_until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What one window asks for: replicas, not rounded, by each term that is known."""
+
+    load: float
+    by_load: float
+    rate: float | None = None
+    by_rate: float = 0.0
+
+    @property
+    def most(self) -> float:
+        return max(self.by_load, self.by_rate)
+
+
+def demand(asking: Asking, *, panic_until: float, now: float) -> Demand:
+    """How many replicas are asked for, and by what.
+
+    Args:
+        asking: what is known.
+        panic_until: what the last call returned.
+        now: the time in seconds.
+    """
+    lately = _lately(asking.stable_window)
+    look = _look(asking, asking.stable_window, now)
+    burst = _look(asking, lately, now)
+    if asking.target_load is None:
+        rising = _look(asking, asking.stable_window / _RISE_SHARE, now)
+        look = max(look, rising, key=lambda one: one.most)
+    if _whole(burst.most) >= _PANIC_FACTOR * max(asking.ready, 1):
+        panic_until = now + asking.stable_window
+    if now < panic_until and burst.most > look.most:
+        look = burst
+    by_load, by_rate = _whole(look.by_load), _whole(look.by_rate)
+    wanted = max(by_load, by_rate)
+    if asking.target_load is None and 0.0 < look.most - asking.current <= TOLERANCE * asking.current:
+        wanted = asking.current
+    refused = _refused(asking.serving, since=now - lately)
+    if refused:
+        wanted = max(wanted, asking.ready + 1)
+    load = math.ceil(look.load - 1e-9)
+    terms: dict[str, Any] = {"load": load, "refused": refused}
+    if asking.target_load is not None:
+        words = f"load {load} / targetLoad {asking.target_load} = {by_load}"
+        if asking.held:
+            words += f", {asking.held} of it held by routers"
+    else:
+        words = _words(asking, look, load)
+        terms |= _terms(asking, look)
+    if refused:
+        words += f", and a full queue refused {refused} items within {lately:g}s: {wanted}"
+    return Demand(wanted=wanted, words=words, terms=terms, panic_until=panic_until)
+
+
+def _lately(stable_window: float) -> float:
+    return max(stable_window / _PANIC_SHARE, _PANIC_LEAST_S)
+
+
+def _look(asking: Asking, window: float, now: float) -> _Look:
+    able, stable = asking.able, asking.stable_window
+    if asking.target_load is not None:
+        load = _average_load(asking, asking.target_load, window=window, now=now)
+        load = load if asking.serving else max(load, asking.held)
+        return _Look(load=load, by_load=load / asking.target_load)
+    # What waited and waits no more asks for nothing: of what is to come, the rate says more.
+    load = min(_average_load(asking, able.load, window=span, now=now) for span in (window, _lately(stable)))
+    load = load if asking.serving else max(load, asking.held)
+    by_load = load / able.load
+    if able.rate is None:
+        return _Look(load=load, by_load=by_load)
+    rate = arrival_rate(asking.pods, asking.holds, window=window, now=now, unknown=BUSY * able.rate)
+    if rate is None:
+        return _Look(load=load, by_load=by_load)
+    clears = (rate + load / stable) / able.rate
+    return _Look(
+        load=load,
+        by_load=min(by_load, max(asking.ready + 1, clears)),
+        rate=rate,
+        by_rate=rate / (BUSY * able.rate),
+    )
+
+
+def _words(asking: Asking, look: _Look, load: int) -> str:
+    able, words = asking.able, []
+    if look.rate is not None and able.rate is not None:
+        words.append(
+            f"arrivals {_short(look.rate)}/s / ({BUSY:g} x {_short(able.rate)}/s) = {_whole(look.by_rate)}"
+        )
+    by_load = f"load {load} / {_short(able.load)} = {_whole(load / able.load)}"
+    if look.rate is not None and _whole(look.by_load) < _whole(load / able.load):
+        by_load += f", of which {_whole(look.by_load)} clear it"
+    words.append(by_load + (f", {asking.held} of it held by routers" if asking.held else ""))
+    return "; ".join(words)
+
+
+def _terms(asking: Asking, look: _Look) -> dict[str, Any]:
+    able = asking.able
+    terms: dict[str, Any] = {"by_load": _whole(look.by_load), "batch_size": able.batch_size}
+    if able.seconds is not None:
+        terms["batch_ms"] = math.ceil(1000 * able.seconds)
+    if look.rate is not None:
+        terms |= {"arrivals_per_minute": round(60 * look.rate), "by_rate": _whole(look.by_rate)}
+    return terms
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}" if number < 1000 else f"{number:.0f}"
+
+
+def _whole(replicas: float) -> int:
+    return math.ceil(replicas - 1e-9)
+
+
+def _refused(pods: Sequence[PodLoad], *, since: float) -> int:
+    """Items that pods refused for a full queue since then, and since the youngest of them came to help."""
+    since = max([since, *(pod.samples[0].at for pod in pods if pod.samples)])
+    return sum(sample.refused for pod in pods for sample in pod.samples if sample.at > since)
+
+
+def _average_load(asking: Asking, unknown: float, *, window: float, now: float) -> float:
+    """The load of all pods and what routers hold, averaged over the part of the window that has samples.
+
+    Each sample holds until the next; the last one of a pod that is there holds until now, or until a stable
+    window has passed: from then on the pod counts as `unknown`, as does one that has never reported. A
+    router's counts as long as it is in the window.
+    """
+    pods, holds, stable = asking.pods, asking.holds, asking.stable_window
+    senders: list[PodLoad | RouterHolds] = [*pods, *holds]
+    first = [sender.samples[0].at for sender in senders if sender.samples]
+    start = max(now - window, min(first, default=now))
+    total = 0.0
+    for pod in pods:
+        if not pod.samples:
+            total += unknown if pod.was_ready and not pod.left else 0
+            continue
+        last = pod.samples[-1]
+        if not pod.left and now - last.at > max(stable, silent_after(last.every)):
+            total += unknown
+        else:
+            total += _average(pod, start=start, now=now)
+    return total + sum(_average(router, start=start, now=now) for router in holds if router.samples)
+
+
+def _average(sender: PodLoad | RouterHolds, *, start: float, now: float) -> float:
+    """The load of one sender with samples."""
+    samples = sender.samples
+    if now <= start:
+        return 0.0 if sender.left else samples[-1].load
+    ends = [sample.at for sample in samples[1:]] + [samples[-1].at if sender.left else now]
+    area = sum(
+        sample.load * max(end - max(sample.at, start), 0.0) for sample, end in zip(samples, ends, strict=True)
+    )
+    return area / (now - start)

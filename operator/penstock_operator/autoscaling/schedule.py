@@ -1,0 +1,124 @@
+"""Which schedule's limits hold at a moment, and what is wrong with schedules that no schema can refuse.
+
+A schedule holds from each `start` to the next `end`. Where the clocks of its time zone go forward or back,
+cron's own rule holds (`cronsim`): a time that does not exist comes at the next that does, and one that comes
+twice counts once. Two that hold at the same time would contradict each other: then none holds, and the
+condition `Accepted` says which two, and when.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from penstock_operator.api.schedules import Schedule
+
+AHEAD = datetime.timedelta(days=400)
+"""How far overlaps are looked for,"""
+MOST = 400
+"""and of how many periods of one schedule."""
+_MINUTE = datetime.timedelta(minutes=1)
+
+
+def in_force(schedules: tuple[Schedule, ...], now: datetime.datetime) -> Schedule | None:
+    """The schedule whose limits hold now; None where none does, or where they are not as they should be.
+
+    Args:
+        schedules: of one backend.
+        now: the time, with its zone.
+    """
+    return _at(schedules, _minute(now))[0] if schedules else None
+
+
+def problem(schedules: tuple[Schedule, ...], now: datetime.datetime) -> str | None:
+    """What is wrong with schedules, in words; None where nothing is.
+
+    Args:
+        schedules: of one backend.
+        now: the time, with its zone.
+    """
+    return _at(schedules, _minute(now))[1] if schedules else None
+
+
+def _minute(now: datetime.datetime) -> datetime.datetime:
+    return now.astimezone(datetime.UTC).replace(second=0, microsecond=0)
+
+
+@lru_cache(maxsize=4096)
+def _at(schedules: tuple[Schedule, ...], minute: datetime.datetime) -> tuple[Schedule | None, str | None]:
+    wrong = _problem(schedules, minute.replace(minute=0, hour=0))
+    if wrong is not None:
+        return None, wrong
+    holding = [
+        each for each in schedules if _latest(each.start, each, minute) > _latest(each.end, each, minute)
+    ]
+    if len(holding) > 1:
+        return None, _overlap(holding[0], holding[1], minute.timestamp())
+    return (holding[0] if holding else None), None
+
+
+@lru_cache(maxsize=1024)
+def _problem(schedules: tuple[Schedule, ...], day: datetime.datetime) -> str | None:
+    """What is wrong with schedules, on one day."""
+    for index, each in enumerate(schedules):
+        where = f"autoscaling.schedules[{index}] ({each.name})"
+        try:
+            ZoneInfo(each.time_zone)
+        except (KeyError, ValueError, OSError):
+            return (
+                f"{where}: timeZone: expected an IANA time zone such as Europe/Berlin, found {each.time_zone}"
+            )
+        for field, cron in (("start", each.start), ("end", each.end)):
+            try:
+                next(CronSim(cron, day.astimezone(ZoneInfo(each.time_zone))))
+            except CronSimError as error:
+                return f"{where}: {field}: expected cron's five fields, found {cron}: {error}"
+            except StopIteration:
+                return f"{where}: {field}: expected a time that comes, found {cron}, which never does"
+    periods = sorted(
+        (begin, end, index) for index, each in enumerate(schedules) for begin, end in _periods(each, day)
+    )
+    last: tuple[float, int] = (-math.inf, -1)
+    for begin, end, index in periods:
+        if begin < last[0] and index != last[1]:
+            return _overlap(schedules[last[1]], schedules[index], begin)
+        last = max(last, (end, index))
+    return None
+
+
+def _overlap(first: Schedule, other: Schedule, at: float) -> str:
+    moment = datetime.datetime.fromtimestamp(at, datetime.UTC)
+    return (
+        f"autoscaling.schedules: expected one at a time, found {first.name} and {other.name} both in force "
+        f"at {moment:%Y-%m-%dT%H:%MZ}; none holds"
+    )
+
+
+def _periods(schedule: Schedule, day: datetime.datetime) -> Iterator[tuple[float, float]]:
+    """When a schedule holds, from a day on: seconds of begin and end."""
+    local, until = day.astimezone(ZoneInfo(schedule.time_zone)), (day + AHEAD).timestamp()
+    ends = CronSim(schedule.end, local)
+    end = -math.inf
+    count = 0
+    for start in CronSim(schedule.start, local):
+        begin = start.timestamp()
+        if begin >= until or count >= MOST:
+            return
+        if begin < end:
+            continue
+        while end <= begin:
+            end = next(ends).timestamp()
+        count += 1
+        yield begin, end
+
+
+def _latest(cron: str, schedule: Schedule, minute: datetime.datetime) -> float:
+    """When a cron expression last came, this minute included, in seconds."""
+    local = (minute + _MINUTE).astimezone(ZoneInfo(schedule.time_zone))
+    latest = next(CronSim(cron, local, reverse=True), None)
+    return -math.inf if latest is None else latest.timestamp()

@@ -1,0 +1,58 @@
+"""The command `penstock`: `run` serves on this machine, `export` prints an application's resources."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+from penstock_wire.extras import needs
+
+with needs("penstock", "run"):
+    from penstock import export
+    from penstock.local import options
+    from penstock.local.options import Options
+    from penstock.local.session import serve
+
+STARTED_NEED = ("aiohttp", "prometheus_client", "yaml")
+"""What the router and the sidecar import, which `run` starts: they would say so, but each for itself."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: the arguments; the process's own where None.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(prog="penstock", description="Batched model serving: on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="serve a class or function: model server, sidecar and router on loopback",
+        description="Serve a class or function with the programs of a cluster, on loopback, until Ctrl-C.",
+    )
+    options.add_arguments(run)
+    written = commands.add_parser(
+        "export",
+        help="print an application's resources",
+        description="Print an application as resources for a cluster, one backend and one endpoint a class.",
+    )
+    export.add_arguments(written)
+    arguments = parser.parse_args(argv)
+    if arguments.command == "export":
+        return export.run(arguments)
+    given = vars(arguments)
+    del given["command"]
+    with needs("penstock run", "run"):
+        for name in STARTED_NEED:
+            if importlib.util.find_spec(name) is None:
+                raise ModuleNotFoundError(f"no module named {name}", name=name)
+    return serve(Options(**given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

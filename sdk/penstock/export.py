@@ -1,0 +1,137 @@
+"""`penstock export module:application`: an application as resources, one backend and one endpoint a node.
+
+Nothing is constructed, so that neither the models nor the machine that loads them need be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.composition import Application, Node
+from penstock.errors import CompositionError, LoadError
+from penstock_wire.extras import needs
+
+API_VERSION = "penstock.dev/v1alpha1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command.
+
+    Args:
+        parser: gets them.
+    """
+    parser.add_argument("application", help="what to export: module:name of what .bind returned")
+    parser.add_argument(
+        "--image", required=True, help="the image that holds the code and penstock[sdk]; {name} is a node's"
+    )
+    parser.add_argument("--namespace", help="of the resources (default: none, that of kubectl apply)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the resources.
+
+    Args:
+        options: of `add_arguments`.
+
+    Returns:
+        The exit code.
+    """
+    with needs("penstock export", "run"):
+        import yaml
+    try:
+        documents = resources(
+            find_application(options.application), image=options.image, namespace=options.namespace
+        )
+    except (CompositionError, LoadError) as error:
+        print(f"penstock export: cannot export {options.application}: {error}", file=sys.stderr)
+        return 1
+    yaml.dump_all(documents, sys.stdout, sort_keys=False, allow_unicode=True, explicit_start=True)
+    return 0
+
+
+def find_application(name: str) -> Application:
+    """Import an application; modules of the working directory are there, too.
+
+    Args:
+        name: `module:name`.
+
+    Raises:
+        LoadError: there is none.
+        Exception: whatever the module raises.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise LoadError(f"expected an application such as module:app, found {name!r}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise LoadError(f"expected a module {module_name} on the Python path, found none") from error
+        raise
+    application = getattr(module, attribute, None)
+    if not isinstance(application, Application):
+        what = "nothing" if application is None else f"a {type(application).__name__}"
+        raise LoadError(f"expected {name} to be what .bind returned, found {what}")
+    return application
+
+
+def resources(application: Application, *, image: str, namespace: str | None = None) -> list[dict[str, Any]]:
+    """The resources of an application, each node's behind those of the nodes that it calls.
+
+    Args:
+        application: what was bound.
+        image: of all nodes; `{name}` in it is a node's name.
+        namespace: of the resources; None for none.
+
+    Raises:
+        CompositionError: a node cannot be constructed in another process, or has no image of its own.
+    """
+    documents = []
+    for node in application.nodes:
+        documents += [
+            _resource("ModelBackend", node.name, namespace, _backend(node, image)),
+            _resource("ModelEndpoint", node.name, namespace, {"backend": node.name}),
+        ]
+    return documents
+
+
+def _backend(node: Node, image: str) -> dict[str, Any]:
+    python: dict[str, Any] = {"image": image.replace("{name}", node.name), "target": node.target}
+    if kwargs := node.init_kwargs:
+        python["initKwargs"] = kwargs
+    spec = dict(node.spec)
+    model = spec.pop("model", {})
+    if not isinstance(model, Mapping) or not isinstance(model.get("python", {}), Mapping):
+        raise CompositionError(f"{node.name}: expected the spec's model and model.python to be objects")
+    return {"model": {**model, "python": {**python, **model.get("python", {})}}, **spec}
+
+
+def _resource(kind: str, name: str, namespace: str | None, spec: dict[str, Any]) -> dict[str, Any]:
+    where = {} if namespace is None else {"namespace": namespace}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name, **where}, "spec": spec}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: the arguments; the process's own where None.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(prog="penstock export", description=__doc__)
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""One generation of the target: a pair for each of its nodes, which come and go together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from penstock.local.child import Children, IsApplication, NotReady
+from penstock.local.front import Front
+from penstock.local.nodes import Node
+from penstock.local.options import Options
+from penstock.local.pair import Pair
+from penstock.local.terminal import Terminal
+from penstock_wire.http.client.pool import H1Upstream
+
+MakePair = Callable[[Node, Mapping[str, str]], Pair]
+"""Makes the pair of a node whose handles find endpoints at some URLs."""
+
+
+class Generation:
+    """Started once.
+
+    Args:
+        options: of the command.
+        front: gives ports to endpoints.
+        make: see `MakePair`.
+    """
+
+    def __init__(self, options: Options, *, front: Front, make: MakePair) -> None:
+        self.pairs: list[Pair] = []
+        """Of the node that clients call, the last."""
+        self._options = options
+        self._front = front
+        self._make = make
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the nodes, in the order of `pairs`."""
+        return tuple(pair.name for pair in self.pairs)
+
+    @property
+    def targets(self) -> dict[str, str]:
+        """Addresses of the sidecars by node."""
+        return {pair.name: pair.address for pair in self.pairs}
+
+    async def start(self, *, alone: bool) -> None:
+        """Start all and wait until they would take requests.
+
+        Args:
+            alone: whether there is none before it: then each node is called as soon as it is ready, also by
+                the constructors of those that come later.
+
+        Raises:
+            NotReady: a program ended before; all are ended then.
+        """
+        options = self._options
+        only = Node(name=options.name, target=options.target, init_kwargs=dict(options.init_kwargs))
+        self.pairs = [self._make(only, {})]
+        try:
+            await self.pairs[0].start()
+        except IsApplication as found:
+            if options.settings is not None:
+                raise NotReady(
+                    "expected --settings for one class, found an application: its classes have "
+                    "@penstock.backend(spec={'batching': …})"
+                ) from None
+            await self._start_nodes(found.nodes, alone=alone)
+
+    async def _start_nodes(self, nodes: list[Node], *, alone: bool) -> None:
+        urls = self._front.urls([node.name for node in nodes])
+        self.pairs = [self._make(node, urls) for node in nodes]
+        ready: dict[str, str] = {}
+
+        async def start(pair: Pair) -> None:
+            await pair.start()
+            ready[pair.name] = pair.address
+            if alone:
+                self._front.serve(self.names, ready)
+
+        if alone:
+            self._front.serve(self.names, ready)
+        starts = [asyncio.create_task(start(pair)) for pair in self.pairs]
+        try:
+            await asyncio.gather(*starts)
+        except BaseException:
+            for task in starts:
+                task.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            await self.kill()
+            raise
+
+    async def ended(self) -> str:
+        """Wait until a program ends; returns what to say of it."""
+        ends = [asyncio.create_task(pair.ended()) for pair in self.pairs]
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ends:
+                task.cancel()
+        return "; ".join(task.result() for task in done)
+
+    async def retire(self) -> None:
+        """Let all answer what they have taken, callers before those that they call, then end them."""
+        for pair in reversed(self.pairs):
+            await pair.retire()
+
+    async def kill(self) -> None:
+        """End all at once."""
+        await asyncio.gather(*(pair.kill() for pair in self.pairs))
+
+
+def pair_maker(
+    options: Options, folder: Path, children: Children, upstream: H1Upstream, terminal: Terminal
+) -> MakePair:
+    """What makes the pairs of a session; arguments as of `Pair`."""
+
+    def make(node: Node, urls: Mapping[str, str]) -> Pair:
+        return Pair(
+            node, options, urls=urls, folder=folder, children=children, upstream=upstream, terminal=terminal
+        )
+
+    return make

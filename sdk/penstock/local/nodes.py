@@ -1,0 +1,61 @@
+"""What is served: one class, or the nodes of an application, as the process that imported it says them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.composition import Application
+from penstock.errors import LoadError
+
+MARK = "application "
+"""Begins the line with the nodes."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One backend and its endpoint.
+
+    Args:
+        name: of both.
+        target: `module:Class` or `module:function`.
+        init_kwargs: keyword arguments of the class.
+        settings: its sidecar's settings document; None = the user's file.
+    """
+
+    name: str
+    target: str
+    init_kwargs: dict[str, Any] = {}
+    settings: dict[str, Any] | None = None
+
+
+def application_line(application: Application, init_kwargs: Mapping[str, Any]) -> str:
+    """The nodes of an application, the one that clients call as the last.
+
+    Args:
+        application: its graph.
+        init_kwargs: those of the command line, which an application does not take.
+
+    Raises:
+        LoadError: there are init kwargs.
+        CompositionError: its nodes cannot run in processes of their own.
+    """
+    if init_kwargs:
+        raise LoadError("expected no init kwargs for an application, whose classes are bound to theirs")
+    nodes = [
+        Node(
+            name=node.name,
+            target=node.target,
+            init_kwargs=node.init_kwargs,
+            settings={name: node.spec[name] for name in ("batching", "userConfig") if name in node.spec},
+        )
+        for node in application.nodes
+    ]
+    return MARK + json.dumps(msgspec.to_builtins(nodes))
+
+
+def read(line: str) -> list[Node]:
+    """The nodes of such a line."""
+    return msgspec.json.decode(line.removeprefix(MARK).encode(), type=list[Node])

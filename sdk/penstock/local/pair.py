@@ -1,0 +1,177 @@
+"""A model server and the sidecar before it, as in one pod: started together, ended one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.local.child import Child, Children, NotReady, environment
+from penstock.local.nodes import Node
+from penstock.local.options import Options
+from penstock.local.ports import HOST, free_port
+from penstock.local.terminal import Terminal
+from penstock_wire import contract
+from penstock_wire.http import Request, UpstreamError
+from penstock_wire.http.client.pool import H1Upstream
+
+LOOK_SECONDS = 0.02
+TELL_SECONDS = 2.0
+"""A sidecar that is not ready so long after its model is said to be, with its reason."""
+LEAVE_SECONDS = 1
+"""A sidecar that leaves takes requests for so long: the router has turned to its successor before."""
+DRAIN_SECONDS = 30
+MODEL_SECONDS = 30
+
+
+class Pair:
+    """One generation of the target.
+
+    Args:
+        node: what to serve, and how it is batched.
+        options: of the command.
+        urls: where its handles find endpoints, by name.
+        folder: where this session keeps its files.
+        children: starts the programs.
+        upstream: for questions to the sidecar.
+        terminal: takes what they write.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        options: Options,
+        *,
+        urls: Mapping[str, str],
+        folder: Path,
+        children: Children,
+        upstream: H1Upstream,
+        terminal: Terminal,
+    ) -> None:
+        self.name = node.name
+        """Of the node."""
+        self._node = node
+        self._options = options
+        self._urls = urls
+        self._folder = folder
+        self._children = children
+        self._upstream = upstream
+        self._terminal = terminal
+        self._started: list[Child] = []
+        self._data_port = self._admin_port = 0
+
+    @property
+    def address(self) -> str:
+        """Where its sidecar takes requests."""
+        return f"{HOST}:{self._data_port}"
+
+    async def start(self) -> None:
+        """Start both and wait until the sidecar would take requests.
+
+        Raises:
+            NotReady: one of them ended before; both are ended then.
+            IsApplication: there are several nodes; both are ended then.
+        """
+        model_port, self._data_port, self._admin_port = free_port(), free_port(), free_port()
+        try:
+            model = await self._start("model", self._model(model_port), self._model_environment())
+            sidecar = await self._start("sidecar", self._sidecar(model_port), environment())
+            await asyncio.gather(model.ready(), sidecar.ready())
+            await self._until_ready(sidecar)
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def ended(self) -> str:
+        """Wait until one of both ends; returns what to say of it."""
+        ends = {asyncio.create_task(child.ended()): child for child in self._started}
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ends:
+                task.cancel()
+        return "; ".join(f"the {ends[task].name} ended with exit code {task.result()}" for task in done)
+
+    async def retire(self) -> None:
+        """Let it answer what it has taken, then end it; nothing new is sent to it any more."""
+        model, sidecar = self._started
+        await sidecar.end(signal.SIGTERM, LEAVE_SECONDS + DRAIN_SECONDS + 5)
+        await model.end(signal.SIGTERM, MODEL_SECONDS)
+
+    async def kill(self) -> None:
+        """End both at once."""
+        await asyncio.gather(*(child.kill() for child in self._started))
+
+    async def ask(self, path: str) -> tuple[int, bytes]:
+        """Ask the sidecar's admin port; status 0 while it does not answer."""
+        request = Request(method="GET", target=path, headers=((b"host", HOST.encode()),), body=b"")
+        try:
+            answer = await self._upstream.send(HOST, self._admin_port, request, timeout=1.0)
+        except UpstreamError:
+            return 0, b""
+        return answer.status, answer.body
+
+    async def _start(self, name: str, arguments: list[str], variables: dict[str, str]) -> Child:
+        child = await self._children.start(
+            self._called(name),
+            arguments,
+            environment=variables,
+            say=lambda line: self._terminal.child_line(self._called(name), line),
+        )
+        self._started.append(child)
+        return child
+
+    def _called(self, program: str) -> str:
+        """How lines and errors call a program: by its node, too, where there are several."""
+        return f"{self.name} {program}" if self._node.settings is not None else program
+
+    async def _until_ready(self, sidecar: Child) -> None:
+        told, tell_at = b"", asyncio.get_running_loop().time() + TELL_SECONDS
+        while True:
+            status, text = await self.ask(contract.READY_PATH)
+            if status == 200:
+                return
+            if not sidecar.running:
+                raise NotReady("the sidecar ended before its model was ready")
+            if text != told and asyncio.get_running_loop().time() > tell_at:
+                told = text
+                self._terminal.say(
+                    f"{self._called('sidecar'):<8}| not ready: {text.decode('utf-8', 'replace')}",
+                    level="warning",
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _model(self, port: int) -> list[str]:
+        arguments = json.dumps(self._node.init_kwargs)
+        return [
+            "penstock.serve", self._node.target, f"--host={HOST}", f"--port={port}",
+            f"--init-kwargs={arguments}", "--docs", "--nodes",
+        ]  # fmt: skip
+
+    def _model_environment(self) -> dict[str, str]:
+        # What the model prints is shown as it comes. Python takes a file that was changed within a second and
+        # has its old length for the one that it compiled before, unless it keeps nothing.
+        kept = {"PYTHONDONTWRITEBYTECODE": "1"} if self._options.reload else {}
+        known = {contract.ENDPOINTS_ENV: json.dumps(dict(self._urls))} if self._urls else {}
+        return environment(PYTHONUNBUFFERED="1", **kept, **known, **{contract.BACKEND_ENV: self.name})
+
+    def _sidecar(self, model_port: int) -> list[str]:
+        arguments = [
+            "penstock_sidecar",
+            f"--listen={self.address}",
+            f"--admin={HOST}:{self._admin_port}",
+            f"--model=http://{HOST}:{model_port}",
+            f"--reconfigure-path={contract.RECONFIGURE_PATH}",
+            f"--propagation-delay={LEAVE_SECONDS}s",
+            f"--drain-timeout={DRAIN_SECONDS}s",
+            "--log-level=warning",
+        ]
+        settings = self._options.settings
+        if settings is None:
+            settings = self._folder / f"{self.name}.json"
+            batch = {} if self._options.batch is None else {"maxBatchSize": self._options.batch}
+            document = {"backend": self.name, "batching": batch} | (self._node.settings or {})
+            settings.write_text(json.dumps(document))
+        return [*arguments, f"--settings={settings}"]

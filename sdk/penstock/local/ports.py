@@ -1,0 +1,39 @@
+"""Ports of this machine: one that is free for a child, and whether the user's is."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+HOST = "127.0.0.1"
+
+
+class PortTaken(Exception):
+    """The port that the user named cannot be listened on; the text says what to do."""
+
+
+def free_port() -> int:
+    """A port on which nobody listens; a child that finds it taken all the same says so and is not ready."""
+    with socket.socket() as tried:
+        tried.bind((HOST, 0))
+        return int(tried.getsockname()[1])
+
+
+def check(port: int) -> None:
+    """Find out whether a port can be listened on.
+
+    Raises:
+        PortTaken: it cannot.
+    """
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((HOST, port))
+            tried.listen()
+        except OSError as error:
+            way_out = f"--port {free_port()} is free, --port 0 takes any"
+            if error.errno == errno.EADDRINUSE:
+                text = f"expected port {port} of {HOST} to be free, found it taken: {way_out}"
+            else:
+                text = f"expected to listen on port {port} of {HOST}, found {error.strerror}: {way_out}"
+            raise PortTaken(text) from None

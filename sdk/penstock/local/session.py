@@ -1,0 +1,210 @@
+"""`penstock run`, from its start to Ctrl-C: generations of the target come and go behind one router."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from penstock.local import live_view, source_files
+from penstock.local.child import Children, NotReady
+from penstock.local.ending import Guard
+from penstock.local.front import Front
+from penstock.local.generation import Generation, pair_maker
+from penstock.local.options import Options
+from penstock.local.pair import Pair
+from penstock.local.ports import PortTaken, check
+from penstock.local.terminal import Terminal
+from penstock.try_page import DOCS_PATH
+from penstock_wire.http.client.pool import H1Upstream
+from penstock_wire.process import on_signal, run
+
+VIEW_SECONDS = 0.5
+END_SECONDS = 4.0
+"""What children have to end after Ctrl-C: the model's hook `close` may take 3 s."""
+
+
+def serve(options: Options) -> int:
+    """Run until Ctrl-C; returns the exit code.
+
+    Args:
+        options: what was asked for.
+    """
+    try:
+        check(options.port)
+    except PortTaken as error:
+        print(f"penstock run: {error}", file=sys.stderr)
+        return 1
+    guard = Guard()
+    try:
+        with tempfile.TemporaryDirectory(prefix="penstock-run-") as folder:
+            return run(lambda: _session(options, Path(folder), guard))
+    finally:
+        guard.close()
+
+
+async def _session(options: Options, folder: Path, guard: Guard) -> int:
+    return await Session(options, folder=folder, guard=guard).run()
+
+
+class Session:
+    """Made inside the running loop.
+
+    Args:
+        options: what was asked for.
+        folder: for files of this session.
+        guard: ends the children if this process is killed.
+    """
+
+    def __init__(self, options: Options, *, folder: Path, guard: Guard) -> None:
+        self._options = options
+        self._folder = folder
+        self._terminal = Terminal(sys.stderr, live=sys.stderr.isatty())
+        self._children = Children(guard)
+        self._upstream = H1Upstream()
+        self._front = Front(options.port, folder=folder, children=self._children, terminal=self._terminal)
+        self._make = pair_maker(options, folder, self._children, self._upstream, self._terminal)
+        self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._current: Generation | None = None
+        self._told = False
+        self._beside: set[asyncio.Task[None]] = set()
+        self._over = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._at_once = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve until a signal, or until something ends that is not started anew; returns the exit code."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # `nohup`
+                on_signal(number, self._signalled)
+        stop = asyncio.create_task(self._stop.wait())
+        work = {asyncio.create_task(each) for each in (self._follow(), self._keep_front(), self._view())}
+        await asyncio.wait({stop, *work}, return_when=asyncio.FIRST_COMPLETED)
+        code = 0 if stop.done() else 1
+        for task in (stop, *work, *self._beside):
+            task.cancel()
+        self._terminal.show(())
+        await self._end()
+        for result in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+        await self._upstream.close()
+        return code
+
+    def _signalled(self) -> None:
+        if self._stop.is_set():
+            self._at_once.set()
+        self._stop.set()
+
+    async def _end(self) -> None:
+        """End all children as Ctrl-C does; after a while, or a second Ctrl-C, by force."""
+        ending = asyncio.create_task(self._children.end(signal.SIGINT, END_SECONDS))
+        at_once = asyncio.create_task(self._at_once.wait())
+        await asyncio.wait((ending, at_once), return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        at_once.cancel()
+        await asyncio.gather(ending, at_once, return_exceptions=True)
+        await self._children.end(signal.SIGKILL, 0.0)
+
+    async def _keep_front(self) -> None:
+        """Start the router; ends when it does."""
+        try:
+            self._address.set_result(await self._front.start(self._options.name))
+            self._say_error(await self._front.ended())
+        except NotReady as error:
+            self._say_error(str(error))
+
+    async def _follow(self) -> None:
+        """Start the target, and again after each change; ends where that cannot be."""
+        while True:
+            # NB: looked at before the target is imported, so that no change between both is missed.
+            files = await asyncio.to_thread(source_files.look, Path.cwd()) if self._options.reload else {}
+            starting = asyncio.create_task(self._replace())
+            change = asyncio.create_task(self._next_change(files))
+            try:
+                await asyncio.wait((starting, change), return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    starting.result()
+            except NotReady as error:
+                self._say_error(str(error))
+                if not self._options.reload:
+                    return
+                served = "the version before serves on" if self._current else "requests wait"
+                self._say(f"{served}; save a change to try again")
+            finally:
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
+            names = await change
+            if not names:
+                return
+            self._say(f"changed: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}")
+
+    async def _next_change(self, files: source_files.State) -> list[str]:
+        """The paths of the next change; where none is waited for, nothing, once the target has ended."""
+        if self._options.reload:
+            return await source_files.changed(Path.cwd(), files)
+        await self._over.wait()
+        return []
+
+    async def _replace(self) -> None:
+        """Start a generation; when it is ready, send all that comes to it, and let the one before end."""
+        fresh = Generation(self._options, front=self._front, make=self._make)
+        await fresh.start(alone=self._current is None)
+        address = await asyncio.shield(self._address)
+        before, self._current = self._current, fresh
+        self._front.serve(fresh.names, fresh.targets)
+        self._do_beside(self._watch(fresh))
+        if before is not None:
+            self._do_beside(before.retire())
+        if self._told:
+            self._say("the new version serves")
+        else:
+            self._told = True
+            self._terminal.show(())
+            url = f"http://{address}"
+            print(f"ready {url}  (to try it: {url}{DOCS_PATH})", flush=True)
+
+    async def _watch(self, generation: Generation) -> None:
+        """See to what is to be done where a generation ends while it serves."""
+        told = await generation.ended()
+        if generation is not self._current:
+            return  # it was to end
+        self._current = None
+        self._front.serve(generation.names, {})
+        self._say_error(told)
+        self._over.set()
+        if self._options.reload:
+            self._say("requests wait; save a change to start anew")
+        await generation.kill()
+
+    async def _view(self) -> None:
+        """Show queue and batches, on a terminal."""
+        before: dict[Pair, live_view.Look] = {}
+        while True:
+            await asyncio.sleep(VIEW_SECONDS)
+            if not self._terminal.live:
+                continue
+            pairs = [] if self._current is None else self._current.pairs
+            looks: dict[Pair, live_view.Look] = {}
+            for pair in pairs:
+                (status, queue), (_, metrics) = await pair.ask("/queue"), await pair.ask("/metrics")
+                if status == 200:
+                    looks[pair] = live_view.read(queue, metrics)
+            lines = [live_view.line(pair.name, before.get(pair), look) for pair, look in looks.items()]
+            self._terminal.show(lines or [f"{self._options.name}  not ready"])
+            before = looks
+
+    def _do_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    def _say(self, text: str) -> None:
+        self._terminal.say(f"penstock run: {text}")
+
+    def _say_error(self, text: str) -> None:
+        self._terminal.say(f"penstock run: {text}", level="error")

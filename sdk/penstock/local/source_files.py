@@ -1,0 +1,66 @@
+"""Which Python files of the user's there are, and that they changed: by looking, a few times a second."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+LOOK_SECONDS = 0.25
+SHARE = 0.05
+"""Of a processor's time that looking may take: large folders are looked at less often."""
+NOT_SOURCE = ("__pycache__", "node_modules", "site-packages")
+
+State = dict[str, tuple[int, int, int]]
+"""Inode, time of change and size by path."""
+
+
+def look(folder: Path) -> State:
+    """The Python files below a folder, as they are now; hidden folders and virtual environments are left out.
+
+    Args:
+        folder: where to begin.
+    """
+    found: State = {}
+    folders = [str(folder)]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as listed:
+                entries = list(listed)
+        except OSError:  # it went meanwhile, or is not ours to read
+            continue
+        if any(entry.name == "pyvenv.cfg" for entry in entries):
+            continue
+        for entry in entries:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if not entry.name.startswith(".") and entry.name not in NOT_SOURCE:
+                        folders.append(entry.path)
+                elif entry.name.endswith(".py"):
+                    state = entry.stat()
+                    found[entry.path] = (state.st_ino, state.st_mtime_ns, state.st_size)
+            except OSError:
+                continue
+    return found
+
+
+async def changed(folder: Path, before: State) -> list[str]:
+    """Wait for a change and until no other follows at once; returns the files that changed.
+
+    Args:
+        folder: as for `look`.
+        before: what `look` returned.
+    """
+    last = before
+    while True:
+        began = time.monotonic()
+        now = await asyncio.to_thread(look, folder)
+        if now == last != before:
+            return sorted(
+                path.removeprefix(f"{folder}/")
+                for path in now.keys() | before.keys()
+                if now.get(path) != before.get(path)
+            )
+        last = now
+        await asyncio.sleep(max(LOOK_SECONDS, (time.monotonic() - began) / SHARE))

@@ -1,0 +1,112 @@
+"""A page to try what is served: the operations of `/openapi.json`, each with a request to edit and to send.
+
+It is whole in itself: it loads nothing but `/openapi.json`, and its policy allows nothing else.
+"""
+
+from __future__ import annotations
+
+from penstock_wire import http
+
+DOCS_PATH = "/docs"
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>penstock run</title>
+<style>
+  body { font: 16px/1.5 system-ui, sans-serif; max-width: 54rem; margin: 2rem auto; padding: 0 1rem }
+  section { border: 1px solid #8888; border-radius: .5rem; padding: 1rem; margin: 1rem 0 }
+  h2 { font: 600 1.1rem ui-monospace, monospace; margin: 0 0 .5rem }
+  textarea { width: 100%; box-sizing: border-box; min-height: 7rem; font: .9rem ui-monospace, monospace }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .9rem; margin: .5rem 0 0 }
+  :root { color-scheme: light dark }
+</style>
+<h1></h1>
+<p>Written from <a href="openapi.json">openapi.json</a>. A request holds items in <code>instances</code>.</p>
+<main></main>
+<script>
+"use strict";
+
+// An example of what a schema describes.
+function example(schema, all, depth = 0) {
+  if (!schema || depth > 8) return null;
+  if (schema.$ref) return example(all[schema.$ref.split("/").pop()], all, depth + 1);
+  if ("default" in schema) return schema.default;
+  if ("const" in schema) return schema.const;
+  if (schema.enum) return schema.enum[0];
+  if (schema.examples && schema.examples.length) return schema.examples[0];
+  const one = (schema.anyOf || schema.oneOf || schema.allOf || [])[0];
+  if (one) return example(one, all, depth + 1);
+  switch (schema.type) {
+    case "string": return "text";
+    case "integer": return Math.max(1, schema.minimum ?? 1);
+    case "number": return 1.5;
+    case "boolean": return true;
+    case "array": return [example(schema.items, all, depth + 1)];
+    case "object": return Object.fromEntries(Object.entries(schema.properties || {})
+      .map(([name, value]) => [name, example(value, all, depth + 1)]));
+    default: return null;
+  }
+}
+
+// Sends a request and shows its answer as it comes.
+async function send(path, accept, body, shown) {
+  const began = performance.now();
+  shown.textContent = "…";
+  try {
+    const headers = {"content-type": "application/json", accept};
+    const answer = await fetch(path, {method: "POST", headers, body});
+    const timing = answer.headers.get("server-timing");
+    const head = `${answer.status} ${answer.statusText}${timing ? "\\n" + timing : ""}\\n\\n`;
+    shown.textContent = head;
+    const reader = answer.body.getReader(), decoder = new TextDecoder();
+    for (let part; !(part = await reader.read()).done;)
+      shown.textContent += decoder.decode(part.value, {stream: true});
+    shown.textContent += `\\n\\n${(performance.now() - began).toFixed(1)} ms`;
+  } catch (error) {
+    shown.textContent += `${error}`;
+  }
+}
+
+function make(tag, parent, fields = {}) {
+  return parent.appendChild(Object.assign(document.createElement(tag), fields));
+}
+
+async function begin() {
+  const served = await (await fetch("openapi.json")).json();
+  document.title = document.querySelector("h1").textContent = served.info.title;
+  for (const [path, {post}] of Object.entries(served.paths)) {
+    const section = make("section", document.querySelector("main"));
+    make("h2", section, {textContent: `POST ${path}`});
+    const schema = post.requestBody.content["application/json"].schema;
+    const text = JSON.stringify(example(schema, served.components.schemas), null, 2);
+    const body = make("textarea", section, {value: text, spellcheck: false, ariaLabel: "body"});
+    for (const accept of Object.keys(post.responses["200"].content)) {
+      const button = make("button", section, {textContent: `Send (${accept})`});
+      button.onclick = () => send(path, accept, body.value, shown);
+    }
+    const shown = make("pre", section);
+  }
+}
+
+begin().catch(error => { document.querySelector("main").textContent = error; });
+</script>
+</html>
+"""
+
+
+def response() -> http.Response:
+    """The page."""
+    headers = (
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-security-policy", _POLICY.encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+    )
+    return http.Response(status=200, headers=headers, body=_PAGE.encode())

@@ -1,0 +1,220 @@
+"""Replicas that follow `latencyObjective`: what a pod can do, the terms, and what holds for every load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock_operator.autoscaling import (
+    Objective,
+    PodLoad,
+    Recommendation,
+    RouterHolds,
+    Sample,
+    ScalerState,
+    Target,
+    recommend,
+)
+from penstock_operator.autoscaling.capacity import Curve, arrival_rate, capacity, follow
+
+OBJECTIVE = Objective(max_batch_size=32, latency=1.0)
+TARGET = Target(
+    min_replicas=1,
+    max_replicas=100,
+    target_load=None,
+    stable_window=60,
+    downscale_delay=300,
+    objective=OBJECTIVE,
+)
+LINE = (0.1, 0.02, 100)
+"""L(26) = 0.651 s, and 1.5 times that is within the objective: 39.9 items a second."""
+
+
+def pod(
+    name: str, *, rate: float = 0, load: int = 0, until: float = 100, seconds: int = 70, **more: Any
+) -> PodLoad:
+    sample: dict[str, Any] = {"load": load, "slots": 1, "curves": (LINE,)} | {
+        key: more.pop(key) for key in ("refused", "slots", "curves") if key in more
+    }
+    total = [round(rate * second) for second in range(seconds + 2)]
+    samples = tuple(
+        Sample(at=until - seconds + second, arrived=total[second + 1] - total[second], **sample)
+        for second in range(seconds + 1)
+    )
+    values: dict[str, Any] = {"name": name, "ready": True, "was_ready": True, "samples": samples} | more
+    return PodLoad(**values)
+
+
+def starting(count: int) -> list[PodLoad]:
+    return [PodLoad(name=f"new{index}", ready=False, was_ready=False) for index in range(count)]
+
+
+def look(
+    pods: list[PodLoad], *, current: int = 1, target: Target = TARGET, now: float = 100, **more: Any
+) -> Recommendation:
+    state = ScalerState(first_look=0, wanted=((99, current),))
+    return recommend(target, current=current, pods=pods, state=more.pop("state", state), now=now, **more)[0]
+
+
+# --- what a pod can do ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("latency", "size", "keeps"),
+    [
+        (1.0, 26, True),  # 1.05 · (0.1 + 0.02 · W) <= 1 / 1.5
+        (None, 32, True),
+        (9.0, 32, True),  # never more than maxBatchSize
+        (0.2, 1, True),  # one item keeps 0.2 / 1.5
+        (0.15, 2, True),  # nothing keeps 0.1, so what takes no longer than 0.15
+        (0.126, 1, True),
+        (0.12, 32, False),  # L(1) = 0.126: nothing is lost by full ones
+    ],
+)
+def test_the_largest_batch_that_keeps_the_objective(latency: float | None, size: int, keeps: bool) -> None:
+    """As the sidecar chooses its batches; one that arrives waits half a batch's time."""
+    able = capacity(replace(OBJECTIVE, latency=latency), Curve(at=0, a=0.1, b=0.02), [pod("a", slots=2)], 100)
+    assert (able.batch_size, able.keeps_objective, able.slots) == (size, keeps, 2)
+    assert able.load == 1.5 * 2 * size
+    assert able.rate == pytest.approx(2 * size / (1.05 * (0.1 + 0.02 * size)))
+
+
+def test_without_a_curve_batches_are_full() -> None:
+    """And there is no rate; slots are those of the policy until a pod says otherwise."""
+    able = capacity(replace(OBJECTIVE, slots=3), None, [], 100)
+    assert (able.batch_size, able.slots, able.load, able.rate) == (32, 3, 144, None)
+
+
+def test_the_curve_is_remembered_and_follows_slowly() -> None:
+    """Of a model without work sidecars report none; a flat line is one through batches of one size."""
+    first = follow(None, [pod("a", curves=((0.1, 0.0, 9),))], 100)
+    assert first == Curve(at=100, a=0.1, b=0.0)
+    known = follow(first, [pod("a")], 102)
+    assert known == Curve(at=102, a=0.1, b=0.02)
+    assert follow(known, [pod("a", curves=())], 104) == known
+    assert follow(known, [pod("a", curves=((0.3, 0.0, 200),))], 104) == known
+    slower = follow(
+        known, [pod("a", curves=((0.2, 0.04, 50),)), pod("b", curves=((0.5, 0.1, 50),), left=True)], 104
+    )
+    assert slower is not None
+    assert 0.1 < slower.a < 0.2
+    assert 0.02 < slower.b < 0.03
+
+
+# --- the terms ------------------------------------------------------------------------------------------
+
+
+def test_by_rate() -> None:
+    """Arrivals by 80 % of what a pod answers; what is shown has every term."""
+    found = look([pod("a", rate=120, load=30)], current=1)
+    assert (found.replicas, found.verdict) == (4, "Scale")
+    assert found.message == "arrivals 120/s / (0.8 x 39.9/s) = 4; load 30 / 39 = 1"
+    inputs = found.inputs
+    assert (inputs.by_rate, inputs.by_load, inputs.batch_size, inputs.batch_ms) == (4, 1, 26, 651)
+    assert (inputs.arrivals_per_minute, inputs.target_load) == (7200, 39)
+
+
+def test_before_a_curve_is_known_the_load_decides() -> None:
+    """T* is then that of full batches."""
+    found = look([pod("a", rate=120, load=100, curves=())])
+    assert (found.replicas, found.inputs.by_rate, found.inputs.by_load) == (3, None, 3)
+
+
+@pytest.mark.parametrize(("serving", "refused"), [(1, 0), (1, 30), (4, 0), (4, 30)])
+def test_pods_that_start_are_not_asked_for_again(serving: int, refused: int) -> None:
+    """However long they load, and though queues grow meanwhile and refuse: the arrivals ask for 10."""
+    queue = 2000 // serving
+    pods = [pod(f"p{index}", rate=300 / serving, load=queue, refused=refused) for index in range(serving)]
+    found = look([*pods, *starting(10 - serving)], current=10)
+    assert found.replicas == 10, found.message
+    again = [
+        replace(one, samples=tuple(replace(sample, at=sample.at + 600) for sample in one.samples))
+        for one in pods
+    ]
+    later = look([*again, *starting(10 - serving)], current=10, now=700)
+    assert later.replicas == 10
+
+
+def test_a_queue_is_cleared_within_a_stable_window() -> None:
+    """Little arrives, but much waits: one more than are ready, or as many as clear it."""
+    pods = [pod("a", rate=10, load=2400), pod("b", rate=10, load=2400)]
+    assert look(pods, current=2).inputs.by_load == 3  # (20 + 4800 / 60) / 39.9
+    assert look([pod("a", rate=10, load=100)]).inputs.by_load == 2
+    assert look([pod("a", rate=10, load=39)]).inputs.by_load == 1
+
+
+def test_what_no_longer_waits_asks_for_nothing() -> None:
+    """A queue of a minute ago is no reason for a pod now."""
+    before, now = pod("a", rate=10, load=900, until=90, seconds=60), pod("a", rate=10, until=100, seconds=9)
+    found = look([replace(now, samples=before.samples + now.samples)])
+    assert (found.replicas, found.inputs.load) == (1, 0)
+
+
+@pytest.mark.parametrize(("rate", "replicas"), [(319, 10), (334, 10), (336, 11)])
+def test_the_replicas_rise_by_more_than_chance(rate: float, replicas: int) -> None:
+    """10 pods have 319 a second at 80 %; 5 % more are no reason."""
+    pods = [pod(f"p{index}", rate=rate / 10, load=20) for index in range(10)]
+    assert look(pods, current=10).replicas == replicas
+
+
+def test_held_requests_count_as_arrivals() -> None:
+    """From zero, with what is remembered of the curve: as many pods as clear them in a stable window."""
+    samples = tuple(Sample(at=at, load=load) for at, load in ((98, 0), (99, 2400), (100, 2400)))
+    holds, state = [RouterHolds(name="r", samples=samples)], ScalerState(curve=Curve(at=0, a=0.1, b=0.02))
+    assert arrival_rate([], holds, window=60, now=100, unknown=9) == 1200
+    found = look([], current=0, holds=holds, state=state)
+    assert found.inputs.held == 2400
+    assert found.inputs.by_load == 32
+    assert look([], current=0, holds=holds).inputs.by_load == 50  # nothing is known: 2400 / 48
+
+
+def test_an_objective_below_one_item_is_told() -> None:
+    """With the time of one item; nothing is said with a `targetLoad`, nor before anything is measured."""
+    short = replace(TARGET, objective=replace(OBJECTIVE, latency=0.05))
+    assert look([pod("a")], target=short).unreachable == pytest.approx(0.126)
+    assert look([pod("a")]).unreachable is None
+    assert look([pod("a", curves=())], target=short).unreachable is None
+    assert look([pod("a")], target=replace(short, target_load=3)).unreachable is None
+
+
+# --- what holds for every load --------------------------------------------------------------------------
+
+
+@given(
+    rate=st.floats(0, 3000), load=st.integers(0, 5000), ready=st.integers(1, 12), pending=st.integers(0, 30)
+)
+def test_never_less_for_more(rate: float, load: int, ready: int, pending: int) -> None:
+    """More arrivals, or a longer queue, never ask for fewer; and pods that start change nothing."""
+
+    def wanted(rate: float, load: int, pending: int) -> int:
+        pods = [pod(f"p{index}", rate=rate / ready, load=load // ready, seconds=65) for index in range(ready)]
+        return look([*pods, *starting(pending)], current=1).inputs.wanted
+
+    least = wanted(rate, load, 0)
+    assert wanted(rate, load, pending) == least
+    assert wanted(rate * 1.5 + ready, load, pending) >= least
+    assert wanted(rate, load * 2, pending) >= least
+
+
+@settings(max_examples=25)
+@given(
+    rates=st.lists(st.floats(0, 40), min_size=2, max_size=12),
+    mute=st.integers(1, 6),
+    silence=st.floats(0, 400),
+    never=st.booleans(),
+)
+def test_silence_lowers_nothing(rates: list[float], mute: int, silence: float, never: bool) -> None:
+    """Up to half of the pods fall silent, or never say a word to a new leader: the number stays or rises."""
+    now, mute = 1000 + silence, min(mute, len(rates) // 2)
+    pods = [
+        pod(f"p{index}", rate=32, load=20, until=1000 if index < mute else now, ready_for=now)
+        for index in range(len(rates))
+    ]
+    if never:
+        pods = [replace(one, samples=()) if index < mute else one for index, one in enumerate(pods)]
+    state = ScalerState(first_look=0, curve=Curve(at=0, a=0.1, b=0.02))
+    assert look(pods, current=len(pods), now=now, state=state).replicas >= len(pods)

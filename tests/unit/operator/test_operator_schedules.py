@@ -1,0 +1,149 @@
+"""Limits by the clock: when they hold, what they do, and what is wrong with some."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Any
+
+import pytest
+
+from penstock_operator.api import BatchPolicySpec, ModelBackend
+from penstock_operator.api.schedules import CRON, Schedule
+from penstock_operator.autoscaling import PodLoad, Sample, ScalerState, recommend, target_of
+from penstock_operator.autoscaling.schedule import in_force, problem
+from penstock_operator.status.backend import BackendObserved, backend_status
+
+OFFICE = {
+    "name": "office",
+    "timeZone": "Europe/Berlin",
+    "start": "0 8 * * MON-FRI",
+    "end": "0 18 * * MON-FRI",
+}
+NIGHT = {"name": "night", "timeZone": "Europe/Berlin", "start": "0 22 * * *", "end": "0 6 * * *"}
+
+
+def schedules(*documents: dict[str, Any]) -> tuple[Schedule, ...]:
+    return tuple(Schedule.model_validate({"minReplicas": 2} | document) for document in documents)
+
+
+def utc(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC)
+
+
+def backend(**autoscaling: Any) -> ModelBackend:
+    spec = {"model": {"container": {"image": "i"}}, "autoscaling": {"targetLoad": 10} | autoscaling}
+    return ModelBackend.parse({"metadata": {"name": "m", "generation": 1}, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("now", "name"),
+    [
+        ("2026-11-23T06:59:59", ""),  # Monday, 7:59 in Berlin
+        ("2026-11-23T07:00:00", "office"),
+        ("2026-11-23T16:59:59", "office"),
+        ("2026-11-23T17:00:00", ""),
+        ("2026-11-21T12:00:00", ""),  # Saturday
+        ("2026-07-20T06:00:00", "office"),  # summer time
+        ("2026-11-23T21:00:00", "night"),
+        ("2026-11-24T04:59:00", "night"),
+        ("2026-11-24T05:00:00", ""),
+    ],
+)
+def test_from_each_start_to_the_next_end(now: str, name: str) -> None:
+    """In the schedule's own time zone, over midnight and through a change of the clocks."""
+    force = in_force(schedules(OFFICE, NIGHT), utc(now))
+    assert (force.name if force else "") == name
+    assert problem(schedules(OFFICE, NIGHT), utc(now)) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"timeZone": "Mars/Base"},
+            "timeZone: expected an IANA time zone such as Europe/Berlin, found Mars/Base",
+        ),
+        ({"start": "0 8 30 FEB *"}, "start: expected "),
+        ({"end": "0 18-8 * * *"}, "end: expected cron's five fields, found 0 18-8 * * *"),
+    ],
+)
+def test_what_a_schema_cannot_refuse(wrong: dict[str, Any], message: str) -> None:
+    """It is said by field, and no schedule holds."""
+    now, odd = utc("2026-11-23T09:00:00"), schedules(NIGHT, OFFICE | wrong)
+    found = problem(odd, now)
+    assert found is not None
+    assert found.startswith(f"autoscaling.schedules[1] (office): {message}")
+    assert in_force(odd, now) is None
+
+
+def test_an_overlap() -> None:
+    """It is found before it comes, with its time; across time zones, too."""
+    late = {"name": "late", "timeZone": "America/New_York", "start": "0 11 * * FRI", "end": "0 13 * * FRI"}
+    now, both = utc("2026-11-23T09:00:00"), schedules(OFFICE, late)
+    assert problem(both, now) == (
+        "autoscaling.schedules: expected one at a time, found office and late both in force at "
+        "2026-11-27T16:00Z; none holds"
+    )
+    assert in_force(both, now) is None
+    # In March the clocks of New York go forward two weeks before those of Berlin.
+    spring = problem(schedules(OFFICE, late | {"start": "0 12 * * FRI"}), now)
+    assert spring is not None
+    assert "at 2027-03-19T16:00Z" in spring
+    assert problem(schedules(OFFICE, late | {"start": "0 14 * * FRI", "end": "0 15 * * FRI"}), now) is None
+
+
+def test_limits_and_the_reason() -> None:
+    """A schedule's limits take the place of the others, and the verdict names it."""
+    spec = backend(schedules=[OFFICE | {"minReplicas": 4, "maxReplicas": 6}])
+    samples = tuple(Sample(at=at, load=5) for at in range(101))
+    pods, policy = [PodLoad(name="p", ready=True, was_ready=True, samples=samples)], BatchPolicySpec()
+
+    def look(now: str, current: int, load: int = 5) -> Any:
+        target = target_of(spec, policy, utc(now))
+        assert target is not None
+        many = [
+            PodLoad(name="p", ready=True, was_ready=True, samples=(*samples[:-1], Sample(at=100, load=load)))
+        ]
+        state = ScalerState(first_look=0)
+        return recommend(target, current=current, pods=many if load != 5 else pods, state=state, now=101)[0]
+
+    day, night = "2026-11-23T09:00:00", "2026-11-23T20:00:00"
+    assert (look(day, 1).replicas, look(day, 4).verdict) == (4, "Schedule")
+    assert look(day, 4).message == "load 5 / targetLoad 10 = 1, limited to minReplicas 4 of schedule office"
+    assert (look(night, 1).replicas, look(night, 1).verdict) == (1, "Steady")
+    assert (look(day, 6, 9000).verdict, look(night, 10, 9000).verdict) == ("Schedule", "Limited")
+
+
+@pytest.mark.parametrize(("note", "status"), [(None, "True"), ("autoscaling.schedules: why", "False")])
+def test_accepted_says_it(note: str | None, status: str) -> None:
+    """Of backends with schedules alone."""
+
+    def accepted(spec: ModelBackend) -> list[tuple[str, str]]:
+        document = backend_status(spec, BackendObserved(schedule_note=note), now="2026-11-23T09:00:00Z")
+        return [
+            (each["status"], each["message"]) for each in document["conditions"] if each["type"] == "Accepted"
+        ]
+
+    assert accepted(backend(schedules=[OFFICE | {"minReplicas": 2}])) == [(status, note or "")]
+    assert accepted(backend()) == []
+
+
+@pytest.mark.parametrize(
+    ("cron", "fits"),
+    [
+        ("0 8 * * MON-FRI", True),
+        ("*/15 0-23/2 1,15 JAN 7", True),
+        ("60 8 * * *", False),
+        ("0 24 * * *", False),
+        ("0 8 32 * *", False),
+        ("0 8 0 * *", False),
+        ("0 8 * 13 *", False),
+        ("0 8 * * 8", False),
+        ("0 8 * *", False),
+        ("@daily", False),
+    ],
+)
+def test_the_schema_refuses_what_is_no_cron(cron: str, fits: bool) -> None:
+    """By field, when it is applied."""
+    assert bool(re.fullmatch(CRON.strip("^$"), cron)) is fits

@@ -1,0 +1,410 @@
+"""`penstock run` as its user sees it: real programs on loopback, reloads, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.waiting import SECONDS, until
+
+MODULE = """
+import subprocess
+import penstock
+
+VERSION = 1
+
+
+class Echo:
+    def __init__(self, helper=False, exits=False):
+        if helper:
+            print("helper", subprocess.Popen(["sleep", "1000"]).pid)
+        self.exits = exits
+
+    @penstock.batched
+    def predict(self, items):
+        if self.exits:
+            import os
+            os._exit(7)
+        return [[VERSION, item] for item in items]
+"""
+
+
+class Run:
+    """A `penstock run` under test.
+
+    Args:
+        folder: the user's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.said = ""
+        self.url = ""
+        self.process: asyncio.subprocess.Process
+        self.session: aiohttp.ClientSession
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def start(self, *arguments: str, port: int = 0, terminal: int | None = None) -> Run:
+        """Start it; `terminal` is the other end of its standard error."""
+        self.session = aiohttp.ClientSession()
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "penstock", "run", *arguments, "--port", str(port),
+            cwd=self.folder,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE if terminal is None else terminal,
+            env={**os.environ, "PENSTOCK_LISTEN": "192.0.2.1:1", "TERM": "xterm"},
+        )  # fmt: skip
+        if self.process.stderr is not None:
+            self._readers.append(asyncio.create_task(self._read(self.process.stderr)))
+        return self
+
+    async def ready(self) -> Run:
+        """Wait until it serves."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(SECONDS):
+            line = (await self.process.stdout.readline()).decode()
+        found = re.match(r"ready (http://127\.0\.0\.1:\d+)  \(to try it: \1/docs\)\n", line)
+        assert found, (line, self.said)
+        self.url = found[1]
+        return self
+
+    async def ask(self, item: Any) -> Any:
+        """The prediction for an item."""
+        async with self.session.post(f"{self.url}/predict", json={"instances": [item]}) as answer:
+            assert answer.status == 200, await answer.text()
+            return (await answer.json())["predictions"][0]
+
+    async def tells(self, text: str) -> None:
+        """Wait until it has said something."""
+        await until(lambda: text in self.said)
+
+    async def ended(self) -> int:
+        """Wait for its end; returns the exit code."""
+        async with asyncio.timeout(SECONDS):
+            code = await self.process.wait()
+            await asyncio.gather(*self._readers)
+        return code
+
+    def children(self) -> set[int]:
+        """Processes that it has started and that run."""
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return set(map(int, listed.split()))
+
+    async def stop(self) -> None:
+        """End it, however it is."""
+        await self.session.close()
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.ended()
+        self.process._transport.close()  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        while part := await stream.read(4096):
+            self.said += part.decode()
+
+
+Start = Callable[..., Awaitable[Run]]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def write(folder: Path, text: str) -> None:
+    """Save the model as an editor does."""
+    (folder / "new").write_text(text)
+    (folder / "new").replace(folder / "model.py")
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts `penstock run ARGUMENTS` in a folder with the module above."""
+    write(tmp_path, MODULE)
+    running: list[Run] = []
+
+    async def begin(*arguments: str, **more: Any) -> Run:
+        running.append(Run(tmp_path))
+        return await running[-1].start(*arguments, **more)
+
+    yield begin
+    for each in running:
+        await each.stop()
+
+
+async def test_a_class_is_served_with_batching_and_a_page_to_try_it(start: Start) -> None:
+    """The answers are a router's and a sidecar's; what the class prints is shown, under its name."""
+    run = await (await start("model:Echo", "--batch", "4", "--init-kwargs", '{"helper": true}')).ready()
+    sizes: list[int] = []
+
+    async def ask(item: int) -> None:
+        async with run.session.post(f"{run.url}/predict", json={"instances": [item]}) as answer:
+            assert await answer.json() == {"predictions": [[1, item]]}
+            assert answer.headers["x-penstock-backend"] == "echo"
+            sizes.extend(map(int, re.findall(r'desc="(\d+)"', answer.headers["server-timing"])))
+
+    await asyncio.gather(*map(ask, range(64)))
+    assert max(sizes) == 4
+    async with run.session.get(f"{run.url}/openapi.json") as answer:
+        assert list((await answer.json())["paths"]) == ["/"]
+    async with run.session.get(f"{run.url}/docs") as answer:
+        page = await answer.text()
+        assert answer.headers["content-type"].startswith("text/html")
+    assert "http://" not in page
+    assert "https://" not in page
+    assert re.search(r"^model   \| helper \d+$", run.said, re.MULTILINE)
+
+
+APPLICATION = """
+import penstock
+
+
+@penstock.backend
+class Adder:
+    @penstock.batched
+    def add(self, values):
+        return [value + STEP for value in values]
+
+
+@penstock.backend(spec={"batching": {"maxBatchSize": 2}})
+class Root:
+    def __init__(self, adder, twice):
+        self.adder, self.twice = adder, twice
+
+    async def __call__(self, value):
+        return await self.twice(self.adder(value))
+
+
+@penstock.backend
+def twice(value: int) -> int:
+    return 2 * value
+
+
+app = Root.bind(Adder.bind(), twice.bind())
+"""
+
+
+async def test_an_application_has_a_model_server_and_a_sidecar_a_node(start: Start, tmp_path: Path) -> None:
+    """Handles find each other; a change replaces all nodes, and no answer is lost meanwhile."""
+    write(tmp_path, APPLICATION.replace("STEP", "1"))
+    run = await (await start("model:app", "--reload")).ready()
+    assert await run.ask(3) == 8
+    assert len(run.children()) == 2 + 2 * 3
+    seen = []
+
+    async def client() -> None:
+        while seen[-1:] != [26]:
+            seen.append(await run.ask(3))
+
+    write(tmp_path, APPLICATION.replace("STEP", "10"))
+    await asyncio.gather(*(client() for _ in range(4)))
+    assert set(seen) == {8, 26}
+    pids = run.children()
+    run.process.send_signal(signal.SIGINT)
+    assert await run.ended() == 0
+    await until(lambda: not any(map(alive, pids)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["model:app", "--settings", "s.yaml"], "expected --settings for one class, found an application"),
+        (["model:app", "--init-kwargs", '{"a": 1}'], "expected no init kwargs for an application"),
+        (["model:none"], "expected none in module model, found no none"),
+    ],
+)
+async def test_what_an_application_does_not_take(
+    start: Start, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    write(tmp_path, APPLICATION.replace("STEP", "1"))
+    (tmp_path / "s.yaml").write_text("{}")
+    run = await start(*arguments)
+    assert await run.ended() == 1
+    assert told in run.said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+async def test_no_process_is_left_behind(start: Start, number: signal.Signals) -> None:
+    """Nor one that the model started; also where nothing is left of the command to end them."""
+    run = await (await start("model:Echo", "--init-kwargs", '{"helper": true}')).ready()
+    await run.tells("helper ")
+    helper = re.search(r"helper (\d+)", run.said)
+    assert helper is not None
+    pids = run.children() | {int(helper[1])}
+    assert len(pids) == 5  # the guard, the router, the sidecar, the model, and what the model started
+    run.process.send_signal(number)
+    assert await run.ended() == (-9 if number == signal.SIGKILL else 0)
+    await until(lambda: not any(map(alive, pids)))
+
+
+async def test_ctrl_c_ends_it_while_the_model_loads(start: Start) -> None:
+    write((run := await start("--reload", "slow:Slow")).folder, MODULE)
+    (run.folder / "slow.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(1000)\n")
+    await run.tells("begun")
+    pids = run.children()
+    run.process.send_signal(signal.SIGINT)
+    assert await run.ended() == 0
+    await until(lambda: not any(map(alive, pids)))
+    assert "Traceback" not in run.said
+
+
+async def test_a_reload_loses_nothing_and_a_mistake_stops_nothing(start: Start) -> None:
+    """The old version answers until the new one is ready; a syntax error is shown."""
+    run = await (await start("model:Echo", "--reload")).ready()
+    seen: list[int] = []
+    stop = asyncio.Event()
+
+    async def client(item: int) -> None:
+        while not stop.is_set():
+            version, same = await run.ask(item)
+            assert same == item
+            seen.append(version)
+
+    clients = [asyncio.create_task(client(item)) for item in range(16)]
+    for version in (2, 3):
+        write(run.folder, MODULE.replace("VERSION = 1", "VERSION = ="))
+        await run.tells("SyntaxError")
+        run.said = run.said.replace("SyntaxError", "")
+        await run.tells("the version before serves on")
+        run.said = run.said.replace("serves on", "")
+        write(run.folder, MODULE.replace("VERSION = 1", f"VERSION = {version}"))
+        await until(lambda version=version: seen[-1:] == [version])  # type: ignore[misc]
+    # Once a new version answers, no old one does, but for what it had taken.
+    await until(lambda: len(run.children()) == 4)
+    stop.set()
+    await asyncio.gather(*clients)
+    assert set(seen) == {1, 2, 3}
+    assert "changed: model.py" in run.said
+
+
+@pytest.mark.parametrize("mistake", ["raise OSError('no weights')", "VERSION = ="])
+async def test_a_target_that_cannot_be_loaded(start: Start, tmp_path: Path, mistake: str) -> None:
+    """It ends with the reason; with `--reload` it waits for the mend, and so do requests."""
+    write(tmp_path, mistake)
+    run = await start("model:Echo")
+    assert await run.ended() == 1
+    assert "cannot load model:Echo" in run.said
+    assert "the model ended with exit code 1 before it was ready" in run.said
+    again = await start("model:Echo", "--reload")
+    await again.tells("requests wait; save a change")
+    write(tmp_path, MODULE)
+    assert await (await again.ready()).ask(5) == [1, 5]
+
+
+async def test_a_model_that_dies_ends_the_command(start: Start) -> None:
+    run = await (await start("model:Echo", "--init-kwargs", '{"exits": true}')).ready()
+    async with run.session.post(f"{run.url}/predict", json={"instances": [1]}) as answer:
+        assert answer.status in (502, 503)
+    assert await run.ended() == 1
+    assert "penstock run: the model ended with exit code 7" in run.said
+
+
+async def test_a_model_that_died_comes_back_with_the_next_change(start: Start) -> None:
+    """What is asked meanwhile waits for it."""
+    run = await (await start("model:Echo", "--reload", "--init-kwargs", '{"exits": true}')).ready()
+    async with run.session.post(f"{run.url}/predict", json={"instances": [1]}):
+        pass
+    await run.tells("requests wait; save a change")
+    asked = asyncio.create_task(run.ask(3))
+    write(run.folder, MODULE.replace("self.exits = exits", "self.exits = False"))
+    assert await asked == [1, 3]
+
+
+async def test_a_port_that_is_taken_is_named_with_the_way_out(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = await start("model:Echo", port=port)
+        assert await run.ended() == 1
+    expected = (
+        rf"penstock run: expected port {port} of 127.0.0.1 to be free, found it taken: --port \d+ is free"
+    )
+    assert re.match(expected, run.said)
+
+
+async def test_a_terminal_shows_queue_and_batches_and_a_pipe_does_not(start: Start) -> None:
+    ours, its = pty.openpty()
+    run = await start("model:Echo", terminal=its)
+    os.close(its)
+    os.set_blocking(ours, False)
+    shown = b""
+    await run.ready()
+
+    def look() -> bool:
+        nonlocal shown
+        with contextlib.suppress(OSError):
+            shown += os.read(ours, 4096)
+        return b"items/s" in shown
+
+    await run.ask(1)
+    await until(look)
+    os.close(ours)
+    assert b"echo  queued 0  in the model 0" in shown
+    assert b"\x1b[1A\r\x1b[2K" in shown
+    plain = await (await start("model:Echo")).ready()
+    await plain.ask(1)
+    plain.process.send_signal(signal.SIGINT)
+    assert await plain.ended() == 0
+    assert "\x1b" not in plain.said
+    assert "queued" not in plain.said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["model.py"],
+            "expected a target such as module:Class, found 'model.py'; for the file model.py that is",
+        ),
+        (["model"], "expected a target such as module:Class, found 'model'"),
+        (["model:Echo", "--batch", "0"], "expected a number of items from 1 to 4096, found '0'"),
+        (["model:Echo", "--port", "70000"], "expected a port from 0 to 65535, found '70000'"),
+        (["model:Echo", "--settings", "none.yaml"], "expected a file, found none at 'none.yaml'"),
+        (["model:Echo", "--init-kwargs", "[]"], "expected a JSON object, found '[]'"),
+        (["model:Echo", "--batch", "4", "--settings", "model.py"], "not allowed with argument"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    arguments: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from penstock.cli import main
+
+    write(tmp_path, MODULE)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as raised:
+        main(["run", *arguments])
+    assert raised.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+async def test_settings_of_a_file_are_followed(start: Start, tmp_path: Path) -> None:
+    """The class gets its userConfig; what it refuses is said."""
+    write(
+        tmp_path,
+        MODULE + "    def reconfigure(self, config):\n        print('config', config['name'], flush=True)\n",
+    )
+    (tmp_path / "s.yaml").write_text("userConfig: {name: first}")
+    run = await start("model:Echo", "--settings", "s.yaml")
+    await run.ready()
+    await run.tells("config first")
+    (tmp_path / "s.yaml").write_text(json.dumps({"userConfig": {"name": "second"}}))
+    await run.tells("config second")
+    (tmp_path / "s.yaml").write_text("userConfig: {}")
+    refused = await start("model:Echo", "--settings", "s.yaml")
+    await refused.tells("not ready: ")
