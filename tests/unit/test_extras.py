@@ -41,7 +41,7 @@ def locked(extra: str) -> list[str]:
     locks = ("router", "sdk", "sidecar") if extra == "run" else (extra,)  # an image has one program alone
     text = "".join((ROOT / "requirements" / f"{each}.lock").read_text() for each in locks)
     names = re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)
-    return ["penstock", *(re.sub(r"[-_.]+", "-", name).lower() for name in found)]
+    return ["penstock", *(re.sub(r"[-_.]+", "-", name).lower() for name in names)]
 
 
 def import_all(package: str, extra: str) -> subprocess.CompletedProcess[str]:
