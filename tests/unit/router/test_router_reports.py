@@ -71,6 +71,7 @@ async def test_a_report_has_what_the_operator_needs(upstream: Any, router: Any, 
         "held": 0,
         "oldestHeldMs": 0,
         "backends": {"b": {"requests": 3, "codes": {"200": 3}, "retries": 0, "held": 0}},
+        "mirrors": {},
     }
     assert last["endpoints"]["cold"]["backends"]["away"]["held"] == 1
     assert 0 <= last["processorWait"] <= 1
