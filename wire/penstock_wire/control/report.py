@@ -16,6 +16,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Measure = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Name = Annotated[str, msgspec.Meta(max_length=253)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Code = Annotated[str, msgspec.Meta(max_length=64)]
@@ -176,8 +177,8 @@ class MirrorTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     compared: Count = 0
     differing: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
     answered: Count = 0
-    seconds: Measure = 0.0
-    served_seconds: Measure = 0.0
+    seconds: Seconds = 0.0
+    served_seconds: Seconds = 0.0
     first: Annotated[tuple[Difference, ...], msgspec.Meta(max_length=MAX_DIFFERENCES)] = ()
 
 
