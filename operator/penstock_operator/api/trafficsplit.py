@@ -82,9 +82,7 @@ class TrafficSplitSpec(Part):
         json_schema_extra=rules(
             cel(
                 "!has(self.mirrors) || !self.mirrors.exists(m, self.backends.exists(b, b.name == m.name))",
-                "expected mirrors that are not among backends",
-                expression="'expected mirrors that are not among backends, found '"
-                " + self.mirrors.filter(m, self.backends.exists(b, b.name == m.name))[0].name",
+                "expected mirrors that are not among backends, found a name that is in both lists",
                 path=".mirrors",
             )
         )
