@@ -209,7 +209,7 @@ class Pods:
         self._some_refusing_until = 0.0  # likewise
         self._waiting: dict[str, dict[TakeRoom, None]] = {}  # by backend, who is asked next first
         self._by_address: dict[tuple[str, int], tuple[str, Pod]] = {}
-        self._leaving: dict[tuple[str, int], tuple[str, Pod]] = {}  # pods no more, at which something waits
+        self._leaving: dict[tuple[str, int], tuple[str, Pod]] = {}  # pods no more, which have requests
         # By backend, pods with room by their own word, the one that gets the next request first.
         self._free: dict[str, dict[Pod, None]] = {}
         # By backend, those where something waits that nothing there begins.
@@ -416,8 +416,9 @@ class Pods:
             self._crowded.setdefault(backend, {})[pod] = None
             self._relieve(backend)
         else:
-            del self._leaving[address]
             self._crowded.get(backend, {}).pop(pod, None)
+            if not pod.in_flight:
+                del self._leaving[address]
 
     def told_recalled(self, address: tuple[str, int], count: int) -> None:
         """A pod has handed back what it was asked for, if it had any of it.
@@ -501,7 +502,7 @@ class Pods:
         self._leaving = {
             address: (name, pod)
             for address, (name, pod) in before_by_address.items()
-            if address not in self._by_address and pod.waiting and name in addresses
+            if address not in self._by_address and pod.in_flight and name in addresses
         }
         self._sidecars &= self._ready.keys()
         self._meet()

@@ -148,6 +148,22 @@ def test_a_new_pod_gets_its_share_of_its_room() -> None:
     assert backend.send(8) == [1] * 8
 
 
+def test_what_waits_at_a_pod_that_leaves_is_asked_back_whenever_the_pod_says_so() -> None:
+    """It may say so only after it has left; it is forgotten once it has none of our requests."""
+    backend = Backend(1)
+    (leaving,) = backend.all
+    backend.send(3)
+    backend.pods.set_slices({"b": (Address(host="10.0.0.1", port=8012),)})
+    backend.tell(1, 2)
+    assert backend.recalls == []
+    backend.tell(0, 0, 2)
+    assert backend.recalls == [("10.0.0.0", 2)]
+    for _ in range(3):
+        leaving.ends()
+    backend.tell(0, 1, 0)
+    assert not backend.pods._leaving
+
+
 def test_nothing_is_kept_of_backends_that_are_gone() -> None:
     backend = Backend(0)
     for number in range(100):

@@ -303,7 +303,7 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
     while not all(task.done() for task in waiting):  # whoever comes lets the router meet the new pod
         await asyncio.wait_for(process.ask(**body(200)), SECONDS)
     assert [task.result().document["predictions"] for task in waiting] == [[index] for index in range(1, 9)]
-    assert not first.done()
+    assert not first.done(), first.result()
     free.set()
     assert (await first).status == 200
     ran = [seen.body for model in (busy, idle) for seen in model.seen if seen.method == "POST"]

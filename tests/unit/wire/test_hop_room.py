@@ -112,6 +112,20 @@ async def test_what_has_not_begun_is_handed_back_the_last_first_and_its_number_t
     assert not pair.upstream.recall("127.0.0.1", 1, 1)
 
 
+async def test_after_a_recall_the_room_is_said_anew_though_it_is_what_was_said_before() -> None:
+    """As many may have come as were handed back, and the client takes nothing to wait until it is told."""
+    upstream = HopUpstream(H1Upstream())
+    rooms: list[tuple[int, int]] = []
+    upstream.on_room = lambda key, free, waiting: rooms.append((free, waiting))
+    async with served() as server:
+        server.room = (0, 8)
+        upstream.keep([server.address])
+        await until(lambda: rooms == [(0, 8)])
+        assert upstream.recall(*server.address, 1)
+        await until(lambda: rooms == [(0, 8), (0, 8)])
+    await upstream.close()
+
+
 async def test_sidecars_are_kept_in_touch_with_however_they_come_and_go() -> None:
     """One that cannot be reached is asked again; a hop that ends is made anew, and its room is unknown."""
     upstream = HopUpstream(H1Upstream())

@@ -173,13 +173,15 @@ class HopConnection(Link):
                 self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        if self._recalls:
+        recalled = self._recalls
+        if recalled:
             self._recall()
         if self._rooms is not None and (self._turned or self._out) and self._leaving == _STAYS:
             self._turned = False
             room = self._rooms.share()
-            # NB: a client takes what it sends off the room that it was told of, until it is told anew.
-            if room != self._told or (room[0] and self._told_last != self._last):
+            # NB: a client takes what it sends off the room that it was told of, and takes nothing to wait
+            # once something was handed back, until it is told anew.
+            if room != self._told or recalled or (room[0] and self._told_last != self._last):
                 self._told, self._told_last = room, self._last
                 self._out.append(frames.room(*room, self._last))
         super()._flush()
