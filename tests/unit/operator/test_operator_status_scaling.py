@@ -85,9 +85,9 @@ def test_a_recommendation_is_shown_with_the_terms_of_its_number() -> None:
     why, later = recommendation(), "2026-01-02T03:04:05Z"
     moved = replace(why, message="load 39", inputs=why.inputs.model_copy(update={"load": 39}))
 
-    def shown(before: Any, found: Any, now: str = later, **seen: Any) -> tuple[str, str, int]:
+    def shown(before: Any, recommended: Any, now: str = later, **seen: Any) -> tuple[str, str, int]:
         old = scaled.model_copy(update={"status": ModelBackendStatus.model_validate(before)})
-        document = status.backend_status(old, replace(WELL, recommendation=found, **seen), now=now)
+        document = status.backend_status(old, replace(WELL, recommendation=recommended, **seen), now=now)
         new = document["recommendation"]
         return new["verdict"], new["since"], new["inputs"]["load"]
 
@@ -101,7 +101,7 @@ def test_a_recommendation_is_shown_with_the_terms_of_its_number() -> None:
     assert "recommendation" not in plain
     assert not status.terms_moved(scaled.status.recommendation, why)
     known = ModelBackendStatus.model_validate(first).recommendation
-    assert [status.terms_moved(known, one) for one in (why, moved, None)] == [False, True, False]
+    assert [status.terms_moved(known, looked) for looked in (why, moved, None)] == [False, True, False]
 
 
 def change(step: int) -> ScalingEntry:

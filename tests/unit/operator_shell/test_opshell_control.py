@@ -56,7 +56,7 @@ async def test_a_report_of_the_right_pod_is_taken(server: Harness) -> None:
     status, answer = await server.post(sidecar(items=Items(queued=3, ongoing=2)))
     assert (status, answer) == (200, {"v": 1, "nextReportMs": 1000, "settings": None, "authorities": None})
     assert server.reviews[0]["spec"] == {"token": token(), "audiences": ["penstock-operator"]}
-    assert server.heard == [("n", "m", True)]
+    assert server.reported == [("n", "m", True)]
     assert server.reports.of_backend("n", "m")["m-1"].items.queued == 3
 
 
@@ -132,7 +132,7 @@ async def test_refusals(server: Harness, name: str, setup: dict[str, Any], statu
     code, answer = await server.post(sidecar())
     assert (code, answer["reason"]) == (status, reason)
     assert answer["error"] == answer["detail"]
-    assert server.heard == []
+    assert server.reported == []
     assert server.reports.of_backend("n", "m") == {}
 
 
@@ -278,7 +278,7 @@ async def test_bad_reports_are_refused(server: Harness, body: bytes, reason: str
     """From a pod that was let in: each with its word, and nothing changes."""
     status, answer = await server.post(body)
     assert (status, answer["reason"]) == ({"too_large": 413, "other_pod": 403}.get(reason, 400), reason)
-    assert server.heard == []
+    assert server.reported == []
     assert (await server.post(sidecar()))[0] == 200, "the next one is taken"
 
 
@@ -436,11 +436,11 @@ async def test_only_news_is_notable(server: Harness) -> None:
     for seq, changes in enumerate([{}, {}, {"state": "draining"}, {"settings_version": 5}, {}], 1):
         base = {"settings_version": 4} if seq < 3 else {"state": "draining"}
         await server.post(sidecar(seq, **(base | changes)))
-    assert [notable for _, _, notable in server.heard] == [True, False, True, True, True]
+    assert [notable for _, _, notable in server.reported] == [True, False, True, True, True]
     server.clock.turn(FRESH + 1)
     assert server.reports.of_backend("n", "m") == {}
     await server.post(sidecar(6, state="draining"))
-    assert server.heard[-1][2] is True
+    assert server.reported[-1][2] is True
 
 
 def test_settings_of_deleted_backends_are_not_kept() -> None:

@@ -53,8 +53,8 @@ class Endpoint:
 
     def fields(self, name: bytes) -> list[str | None]:
         """The field's value in each request."""
-        found = [get(request.headers, name) for request in self.requests]
-        return [None if value is None else value.decode() for value in found]
+        values = [get(request.headers, name) for request in self.requests]
+        return [None if value is None else value.decode() for value in values]
 
     @property
     def bodies(self) -> list[Any]:
@@ -67,10 +67,10 @@ def predictions(value: Any) -> http.Response:
 
 @pytest.fixture
 async def there() -> AsyncIterator[Endpoint]:
-    front, found = H1Front(), Endpoint()
-    listener = await front.listen("127.0.0.1", 0, found.handle)
-    found.url = f"http://127.0.0.1:{listener.address[1]}"
-    yield found
+    front, endpoint = H1Front(), Endpoint()
+    listener = await front.listen("127.0.0.1", 0, endpoint.handle)
+    endpoint.url = f"http://127.0.0.1:{listener.address[1]}"
+    yield endpoint
     await front.close(0)
     await asyncio.sleep(0)  # a turn of the loop, in which connections end
 
@@ -217,8 +217,8 @@ def test_an_event_loop_that_ends_closes_its_connections() -> None:
     """Warnings are errors here: an open one would be reported."""
 
     async def main() -> Any:
-        front, found = H1Front(), Endpoint()
-        listener = await front.listen("127.0.0.1", 0, found.handle)
+        front, endpoint = H1Front(), Endpoint()
+        listener = await front.listen("127.0.0.1", 0, endpoint.handle)
         answer = await Handle("x", url=f"http://127.0.0.1:{listener.address[1]}")(1)
         await front.close(0)
         return answer
@@ -234,8 +234,8 @@ async def test_other_answers_than_predictions_are_responses(there: Endpoint, han
         return http.Response(201, ((b"content-type", b"text/plain"),), b"made")
 
     there.answer = plain
-    found = await handle(1)
-    assert (found.status, found.headers["content-type"], found.body) == (201, "text/plain", b"made")
+    answer = await handle(1)
+    assert (answer.status, answer.headers["content-type"], answer.body) == (201, "text/plain", b"made")
 
     async def tolerant(request: http.Request) -> http.Response:
         return http.Response(200, JSON, b'{"predictions":["\\ud800"]}')
@@ -335,11 +335,11 @@ async def test_a_call_that_others_wait_for_outlives_one_who_is_cancelled(
 
     there.answer = held
     shared = handle(1)
-    one, other = (asyncio.ensure_future(awaited(shared)) for _ in range(2))
+    first, other = (asyncio.ensure_future(awaited(shared)) for _ in range(2))
     await asyncio.wait_for(there.began.wait(), 10)
-    one.cancel()
+    first.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await one
+        await first
     release.set()
     assert await other == 1
 
