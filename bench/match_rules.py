@@ -63,9 +63,9 @@ def main() -> int:
         return subprocess.run([sys.executable, "-m", "bench.match_rules", "-"], check=False).returncode
     print(f"{BUILD}; the best of {TURNS} turns of {CALLS} calls, in microseconds a call")
     for kind, made in rules():
-        found = MatchRules([(f"b{number}", (rule,)) for number, rule in enumerate(made)])
-        assert not found.find(FIELDS)
-        print(f"{RULES} rules, {kind}: {microseconds(partial(found.find, FIELDS)):.2f}")
+        table = MatchRules([(f"b{number}", (rule,)) for number, rule in enumerate(made)])
+        assert not table.find(FIELDS)
+        print(f"{RULES} rules, {kind}: {microseconds(partial(table.find, FIELDS)):.2f}")
     key, choice = Hashed(b"user-4711"), WeightedChoice()
     print(f"a key's hash: {microseconds(partial(Hashed, b'user-4711')):.2f}")
     for count in (2, 32):

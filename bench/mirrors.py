@@ -46,9 +46,9 @@ def endpoints(ports: list[int], origin: int, copy: int, dead: int, silent: int) 
             "name": name.replace(" ", "-"),
             "port": port,
             "backends": [{"name": "origin", "weight": 1, "targets": [f"127.0.0.1:{origin}"]}],
-            "mirrors": found,
+            "mirrors": copies,
         }
-        for (name, found), port in zip(mirrors.items(), ports, strict=True)
+        for (name, copies), port in zip(mirrors.items(), ports, strict=True)
     ]
 
 
@@ -58,7 +58,7 @@ async def load(port: int, rate: float, seconds: float, chance: random.Random) ->
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
 
-    async def one() -> None:
+    async def send() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         at = loop.time()
         while (at := at + chance.expovariate(rate / CONNECTIONS)) < end:
@@ -73,7 +73,7 @@ async def load(port: int, rate: float, seconds: float, chance: random.Random) ->
             took.append((time.perf_counter() - begun) * 1000)
         writer.close()
 
-    await asyncio.gather(*[one() for _ in range(CONNECTIONS)])
+    await asyncio.gather(*[send() for _ in range(CONNECTIONS)])
     return took
 
 
@@ -87,7 +87,7 @@ def counted(admin: str) -> str:
     finally:
         connection.close()
     wanted = re.compile(r"penstock_router_mirror_(requests|dropped|compared|compare_skipped)_total\{.*")
-    return "\n".join(found[0] for found in wanted.finditer(text))
+    return "\n".join(line[0] for line in wanted.finditer(text))
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -99,9 +99,9 @@ def measure(arguments: argparse.Namespace) -> None:
         processes.model(1, 0, core=arguments.load_core) as copy,
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
     ):
-        found = endpoints(ports, origin.port, copy.port, dead, silent.getsockname()[1])
+        cases = endpoints(ports, origin.port, copy.port, dead, silent.getsockname()[1])
         file = Path(folder) / "settings.json"
-        file.write_text(json.dumps({"v": 1, "endpoints": found}))
+        file.write_text(json.dumps({"v": 1, "endpoints": cases}))
         command = [sys.executable, "-m", "penstock_router", f"--settings={file}", "--listen=127.0.0.1:0"]
         command += ["--admin=127.0.0.1:0", "--propagation-delay=0s"]
         env = processes.without_ours()
@@ -109,14 +109,14 @@ def measure(arguments: argparse.Namespace) -> None:
             line = processes.await_line(process, log, "ready ", seconds=30)
             admin = re.search(r"admin=(\S+)", line or log.read_text())
             chance = random.Random(1)
-            took: dict[str, list[list[float]]] = {one["name"]: [] for one in found}
+            took: dict[str, list[list[float]]] = {case["name"]: [] for case in cases}
             for turn in range(arguments.turns + 1):
-                order = list(found)
+                order = list(cases)
                 chance.shuffle(order)
-                for one in order:
-                    each = asyncio.run(load(one["port"], arguments.rate, arguments.seconds, chance))
+                for case in order:
+                    each = asyncio.run(load(case["port"], arguments.rate, arguments.seconds, chance))
                     if turn:  # the first one warms up
-                        took[one["name"]].append(sorted(each))
+                        took[case["name"]].append(sorted(each))
             rows(took)
             if admin is not None:
                 print(counted(admin[1]))

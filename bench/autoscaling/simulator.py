@@ -230,8 +230,8 @@ class Simulation:
         if not self._ready:
             self._held.append(arrived)
             return
-        one, other = self._random.choice(self._ready), self._random.choice(self._ready)
-        pod = one if one.load <= other.load else other
+        first, other = self._random.choice(self._ready), self._random.choice(self._ready)
+        pod = first if first.load <= other.load else other
         # NB: one that was held has its time from when a pod has it, as an endpoint's timeout has it.
         if not pod.admits(now, now + self._model.objective):
             self.result.missed += 1

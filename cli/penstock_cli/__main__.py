@@ -28,14 +28,14 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, command in COMMANDS.items():
         text = command.__doc__ or ""
-        one = commands.add_parser(
+        subparser = commands.add_parser(
             name,
             parents=[common],
             help=text.split("\n", 1)[0],
             description=text,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add_arguments(one)
+        command.add_arguments(subparser)
     return whole
 
 

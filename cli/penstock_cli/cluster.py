@@ -67,7 +67,7 @@ class Cluster:
                 f"cannot log in by {kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION}: {error}"
             ) from error
         configuration.retries = False
-        chosen = next((one for one in contexts if one["name"] == context), active)
+        chosen = next((entry for entry in contexts if entry["name"] == context), active)
         own = (chosen.get("context") or {}).get("namespace") or "default"
         return cls(api=CustomObjectsApi(ApiClient(configuration)), namespace=namespace or own)
 
@@ -84,17 +84,17 @@ class Cluster:
         place = "all namespaces" if everywhere else f"namespace {self.namespace}"
         try:
             if everywhere:
-                found: Any = self.api.list_cluster_custom_object(
+                listed: Any = self.api.list_cluster_custom_object(
                     GROUP, VERSION, PLURALS[kind], _request_timeout=SECONDS
                 )
             else:
-                found = self.api.list_namespaced_custom_object(
+                listed = self.api.list_namespaced_custom_object(
                     GROUP, VERSION, self.namespace, PLURALS[kind], _request_timeout=SECONDS
                 )
         except (ApiException, HTTPError, OSError) as error:
             raise CommandError(f"cannot read the {PLURALS[kind]} of {place}: {_cause(error)}") from error
-        items: list[Resource] = found["items"]
-        return sorted(items, key=lambda one: (one["metadata"]["namespace"], one["metadata"]["name"]))
+        items: list[Resource] = listed["items"]
+        return sorted(items, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
 
     def get(self, kind: str, name: str) -> Resource:
         """One resource of the namespace.
@@ -107,12 +107,12 @@ class Cluster:
             CommandError: it is not there, or cannot be read.
         """
         try:
-            found: Any = self.api.get_namespaced_custom_object(
+            resource: Any = self.api.get_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, PLURALS[kind], name, _request_timeout=SECONDS
             )
         except (ApiException, HTTPError, OSError) as error:
             raise CommandError(f"cannot read {kind} {self.namespace}/{name}: {_cause(error)}") from error
-        return dict(found)
+        return dict(resource)
 
 
 def _cause(error: Exception) -> str:

@@ -31,8 +31,8 @@ class TrafficWindow:
         """
         counts = {
             (endpoint, backend): totals.requests
-            for endpoint, one in report.endpoints.items()
-            for backend, totals in one.backends.items()
+            for endpoint, counters in report.endpoints.items()
+            for backend, totals in counters.backends.items()
         }
         before = self._last.get(report.uid)
         self._last[report.uid] = counts
@@ -59,12 +59,12 @@ class TrafficWindow:
             now: seconds, monotonic.
         """
         self._expire(now)
-        found: Counter[str] = Counter()
+        served: Counter[str] = Counter()
         for _, slot in self._slots:
             for (name, backend), count in slot.items():
                 if name == endpoint and count:
-                    found[backend] += count
-        return found
+                    served[backend] += count
+        return served
 
     def _expire(self, now: float) -> None:
         while self._slots and now - self._slots[0][0] >= SPAN:

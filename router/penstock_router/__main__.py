@@ -163,7 +163,7 @@ class Process:
             work.append(self._watch.run())
         if self._reporter is not None:
             work.append(self._reporter.run())
-        tasks = {asyncio.create_task(one) for one in work}
+        tasks = {asyncio.create_task(part) for part in work}
         greeting = asyncio.create_task(self._greet(data.address, admin))
         stop = asyncio.create_task(self._stop.wait())
         await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)

@@ -87,7 +87,7 @@ class WeightedChoice:
         return best
 
     def _name(self, name: str) -> Hashed:
-        found = self._names.get(name)
-        if found is None:
-            found = self._names[name] = Hashed(name.encode())
-        return found
+        hashed = self._names.get(name)
+        if hashed is None:
+            hashed = self._names[name] = Hashed(name.encode())
+        return hashed

@@ -205,8 +205,8 @@ class ProxiedRequest:
     @property
     def idle(self) -> float:
         """Seconds that a piece of its answer may take."""
-        found = self.state.idle
-        return self.left if found is None else found
+        idle = self.state.idle
+        return self.left if idle is None else idle
 
     def upstream_request(self, now: float) -> Request:
         """The request for a pod; its time begins with the first one.

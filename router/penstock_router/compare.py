@@ -84,8 +84,8 @@ class Rules:
         self.root = Node()
         for path in ignore:
             node = self.root
-            for found in _STEP.finditer(path):
-                node = _below(node, found[1], found[2])
+            for step in _STEP.finditer(path):
+                node = _below(node, step[1], step[2])
             node.ends = True
 
 
@@ -108,7 +108,7 @@ def _below(node: Node, name: str | None, bracket: str | None) -> Node:
     return node.steps.setdefault(step, Node())
 
 
-class Found:
+class FirstDifference:
     """The first difference of two answers.
 
     Args:
@@ -116,30 +116,36 @@ class Found:
         path: where.
         general: the same with `[*]` for each index.
         expected: a type or a status of the served answer.
-        found: the same of the mirror's.
+        actual: the same of the mirror's.
     """
 
-    __slots__ = ("expected", "found", "general", "kind", "path")
+    __slots__ = ("actual", "expected", "general", "kind", "path")
 
-    def __init__(self, kind: str, path: str, general: str, expected: str, found: str) -> None:
+    def __init__(self, kind: str, path: str, general: str, expected: str, actual: str) -> None:
         self.kind = kind
         self.path = path
         self.general = general
         self.expected = expected
-        self.found = found
+        self.actual = actual
 
 
 class Work:
     """Two values that are still to be compared."""
 
-    __slots__ = ("at", "expected", "found", "link", "nodes", "start")
+    __slots__ = ("actual", "at", "expected", "link", "nodes", "start")
 
     def __init__(
-        self, link: Link | None, expected: object, found: object, nodes: list[Node], at: list[str], start: int
+        self,
+        link: Link | None,
+        expected: object,
+        actual: object,
+        nodes: list[Node],
+        at: list[str],
+        start: int,
     ) -> None:
         self.link = link
         self.expected = expected
-        self.found = found
+        self.actual = actual
         self.nodes = nodes  # of the ignored paths, those that lead here
         self.at = at  # of two objects, the served one's names
         self.start = start  # of two containers, where to go on
@@ -174,12 +180,12 @@ class Comparison:
         self._bodies = (body, other_body)
         self._work: deque[Work] = deque()
         self._begun = False
-        self.difference: Found | None = None
+        self.difference: FirstDifference | None = None
         """The first difference; None where none was found."""
         self.skipped = ""
         """Why they could not be compared to the end; empty where they were."""
         if status != other_status:
-            self.difference = Found(STATUS, "$", "$", str(status), str(other_status))
+            self.difference = FirstDifference(STATUS, "$", "$", str(status), str(other_status))
             self._begun = True
         elif body == other_body:
             self._begun = True
@@ -224,53 +230,53 @@ class Comparison:
         body, other = self._bodies
         self._bodies = (b"", b"")
         expected = _json(body)
-        found = _json(other)
+        actual = _json(other)
         if expected is _NOT_JSON:
-            self.difference = Found(BODY, "$", "$", "bytes", "bytes")
-        elif found is _NOT_JSON:
-            self.difference = Found(MALFORMED, "$", "$", _type(expected), "bytes")
+            self.difference = FirstDifference(BODY, "$", "$", "bytes", "bytes")
+        elif actual is _NOT_JSON:
+            self.difference = FirstDifference(MALFORMED, "$", "$", _type(expected), "bytes")
         else:
-            self._pair(None, expected, found, [self._rules.root])
+            self._pair(None, expected, actual, [self._rules.root])
 
-    def _pair(self, link: Link | None, expected: object, found: object, nodes: list[Node]) -> None:
+    def _pair(self, link: Link | None, expected: object, actual: object, nodes: list[Node]) -> None:
         """Compare two values that are no containers, or note that two containers are to be."""
-        if isinstance(expected, list) and isinstance(found, list):
+        if isinstance(expected, list) and isinstance(actual, list):
             if any(node.any_index is not None and node.any_index.ends for node in nodes):
                 return
-            if len(expected) != len(found):
+            if len(expected) != len(actual):
                 self._differ(LENGTH, link, "array", "array")
             elif expected:
-                self._work.append(Work(link, expected, found, nodes, [], 0))
-        elif isinstance(expected, dict) and isinstance(found, dict):
-            self._work.append(Work(link, expected, found, nodes, list(expected), 0))
+                self._work.append(Work(link, expected, actual, nodes, [], 0))
+        elif isinstance(expected, dict) and isinstance(actual, dict):
+            self._work.append(Work(link, expected, actual, nodes, list(expected), 0))
         else:
-            kind, other = _type(expected), _type(found)
+            kind, other = _type(expected), _type(actual)
             if kind != other:
                 self._differ(TYPE, link, kind, other)
             elif kind == "number":
-                if not self._near(expected, found):
+                if not self._near(expected, actual):
                     self._differ(VALUE, link, kind, other)
-            elif expected != found:
+            elif expected != actual:
                 self._differ(VALUE, link, kind, other)
 
     def _lists(self, work: Work, left: int) -> int:
         """Go on with two arrays of one length; returns how many values may still be looked at."""
         expected: list[Any] = work.expected  # type: ignore[assignment]  # as its caller has seen
-        found: list[Any] = work.found  # type: ignore[assignment]
+        actual: list[Any] = work.actual  # type: ignore[assignment]
         place, end = work.start, min(len(expected), work.start + left)
         tolerance, nodes = self._rules.tolerance, work.nodes
         while place < end:
-            one, other = expected[place], found[place]
-            if not nodes and type(one) is float and type(other) is float:
-                if one != other:
-                    apart = one - other if one > other else other - one
-                    scale = max(1.0, abs(one), abs(other))
+            value, other = expected[place], actual[place]
+            if not nodes and type(value) is float and type(other) is float:
+                if value != other:
+                    apart = value - other if value > other else other - value
+                    scale = max(1.0, abs(value), abs(other))
                     if apart > tolerance * scale:
                         self._differ(VALUE, Link(work.link, place), "number", "number")
             else:
                 below = _into(nodes, place, of_array=True) if nodes else nodes
                 if below is not None:
-                    self._pair(Link(work.link, place), one, other, below)
+                    self._pair(Link(work.link, place), value, other, below)
             place += 1
             if self.difference is not None:
                 return left
@@ -283,15 +289,15 @@ class Comparison:
     def _objects(self, work: Work, left: int) -> int:
         """Go on with two objects; returns how many values may still be looked at."""
         expected: dict[str, Any] = work.expected  # type: ignore[assignment]  # as its caller has seen
-        found: dict[str, Any] = work.found  # type: ignore[assignment]
+        actual: dict[str, Any] = work.actual  # type: ignore[assignment]
         names, nodes = work.at, work.nodes
         place, end = work.start, min(len(names), work.start + left)
         while place < end:
             name = names[place]
             below = _into(nodes, name, of_array=False) if nodes else nodes
             if below is not None:
-                if name in found:
-                    self._pair(Link(work.link, name), expected[name], found[name], below)
+                if name in actual:
+                    self._pair(Link(work.link, name), expected[name], actual[name], below)
                 else:
                     self._differ(MISSING, Link(work.link, name), _type(expected[name]), "")
             place += 1
@@ -302,24 +308,24 @@ class Comparison:
             work.start = place
             self._work.appendleft(work)
             return left
-        for name in found:
+        for name in actual:
             if name not in expected and _into(nodes, name, of_array=False) is not None:
-                self._differ(EXTRA, Link(work.link, name), "", _type(found[name]))
+                self._differ(EXTRA, Link(work.link, name), "", _type(actual[name]))
                 break
         return left - 1
 
-    def _near(self, one: Any, other: Any) -> bool:
-        if one == other:
+    def _near(self, value: Any, other: Any) -> bool:
+        if value == other:
             return True
         try:
-            return bool(abs(one - other) <= self._rules.tolerance * max(1, abs(one), abs(other)))
+            return bool(abs(value - other) <= self._rules.tolerance * max(1, abs(value), abs(other)))
         except OverflowError:  # an integer beyond all floats
             return False
 
-    def _differ(self, kind: str, link: Link | None, expected: str, found: str) -> None:
+    def _differ(self, kind: str, link: Link | None, expected: str, actual: str) -> None:
         if self.difference is None:
-            self.difference = Found(
-                kind, _path(link, general=False), _path(link, general=True), expected, found
+            self.difference = FirstDifference(
+                kind, _path(link, general=False), _path(link, general=True), expected, actual
             )
 
 
@@ -334,8 +340,8 @@ def _json(body: bytes) -> object:
 
 
 def _encoded(headers: Headers) -> bool:
-    found = get(headers, b"content-encoding")
-    return found is not None and found.strip().lower() not in (b"", b"identity")
+    encoding = get(headers, b"content-encoding")
+    return encoding is not None and encoding.strip().lower() not in (b"", b"identity")
 
 
 def _type(value: object) -> str:

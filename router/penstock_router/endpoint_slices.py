@@ -71,7 +71,7 @@ def ready_addresses(slice_: Mapping[str, Any]) -> list[tuple[str, Address]]:
     """
     if slice_.get("addressType") not in ("IPv4", "IPv6") or not _leads_to_sidecars(slice_):
         return []
-    found = []
+    pods = []
     for endpoint in slice_.get("endpoints") or ():
         addresses = endpoint.get("addresses") or ()
         if not addresses or not _gets_requests(endpoint.get("conditions") or {}):
@@ -79,8 +79,8 @@ def ready_addresses(slice_: Mapping[str, Any]) -> list[tuple[str, Address]]:
         target = endpoint.get("targetRef") or {}
         pod = str(target.get("name") or "") if target.get("kind", "Pod") == "Pod" else ""
         address = Address(host=str(addresses[0]), port=SIDECAR_PORT, pod=pod)
-        found.append((str(target.get("uid") or pod or f"{address.host}:{address.port}"), address))
-    return found
+        pods.append((str(target.get("uid") or pod or f"{address.host}:{address.port}"), address))
+    return pods
 
 
 def merge(slices: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Address, ...]]:

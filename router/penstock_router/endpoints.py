@@ -103,17 +103,17 @@ class EndpointState:
         """
         # NB: a server gives requests whose heads are alike the very same fields (`head_cache`).
         place = id(request.headers)
-        found = self._heads.get(place)
+        known = self._heads.get(place)
         if (
-            found is None
-            or found.headers is not request.headers
-            or found.target != request.target
-            or found.method != request.method
+            known is None
+            or known.headers is not request.headers
+            or known.target != request.target
+            or known.method != request.method
         ):
             closed = self._closed.include(request.path)
             allowed = allows(self.settings, request.method)
             static = None if self._static is None else self._static.of(request)
-            found = ArrivedHead(
+            known = ArrivedHead(
                 request,
                 closed=closed,
                 allowed=allowed,
@@ -125,15 +125,15 @@ class EndpointState:
             if heads.size(request.target, request.headers) <= MAX_HEAD_SIZE:
                 if len(self._heads) >= MAX_HEADS:
                     self._heads.clear()
-                self._heads[place] = found
-        return found
+                self._heads[place] = known
+        return known
 
     def series(self, backend: str) -> Series:
         """Where what becomes of requests to a backend is counted; empty for those that none was asked for."""
-        found = self._series.get(backend)
-        if found is None:
-            found = self._series[backend] = self._make_series(self.name, backend)
-        return found
+        series = self._series.get(backend)
+        if series is None:
+            series = self._series[backend] = self._make_series(self.name, backend)
+        return series
 
     def update(self, settings: Endpoint) -> None:
         """Take new settings, whole."""
@@ -380,13 +380,13 @@ class EndpointState:
     def _take_times(self) -> None:
         """Put the times of the settings into seconds."""
         settings = self.settings
-        found = settings.timeouts or Timeouts()
-        head = min(settings.timeout_ms, found.first_byte_ms or settings.timeout_ms)
+        timeouts = settings.timeouts or Timeouts()
+        head = min(settings.timeout_ms, timeouts.first_byte_ms or settings.timeout_ms)
         self.first_byte = head / 1000
         """Until the head of an answer."""
-        self.idle = None if found.idle_ms is None else found.idle_ms / 1000
+        self.idle = None if timeouts.idle_ms is None else timeouts.idle_ms / 1000
         """Between two pieces of an answer; None for what the request had for its head."""
-        self.total = None if found.total_ms is None else found.total_ms / 1000
+        self.total = None if timeouts.total_ms is None else timeouts.total_ms / 1000
         """In all; None for no limit."""
 
     def _policy(self) -> cors.Policy | None:

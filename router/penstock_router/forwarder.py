@@ -130,8 +130,8 @@ class Forwarder:
         exchange.gone = functools.partial(self._leave, proxied)
         most = state.settings.max_body_bytes
         if most is not None and max(len(request.body), request.length or 0) > most:
-            found = f"one of {request.length or len(request.body)} bytes"
-            self._answer_error(proxied, _too_long(state, found))
+            size = f"one of {request.length or len(request.body)} bytes"
+            self._answer_error(proxied, _too_long(state, size))
             return
         if head.plain and proxied.body is None and not request.upgrade:
             backend, at_once = state.enter(proxied.steering)
@@ -425,7 +425,7 @@ class Forwarder:
         return out
 
 
-def _too_long(state: EndpointState, found: str) -> PenstockError:
+def _too_long(state: EndpointState, size: str) -> PenstockError:
     """The error of a body that has more bytes than its endpoint takes."""
     most = f"at most {state.settings.max_body_bytes} bytes (maxBodyBytes of endpoint {state.name})"
-    return PenstockError(Reason.TOO_LARGE, f"expected a body of {most}, found {found}")
+    return PenstockError(Reason.TOO_LARGE, f"expected a body of {most}, found {size}")

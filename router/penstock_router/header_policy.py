@@ -109,15 +109,15 @@ class AnswerFields:
             Theirs, for the client the very same as these; None where one of them is more than an id or a
             queue.
         """
-        found = AnswerFields(())
-        found.headers, found.outward, found.queued = self.headers, self.outward, self.queued
-        found.reason, found.refuses = self.reason, self.refuses
+        fields = AnswerFields(())
+        fields.headers, fields.outward, fields.queued = self.headers, self.outward, self.queued
+        fields.reason, fields.refuses = self.reason, self.refuses
         for name, value in own:
             if name == QUEUE and value.isdigit() and len(value) < 10:
-                found.queued = int(value)
+                fields.queued = int(value)
             elif name != REQUEST_ID:
                 return None
-        return found
+        return fields
 
 
 def under_route(headers: Headers, *, route: bytes, host: bytes) -> Headers:
@@ -144,11 +144,11 @@ def under_route(headers: Headers, *, route: bytes, host: bytes) -> Headers:
 def _under_route(url: bytes, route: bytes, host: bytes) -> bytes:
     if url[:1] == b"/" and url[:2] != b"//":
         return route + url
-    found = _URL.fullmatch(url)
-    if found is None or found[2].lower() != host.lower():
+    parts = _URL.fullmatch(url)
+    if parts is None or parts[2].lower() != host.lower():
         return url
-    rest = found[3] if found[3][:1] == b"/" else b"/" + found[3]
-    return b"%b://%b%b%b" % (found[1], found[2], route, rest)
+    rest = parts[3] if parts[3][:1] == b"/" else b"/" + parts[3]
+    return b"%b://%b%b%b" % (parts[1], parts[2], route, rest)
 
 
 def own_lines(identity: bytes, backend: bytes) -> bytes:

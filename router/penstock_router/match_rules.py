@@ -111,10 +111,10 @@ class MatchRules:
                 if place < best:
                     best = place
             if of_cookies and name == COOKIE:
-                for cookie, found in cookies_of(value):
+                for cookie, cookie_value in cookies_of(value):
                     rules = of_cookies.get(cookie)
                     if rules is not None:
-                        place = rules.first(found)
+                        place = rules.first(cookie_value)
                         if place < best:
                             best = place
         return "" if best == NONE else self._backends[best]
@@ -126,10 +126,10 @@ def cookies_of(field: bytes) -> list[tuple[bytes, bytes]]:
     Args:
         field: its value.
     """
-    found: list[tuple[bytes, bytes]] = []
+    cookies: list[tuple[bytes, bytes]] = []
     for pair in field.split(b";", MAX_COOKIES)[:MAX_COOKIES]:
         pair = pair.strip()
         at = pair.find(b"=")
         if at >= 0:
-            found.append((pair[:at], pair[at + 1 :]))
-    return found
+            cookies.append((pair[:at], pair[at + 1 :]))
+    return cookies

@@ -42,10 +42,10 @@ class Metrics:
             endpoint: the endpoint; empty for requests of none.
             backend: the backend; empty for requests that none was asked for.
         """
-        found = self._series.get((endpoint, backend))
-        if found is None:
-            found = self._series[endpoint, backend] = Series(endpoint, backend)
-        return found
+        series = self._series.get((endpoint, backend))
+        if series is None:
+            series = self._series[endpoint, backend] = Series(endpoint, backend)
+        return series
 
     def mirror_series(self, endpoint: str, mirror: str) -> MirrorSeries:
         """What is counted of an endpoint's copies for a mirror.
@@ -54,10 +54,10 @@ class Metrics:
             endpoint: the endpoint.
             mirror: the mirror.
         """
-        found = self._mirrors.get((endpoint, mirror))
-        if found is None:
-            found = self._mirrors[endpoint, mirror] = MirrorSeries(endpoint, mirror)
-        return found
+        series = self._mirrors.get((endpoint, mirror))
+        if series is None:
+            series = self._mirrors[endpoint, mirror] = MirrorSeries(endpoint, mirror)
+        return series
 
     def forget_mirror(self, endpoint: str, mirror: str) -> None:
         """Drop what is counted of a mirror that was taken away."""

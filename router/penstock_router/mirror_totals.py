@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import metrics_core as core
 
-from penstock_router.compare import Found
+from penstock_router.compare import FirstDifference
 from penstock_router.series import Series
 from penstock_wire.control.report import MAX_DIFFERENCES, Difference, MirrorTotals
 
@@ -17,10 +17,10 @@ EQUAL = "equal"
 class CountedDifference:
     """A difference, and how often it was found."""
 
-    __slots__ = ("count", "found")
+    __slots__ = ("count", "difference")
 
-    def __init__(self, found: Found) -> None:
-        self.found = found
+    def __init__(self, difference: FirstDifference) -> None:
+        self.difference = difference
         self.count = 1
 
 
@@ -83,22 +83,22 @@ class MirrorSeries:
         self.seconds += seconds
         self.served.answered(0, "", served_seconds)
 
-    def compare(self, found: Found | None) -> None:
+    def compare(self, difference: FirstDifference | None) -> None:
         """Count two answers that were compared.
 
         Args:
-            found: their first difference; None where there is none.
+            difference: their first difference; None where there is none.
         """
         self.compared += 1
-        if found is None:
+        if difference is None:
             return
-        self.differing[found.kind] = self.differing.get(found.kind, 0) + 1
-        key = (found.kind, found.general)
+        self.differing[difference.kind] = self.differing.get(difference.kind, 0) + 1
+        key = (difference.kind, difference.general)
         known = self._first.get(key)
         if known is not None:
             known.count += 1
         elif len(self._first) < MAX_DIFFERENCES:
-            self._first[key] = CountedDifference(found)
+            self._first[key] = CountedDifference(difference)
 
     def compare_anew(self) -> None:
         """Forget what was compared: from now on it is compared in another way."""
@@ -120,22 +120,22 @@ class MirrorSeries:
             served_seconds=self.served.seconds,
             first=tuple(
                 Difference(
-                    path=one.found.path,
-                    kind=one.found.kind,
-                    expected=one.found.expected,
-                    found=one.found.found,
-                    count=one.count,
+                    path=counted.difference.path,
+                    kind=counted.difference.kind,
+                    expected=counted.difference.expected,
+                    found=counted.difference.actual,
+                    count=counted.count,
                 )
-                for one in self._first.values()
+                for counted in self._first.values()
             ),
         )
 
 
-def families(found: Iterable[MirrorSeries]) -> Iterator[Any]:
+def families(mirrors: Iterable[MirrorSeries]) -> Iterator[Any]:
     """The metrics of mirrors, as `prometheus_client` reads them.
 
     Args:
-        found: all of them.
+        mirrors: all of them.
     """
     names = ["endpoint", "mirror"]
     requests = core.CounterMetricFamily(
@@ -166,14 +166,14 @@ def families(found: Iterable[MirrorSeries]) -> Iterator[Any]:
         "Pairs of answers that were not compared.",
         labels=[*names, "reason"],
     )
-    for series in found:
+    for series in mirrors:
         labels = [series.copies.endpoint, series.copies.backend]
         for (status, reason), count in series.copies.answers.items():
             requests.add_metric([*labels, str(status), reason], count)
         for reason, count in list(series.dropped.items()):
             dropped.add_metric([*labels, reason], count)
-        for family, one in ((seconds, series.copies), (served, series.served)):
-            family.add_metric(labels, one.cumulative(), one.seconds)
+        for family, durations in ((seconds, series.copies), (served, series.served)):
+            family.add_metric(labels, durations.cumulative(), durations.seconds)
         differing = list(series.differing.items())
         compared.add_metric([*labels, EQUAL], series.compared - sum(count for _, count in differing))
         for kind, count in differing:

@@ -323,7 +323,7 @@ class Mirrors:
             self._metrics.forget_mirror(endpoint.name, name)
         if not endpoint.mirrors:
             return None
-        found: list[EndpointMirror] = []
+        mirrors: list[EndpointMirror] = []
         for settings in endpoint.mirrors:
             mirror = known.get(settings.name)
             if mirror is None:
@@ -331,8 +331,8 @@ class Mirrors:
                 mirror = EndpointMirror(settings, series, self._random)
             else:
                 mirror.update(settings)
-            found.append(mirror)
-        return EndpointMirrors(self, found)
+            mirrors.append(mirror)
+        return EndpointMirrors(self, mirrors)
 
     def add(self, mirror: EndpointMirror, proxied: ProxiedRequest, answer: Response) -> None:
         """Have a copy sent in a later turn of the loop, where there is room for it.

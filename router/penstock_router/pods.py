@@ -54,8 +54,8 @@ class Pod:
         "_before",
         "_failures",
         "_hashed",
-        "_told",
-        "_told_at",
+        "_queued",
+        "_queued_at",
         "address",
         "borne",
         "free",
@@ -87,8 +87,8 @@ class Pod:
         """Why the last try to connect failed; empty where none did since a connection was made."""
         self.try_at = 0.0
         """When it is tried again where no other pod can be reached (seconds of the router's clock)."""
-        self._told = 0
-        self._told_at = 0.0
+        self._queued = 0
+        self._queued_at = 0.0
         self._failures = 0
         self._avoid_until = 0.0
         self._before = 0  # those in flight that went out before it failed; they try nothing
@@ -108,7 +108,7 @@ class Pod:
 
     def reports_queue(self, items: int, now: float) -> None:
         """Take what the pod says of its queue (`x-penstock-queue`)."""
-        self._told, self._told_at = items, now
+        self._queued, self._queued_at = items, now
 
     def failed(self, now: float, why: str) -> None:
         """No connection could be made: others are preferred for a while, twice as long each time.
@@ -154,8 +154,8 @@ class Pod:
         One that failed is tried again by one request at a time: each may wait for a connection in vain.
         Once the first has its connection, the others follow.
         """
-        fresh = max(0.0, 1 - (now - self._told_at) / QUEUE_FRESH_SECONDS)
-        load = (self.in_flight + self._told * fresh + 1) / self.share(now)
+        fresh = max(0.0, 1 - (now - self._queued_at) / QUEUE_FRESH_SECONDS)
+        load = (self.in_flight + self._queued * fresh + 1) / self.share(now)
         return (1 if self.avoided(now) else 0, load)
 
     def avoided(self, now: float) -> bool:
@@ -165,12 +165,12 @@ class Pod:
     @property
     def hashed(self) -> Hashed:
         """Its name, hashed once: its address may be another's in another router's eyes for a while."""
-        found = self._hashed
-        if found is None:
+        hashed = self._hashed
+        if hashed is None:
             address = self.address
             name = address.pod or f"{address.host}:{address.port}"
-            found = self._hashed = Hashed(name.encode())
-        return found
+            hashed = self._hashed = Hashed(name.encode())
+        return hashed
 
     def share(self, now: float) -> float:
         """Of what one of the others gets; less than 1 while it is new."""
@@ -284,8 +284,8 @@ class Pods:
             pods = [pod for pod in pods if now >= pod.full_until and not pod.unreachable] or pods
         if len(pods) == 1:
             return pods[0]
-        one, other = two_of(len(pods), self._random)
-        return pods[one] if pods[one].load(now) <= pods[other].load(now) else pods[other]
+        first, other = two_of(len(pods), self._random)
+        return pods[first] if pods[first].load(now) <= pods[other].load(now) else pods[other]
 
     def own(self, backend: str, key: Hashed) -> Pod | None:
         """The ready pod to which requests with a key stick, whatever its state; None where none is ready."""
@@ -385,11 +385,11 @@ class Pods:
             free: items that would begin there at once; -1 where it does not say any more.
             waiting: items that wait there.
         """
-        found = self._by_address.get(address)
-        if found is None:
+        entry = self._by_address.get(address)
+        if entry is None:
             self._told_leaving(address, waiting)
             return
-        backend, pod = found
+        backend, pod = entry
         pod.free, pod.waiting = free, waiting
         crowded = self._crowded.setdefault(backend, {})
         if waiting and not free:
@@ -407,10 +407,10 @@ class Pods:
 
     def _told_leaving(self, address: tuple[str, int], waiting: int) -> None:
         """A pod that takes no more requests says how many items wait there still."""
-        found = self._leaving.get(address)
-        if found is None:
+        entry = self._leaving.get(address)
+        if entry is None:
             return
-        backend, pod = found
+        backend, pod = entry
         pod.waiting = waiting
         if waiting:
             self._crowded.setdefault(backend, {})[pod] = None
@@ -427,9 +427,9 @@ class Pods:
             address: its host and port.
             count: how many items; 0 where what waits there is not this router's, or has begun.
         """
-        found = self._by_address.get(address) or self._leaving.get(address)
-        if found is not None:
-            backend, pod = found
+        entry = self._by_address.get(address) or self._leaving.get(address)
+        if entry is not None:
+            backend, pod = entry
             pod.waiting = 0  # until it says what is left
             self._crowded.get(backend, {}).pop(pod, None)
             if count:  # else it would be asked again at once, and again
@@ -525,7 +525,7 @@ def _best(pods: Sequence[Pod], key: Hashed) -> Pod | None:
     best: Pod | None = None
     most = -1
     for pod in pods:
-        found = score(key, pod.hashed)
-        if best is None or found > most or (found == most and pod.address < best.address):
-            best, most = pod, found
+        scored = score(key, pod.hashed)
+        if best is None or scored > most or (scored == most and pod.address < best.address):
+            best, most = pod, scored
     return best

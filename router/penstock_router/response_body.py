@@ -95,8 +95,8 @@ class EndingStream:
             self._sender.cancel()
 
 
-def _end(found: weakref.ref[EndingStream]) -> None:
-    stream = found()
+def _end(reference: weakref.ref[EndingStream]) -> None:
+    stream = reference()
     if stream is not None:
         stream.end()
 

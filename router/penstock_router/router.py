@@ -180,7 +180,7 @@ class Router:
         for endpoint in settings.endpoints:
             for backend in all_backends(endpoint):
                 targets.setdefault(backend.name, {}).update(dict.fromkeys(backend.targets))
-        self.pods.set_targets({name: tuple(map(parse_target, found)) for name, found in targets.items()})
+        self.pods.set_targets({name: tuple(map(parse_target, texts)) for name, texts in targets.items()})
         wanted = {endpoint.name: endpoint for endpoint in settings.endpoints}
         for name in self._endpoints.keys() - wanted.keys():
             self._endpoints.pop(name).remove()

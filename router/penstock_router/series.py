@@ -61,11 +61,11 @@ class Series:
 
     def cumulative(self) -> list[tuple[str, int]]:
         """How many took at most so long, by upper bound."""
-        below, found = 0, []
+        below, counts = 0, []
         for bound, count in zip((*BUCKETS, "+Inf"), self.buckets, strict=True):
             below += count
-            found.append((str(bound), below))
-        return found
+            counts.append((str(bound), below))
+        return counts
 
     def totals(self, held: int) -> BackendTotals:
         """As the report has them.

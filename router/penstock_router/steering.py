@@ -195,9 +195,9 @@ class Steers:
     def _cookie_of(self, headers: Headers) -> bytes:
         for name, value in headers:
             if name == COOKIE:
-                for cookie, found in cookies_of(value):
+                for cookie, cookie_value in cookies_of(value):
                     if cookie == self._affinity_cookie:
-                        return found
+                        return cookie_value
         return b""
 
 

@@ -125,7 +125,7 @@ class SliceWatch:
         self._slices: dict[str, dict[str, Any]] = {}
         self._version: str | None = None
         self._failures = 0
-        self._told = ""
+        self._logged = ""
         self._url = f"{api.url}/apis/discovery.k8s.io/v1/namespaces/{api.namespace}/endpointslices"
 
     async def run(self) -> None:
@@ -152,14 +152,14 @@ class SliceWatch:
         return pause * self._random.uniform(0.5, 1)
 
     def _tell(self, error: str) -> None:
-        if error != self._told:
+        if error != self._logged:
             log("endpoint slices cannot be followed", level="warning", error=error, url=self._url)
-        self._told = error
+        self._logged = error
 
     def _good(self) -> None:
-        if self._told:
+        if self._logged:
             log("endpoint slices are followed again")
-        self._told = ""
+        self._logged = ""
 
     async def _list(self, session: aiohttp.ClientSession) -> str:
         async with session.get(

@@ -46,11 +46,11 @@ class Context:
     @property
     def headers(self) -> dict[str, str]:
         """The header fields by name in lower case; values of one name are joined by commas."""
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for name, value in self.fields:
             key, text = name.decode("latin-1"), value.decode("latin-1")
-            found[key] = f"{found[key]}, {text}" if key in found else text
-        return found
+            texts[key] = f"{texts[key]}, {text}" if key in texts else text
+        return texts
 
     @property
     def seconds_left(self) -> float | None:
@@ -69,8 +69,8 @@ _current: ContextVar[Context] = ContextVar("context")
 
 def context() -> Context:
     """The context of the call that this code is in; without a request where it is in none."""
-    found = _current.get(None)
-    return Context() if found is None else found
+    context = _current.get(None)
+    return Context() if context is None else context
 
 
 def begin(fields: Headers) -> Context:
@@ -102,14 +102,14 @@ def current() -> Context | None:
     return _current.get(None)
 
 
-def resume(found: Context | None) -> None:
+def resume(context: Context | None) -> None:
     """Go on with what a call began: the steps of a stream, which another task may ask for."""
-    if found is not None:
-        _current.set(found)
-        request_ids.begin(get(found.fields, REQUEST_ID))
+    if context is not None:
+        _current.set(context)
+        request_ids.begin(get(context.fields, REQUEST_ID))
 
 
 def deadline() -> float | None:
     """The deadline of the call that this code is in; None where it has none, or is in none."""
-    found = _current.get(None)
-    return None if found is None else found.deadline
+    context = _current.get(None)
+    return None if context is None else context.deadline

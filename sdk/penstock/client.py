@@ -109,8 +109,8 @@ class Client:
         Raises:
             ControlError: there is none (status 404), or Kubernetes refuses.
         """
-        found: Resource = self._call(self._api.get_namespaced_custom_object, kind, name)
-        return found
+        resource: Resource = self._call(self._api.get_namespaced_custom_object, kind, name)
+        return resource
 
     def list(self, kind: str, *, selector: str = "") -> Resources:
         """The resources of a kind.
@@ -119,8 +119,8 @@ class Client:
             kind: such as `ModelBackend`.
             selector: by labels, such as `team=vision`.
         """
-        found = self._call(self._api.list_namespaced_custom_object, kind, label_selector=selector)
-        items: Resources = found["items"]
+        listed = self._call(self._api.list_namespaced_custom_object, kind, label_selector=selector)
+        items: Resources = listed["items"]
         return items
 
     def delete(self, kind: str, name: str, *, missing_ok: bool = False) -> None:
@@ -155,14 +155,14 @@ class Client:
         """
         end = time.monotonic() + timeout
         while True:
-            found = self.get(kind, name)
-            status = found.get("status") or {}
-            current = status.get("observedGeneration") == found["metadata"]["generation"]
+            resource = self.get(kind, name)
+            status = resource.get("status") or {}
+            current = status.get("observedGeneration") == resource["metadata"]["generation"]
             state: Resource = next(
                 (each for each in status.get("conditions") or () if each["type"] == condition), {}
             )
             if current and state.get("status") == "True":
-                return found
+                return resource
             if time.monotonic() >= end:
                 why = f"{state.get('status', 'none')} {state.get('reason', '')}: {state.get('message', '')}"
                 raise TimeoutError(
@@ -257,7 +257,7 @@ class Client:
 
     def _apply(self, resource: Resource) -> Resource:
         kind, name = resource["kind"], resource["metadata"]["name"]
-        found: Resource | None = self._call(
+        applied: Resource | None = self._call(
             self._api.patch_namespaced_custom_object,
             kind,
             name,
@@ -268,7 +268,7 @@ class Client:
             content=_APPLY,
         )
         # NB: of an answer with status 201 the client library drops the body.
-        return self.get(kind, name) if found is None else found
+        return self.get(kind, name) if applied is None else applied
 
     def _call(self, method: Any, kind: str, *name: str, content: str | None = None, **arguments: Any) -> Any:
         plural = PLURALS.get(kind)

@@ -51,5 +51,5 @@ def batched(method: F | None = None, /, *, columns: bool = False) -> F | Callabl
 
 def mark_of(method: object) -> Batched | None:
     """How a method was marked, None where it was not."""
-    found = getattr(method, _ATTRIBUTE, None)
-    return found if isinstance(found, Batched) else None
+    mark = getattr(method, _ATTRIBUTE, None)
+    return mark if isinstance(mark, Batched) else None

@@ -135,7 +135,7 @@ def _entry(index: int, answer: Any) -> dict[str, Any]:
         fields = {"missing": answer.missing, "unknown": answer.unknown, "paths": answer.paths}
         for name, names in fields.items():
             if names:
-                entry[name] = [one[: 256 if name == "paths" else 64] for one in names[:SHOWN]]
+                entry[name] = [text[: 256 if name == "paths" else 64] for text in names[:SHOWN]]
     elif isinstance(answer, Response):
         entry["status"] = answer.status
     return entry

@@ -68,7 +68,7 @@ async def single_pieces(
     # Of one entry: a model is not to run ahead of who reads it, by more than a step of each item.
     news: asyncio.Queue[tuple[int, Any]] = asyncio.Queue(1)
 
-    async def one(index: int, arguments: Mapping[str, Any]) -> None:
+    async def send_pieces(index: int, arguments: Mapping[str, Any]) -> None:
         try:
             async with contextlib.aclosing(steps_of(shape.call(method, arguments), executor)) as steps:
                 async for piece in steps:
@@ -80,7 +80,7 @@ async def single_pieces(
             last = error
         await news.put((index, last))
 
-    tasks = [asyncio.ensure_future(one(index, each)) for index, each in enumerate(arguments)]
+    tasks = [asyncio.ensure_future(send_pieces(index, each)) for index, each in enumerate(arguments)]
     left = len(tasks)
     try:
         while left:

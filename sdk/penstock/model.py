@@ -128,13 +128,13 @@ class Model:
         """What each stream of items that fit the signature gets; arguments and errors as for `stream`."""
         shape, executor = self._shape, self._executor
         if shape.batched:
-            found = batch_pieces(
+            pieces = batch_pieces(
                 shape, self._method, self._columns(arguments, shared), len(arguments), executor
             )
         else:
-            found = single_pieces(shape, self._method, arguments, executor)
+            pieces = single_pieces(shape, self._method, arguments, executor)
         try:
-            async with contextlib.aclosing(found) as steps:
+            async with contextlib.aclosing(pieces) as steps:
                 async for events in steps:
                     _log_exceptions([piece for _, piece in events])
                     yield events
@@ -145,7 +145,7 @@ class Model:
     def _columns(self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
         # A method that takes no columns has one parameter: the list of items.
         names = [parameter.name for parameter in self._shape.parameters]
-        return {**{name: [one[name] for one in arguments] for name in names}, **shared}
+        return {**{name: [item[name] for item in arguments] for name in names}, **shared}
 
     @property
     def takes_config(self) -> bool:
@@ -182,10 +182,10 @@ class Model:
 
     async def _one_by_one(self, arguments: list[dict[str, Any]]) -> list[Any]:
         if self._shape.asynchronous:
-            results = await asyncio.gather(*(self._call(one) for one in arguments))
+            results = await asyncio.gather(*(self._call(item) for item in arguments))
         else:
             # One hop to a thread for the whole request: its items run there one after another.
-            results = await self._in_thread(lambda: [self._try(one) for one in arguments])
+            results = await self._in_thread(lambda: [self._try(item) for item in arguments])
             results = [await self._awaited(result) for result in results]
         return [result.error if isinstance(result, Raised) else result for result in results]
 

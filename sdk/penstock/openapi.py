@@ -67,6 +67,6 @@ def _item(shape: Shape, schemas: dict[str, Any]) -> dict[str, Any]:
 
 def _argument(shape: Shape, parameter: inspect.Parameter, schemas: dict[str, Any]) -> dict[str, Any]:
     validator = shape.validators.get(parameter.name)
-    found = {} if validator is None else dict(validator.schema())
-    schemas.update(found.pop("$defs", {}))
-    return found
+    schema = {} if validator is None else dict(validator.schema())
+    schemas.update(schema.pop("$defs", {}))
+    return schema

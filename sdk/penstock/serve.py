@@ -63,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Taken out of the environment before the target's code runs, which may show its environment to others.
     secret = os.environ.pop(contract.RECONFIGURE_SECRET_ENV, "")
     try:
-        found = locate(options.target)
-        if options.nodes and isinstance(found, Application):
-            print(application_line(found, options.init_kwargs), flush=True)
+        located = locate(options.target)
+        if options.nodes and isinstance(located, Application):
+            print(application_line(located, options.init_kwargs), flush=True)
             return 0
-        target = target_of(options.target, found, options.init_kwargs)
+        target = target_of(options.target, located, options.init_kwargs)
     except Exception as error:
         return _cannot_load(options.target, error)
     return run(lambda: _serve(target, options, secret))

@@ -139,20 +139,20 @@ class ModelServer:
         field = get(request.headers, METHOD)
         if field is None:
             name = request.path.rpartition("/")[2].rpartition(":")[2]
-            found = methods.get(name)
-            if found is None and self._default:
+            served = methods.get(name)
+            if served is None and self._default:
                 return model
         else:
             name = field.decode("latin-1")
-            found = methods.get(name)
-        if found is None:
+            served = methods.get(name)
+        if served is None:
             where = "x-penstock-method" if field is not None else "the end of the path"
             raise PenstockError(
                 Reason.NO_ROUTE,
                 f"expected {where} to name a method ({', '.join(sorted(methods))}), found {name[:64]!r}",
                 extra={"methods": sorted(methods)},
             )
-        return found
+        return served
 
     async def _reconfigure(self, model: Model, request: http.Request) -> http.Response:
         if self._secret and not hmac.compare_digest(get(request.headers, RECONFIGURE) or b"", self._secret):

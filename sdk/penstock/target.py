@@ -90,51 +90,51 @@ def locate(name: str) -> Any:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise LoadError(f"expected a module {module_name} on the Python path, found none") from error
         raise
-    found: Any = module
+    value: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise LoadError(f"expected {attribute} in module {module_name}, found no {part}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
-def target_of(name: str, found: Any, init_kwargs: Mapping[str, Any] | None = None) -> Target:
+def target_of(name: str, located: Any, init_kwargs: Mapping[str, Any] | None = None) -> Target:
     """Check the shape of a target.
 
     Args:
         name: how messages call it.
-        found: a class or a function.
+        located: a class or a function.
         init_kwargs: keyword arguments of the class; `{"handle": name}` is a handle of that endpoint.
 
     Raises:
         LoadError: as for `find`.
     """
-    if isinstance(found, type):
-        return _class(name, found, with_handles(init_kwargs or {}))
-    if not inspect.isroutine(found):
-        raise LoadError(f"{name}: expected a class or a function, found {type(found).__name__}")
+    if isinstance(located, type):
+        return _class(name, located, with_handles(init_kwargs or {}))
+    if not inspect.isroutine(located):
+        raise LoadError(f"{name}: expected a class or a function, found {type(located).__name__}")
     if init_kwargs:
         raise LoadError(f"{name}: expected no init kwargs for a function, found {', '.join(init_kwargs)}")
-    shape = read(found, name)
-    served = Served(shape=shape, method=found)
-    methods = {getattr(found, "__name__", name): served}
+    shape = read(located, name)
+    served = Served(shape=shape, method=located)
+    methods = {getattr(located, "__name__", name): served}
     return Target(name=name, shape=shape, build=lambda: dataclasses.replace(served, methods=methods))
 
 
-def find_default(name: str, found: Any) -> Shape:
+def find_default(name: str, located: Any) -> Shape:
     """The shape of the method that answers requests without a name; of several marked ones the first's.
 
     Args:
         name: how messages call the target.
-        found: a class or a function.
+        located: a class or a function.
 
     Raises:
         LoadError: it has no method to serve, or one of a wrong shape.
     """
-    if not isinstance(found, type):
-        return read(found, name)
-    default, names = _choose(name, found)
-    return _shape(name, found, default or names[0])
+    if not isinstance(located, type):
+        return read(located, name)
+    default, names = _choose(name, located)
+    return _shape(name, located, default or names[0])
 
 
 def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
@@ -215,9 +215,9 @@ def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str]]:
             return candidate, [candidate, *(each for each in marked if each != candidate)]
     if len(marked) > 1:
         return None, marked
-    for found in (marked, public):
-        if len(found) == 1:
-            return found[0], found
+    for candidates in (marked, public):
+        if len(candidates) == 1:
+            return candidates[0], candidates
     raise LoadError(
         f"{name}: expected a method __call__ or predict, or one method marked @penstock.batched, "
         f"found {', '.join(public) or 'no method'}"

@@ -234,7 +234,7 @@ async def _awaited(batcher: Batcher, item: Any) -> Any:
 
 def _through_json(value: Any) -> Any:
     """A value as the other side of a connection gets it (raises AnswerError where it has no JSON)."""
-    (found,) = decode([encode(value)])
-    if isinstance(found, Exception):
-        raise found
-    return found
+    (decoded,) = decode([encode(value)])
+    if isinstance(decoded, Exception):
+        raise decoded
+    return decoded

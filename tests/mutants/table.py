@@ -32,6 +32,7 @@ __all__ = ["CORE", "MUTANTS", "Mutant"]
 _UNIT = "tests/unit"
 _ERRORS = f"{_UNIT}/sidecar/test_sidecar_process_errors.py"
 _DISPATCH = f"{_UNIT}/sidecar/test_sidecar_dispatcher.py"
+_CHANGES = f"{_UNIT}/sidecar/test_sidecar_dispatcher_changes.py"
 _ANSWERS = f"{_UNIT}/sidecar/test_sidecar_dispatcher_answers.py"
 _DEADLINES = f"{_UNIT}/sidecar/test_sidecar_dispatcher_deadlines.py"
 _QUEUE = f"{_UNIT}/sidecar/test_sidecar_queue.py"
@@ -377,7 +378,7 @@ MUTANTS = (
         package=SIDECAR,
         old="self.settle(work, executed if work.executed else error)",
         new="self.settle(work, error)",
-        tests=(_DISPATCH,),
+        tests=(f"{_CHANGES}::TestChanges",),
     ),
     Mutant(
         name="a model may say what only Penstock may say",

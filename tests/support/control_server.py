@@ -85,7 +85,7 @@ class Harness:
     def __init__(self, *, plain: bool = True, check_peer: bool = True) -> None:
         self.cluster, self.store, self.clock = MemoryCluster(), Store(), HandClock()
         self.reports = Reports(self.clock)
-        self.heard: list[tuple[str, str, bool]] = []
+        self.reported: list[tuple[str, str, bool]] = []
         self.leads = True
         self.interval = 1.0
         self.wrong: str | None = None
@@ -103,7 +103,7 @@ class Harness:
             reports=self.reports,
             store=self.store,
             clock=self.clock,
-            reported=lambda *news: self.heard.append(news),
+            reported=lambda *news: self.reported.append(news),
             leads=lambda: self.leads,
             interval=lambda: self.interval,
             plain=plain,

@@ -1,8 +1,12 @@
-"""Pods and Deployments as a cluster shows them, for the tests of statuses."""
+"""A ModelBackend, its pods, Deployment and reports as a cluster shows them, for the tests of statuses."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from penstock_operator.api import ModelBackend
+from penstock_operator.status import BackendObserved
+from penstock_wire.control.report import SidecarReport, State
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
 
@@ -55,3 +59,25 @@ CONFIG = container(
     "penstock-sidecar", waiting={"reason": "CreateContainerConfigError", "message": "no secret"}
 )
 HOMELESS = [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}]
+
+
+def backend(**spec: Any) -> ModelBackend:
+    return ModelBackend.parse(
+        {
+            "metadata": {"name": "b", "namespace": "n", "generation": 4},
+            "spec": {"model": {"container": {"image": "i"}}} | spec,
+        }
+    )
+
+
+def report(name: str = "p1", version: int = 3, state: State = "ready", message: str = "") -> SidecarReport:
+    return SidecarReport(pod=name, uid="u", seq=1, state=state, settings_version=version, message=message)
+
+
+WELL = BackendObserved(
+    deployment=deployment(),
+    pods=[pod()],
+    reports={"p1": report()},
+    settings_version=3,
+    used_by=["ModelEndpoint/e"],
+)

@@ -24,35 +24,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
     """Print it; the exit code is 0 whatever the resources are like."""
-    found = {kind: cluster.list(kind, everywhere=arguments.all_namespaces) for kind in PLURALS}
-    if not any(found.values()):
+    by_kind = {kind: cluster.list(kind, everywhere=arguments.all_namespaces) for kind in PLURALS}
+    if not any(by_kind.values()):
         where = "any namespace" if arguments.all_namespaces else f"namespace {cluster.namespace}"
         screen.show([f"There are no resources of Penstock in {where}."])
         return 0
     now = datetime.now(UTC)
     screen.show(
-        overview(found, now=now, everywhere=arguments.all_namespaces, all_conditions=arguments.conditions)
+        overview(by_kind, now=now, everywhere=arguments.all_namespaces, all_conditions=arguments.conditions)
     )
     return 0
 
 
 def overview(
-    found: dict[str, list[Resource]], *, now: datetime, everywhere: bool, all_conditions: bool
+    by_kind: dict[str, list[Resource]], *, now: datetime, everywhere: bool, all_conditions: bool
 ) -> list[str]:
     """A table of all resources, each with its conditions below it.
 
     Args:
-        found: resources by kind.
+        by_kind: resources by kind.
         now: the time.
         everywhere: whether names are shown with their namespace.
         all_conditions: whether those that are well are shown, too.
     """
     rows, below = [], []
-    for kind, resources in found.items():
+    for kind, resources in by_kind.items():
         for resource in resources:
             metadata, conditions = resource["metadata"], _conditions(resource)
             name = f"{metadata['namespace']}/{metadata['name']}" if everywhere else metadata["name"]
-            ready = next((one for one in conditions if one["type"] == "Ready"), None)
+            ready = next((condition for condition in conditions if condition["type"] == "Ready"), None)
             created = when(metadata.get("creationTimestamp"))
             rows.append(
                 (
@@ -63,11 +63,13 @@ def overview(
                     span((now - created).total_seconds()) if created is not None else "-",
                 )
             )
-            below.append([_line(one) for one in conditions if all_conditions or _tells(one)])
+            below.append(
+                [_line(condition) for condition in conditions if all_conditions or _tells(condition)]
+            )
     head, *lines = table(("RESOURCE", "READY", "REASON", "", "AGE"), rows)
     shown = [head]
-    for line, told in zip(lines, below, strict=True):
-        shown += [line, *(f"    {one}" for one in told)]
+    for line, notes in zip(lines, below, strict=True):
+        shown += [line, *(f"    {note}" for note in notes)]
     return shown
 
 
@@ -103,5 +105,7 @@ def _details(kind: str, spec: dict[str, Any], status: dict[str, Any]) -> Iterato
     elif kind == "ModelEndpoint":
         yield f"to {spec['backend']}" if "backend" in spec else "by splits"
     elif kind == "TrafficSplit":
-        shares = " ".join(f"{one['name']}:{one.get('weight', 0)}" for one in spec.get("backends") or ())
+        shares = " ".join(
+            f"{backend['name']}:{backend.get('weight', 0)}" for backend in spec.get("backends") or ()
+        )
         yield f"{spec.get('endpoint')} to {shares}"

@@ -57,7 +57,7 @@ def page(backends: Sequence[Resource], *, everywhere: bool) -> list[str]:
 
 def _row(backend: Resource, *, everywhere: bool) -> tuple[str, ...]:
     metadata, spec, status = backend["metadata"], backend["spec"], backend.get("status") or {}
-    load, found = status.get("load") or {}, status.get("recommendation") or {}
+    load, recommendation = status.get("load") or {}, status.get("recommendation") or {}
     wanted = spec.get("replicas", 1)
     return (
         f"{metadata['namespace']}/{metadata['name']}" if everywhere else metadata["name"],
@@ -67,8 +67,8 @@ def _row(backend: Resource, *, everywhere: bool) -> tuple[str, ...]:
         f"{load.get('oldestAgeMs', 0) / 1000:.1f}s",
         str(load.get("arrivalsPerMinute", 0)),
         f"{load.get('batchFillPercent', 0)}%",
-        str(status.get("desiredReplicas", wanted)) if found else "-",
-        found.get("verdict", "-"),
+        str(status.get("desiredReplicas", wanted)) if recommendation else "-",
+        recommendation.get("verdict", "-"),
     )
 
 

@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
     """Print it."""
-    found = cluster.get("ModelBackend", arguments.backend)
-    screen.show(explain(found, now=datetime.now(UTC)))
+    backend = cluster.get("ModelBackend", arguments.backend)
+    screen.show(explain(backend, now=datetime.now(UTC)))
     return 0
 
 
@@ -82,20 +82,21 @@ def explain(backend: Resource, *, now: datetime) -> list[str]:
 
 
 def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime) -> list[str]:
-    found = status.get("recommendation")
-    if found is None:
+    recommendation = status.get("recommendation")
+    if recommendation is None:
         return ["The autoscaler has not said anything yet."]
-    desired, since = status.get("desiredReplicas"), when(found.get("since"))
+    desired, since = status.get("desiredReplicas"), when(recommendation.get("since"))
     age = f", for {span((now - since).total_seconds())}" if since is not None else ""
     by = "; another scaler is to write it (mode External)" if scaling.get("mode") == "External" else ""
-    verdict = found.get("verdict", "")
+    verdict = recommendation.get("verdict", "")
     lines = [
         f"The autoscaler recommends {desired}{age}{by}:",
-        f"  {found.get('message', '')}",
+        f"  {recommendation.get('message', '')}",
         f"  {verdict}: {VERDICTS.get(verdict, 'see status.recommendation.verdict in the reference')}",
     ]
     rows = [
-        (_words(name), str(value), TERMS.get(name, "")) for name, value in _shown(found.get("inputs") or {})
+        (_words(name), str(value), TERMS.get(name, ""))
+        for name, value in _shown(recommendation.get("inputs") or {})
     ]
     return [*lines, "", *(f"  {line}" for line in table(("TERM", "VALUE", ""), rows))]
 
@@ -108,14 +109,14 @@ def _shown(inputs: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _words(name: str) -> str:
     """`targetLoad` as `target load`."""
-    return re.sub(r"(?<=[a-z])([A-Z])", lambda found: f" {found[1].lower()}", name)
+    return re.sub(r"(?<=[a-z])([A-Z])", lambda capital: f" {capital[1].lower()}", name)
 
 
 def _limits(scaling: dict[str, Any]) -> list[str]:
     shown = {name: value for name, value in scaling.items() if not isinstance(value, dict | list)}
     after = (scaling.get("scaleToZero") or {}).get("after")
-    told = ", ".join(f"{name} {value}" for name, value in shown.items())
-    return [f"Settings: {told}" + (f", to 0 after {after} without requests" if after else "")]
+    described = ", ".join(f"{name} {value}" for name, value in shown.items())
+    return [f"Settings: {described}" + (f", to 0 after {after} without requests" if after else "")]
 
 
 def _conditions(status: dict[str, Any]) -> list[str]:

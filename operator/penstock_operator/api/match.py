@@ -68,26 +68,26 @@ MatchList = Annotated[
 """Rules of which a request is to match one."""
 
 
-def settings(found: tuple[Match, ...]) -> tuple[traffic_rules.Match, ...]:
+def settings(rules: tuple[Match, ...]) -> tuple[traffic_rules.Match, ...]:
     """Rules as the router gets them.
 
     Args:
-        found: as the resource has them.
+        rules: as the resource has them.
     """
     return tuple(
         traffic_rules.Match(
             header=rule.header, cookie=rule.cookie, value=rule.value, prefix=rule.prefix, regex=rule.regex
         )
-        for rule in found
+        for rule in rules
     )
 
 
-def faults(found: tuple[Match, ...], where: str) -> tuple[str, ...]:
+def faults(rules: tuple[Match, ...], where: str) -> tuple[str, ...]:
     """What the apiserver cannot say of rules: each rule that the router leaves out, and why.
 
     Args:
-        found: the rules.
+        rules: the rules.
         where: their path.
     """
-    said = ((number, traffic_rules.match_slip(rule)) for number, rule in enumerate(settings(found)))
+    said = ((number, traffic_rules.match_slip(rule)) for number, rule in enumerate(settings(rules)))
     return tuple(f"{where}[{number}]{slip}" for number, slip in said if slip)

@@ -112,7 +112,7 @@ def capacity(objective: Objective, curve: Curve | None, pods: Sequence[PodLoad],
     size = objective.max_batch_size
     if curve is None:
         return Capacity(batch_size=size, slots=slots)
-    one, keeps = curve.seconds(1), True
+    item_seconds, keeps = curve.seconds(1), True
     if objective.latency is not None:
         fits = next(
             (most for share in (WAIT, 1.0) if (most := curve.largest(objective.latency / share)) >= 1.0), None
@@ -123,7 +123,7 @@ def capacity(objective: Objective, curve: Curve | None, pods: Sequence[PodLoad],
         batch_size=size,
         slots=slots,
         seconds=max(curve.seconds(size), 1e-6),
-        item_seconds=one,
+        item_seconds=item_seconds,
         keeps_objective=keeps,
     )
 

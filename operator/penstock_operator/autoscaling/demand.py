@@ -97,7 +97,7 @@ def demand(asking: Asking, *, panic_until: float, now: float) -> Demand:
     burst = _look(asking, lately, now)
     if asking.target_load is None:
         rising = _look(asking, asking.stable_window / _RISE_SHARE, now)
-        look = max(look, rising, key=lambda one: one.most)
+        look = max(look, rising, key=lambda candidate: candidate.most)
     if _whole(burst.most) >= _PANIC_FACTOR * max(asking.ready, 1):
         panic_until = now + asking.stable_window
     if now < panic_until and burst.most > look.most:

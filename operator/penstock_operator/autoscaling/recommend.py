@@ -204,21 +204,27 @@ def recommend(
         first = now if state.first_look is None else state.first_look
         return _asleep(target, holders), replace(state, first_look=first)
     least = replace(target, min_replicas=max(1, target.min_replicas))
-    found, state = _follow(least, current=current, pods=pods, state=state, now=now, holds=holds)
+    recommendation, state = _follow(least, current=current, pods=pods, state=state, now=now, holds=holds)
     if current == 0 and not held:
-        return replace(found, message="an endpoint sends it no request before it has a ready pod"), state
-    settled = found.verdict in ("Steady", "NoReports") and found.replicas == current == 1
-    if not settled or held or holders.awaited or found.inputs.silent_pods:
-        return found, state
+        return replace(
+            recommendation, message="an endpoint sends it no request before it has a ready pod"
+        ), state
+    settled = recommendation.verdict in ("Steady", "NoReports") and recommendation.replicas == current == 1
+    if not settled or held or holders.awaited or recommendation.inputs.silent_pods:
+        return recommendation, state
     if not holders.named:
-        return replace(found, verdict="NoHolder", message=f"{found.message}; {NO_HOLDER}"), state
+        return replace(
+            recommendation, verdict="NoHolder", message=f"{recommendation.message}; {NO_HOLDER}"
+        ), state
     if now - active < target.zero_after:
-        return found, state
+        return recommendation, state
     if holders.missing:
-        why = f"{found.message}; not lowered to 0, where routers hold what comes: {holders.missing}"
-        return replace(found, verdict="Delayed", message=why), state
+        why = f"{recommendation.message}; not lowered to 0, where routers hold what comes: {holders.missing}"
+        return replace(recommendation, verdict="Delayed", message=why), state
     because = f"no request for {target.zero_after:g}s"
-    return replace(found, replicas=0, verdict="Scale", message=because, metrics_available=True), state
+    return replace(
+        recommendation, replicas=0, verdict="Scale", message=because, metrics_available=True
+    ), state
 
 
 def _asleep(target: Target, holders: Holders) -> Recommendation:

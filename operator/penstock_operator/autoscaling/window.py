@@ -270,13 +270,13 @@ class LoadWindow:
         self._prune(pods, now)
         since = self._ready_since
         self._ready_since = {name: since.get(name, now) for name, ready in pods.items() if ready}
-        found = []
+        loads = []
         for name in sorted(pods.keys() | self._pods.keys()):
             known = self._pods.get(name)
             ready = pods.get(name, False)
             if known is not None and ready:
                 known.was_ready = True
-            found.append(
+            loads.append(
                 PodLoad(
                     name=name,
                     ready=ready,
@@ -286,7 +286,7 @@ class LoadWindow:
                     ready_for=now - self._ready_since.get(name, now),
                 )
             )
-        return tuple(found)
+        return tuple(loads)
 
     def last(self, pod: str) -> tuple[float, SidecarReport] | None:
         """The last report of one pod, and when it came, in seconds; None where there is none.

@@ -29,22 +29,26 @@ def states(
     )
 
 
-def line(found: Iterable[MirrorState]) -> str | None:
+def line(states: Iterable[MirrorState]) -> str | None:
     """All mirrors in one line; None for none.
 
     Args:
-        found: their states.
+        states: their states.
     """
-    return ("; ".join(f"{state.name}: {state.summary}" for state in found) or "")[:4096] or None
+    return ("; ".join(f"{state.name}: {state.summary}" for state in states) or "")[:4096] or None
 
 
 def _state(mirror: SplitMirror, totals: Sequence[MirrorTotals], backends: Mapping[str, bool]) -> MirrorState:
-    sent = sum(one.sent for one in totals)
-    dropped = sum(sum(one.dropped.values()) for one in totals)
-    compared = sum(one.compared for one in totals)
-    differing = sum(sum(one.differing.values()) for one in totals)
-    first = max((one for found in totals for one in found.first), key=lambda one: one.count, default=None)
-    answered = sum(one.answered for one in totals)
+    sent = sum(total.sent for total in totals)
+    dropped = sum(sum(total.dropped.values()) for total in totals)
+    compared = sum(total.compared for total in totals)
+    differing = sum(sum(total.differing.values()) for total in totals)
+    first = max(
+        (difference for total in totals for difference in total.first),
+        key=lambda difference: difference.count,
+        default=None,
+    )
+    answered = sum(total.answered for total in totals)
     parts = []
     if mirror.name not in backends:
         parts.append(f"no such ModelBackend: {mirror.name}")
@@ -57,8 +61,8 @@ def _state(mirror: SplitMirror, totals: Sequence[MirrorTotals], backends: Mappin
             + (f", most at {_where(first)}" if first is not None and differing else "")
         )
     if answered:
-        took = sum(one.seconds for one in totals) / answered
-        served = sum(one.served_seconds for one in totals) / answered
+        took = sum(total.seconds for total in totals) / answered
+        served = sum(total.served_seconds for total in totals) / answered
         parts.append(f"{_time(took)} against {_time(served)}")
     return MirrorState(
         name=mirror.name,
@@ -76,7 +80,7 @@ def _where(first: Difference) -> str:
 
 
 def _reasons(totals: Sequence[MirrorTotals]) -> str:
-    return ", ".join(sorted({reason for one in totals for reason in one.dropped}))
+    return ", ".join(sorted({reason for total in totals for reason in total.dropped}))
 
 
 def _time(seconds: float) -> str:

@@ -135,10 +135,10 @@ class BatchFunction(Generic[Item, Out]):
         self._code.become_method()
 
     def _bound(self, instance: Any) -> BoundBatch[Any, Any]:
-        found = self._instances.get(id(instance))
-        if found is None:
-            found = self._instances[id(instance)] = self._first(instance)
-        return BoundBatch(self._code, self._name, instance, found[1])
+        entry = self._instances.get(id(instance))
+        if entry is None:
+            entry = self._instances[id(instance)] = self._first(instance)
+        return BoundBatch(self._code, self._name, instance, entry[1])
 
     def _first(self, instance: Any) -> tuple[weakref.ref[Any], Queues]:
         number, instances = id(instance), self._instances

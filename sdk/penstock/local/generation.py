@@ -59,13 +59,13 @@ class Generation:
         self.pairs = [self._make(only, {})]
         try:
             await self.pairs[0].start()
-        except IsApplication as found:
+        except IsApplication as application:
             if options.settings is not None:
                 raise NotReady(
                     "expected --settings for one class, found an application: its classes have "
                     "@penstock.backend(spec={'batching': …})"
                 ) from None
-            await self._start_nodes(found.nodes, alone=alone)
+            await self._start_nodes(application.nodes, alone=alone)
 
     async def _start_nodes(self, nodes: list[Node], *, alone: bool) -> None:
         urls = self._front.urls([node.name for node in nodes])

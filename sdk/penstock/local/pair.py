@@ -128,15 +128,15 @@ class Pair:
         return f"{self.name} {program}" if self._node.settings is not None else program
 
     async def _until_ready(self, sidecar: Child) -> None:
-        told, tell_at = b"", asyncio.get_running_loop().time() + TELL_SECONDS
+        shown, tell_at = b"", asyncio.get_running_loop().time() + TELL_SECONDS
         while True:
             status, text = await self.ask(contract.READY_PATH)
             if status == 200:
                 return
             if not sidecar.running:
                 raise NotReady("the sidecar ended before its model was ready")
-            if text != told and asyncio.get_running_loop().time() > tell_at:
-                told = text
+            if text != shown and asyncio.get_running_loop().time() > tell_at:
+                shown = text
                 self._terminal.say(
                     f"{self._called('sidecar'):<8}| not ready: {text.decode('utf-8', 'replace')}",
                     level="warning",

@@ -70,7 +70,7 @@ class Session:
         self._make = pair_maker(options, folder, self._children, self._upstream, self._terminal)
         self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._current: Generation | None = None
-        self._told = False
+        self._announced = False
         self._beside: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
         self._stop = asyncio.Event()
@@ -160,22 +160,22 @@ class Session:
         self._do_beside(self._watch(fresh))
         if before is not None:
             self._do_beside(before.retire())
-        if self._told:
+        if self._announced:
             self._say("the new version serves")
         else:
-            self._told = True
+            self._announced = True
             self._terminal.show(())
             url = f"http://{address}"
             print(f"ready {url}  (to try it: {url}{DOCS_PATH})", flush=True)
 
     async def _watch(self, generation: Generation) -> None:
         """See to what is to be done where a generation ends while it serves."""
-        told = await generation.ended()
+        error = await generation.ended()
         if generation is not self._current:
             return  # it was to end
         self._current = None
         self._front.serve(generation.names, {})
-        self._say_error(told)
+        self._say_error(error)
         self._over.set()
         if self._options.reload:
             self._say("requests wait; save a change to start anew")

@@ -22,7 +22,7 @@ def look(folder: Path) -> State:
     Args:
         folder: where to begin.
     """
-    found: State = {}
+    files: State = {}
     folders = [str(folder)]
     while folders:
         try:
@@ -39,10 +39,10 @@ def look(folder: Path) -> State:
                         folders.append(entry.path)
                 elif entry.name.endswith(".py"):
                     state = entry.stat()
-                    found[entry.path] = (state.st_ino, state.st_mtime_ns, state.st_size)
+                    files[entry.path] = (state.st_ino, state.st_mtime_ns, state.st_size)
             except OSError:
                 continue
-    return found
+    return files
 
 
 async def changed(folder: Path, before: State) -> list[str]:

@@ -75,10 +75,10 @@ def _log_fields(line: str) -> dict[str, Any] | None:
     if not line.startswith('{"time"'):
         return None
     try:
-        found = json.loads(line)
+        document = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and "message" in found else None
+    return document if isinstance(document, dict) and "message" in document else None
 
 
 def readable(name: str, fields: dict[str, Any]) -> str:

@@ -28,27 +28,27 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 async def harness() -> AsyncIterator[Harness]:
     """A busy backend that an operator has scaled to its maximum, and an endpoint without a backend."""
-    found = Harness()
-    found.apply(policy())
-    found.apply(backend("busy", autoscaling=SCALING))
-    found.apply(backend("idle", batchPolicyRef="p"))
-    found.apply(endpoint(backend="nobody"))
-    found.apply(split(busy=90, idle=10))
-    await found.run()
+    harness = Harness()
+    harness.apply(policy())
+    harness.apply(backend("busy", autoscaling=SCALING))
+    harness.apply(backend("idle", batchPolicyRef="p"))
+    harness.apply(endpoint(backend="nobody"))
+    harness.apply(split(busy=90, idle=10))
+    await harness.run()
     for _ in range(20):
         for name, load in (("busy", 75), ("idle", 0)):
-            for pod in found.pods_ready(f"{name}-backend", 1):
-                version = settings(found, f"{name}-backend-settings")["version"]
-                found.report(name, pod, version=version, load=load)
-        await found.turn(1)
-    yield found
-    found.stop()
+            for pod in harness.pods_ready(f"{name}-backend", 1):
+                version = settings(harness, f"{name}-backend-settings")["version"]
+                harness.report(name, pod, version=version, load=load)
+        await harness.turn(1)
+    yield harness
+    harness.stop()
 
 
 @pytest.fixture
 async def server(harness: Harness) -> AsyncIterator[TinyApiserver]:
-    async with TinyApiserver(harness.cluster) as found:
-        yield found
+    async with TinyApiserver(harness.cluster) as server:
+        yield server
 
 
 async def printed(
@@ -182,16 +182,16 @@ def test_every_verdict_and_every_term_is_explained() -> None:
 
 
 def stored(changes: list[tuple[str, int, int]], replicas: int, **recommended: Any) -> dict[str, Any]:
-    found = backend("m", replicas=replicas, autoscaling={**SCALING, "mode": "External"})
-    found["metadata"]["generation"] = 2
-    found["status"] = {
+    resource = backend("m", replicas=replicas, autoscaling={**SCALING, "mode": "External"})
+    resource["metadata"]["generation"] = 2
+    resource["status"] = {
         "observedGeneration": 1,
         "desiredReplicas": 3,
         "scaling": [{"time": time, "from": before, "to": to, "reason": "r"} for time, before, to in changes],
     }
     if recommended:
-        found["status"]["recommendation"] = recommended
-    return found
+        resource["status"]["recommendation"] = recommended
+    return resource
 
 
 NOW = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)

@@ -1,8 +1,9 @@
-"""The first page of each package is a true map: it names every module, and no other."""
+"""The first page of each package is a true map: it names every module, and no other; files stay short."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ ROOTS = (
     "cli/penstock_cli",
     "sdk/penstock",
 )
+MAX_LINES = 600
 PACKAGES = sorted(path.parent for root in ROOTS for path in (ROOT / root).rglob("__init__.py"))
 
 
@@ -40,3 +42,10 @@ def test_the_tour_names_only_files_that_exist() -> None:
     places = [*ROOTS, "", "tests", "docs"]
     for name in re.findall(r"`((?:[a-z_0-9.]+/)*[a-z_0-9]+\.(?:py|md))`", text):
         assert any((ROOT / place / name).exists() for place in places), name
+
+
+def test_no_python_file_is_longer_than_can_be_read() -> None:
+    """At most 600 lines, of every file that git tracks: beyond that, a module has more than one concept."""
+    tracked = subprocess.check_output(["git", "ls-files", "-z", "*.py"], cwd=ROOT, text=True).split("\0")[:-1]
+    lines = {name: len((ROOT / name).read_text().splitlines()) for name in tracked}
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}

@@ -46,8 +46,8 @@ async def asked(handle: Any, item: Any, *, stream: bool) -> Any:
 async def test_an_example_answers_in_one_process(module: Any, name: str, item: Any, answer: Any) -> None:
     app = module(name).app
     async with serving(app):
-        found = await asked(penstock.Handle(app.root.name), item, stream=name == "stream")
-    assert found == answer
+        answered = await asked(penstock.Handle(app.root.name), item, stream=name == "stream")
+    assert answered == answer
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in CASES}))

@@ -475,26 +475,26 @@ def test_who_is_asked_for_by_a_rule_stays_and_with_fail_the_missing_too(
     spec = asked.spec.model_copy(
         update={"on_missing": "Fail", "backends": (asked.spec.backends[0], ruled, asked.spec.backends[2])}
     )
-    found = traffic.plan([endpoint("e")], [asked.model_copy(update={"spec": spec})], backends, untried)
-    (sent,) = traffic.router_endpoints([endpoint("e")], found, {"e": 20000}, {})
+    plan = traffic.plan([endpoint("e")], [asked.model_copy(update={"spec": spec})], backends, untried)
+    (sent,) = traffic.router_endpoints([endpoint("e")], plan, {"e": 20000}, {})
     assert {share.name: share.weight for share in sent.backends} == shares
     assert [share.match for share in sent.backends if share.match] == [
         (traffic_rules.Match(header="X-Group", value="beta"),)
     ]
     assert sent.on_missing == "Fail"
-    assert set(found.endpoints["e"].untried) == untried
-    assert found.splits["s"].left_out == left_out
+    assert set(plan.endpoints["e"].untried) == untried
+    assert plan.splits["s"].left_out == left_out
 
 
 def test_an_untried_backend_with_weight_and_rules_loses_its_weight_alone() -> None:
     asked = split("s", "e", a=9, b=1)
     ruled = asked.spec.backends[1].model_copy(update={"match": (Match(cookie="g", prefix=""),)})
     spec = asked.spec.model_copy(update={"backends": (asked.spec.backends[0], ruled)})
-    found = traffic.plan(
+    plan = traffic.plan(
         [endpoint("e")], [asked.model_copy(update={"spec": spec})], {"a": True, "b": False}, {"b"}
     )
-    assert {share.name: share.weight for share in found.endpoints["e"].backends} == {"a": 9, "b": 0}
-    assert found.splits["s"].left_out == ("b",)
+    assert {share.name: share.weight for share in plan.endpoints["e"].backends} == {"a": 9, "b": 0}
+    assert plan.splits["s"].left_out == ("b",)
 
 
 def test_the_oldest_endpoint_has_the_route() -> None:

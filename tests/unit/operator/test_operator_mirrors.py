@@ -47,10 +47,10 @@ def split(old: dict[str, Any] | None = None, **spec: Any) -> TrafficSplit:
     )
 
 
-def told(found: TrafficSplit, *reports: RouterReport, now: str = NOW, **more: Any) -> dict[str, Any]:
-    seen = RouterObserved(pods=[pod("u")], reports={one.pod: one for one in reports}, settings_version=5)
+def status_of(resource: TrafficSplit, *reports: RouterReport, now: str = NOW, **more: Any) -> dict[str, Any]:
+    seen = RouterObserved(pods=[pod("u")], reports={sent.pod: sent for sent in reports}, settings_version=5)
     backends = dict.fromkeys("abc", True)
-    return status.split_status(found, SplitPlan(accepted=True), seen, backends, now=now, **more)
+    return status.split_status(resource, SplitPlan(accepted=True), seen, backends, now=now, **more)
 
 
 def test_shares_are_observed_over_a_minute_and_all_routers() -> None:
@@ -74,11 +74,11 @@ def test_shares_are_observed_over_a_minute_and_all_routers() -> None:
 
 def test_the_status_has_the_observed_shares() -> None:
     """Of each backend and in one line; none where there were no requests; the same on a second look."""
-    found = told(split(), report(), served={"a": 178, "b": 22, "gone": 50})
-    assert found["observed"] == "a 89%, b 11%"
-    assert [weight["observed"] for weight in found["weights"]] == ["89%", "11%"]
-    assert told(split(found), report(), now=LATER, served={"a": 178, "b": 22}) == found
-    quiet = told(split(), report(), served={})
+    first = status_of(split(), report(), served={"a": 178, "b": 22, "gone": 50})
+    assert first["observed"] == "a 89%, b 11%"
+    assert [weight["observed"] for weight in first["weights"]] == ["89%", "11%"]
+    assert status_of(split(first), report(), now=LATER, served={"a": 178, "b": 22}) == first
+    quiet = status_of(split(), report(), served={})
     assert "observed" not in quiet
     assert quiet["weights"] == [
         {"name": "a", "desired": 9, "applied": 9},
@@ -90,9 +90,9 @@ def test_the_status_says_of_mirrors_what_all_routers_counted() -> None:
     """Sums, a percentage, the path that differs most, and a sentence."""
     mirrors = [{"name": "c", "compare": {}}, {"name": "d"}]
     other = MirrorTotals(sent=10, compared=10, differing={"type": 1}, answered=10, seconds=0.1)
-    found = told(split(mirrors=mirrors), report("u", c=COMPARED), report("v", c=other, other=other))
+    written = status_of(split(mirrors=mirrors), report("u", c=COMPARED), report("v", c=other, other=other))
     first = "$.p[0].score (value: number → number)"
-    assert found["mirrors"] == [
+    assert written["mirrors"] == [
         {
             "name": "c",
             "sent": 310,
@@ -104,8 +104,11 @@ def test_the_status_says_of_mirrors_what_all_routers_counted() -> None:
         },
         {"name": "d", "sent": 0, "dropped": 0, "summary": "no such ModelBackend: d; 0 sent"},
     ]
-    assert found["mirrored"].startswith("c: 310 sent")
-    assert "mirrors" not in told(split(), report("u", c=COMPARED)) or not told(split(), report())["mirrors"]
+    assert written["mirrored"].startswith("c: 310 sent")
+    assert (
+        "mirrors" not in status_of(split(), report("u", c=COMPARED))
+        or not status_of(split(), report())["mirrors"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,11 +119,11 @@ def test_the_router_gets_the_mirrors_of_the_split_that_decides(
     priorities: dict[str, Priority], header: str, level: int
 ) -> None:
     """With the least urgent level; the mirror is in use, and paths of its model are closed to clients."""
-    one = ModelEndpoint.parse({"metadata": {"name": "e", "uid": "u"}, "spec": {"backend": "a"}})
+    route = ModelEndpoint.parse({"metadata": {"name": "e", "uid": "u"}, "spec": {"backend": "a"}})
     mirrors = [{"name": "c", "percent": 20, "compare": {"ignore": ["$.id"], "tolerance": 0.01}}]
-    plan = traffic.plan([one], [split(mirrors=mirrors)], dict.fromkeys("abc", True), (), priorities)
-    (found,) = traffic.router_endpoints([one], plan, {"e": 20000}, {"c": ["/-/reconfigure"]})
-    assert found.mirrors == (
+    plan = traffic.plan([route], [split(mirrors=mirrors)], dict.fromkeys("abc", True), (), priorities)
+    (settings,) = traffic.router_endpoints([route], plan, {"e": 20000}, {"c": ["/-/reconfigure"]})
+    assert settings.mirrors == (
         Mirror(
             name="c",
             percent=20,
@@ -129,8 +132,8 @@ def test_the_router_gets_the_mirrors_of_the_split_that_decides(
             compare=Compare(ignore=("$.id",), tolerance=0.01),
         ),
     )
-    assert [backend.name for backend in found.backends] == ["a", "b"]
-    assert found.closed == ("/-/reconfigure",)
+    assert [backend.name for backend in settings.backends] == ["a", "b"]
+    assert settings.closed == ("/-/reconfigure",)
     assert plan.used_by["c"] == ("TrafficSplit/s",)
-    without = traffic.plan([one], [], dict.fromkeys("abc", True), (), priorities)
+    without = traffic.plan([route], [], dict.fromkeys("abc", True), (), priorities)
     assert without.endpoints["e"].mirrors == ()

@@ -110,18 +110,19 @@ def test_the_curve_is_remembered_and_follows_slowly() -> None:
 
 def test_by_rate() -> None:
     """Arrivals by 80 % of what a pod answers; what is shown has every term."""
-    found = look([pod("a", rate=120, load=30)], current=1)
-    assert (found.replicas, found.verdict) == (4, "Scale")
-    assert found.message == "arrivals 120/s / (0.8 x 39.9/s) = 4; load 30 / 39 = 1"
-    inputs = found.inputs
+    recommendation = look([pod("a", rate=120, load=30)], current=1)
+    assert (recommendation.replicas, recommendation.verdict) == (4, "Scale")
+    assert recommendation.message == "arrivals 120/s / (0.8 x 39.9/s) = 4; load 30 / 39 = 1"
+    inputs = recommendation.inputs
     assert (inputs.by_rate, inputs.by_load, inputs.batch_size, inputs.batch_ms) == (4, 1, 26, 651)
     assert (inputs.arrivals_per_minute, inputs.target_load) == (7200, 39)
 
 
 def test_before_a_curve_is_known_the_load_decides() -> None:
     """T* is then that of full batches."""
-    found = look([pod("a", rate=120, load=100, curves=())])
-    assert (found.replicas, found.inputs.by_rate, found.inputs.by_load) == (3, None, 3)
+    recommendation = look([pod("a", rate=120, load=100, curves=())])
+    inputs = recommendation.inputs
+    assert (recommendation.replicas, inputs.by_rate, inputs.by_load) == (3, None, 3)
 
 
 @pytest.mark.parametrize(("serving", "refused"), [(1, 0), (1, 30), (4, 0), (4, 30)])
@@ -129,11 +130,11 @@ def test_pods_that_start_are_not_asked_for_again(serving: int, refused: int) -> 
     """However long they load, and though queues grow meanwhile and refuse: the arrivals ask for 10."""
     queue = 2000 // serving
     pods = [pod(f"p{index}", rate=300 / serving, load=queue, refused=refused) for index in range(serving)]
-    found = look([*pods, *starting(10 - serving)], current=10)
-    assert found.replicas == 10, found.message
+    recommendation = look([*pods, *starting(10 - serving)], current=10)
+    assert recommendation.replicas == 10, recommendation.message
     again = [
-        replace(one, samples=tuple(replace(sample, at=sample.at + 600) for sample in one.samples))
-        for one in pods
+        replace(load, samples=tuple(replace(sample, at=sample.at + 600) for sample in load.samples))
+        for load in pods
     ]
     later = look([*again, *starting(10 - serving)], current=10, now=700)
     assert later.replicas == 10
@@ -150,8 +151,8 @@ def test_a_queue_is_cleared_within_a_stable_window() -> None:
 def test_what_no_longer_waits_asks_for_nothing() -> None:
     """A queue of a minute ago is no reason for a pod now."""
     before, now = pod("a", rate=10, load=900, until=90, seconds=60), pod("a", rate=10, until=100, seconds=9)
-    found = look([replace(now, samples=before.samples + now.samples)])
-    assert (found.replicas, found.inputs.load) == (1, 0)
+    recommendation = look([replace(now, samples=before.samples + now.samples)])
+    assert (recommendation.replicas, recommendation.inputs.load) == (1, 0)
 
 
 @pytest.mark.parametrize(("rate", "replicas"), [(319, 10), (334, 10), (336, 11)])
@@ -166,9 +167,9 @@ def test_held_requests_count_as_arrivals() -> None:
     samples = tuple(Sample(at=at, load=load) for at, load in ((98, 0), (99, 2400), (100, 2400)))
     holds, state = [RouterHolds(name="r", samples=samples)], ScalerState(curve=Curve(at=0, a=0.1, b=0.02))
     assert arrival_rate([], holds, window=60, now=100, unknown=9) == 1200
-    found = look([], current=0, holds=holds, state=state)
-    assert found.inputs.held == 2400
-    assert found.inputs.by_load == 32
+    recommendation = look([], current=0, holds=holds, state=state)
+    assert recommendation.inputs.held == 2400
+    assert recommendation.inputs.by_load == 32
     assert look([], current=0, holds=holds).inputs.by_load == 50  # nothing is known: 2400 / 48
 
 
@@ -215,6 +216,6 @@ def test_silence_lowers_nothing(rates: list[float], mute: int, silence: float, n
         for index in range(len(rates))
     ]
     if never:
-        pods = [replace(one, samples=()) if index < mute else one for index, one in enumerate(pods)]
+        pods = [replace(load, samples=()) if index < mute else load for index, load in enumerate(pods)]
     state = ScalerState(first_look=0, curve=Curve(at=0, a=0.1, b=0.02))
     assert look(pods, current=len(pods), now=now, state=state).replicas >= len(pods)

@@ -71,9 +71,9 @@ def test_from_each_start_to_the_next_end(now: str, name: str) -> None:
 def test_what_a_schema_cannot_refuse(wrong: dict[str, Any], message: str) -> None:
     """It is said by field, and no schedule holds."""
     now, odd = utc("2026-11-23T09:00:00"), schedules(NIGHT, OFFICE | wrong)
-    found = problem(odd, now)
-    assert found is not None
-    assert found.startswith(f"autoscaling.schedules[1] (office): {message}")
+    fault = problem(odd, now)
+    assert fault is not None
+    assert fault.startswith(f"autoscaling.schedules[1] (office): {message}")
     assert in_force(odd, now) is None
 
 

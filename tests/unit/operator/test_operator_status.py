@@ -9,10 +9,7 @@ import pytest
 
 from penstock_operator import status
 from penstock_operator.api import ModelBackend
-from penstock_operator.api.backendstatus import LoadStatus, ModelBackendStatus, ScalingEntry, ScalingInputs
-from penstock_operator.autoscaling import Recommendation
 from penstock_operator.status import BackendObserved, refusal
-from penstock_wire.control.report import Reconfigure, SidecarReport, State
 from tests.support.observed import (
     BETWEEN,
     CONFIG,
@@ -22,36 +19,18 @@ from tests.support.observed import (
     LATER,
     NOW,
     PULL,
+    WELL,
+    backend,
     by_type,
     deployment,
     message,
     pod,
+    report,
 )
-
-
-def backend(**spec: Any) -> ModelBackend:
-    return ModelBackend.parse(
-        {
-            "metadata": {"name": "b", "namespace": "n", "generation": 4},
-            "spec": {"model": {"container": {"image": "i"}}} | spec,
-        }
-    )
-
-
-def report(name: str = "p1", version: int = 3, state: State = "ready", message: str = "") -> SidecarReport:
-    return SidecarReport(pod=name, uid="u", seq=1, state=state, settings_version=version, message=message)
-
 
 MISSING_POLICY = (
     "BatchPolicy p does not exist in namespace n; the last settings stay in force, "
     "or the defaults if there were none"
-)
-WELL = BackendObserved(
-    deployment=deployment(),
-    pods=[pod()],
-    reports={"p1": report()},
-    settings_version=3,
-    used_by=["ModelEndpoint/e"],
 )
 
 
@@ -81,9 +60,6 @@ def test_the_sidecar_is_told_and_what_waits(waits: bool, more: dict[str, Any]) -
     seen = replace(WELL, deployment=with_sidecar("s:1"), upgrade_pending=waits)
     assert status.backend_status(backend(), seen, now=NOW)["sidecar"] == {"image": "s:1"} | more
     assert "sidecar" not in status.backend_status(backend(), WELL, now=NOW)
-
-
-# --- ModelBackend ---------------------------------------------------------------------------------------
 
 
 def test_a_backend_that_is_well() -> None:
@@ -406,152 +382,6 @@ def test_ready_is_not_claimed_for_what_suspension_holds_back(held: tuple[str, ..
     assert by_type(result)["SettingsApplied"] == applied
 
 
-def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int = 4) -> Recommendation:
-    return Recommendation(
-        replicas=replicas,
-        current=1,
-        verdict=verdict,
-        message="load 35 / targetLoad 10 = 4",
-        inputs=ScalingInputs(load=35, target_load=10, wanted=4, ready_pods=1),
-        metrics_available=available,
-    )
-
-
-@pytest.mark.parametrize(
-    ("spec", "seen", "active", "metrics"),
-    [
-        ({}, {"recommendation": None}, ("True", "FollowingLoad"), ("Unknown", "NotLookedYet")),
-        ({}, {}, ("True", "FollowingLoad"), ("True", "ReportsReceived")),
-        ({}, {"recommendation": recommendation("Limited")}, ("True", "Limited"), ("True", "ReportsReceived")),
-        (
-            {},
-            {"recommendation": recommendation("ShortOfProcessors")},
-            ("True", "ShortOfProcessors"),
-            ("True", "ReportsReceived"),
-        ),
-        (
-            {},
-            {"recommendation": recommendation("TooManyUnknown", available=False)},
-            ("True", "FollowingLoad"),
-            ("False", "TooManyUnknown"),
-        ),
-        ({}, {"foreign_scaler": "hpa"}, ("False", "ForeignScaler"), ("True", "ReportsReceived")),
-        (
-            {"replicas": 0},
-            {"foreign_scaler": "me"},
-            ("False", "ScalingDisabled"),
-            ("True", "ReportsReceived"),
-        ),
-        (
-            {},
-            {"recommendation": recommendation("NoHolder")},
-            ("True", "NoHolder"),
-            ("True", "ReportsReceived"),
-        ),
-        ({}, {"target_note": "too much"}, ("True", "TargetUnreachable"), ("True", "ReportsReceived")),
-        ({"mode": "External"}, {}, ("True", "External"), ("True", "ReportsReceived")),
-        (
-            {"mode": "External"},
-            {"recommendation": recommendation("Limited")},
-            ("True", "Limited"),
-            ("True", "ReportsReceived"),
-        ),
-        ({"suspend": True}, {}, ("False", "Suspended"), None),
-    ],
-)
-def test_scaling_conditions(
-    spec: dict[str, Any], seen: dict[str, Any], active: tuple[str, str], metrics: tuple[str, str] | None
-) -> None:
-    """Whether it scales, and whether it has enough reports to."""
-    mode = {"mode": spec.pop("mode")} if "mode" in spec else {}
-    scaled = backend(autoscaling={"targetLoad": 10, **mode}, **spec)
-    observed = replace(WELL, **({"recommendation": recommendation()} | seen))
-    conditions = by_type(status.backend_status(scaled, observed, now=NOW))
-    assert conditions["ScalingActive"] == active
-    assert conditions.get("MetricsAvailable") == metrics
-
-
-def test_a_recommendation_is_shown_with_the_terms_of_its_number() -> None:
-    """They are refreshed where asked for, and with another number or verdict; its age stays till then."""
-    scaled = backend(autoscaling={"targetLoad": 10})
-    why, later = recommendation(), "2026-01-02T03:04:05Z"
-    moved = replace(why, message="load 39", inputs=why.inputs.model_copy(update={"load": 39}))
-
-    def shown(before: Any, found: Any, now: str = later, **seen: Any) -> tuple[str, str, int]:
-        old = scaled.model_copy(update={"status": ModelBackendStatus.model_validate(before)})
-        document = status.backend_status(old, replace(WELL, recommendation=found, **seen), now=now)
-        new = document["recommendation"]
-        return new["verdict"], new["since"], new["inputs"]["load"]
-
-    first = status.backend_status(scaled, replace(WELL, recommendation=why), now=NOW)
-    assert shown(first, moved) == ("Scale", NOW, 35)
-    assert shown(first, moved, terms=True) == ("Scale", NOW, 39)
-    assert shown(first, replace(moved, replicas=5)) == ("Scale", later, 39)
-    assert shown(first, replace(moved, verdict="Delayed")) == ("Delayed", later, 39)
-    assert shown(first, None) == ("Scale", NOW, 35)
-    plain = status.backend_status(backend(), replace(WELL, recommendation=why), now=NOW)
-    assert "recommendation" not in plain
-    assert not status.terms_moved(scaled.status.recommendation, why)
-    known = ModelBackendStatus.model_validate(first).recommendation
-    assert [status.terms_moved(known, one) for one in (why, moved, None)] == [False, True, False]
-
-
-def change(step: int) -> ScalingEntry:
-    why = recommendation()
-    return ScalingEntry(time=NOW, from_=step, to=step + 1, reason=why.message, inputs=why.inputs)
-
-
-def test_scaling_history() -> None:
-    """Newest first, at most ten, one entry for one change; its inputs are integers."""
-    scaled = backend(autoscaling={"targetLoad": 10})
-    for step in range(1, 13, 2):
-        both = (change(step), change(step + 1))
-        result = status.backend_status(scaled, replace(WELL, scaled=both), now=LATER)
-        scaled = scaled.model_copy(update={"status": type(scaled.status).model_validate(result)})
-    assert [entry["to"] for entry in result["scaling"]] == list(range(13, 3, -1))
-    assert result["scaling"][0] == {
-        "time": NOW,
-        "from": 12,
-        "to": 13,
-        "reason": "load 35 / targetLoad 10 = 4",
-        "inputs": {
-            "load": 35,
-            "held": 0,
-            "targetLoad": 10,
-            "refused": 0,
-            "wanted": 4,
-            "readyPods": 1,
-            "silentPods": 0,
-        },
-    }
-    for scaled_now in (both, ()):  # the answer to the last write was lost; nothing was changed
-        seen = replace(WELL, scaled=scaled_now, recommendation=recommendation(replicas=7))
-        again = status.backend_status(scaled, seen, now=LATER)
-        assert again["scaling"] == result["scaling"]
-        assert again["desiredReplicas"] == 7
-
-
-def test_ready_while_it_scales_itself_up() -> None:
-    """The autoscaler's coming pods do not make a backend unwell; asked-for ones do."""
-    seen = replace(WELL, deployment=deployment(replicas=3, ready=1), pods=[pod(), pod("new", ready=False)])
-    own = backend(replicas=3, autoscaling={"targetLoad": 1})
-    assert by_type(status.backend_status(own, seen, now=NOW))["Ready"] == ("True", "Serving")
-    assert by_type(status.backend_status(backend(replicas=3), seen, now=NOW))["Ready"] == (
-        "False",
-        "RollingOut",
-    )
-
-
-def test_scaled_to_zero() -> None:
-    """Asked for, so well; but nothing serves."""
-    seen = BackendObserved(deployment=deployment(replicas=0, ready=0), settings_version=1)
-    conditions = by_type(status.backend_status(backend(replicas=0), seen, now=NOW))
-    assert (conditions["Ready"], conditions["Available"]) == (
-        ("True", "ScaledToZero"),
-        ("False", "ScaledToZero"),
-    )
-
-
 def test_suspended_in_the_middle() -> None:
     """Nothing is under way while nothing is reconciled."""
     seen = replace(WELL, deployment=deployment(replicas=1, ready=1))
@@ -565,73 +395,3 @@ def test_a_batch_that_can_never_be_full_is_told() -> None:
     result = status.backend_status(backend(), replace(WELL, batching_note="8 of 32"), now=NOW)
     assert by_type(result)["Ready"] == ("True", "BatchUnreachable")
     assert message(result, "Ready") == "8 of 32"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "moved"),
-    [(None, 0, True), (0, 0, False), (0, 1, True), (1, 0, True), (100, 109, False), (100, 111, True)],
-)
-def test_a_load_has_moved_where_a_number_has_changed_by_more_than_a_tenth(
-    old: int | None, new: int, moved: bool
-) -> None:
-    """From nothing and to nothing always."""
-    before = None if old is None else LoadStatus(queued=old)
-    assert status.load_moved(before, LoadStatus(queued=new)) == moved
-
-
-# --- userConfig -----------------------------------------------------------------------------------------
-
-
-def reconfigured(name: str, *, ok: bool, message: str = "") -> SidecarReport:
-    return SidecarReport(
-        pod=name,
-        uid="u",
-        seq=1,
-        state="ready",
-        settings_version=3,
-        reconfigure=Reconfigure(version=3, ok=ok, message=message),
-    )
-
-
-def test_a_user_config_that_a_model_refuses_is_told() -> None:
-    """The condition names the pods and has the model's words; each pod's outcome is in the status."""
-    seen = replace(
-        WELL,
-        pods=[pod(), pod("p2"), pod("p3")],
-        reports={
-            "p1": reconfigured("p1", ok=True, message="fine"),
-            "p2": reconfigured("p2", ok=False, message="threshold: expected at most 1, found 3"),
-            "p3": reconfigured("p3", ok=False, message="x" * 5000),
-            "gone": reconfigured("gone", ok=False, message="of a pod that is no more"),
-        },
-    )
-    model = {"container": {"image": "i"}, "reconfigurePath": "/c"}
-    result = status.backend_status(backend(model=model, userConfig={"threshold": 3}), seen, now=NOW)
-    assert by_type(result)["SettingsApplied"] == ("False", "ReconfigureFailed")
-    assert message(result, "SettingsApplied") == (
-        "the model keeps its last userConfig in p2, p3; it said: threshold: expected at most 1, found 3"
-    )
-    assert by_type(result)["Ready"] == ("True", "Serving")
-    assert result["reconfigure"] == [
-        {"pod": "p2", "version": 3, "ok": False, "message": "threshold: expected at most 1, found 3"},
-        {"pod": "p3", "version": 3, "ok": False, "message": "x" * 1024},
-        {"pod": "p1", "version": 3, "ok": True, "message": "fine"},
-    ]
-
-
-def test_reconfigure_results_are_bounded() -> None:
-    """Ten of many pods, and those that refused are never hidden behind those that did not."""
-    names = [f"p{index:03}" for index in range(100)]
-    seen = replace(
-        WELL,
-        pods=[pod(name) for name in names],
-        reports={name: reconfigured(name, ok=name != "p099") for name in names},
-    )
-    results = status.backend_status(backend(userConfig=1), seen, now=NOW)["reconfigure"]
-    assert [result_["pod"] for result_ in results] == ["p099", *names[:9]]
-
-
-def test_a_user_config_that_nobody_can_be_told() -> None:
-    """A container without model.reconfigurePath: said, not passed over."""
-    result = status.backend_status(backend(userConfig={}), WELL, now=NOW)
-    assert by_type(result)["SettingsApplied"] == ("False", "NoReconfigurePath")

@@ -197,10 +197,10 @@ def test_a_backend_that_requests_ask_for_by_a_rule_is_to_be_ready() -> None:
     plan = replace(
         SEEN.plan, backends=(Weight(name="a", weight=1), Weight(name="b", weight=0, match=(rule,)))
     )
-    found = status.endpoint_status(
+    result = status.endpoint_status(
         endpoint(), replace(SEEN, plan=plan, backends={"a": True, "b": False}), now=NOW
     )
-    assert by_type(found)["BackendsReady"] == ("False", "BackendNotReady")
+    assert by_type(result)["BackendsReady"] == ("False", "BackendNotReady")
 
 
 # --- TrafficSplit ---------------------------------------------------------------------------------------

@@ -134,8 +134,8 @@ def test_whoever_heard_within_an_overlap_trusts_what_is_shown(pauses: list[float
         signer = keyring.serving.certificate.removeprefix(b"by ")
         assert signer == keyring.current.certificate
         assert signer in shown[-1][1]
-        heard = [what for at, what in shown if at <= now - LIVES.overlap]
-        assert len(heard) < 2 or signer in heard[-1]
+        known = [what for at, what in shown if at <= now - LIVES.overlap]
+        assert len(known) < 2 or signer in known[-1]
         assert keyring.serving.ends > now
         now += pause
 

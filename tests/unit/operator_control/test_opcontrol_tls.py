@@ -53,7 +53,7 @@ class Operator:
         self.harness = Harness()
         self.harness.interval = 0.1
         self.clock = WallClock()
-        self.told: list[bytes] = []
+        self.published: list[bytes] = []
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.certificates = Certificates(
             cluster, namespace="penstock-system", name="penstock-operator-tls", names=NAMES,
@@ -63,7 +63,7 @@ class Operator:
         self.port = free_port()
 
     def _changed(self, authorities: bytes) -> None:
-        self.told.append(authorities)
+        self.published.append(authorities)
         self.harness.server.tell_authorities(authorities)
 
     async def start(self, port: int | None = None) -> None:
@@ -73,7 +73,7 @@ class Operator:
         )
 
     def taken(self) -> int:
-        return len(self.harness.heard)
+        return len(self.harness.reported)
 
     async def turn(self, seconds: float) -> None:
         """Let time pass for the keys."""
@@ -142,7 +142,7 @@ async def operator(cluster: MemoryCluster) -> AsyncIterator[Operator]:
 
 @pytest.fixture
 async def pod(operator: Operator, tmp_path: Path) -> AsyncIterator[Pod]:
-    pod = Pod(tmp_path, operator.port, operator.told[-1])
+    pod = Pod(tmp_path, operator.port, operator.published[-1])
     yield pod
     await pod.stop()
 
@@ -158,7 +158,7 @@ def keyring(cluster: MemoryCluster) -> Keyring:
 async def shown(operator: Operator) -> bytes:
     """The certificate that a new connection gets, checked with the authorities that all pods have."""
     _, writer = await asyncio.open_connection(
-        "127.0.0.1", operator.port, ssl=client_context(operator.told[-1])
+        "127.0.0.1", operator.port, ssl=client_context(operator.published[-1])
     )
     try:
         der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
@@ -186,7 +186,7 @@ async def test_reports_and_settings_travel_over_tls_on_one_connection(operator: 
 
 async def test_what_is_made_is_what_strict_checkers_ask_for(operator: Operator) -> None:
     """RFC 5280 to the letter (OpenSSL's strict flag), as other clients check; no TLS 1.2, no other name."""
-    context = ssl.create_default_context(cadata=operator.told[-1].decode())
+    context = ssl.create_default_context(cadata=operator.published[-1].decode())
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     _, writer = await asyncio.open_connection("127.0.0.1", operator.port, ssl=context)
     assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
@@ -205,7 +205,7 @@ async def test_the_keys_outlive_the_process(cluster: MemoryCluster, operator: Op
     following = Operator(cluster)
     await following.certificates.ensure()
     await following.turn(3600)
-    assert following.told == operator.told
+    assert following.published == operator.published
     assert len(cluster.writes) == writes
     assert "tls.key" in secret(cluster)["data"]
 
@@ -234,7 +234,7 @@ async def test_a_rotation_loses_no_report(
     ):
         await operator.turn(seconds)
         assert operator.steps()[-1] == step
-        assert operator.told[-1].count(b"BEGIN CERT") == authorities
+        assert operator.published[-1].count(b"BEGIN CERT") == authorities
         await reported(operator)
         await reported(operator)  # by now the answer has told
         await shown(operator)
@@ -242,8 +242,8 @@ async def test_a_rotation_loses_no_report(
         await pod.reporter._upstream.close()
         await reported(operator)
     assert await shown(operator) != first
-    assert len({*operator.told}) == 4
-    assert pod.file.read_bytes() == operator.told[0]
+    assert len({*operator.published}) == 4
+    assert pod.file.read_bytes() == operator.published[0]
     again = len(operator.steps())
     await operator.turn(OVERLAP)
     assert len(operator.steps()) == again, "one request, one rotation"
@@ -268,7 +268,7 @@ async def test_a_pod_that_hears_nothing_but_its_file_follows(
         await until(lambda: find(UNTRUSTED) is not None, "a log line that says why")
         assert "certificate verify failed" in str(find(UNTRUSTED))
         assert following.taken() == 0
-        pod.file.write_bytes(following.told[-1])
+        pod.file.write_bytes(following.published[-1])
         await until(lambda: following.taken() > 0, "a report to the new operator")
     finally:
         await following.harness.server.stop()
@@ -323,7 +323,7 @@ async def test_clocks_that_are_a_day_apart_do_no_harm(cluster: MemoryCluster, tm
         await operator.start()
         folder = tmp_path / str(number)
         folder.mkdir()
-        pod = Pod(folder, operator.port, operator.told[-1])
+        pod = Pod(folder, operator.port, operator.published[-1])
         try:
             await reported(operator)
         finally:
@@ -343,14 +343,14 @@ async def old(cluster: MemoryCluster) -> AsyncIterator[Operator]:
 
 async def test_a_certificate_is_renewed_long_before_its_end(old: Operator, tmp_path: Path) -> None:
     """By the same authority: pods need no notice; new connections use it, old ones live on."""
-    pod = Pod(tmp_path, old.port, old.told[-1])
+    pod = Pod(tmp_path, old.port, old.published[-1])
     first = await shown(old)
     await old.turn(19 * DAY)
     assert await shown(old) == first
     await reported(old)
     await old.turn(2 * DAY)
     assert await shown(old) != first
-    assert len(old.told) == 1
+    assert len(old.published) == 1
     await reported(old)
     await pod.stop()
 
@@ -387,7 +387,7 @@ async def test_a_secret_that_somebody_damaged_is_mended(
     await operator.certificates.ensure()
     assert keyring(cluster) == before
     assert any("unreadable" in message for message, _ in operator.log)
-    assert len(operator.told) == 1
+    assert len(operator.published) == 1
 
 
 async def test_the_leaders_word_is_taken_over(cluster: MemoryCluster, operator: Operator) -> None:
@@ -400,8 +400,8 @@ async def test_the_leaders_word_is_taken_over(cluster: MemoryCluster, operator: 
     )  # fmt: skip
     await other.turn(0)
     await operator.turn(0)
-    assert operator.told[-1] == other.told[-1]
-    assert operator.told[-1].count(b"BEGIN CERT") == 2
+    assert operator.published[-1] == other.published[-1]
+    assert operator.published[-1].count(b"BEGIN CERT") == 2
 
 
 def test_keys_survive_being_written_down() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from penstock_operator.control import pki
+from penstock_operator.control.rotation import DAY
 from penstock_operator.kube.cluster import KubernetesCluster
 from tests.support.tiny_apiserver import TinyApiserver
 
@@ -18,3 +21,8 @@ async def cluster(server: TinyApiserver, tmp_path: Path) -> AsyncIterator[Kubern
     connected = await KubernetesCluster.connect(str(config), timeout=30)
     yield connected
     await connected.close()
+
+
+@pytest.fixture(scope="module")
+def authority() -> pki.Issued:
+    return pki.make_authority(now=time.time(), life=DAY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -21,7 +20,7 @@ from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPO
 from penstock_operator.control.settings_cache import KEEP_VERSIONS, SettingsCache
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.reconcile.context import Scaled
-from penstock_operator.reports import FRESH, Reports
+from penstock_operator.reports import FRESH
 from penstock_operator.store import Key, Store
 from penstock_wire.control.ca_trust import client_context, digest
 from penstock_wire.control.report import (
@@ -29,18 +28,10 @@ from penstock_wire.control.report import (
     EndpointReport,
     Items,
     RouterReport,
-    SidecarReport,
     encode,
 )
 from tests.support.control_server import DOCUMENT, Harness, parent, pod, record, sidecar, token, verdict
-from tests.support.hand_clock import HandClock
 from tests.support.ports import needs_ipv6
-from tests.support.waiting import SECONDS, until
-
-
-@pytest.fixture(scope="module")
-def authority() -> pki.Issued:
-    return pki.make_authority(now=time.time(), life=DAY)
 
 
 @pytest.fixture(params=["TLS", "plain text"])
@@ -65,7 +56,7 @@ async def test_a_report_of_the_right_pod_is_taken(server: Harness) -> None:
     status, answer = await server.post(sidecar(items=Items(queued=3, ongoing=2)))
     assert (status, answer) == (200, {"v": 1, "nextReportMs": 1000, "settings": None, "authorities": None})
     assert server.reviews[0]["spec"] == {"token": token(), "audiences": ["penstock-operator"]}
-    assert server.heard == [("n", "m", True)]
+    assert server.reported == [("n", "m", True)]
     assert server.reports.of_backend("n", "m")["m-1"].items.queued == 3
 
 
@@ -141,7 +132,7 @@ async def test_refusals(server: Harness, name: str, setup: dict[str, Any], statu
     code, answer = await server.post(sidecar())
     assert (code, answer["reason"]) == (status, reason)
     assert answer["error"] == answer["detail"]
-    assert server.heard == []
+    assert server.reported == []
     assert server.reports.of_backend("n", "m") == {}
 
 
@@ -287,7 +278,7 @@ async def test_bad_reports_are_refused(server: Harness, body: bytes, reason: str
     """From a pod that was let in: each with its word, and nothing changes."""
     status, answer = await server.post(body)
     assert (status, answer["reason"]) == ({"too_large": 413, "other_pod": 403}.get(reason, 400), reason)
-    assert server.heard == []
+    assert server.reported == []
     assert (await server.post(sidecar()))[0] == 200, "the next one is taken"
 
 
@@ -431,126 +422,6 @@ async def test_health_and_metrics(server: Harness) -> None:
     assert 'penstock_operator_reports_total{kind="sidecar",outcome="taken"} 1.0' in text
 
 
-async def test_reporters_leave_room_for_probes(
-    monkeypatch: pytest.MonkeyPatch, authority: pki.Issued
-) -> None:
-    """As many connections as one port takes keep no probe from the other: it would restart us."""
-    monkeypatch.setattr("penstock_operator.control.server.MAX_CONNECTIONS", 1)
-    harness = Harness()
-    address = await harness.server.start("127.0.0.1", 0)
-    context = server_context()
-    show(context, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=DAY))
-    reports = await harness.server.start_reports("127.0.0.1", 0, context)
-    _, reporter = await asyncio.open_connection(*reports, ssl=client_context(authority.certificate))
-    harness.pages = f"http://{address[0]}:{address[1]}"
-    async with aiohttp.ClientSession() as harness.session:
-        assert await harness.page("/livez") == (200, "ok\n")
-    reporter.close()
-    await harness.server.stop()
-
-
-@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain text"])
-async def test_requests_that_do_not_end_are_bounded_in_bytes_and_keep_nobody_out(
-    monkeypatch: pytest.MonkeyPatch, authority: pki.Issued, tls: bool
-) -> None:
-    """A head of more than 16 KiB is refused, and one that would be too much beside the others."""
-    monkeypatch.setattr("penstock_operator.control.server.UNFINISHED_BUDGET", 50_000)
-    harness = Harness()
-    where = plain = await harness.server.start("127.0.0.1", 0)
-    context = client_context(authority.certificate) if tls else None
-    if tls:
-        shown = server_context()
-        show(shown, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=DAY))
-        where = await harness.server.start_reports("127.0.0.1", 0, shown)
-    opened = []
-
-    async def begin(size: int) -> asyncio.Task[bytes]:
-        reader, writer = await asyncio.open_connection(*where, ssl=context)
-        opened.append(writer)
-        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"x" * size)
-        return asyncio.create_task(reader.readline())
-
-    answers = [await begin(10_000) for _ in range(8)]
-    await until(lambda: sum(task.done() for task in answers) == 4)
-    assert {task.result()[:12] for task in answers if task.done()} == {b"HTTP/1.1 503"}
-    assert (await (await begin(17_000)))[:12] == b"HTTP/1.1 431"
-    harness.pages = f"http://{plain[0]}:{plain[1]}"
-    async with aiohttp.ClientSession() as harness.session:
-        assert await harness.page("/livez") == (200, "ok\n")
-    for writer in opened:
-        writer.close()
-    await harness.server.stop()
-    await asyncio.gather(*answers)
-
-
-@pytest.mark.parametrize("own", [True, False], ids=["pods have addresses of their own", "one for all"])
-async def test_one_address_leaves_room_for_others(
-    monkeypatch: pytest.MonkeyPatch, authority: pki.Issued, own: bool
-) -> None:
-    """Connections that say nothing count from the first moment, on both ports, and only for their address.
-
-    Where all pods may share one, it may have as many as there are, but on the port of the probes. There one
-    too many takes the place of the oldest.
-    """
-    monkeypatch.setattr("penstock_operator.control.server.MAX_PER_ADDRESS", 2)
-    harness = Harness(check_peer=own)
-    plain = await harness.server.start("0.0.0.0", 0)
-    context = server_context()
-    show(context, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=DAY))
-    reports = await harness.server.start_reports("0.0.0.0", 0, context)
-    for port in (plain[1], reports[1]):
-        silent = [
-            await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(3)
-        ]
-        ended = 0 if port == plain[1] else 2 if own else None
-        if ended is not None:
-            assert await asyncio.wait_for(silent[ended][0].read(), SECONDS) == b""
-        tls = client_context(authority.certificate) if port == reports[1] else None
-        answer, other = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-        other.write(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
-        assert (await asyncio.wait_for(answer.readline(), SECONDS)).startswith(b"HTTP/1.1 ")
-        assert [reader.at_eof() for reader, _ in silent] == [number == ended for number in range(3)]
-        other.close()
-        for _, writer in silent:
-            writer.close()
-    await harness.server.stop()
-
-
-REPORT = b"POST /reports/sidecar HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
-
-
-@pytest.mark.parametrize(
-    "says", [b"", REPORT[:30], REPORT[:-1], REPORT], ids=["nothing", "half a head", "half a body", "a report"]
-)
-async def test_whoever_fills_the_port_of_the_probes_keeps_no_probe_out(
-    monkeypatch: pytest.MonkeyPatch, says: bytes
-) -> None:
-    """Many addresses have all of its connections; a probe is answered, and Prometheus, each on a new one.
-
-    So it is when all of them wait for the answer that says that they are refused too often.
-    """
-    monkeypatch.setattr("penstock_operator.control.server.MAX_CONNECTIONS", 40)
-    monkeypatch.setattr("penstock_operator.control.server.MAX_PER_ADDRESS", 4)
-    monkeypatch.setattr("penstock_operator.control.server.BURST", 0.0)
-    harness = Harness()
-    host, port = await harness.server.start("127.0.0.1", 0)
-    opened = []
-    for number in range(10):
-        for _ in range(4):
-            source = (f"127.0.1.{number + 1}", 0)
-            opened.append(await asyncio.open_connection(host, port, local_addr=source))
-            opened[-1][1].write(says)
-    for path in ("/livez", "/readyz", "/metrics"):
-        answer, writer = await asyncio.open_connection(host, port)
-        opened.append((answer, writer))
-        writer.write(b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n" % path.encode())
-        assert await asyncio.wait_for(answer.readline(), SECONDS) == b"HTTP/1.1 200 OK\r\n"
-    assert sum(reader.at_eof() for reader, _ in opened) <= 3
-    for _, writer in opened:
-        writer.close()
-    await harness.server.stop()
-
-
 async def test_a_straggler_changes_nothing_and_a_restarted_container_counts(server: Harness) -> None:
     """Sequence numbers order the reports of one process; a restart begins anew."""
     await server.post(sidecar(5, items=Items(queued=5)))
@@ -565,48 +436,11 @@ async def test_only_news_is_notable(server: Harness) -> None:
     for seq, changes in enumerate([{}, {}, {"state": "draining"}, {"settings_version": 5}, {}], 1):
         base = {"settings_version": 4} if seq < 3 else {"state": "draining"}
         await server.post(sidecar(seq, **(base | changes)))
-    assert [notable for _, _, notable in server.heard] == [True, False, True, True, True]
+    assert [notable for _, _, notable in server.reported] == [True, False, True, True, True]
     server.clock.turn(FRESH + 1)
     assert server.reports.of_backend("n", "m") == {}
     await server.post(sidecar(6, state="draining"))
-    assert server.heard[-1][2] is True
-
-
-def test_pods_that_fall_silent_are_named_once() -> None:
-    """Silence is noticed when it begins."""
-    clock = HandClock()
-    reports = Reports(clock)
-    reports.sidecar("n", "m", SidecarReport(pod="m-1", uid="u", seq=1, state="ready"))
-    reports.router(
-        "n", RouterReport(pod="r", uid="r", seq=1, state="ready", endpoints={"e": EndpointReport()})
-    )
-    looked, named = clock.time(), []
-    for _ in range(12):
-        clock.turn(2)
-        named += reports.silent(looked)
-        looked = clock.time()
-    assert sorted(named) == [("n", ""), ("n", "m")]
-
-
-def test_whoever_is_named_silent_is() -> None:
-    """A look in the very moment when a report's time ends finds it there, and the next one finds silence."""
-    clock = HandClock()
-    reports = Reports(clock)
-    reports.sidecar("n", "m", SidecarReport(pod="m-1", uid="u", seq=1, state="ready"))
-    since = clock.time()
-    clock.turn(FRESH)
-    assert (reports.silent(since), list(reports.of_backend("n", "m"))) == ([], ["m-1"])
-    since = clock.time()
-    clock.turn(0.1)
-    assert (reports.silent(since), list(reports.of_backend("n", "m"))) == ([("n", "m")], [])
-
-
-def test_nonsense_versions_do_not_count() -> None:
-    """A pod cannot drive the version to where integers end."""
-    reports = Reports(HandClock())
-    reports.sidecar("n", "m", SidecarReport(pod="m-1", uid="u", seq=1, state="ready", settings_version=2**60))
-    reports.sidecar("n", "m", SidecarReport(pod="m-2", uid="v", seq=1, state="ready", settings_version=7))
-    assert reports.highest_version(reports.of_backend("n", "m")) == 7
+    assert server.reported[-1][2] is True
 
 
 def test_settings_of_deleted_backends_are_not_kept() -> None:

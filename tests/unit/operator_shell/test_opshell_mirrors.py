@@ -13,9 +13,9 @@ ROUTER = "penstock-router-settings"
 
 
 def mirrored() -> Any:
-    found = split(m=1)
-    found["spec"]["mirrors"] = [{"name": "other", "percent": 10, "compare": {}}]
-    return found
+    resource = split(m=1)
+    resource["spec"]["mirrors"] = [{"name": "other", "percent": 10, "compare": {}}]
+    return resource
 
 
 def report(harness: Harness, seq: int, requests: int) -> None:
@@ -37,13 +37,13 @@ def report(harness: Harness, seq: int, requests: int) -> None:
 async def test_the_level_of_copies_follows_the_mirrors_policy() -> None:
     """The routers get it when the policy has it, when it changes, and when the backend takes another one."""
     harness = Harness()
-    for one in (endpoint(), backend(), backend("other", batchPolicyRef="p"), policy(), mirrored()):
-        harness.apply(one)
+    for resource in (endpoint(), backend(), backend("other", batchPolicyRef="p"), policy(), mirrored()):
+        harness.apply(resource)
     await harness.run()
 
     def level() -> tuple[str, int]:
-        (found,) = settings(harness, ROUTER)["endpoints"][0]["mirrors"]
-        return found["priorityHeader"], found["priorityLevel"]
+        (mirror,) = settings(harness, ROUTER)["endpoints"][0]["mirrors"]
+        return mirror["priorityHeader"], mirror["priorityLevel"]
 
     assert level() == ("", 1)
     harness.apply(policy(priority={"levels": 3}))

@@ -127,7 +127,7 @@ def test_the_mixing_is_a_bijection_without_a_bias() -> None:
     for bit in range(30):
         turned = [mixed(number) ^ mixed(number ^ 1 << bit) for number in numbers]
         for place in range(30):
-            assert 0.44 < sum(found >> place & 1 for found in turned) / len(numbers) < 0.56
+            assert 0.44 < sum(bits >> place & 1 for bits in turned) / len(numbers) < 0.56
 
 
 def test_a_key_goes_to_the_next_pod_while_its_own_is_full_drains_or_cannot_be_reached() -> None:
@@ -335,8 +335,8 @@ def test_a_matched_request_is_held_for_its_backend_whatever_its_weight() -> None
 
     async def main() -> None:
         world = World()
-        one = (Address(host="b", port=1),)
-        world.pods.set_slices({"b": one, "c": ()})
+        of_b = (Address(host="b", port=1),)
+        world.pods.set_slices({"b": of_b, "c": ()})
         ruled = WeightedBackend(name="c", weight=0, match=(Match(header="x-group", value="c"),))
         plain = WeightedBackend(name="b")
         world.state.update(Endpoint(name="e", backends=(plain, ruled)))
@@ -344,10 +344,10 @@ def test_a_matched_request_is_held_for_its_backend_whatever_its_weight() -> None
         await asyncio.sleep(1)
         assert world.state.held_by_backend() == {"c": 3}
         assert world.state.report()["c"].held == 3
-        world.pods.set_slices({"b": one, "c": (Address(host="c", port=1),)})
+        world.pods.set_slices({"b": of_b, "c": (Address(host="c", port=1),)})
         await asyncio.gather(*asking)
         assert set(world.network.asked) == {"c"}
-        world.pods.set_slices({"b": one, "c": ()})
+        world.pods.set_slices({"b": of_b, "c": ()})
         late = world.ask(fields=((b"x-group", b"c"),))
         await asyncio.sleep(1)
         world.state.update(Endpoint(name="e", backends=(plain, WeightedBackend(name="c", weight=0))))

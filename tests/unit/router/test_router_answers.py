@@ -23,8 +23,8 @@ HOST = b"shop.example:81"
 
 @pytest_asyncio.fixture
 async def pod() -> AsyncIterator[Scripted]:
-    async with scripted(Scripted()) as found:
-        yield found
+    async with scripted(Scripted()) as server:
+        yield server
 
 
 async def raw(process: RouterProcess, sent: bytes) -> bytes:
@@ -43,12 +43,12 @@ async def test_head_tells_the_length_of_what_it_leaves_out(pod: Scripted, router
 
     pod.scripts = [play]
     process = await router().start(endpoint("e", backend("b", f"127.0.0.1:{pod.port}")))
-    found: list[str | None] = []
+    lengths: list[str | None] = []
     for length in ("0", "5", "9000000", ""):
         reply = await process.ask(f"/e/{length}", method="HEAD")
         assert (reply.status, reply.body) == (200, b"")
-        found.append(reply.headers.get("content-length"))
-    assert found == ["0", "5", "9000000", None]
+        lengths.append(reply.headers.get("content-length"))
+    assert lengths == ["0", "5", "9000000", None]
     assert pod.connections == 1
 
 
@@ -74,7 +74,7 @@ async def test_early_hints_come_before_the_answer(pod: Scripted, router: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("location", "expected"),
     [
         (b"/", b"/shop/"),
         (b"/items/7?x=/y#z", b"/shop/items/7?x=/y#z"),
@@ -92,8 +92,15 @@ async def test_early_hints_come_before_the_answer(pod: Scripted, router: Any) ->
         (b"", b""),
     ],
 )
-def test_a_location_on_the_server_that_was_asked_gets_the_route_back(found: bytes, expected: bytes) -> None:
-    headers: Headers = ((b"a", b"/"), (b"location", found), (b"content-location", found), (b"link", b"</a>"))
+def test_a_location_on_the_server_that_was_asked_gets_the_route_back(
+    location: bytes, expected: bytes
+) -> None:
+    headers: Headers = (
+        (b"a", b"/"),
+        (b"location", location),
+        (b"content-location", location),
+        (b"link", b"</a>"),
+    )
     wanted = ((b"a", b"/"), (b"location", expected), (b"content-location", expected), (b"link", b"</a>"))
     assert under_route(headers, route=b"/shop", host=HOST) == wanted
     assert under_route(headers, route=b"", host=HOST) is headers

@@ -64,8 +64,8 @@ def length_of(head: bytes) -> int:
 
 @pytest_asyncio.fixture
 async def pods() -> AsyncIterator[Pods]:
-    async with scripted(Scripted()) as one, scripted(Scripted()) as two:
-        yield Pods(one, two)
+    async with scripted(Scripted()) as first, scripted(Scripted()) as second:
+        yield Pods(first, second)
 
 
 Start = Callable[..., Awaitable[RouterProcess]]
@@ -220,9 +220,9 @@ async def test_a_pod_may_answer_before_the_end_of_the_body(pods: Pods, start: St
     process = await start()
     reader, writer = await asyncio.open_connection(*address(process))
     writer.write(b"POST /e/x HTTP/1.1\r\nhost: a\r\ncontent-length: 9000000\r\n\r\n" + bytes(1000))
-    found = await asyncio.wait_for(reader.read(), SECONDS)
-    assert found.startswith(b"HTTP/1.1 422 ")
-    assert found.endswith(b"\r\n\r\nnope")
+    answer = await asyncio.wait_for(reader.read(), SECONDS)
+    assert answer.startswith(b"HTTP/1.1 422 ")
+    assert answer.endswith(b"\r\n\r\nnope")
     writer.close()
     lines = [json.loads(line) for line in process.log if '"request"' in line]
     assert [(line["status"], line["received"]) for line in lines] == [(422, 1000)]
@@ -230,11 +230,11 @@ async def test_a_pod_may_answer_before_the_end_of_the_body(pods: Pods, start: St
 
 async def test_a_client_that_asks_first_is_answered_by_the_pod(pods: Pods, start: Start) -> None:
     """RFC 9110 section 10.1.1: 100 comes when a pod reads the body, not while the request waits for one."""
-    told: list[bool] = []
+    ended: list[bool] = []
 
     async def script(wire: Wire) -> None:
         await wire.head()
-        told.append(waiting.done())
+        ended.append(waiting.done())
         await wire.send(GO_ON)
         await wire.reader.readexactly(1100 * KIB)
         await answer(wire, b"")
@@ -249,7 +249,7 @@ async def test_a_client_that_asks_first_is_answered_by_the_pod(pods: Pods, start
     await until_held(process)
     process.settle(endpoint("e", backend("b", *targets)))
     assert await asyncio.wait_for(waiting, SECONDS) == GO_ON
-    assert told == [False]
+    assert ended == [False]
     writer.write(bytes(1100 * KIB))
     assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)).startswith(b"HTTP/1.1 200 ")
     writer.close()

@@ -23,29 +23,29 @@ ROOM = 16 * MB
 
 @pytest_asyncio.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    found = Pair(tmp_path, "--protocol=none", "--drain-timeout=1s")
-    found.model_program = "tests.support.stream_model"
-    await found.start()
-    yield found
-    await found.stop()
+    pair = Pair(tmp_path, "--protocol=none", "--drain-timeout=1s")
+    pair.model_program = "tests.support.stream_model"
+    await pair.start()
+    yield pair
+    await pair.stop()
 
 
 @pytest_asyncio.fixture
 async def process(pair: Pair, router: Any) -> AsyncIterator[RouterProcess]:
-    found = await router().start(endpoint("e", backend("b", pair.data.removeprefix("http://"))))
-    yield found
-    await found.stop()
+    process = await router().start(endpoint("e", backend("b", pair.data.removeprefix("http://"))))
+    yield process
+    await process.stop()
 
 
 async def until_seen(pair: Pair, **expected: int) -> None:
-    found: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
 
     async def look() -> bool:
-        nonlocal found
-        found = (await pair.ask("/-/seen", method="GET", base=pair.model_url)).document
-        return all(found[name] == value for name, value in expected.items())
+        nonlocal seen
+        seen = (await pair.ask("/-/seen", method="GET", base=pair.model_url)).document
+        return all(seen[name] == value for name, value in expected.items())
 
-    await until(look, details=lambda: found)
+    await until(look, details=lambda: seen)
 
 
 def address(process: RouterProcess) -> tuple[str, int]:
@@ -81,8 +81,8 @@ async def test_a_large_download_takes_no_memory_however_slow_its_reader(
 
         async def stuck() -> bool:
             nonlocal last, looks
-            found = (await pair.ask("/-/seen", method="GET", base=pair.model_url)).document["sent"]
-            looks, last = looks + 1 if found == last else 0, found
+            sent = (await pair.ask("/-/seen", method="GET", base=pair.model_url)).document["sent"]
+            looks, last = looks + 1 if sent == last else 0, sent
             return looks >= 20
 
         await until(stuck)
@@ -170,9 +170,9 @@ class TestTunnels:
 
     async def test_a_refusal_to_switch_is_an_answer(self, process: RouterProcess) -> None:
         """And one to a request whose `Upgrade` nobody takes up; the connection is kept."""
-        with pytest.raises(aiohttp.WSServerHandshakeError) as found:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
             await process.session.ws_connect(process.data + "/e/show?status=403")
-        assert found.value.status == 403
+        assert caught.value.status == 403
         reader, writer = await asyncio.open_connection(*address(process))
         for _ in range(2):
             writer.write(b"GET /e/show HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_router.compare import MAX_BYTES, MAX_PATH, Comparison, Found, Rules
+from penstock_router.compare import MAX_BYTES, MAX_PATH, Comparison, FirstDifference, Rules
 from penstock_wire.control.router_settings import IGNORED_PATH_PATTERN
 
 NAMES = st.sampled_from(["a", "b", "id", "two words", "\u00e9", ""]) | st.text(max_size=3)
@@ -31,21 +31,26 @@ def body(document: Any) -> bytes:
 
 
 def compare(
-    one: Any, other: Any, rules: Rules | None = None, *, step: int = 7, statuses: tuple[int, int] = (200, 200)
+    served: Any,
+    other: Any,
+    rules: Rules | None = None,
+    *,
+    step: int = 7,
+    statuses: tuple[int, int] = (200, 200),
 ) -> Comparison:
     """A comparison that is over."""
-    found = Comparison(rules or Rules(), statuses[0], body(one), (), statuses[1], body(other), ())
-    while not found.settled:
-        found.step(step)
-    return found
+    comparison = Comparison(rules or Rules(), statuses[0], body(served), (), statuses[1], body(other), ())
+    while not comparison.settled:
+        comparison.step(step)
+    return comparison
 
 
-def difference(one: Any, other: Any, rules: Rules | None = None) -> Found | None:
-    return compare(one, other, rules).difference
+def difference(served: Any, other: Any, rules: Rules | None = None) -> FirstDifference | None:
+    return compare(served, other, rules).difference
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "rules", "expected"),
+    ("served", "other", "rules", "expected"),
     [
         ({"a": 1}, b'{ "a" : 1.0 }', Rules(), None),
         ({"a": [1, {"b": 0.5}]}, {"a": [1, {"b": 0.6}]}, Rules(), ("value", "$.a[1].b", "number", "number")),
@@ -79,17 +84,17 @@ def difference(one: Any, other: Any, rules: Rules | None = None) -> Found | None
         ({"a b": {"c": 1}}, {"a b": {"c": 2}}, Rules(("$['a b'].c",)), None),
     ],
 )
-def test_what_differs(one: Any, other: Any, rules: Rules, expected: tuple[str, ...] | None) -> None:
+def test_what_differs(served: Any, other: Any, rules: Rules, expected: tuple[str, ...] | None) -> None:
     """The kind, the path and both types; or nothing."""
-    found = difference(one, other, rules)
-    assert (found and (found.kind, found.path, found.expected, found.found)) == expected
+    first = difference(served, other, rules)
+    assert (first and (first.kind, first.path, first.expected, first.actual)) == expected
 
 
 def test_another_status_decides() -> None:
     """Whatever the bodies say."""
-    found = compare({"a": 1}, {"a": 2}, statuses=(200, 500)).difference
-    assert found is not None
-    assert (found.kind, found.expected, found.found) == ("status", "200", "500")
+    first = compare({"a": 1}, {"a": 2}, statuses=(200, 500)).difference
+    assert first is not None
+    assert (first.kind, first.expected, first.actual) == ("status", "200", "500")
 
 
 def test_what_is_not_compared_says_why() -> None:
@@ -110,26 +115,26 @@ def test_a_document_is_like_itself(document: Any, step: int, tolerance: float) -
 
 
 @given(DOCUMENTS, DOCUMENTS, st.integers(1, 50))
-def test_two_documents_are_like_each_other_or_not_as_json_says(one: Any, other: Any, step: int) -> None:
+def test_two_documents_are_like_each_other_or_not_as_json_says(served: Any, other: Any, step: int) -> None:
     """Symmetric, and the same in small steps and in large ones; as Python has it, but that `true` is no 1."""
-    small, large = compare(one, other, step=step), compare(one, other, step=10**9)
-    back = compare(other, one)
+    small, large = compare(served, other, step=step), compare(served, other, step=10**9)
+    back = compare(other, served)
     assert (small.difference is None) == (large.difference is None) == (back.difference is None)
     if small.difference is not None and large.difference is not None:
         assert small.difference.path == large.difference.path
     if small.difference is None:
-        assert json.loads(body(one)) == json.loads(body(other)) or body(one) == body(other)
-    elif one == other:
+        assert json.loads(body(served)) == json.loads(body(other)) or body(served) == body(other)
+    elif served == other:
         assert small.difference.kind == "type"
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_paths_are_bounded_and_hold_no_values(one: Any, other: Any) -> None:
+def test_paths_are_bounded_and_hold_no_values(served: Any, other: Any) -> None:
     """What is reported is short and ASCII but for the mark of a cut."""
-    found = difference({"x" * 500: [one]}, {"x" * 500: [other]})
-    if found is not None:
-        assert len(found.path) <= MAX_PATH + 1
-        assert found.path.replace("…", "").isascii()
+    first = difference({"x" * 500: [served]}, {"x" * 500: [other]})
+    if first is not None:
+        assert len(first.path) <= MAX_PATH + 1
+        assert first.path.replace("…", "").isascii()
 
 
 @given(st.lists(st.sampled_from([".a", ".*", "[0]", "[*]", "['b c']"]), min_size=1, max_size=4))
@@ -137,16 +142,16 @@ def test_an_ignored_path_hides_its_place(steps: list[str]) -> None:
     """Two documents that differ there alone are alike; the path is one that the settings take."""
     path = "$" + "".join(steps)
     assert re.fullmatch(IGNORED_PATH_PATTERN, path)
-    one: Any = 1
+    served: Any = 1
     other: Any = "two"
     for step in reversed(steps):
         if step in ("[0]", "[*]"):
-            one, other = [one], [other]
+            served, other = [served], [other]
         else:
             name = {".a": "a", ".*": "any", "['b c']": "b c"}[step]
-            one, other = {name: one}, {name: other}
-    assert difference(one, other, Rules((path,))) is None
-    assert difference(one, other) is not None
+            served, other = {name: served}, {name: other}
+    assert difference(served, other, Rules((path,))) is None
+    assert difference(served, other) is not None
 
 
 def test_a_piece_of_work_is_small() -> None:

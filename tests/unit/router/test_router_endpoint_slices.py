@@ -13,10 +13,10 @@ from penstock_wire.contract import SIDECAR_PORT
 
 
 def endpoint(address: str, *, pod: str = "", uid: str = "", **conditions: bool | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"addresses": [address], "conditions": conditions}
+    item: dict[str, Any] = {"addresses": [address], "conditions": conditions}
     if pod:
-        found["targetRef"] = {"kind": "Pod", "name": pod, "uid": uid or f"uid-{pod}"}
-    return found
+        item["targetRef"] = {"kind": "Pod", "name": pod, "uid": uid or f"uid-{pod}"}
+    return item
 
 
 def slice_of(backend: str, *endpoints: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def slice_of(backend: str, *endpoints: dict[str, Any], **more: Any) -> dict[str,
 def test_only_pods_that_are_ready_and_not_terminating_get_requests(
     conditions: dict[str, bool | None], ready: bool
 ) -> None:
-    found = merge([slice_of("a", endpoint("10.0.0.1", pod="p", **conditions))])
-    assert found == {"a": (Address(host="10.0.0.1", port=8012, pod="p"),) if ready else ()}
+    merged = merge([slice_of("a", endpoint("10.0.0.1", pod="p", **conditions))])
+    assert merged == {"a": (Address(host="10.0.0.1", port=8012, pod="p"),) if ready else ()}
 
 
 def test_missing_members_and_nulls_are_borne() -> None:
@@ -157,8 +157,8 @@ def test_the_first_of_several_addresses_stands_for_all() -> None:
     ],
 )
 def test_only_the_sidecars_port_is_called(ports: list[dict[str, Any]], leads: bool) -> None:
-    found = merge([slice_of("a", endpoint("10.0.0.1"), ports=ports)])
-    assert found == {"a": (Address(host="10.0.0.1", port=8012),) if leads else ()}
+    merged = merge([slice_of("a", endpoint("10.0.0.1"), ports=ports)])
+    assert merged == {"a": (Address(host="10.0.0.1", port=8012),) if leads else ()}
 
 
 def test_targets_of_settings() -> None:

@@ -130,9 +130,9 @@ async def test_time_is_the_smaller_of_the_clients_and_the_endpoints_and_is_count
     process = await router().start(endpoint("e", backend("b", server.target), timeoutMs=50_000))
     for sent in ("20000", "60000", None):
         await process.ask(headers={} if sent is None else {"x-penstock-timeout-ms": sent})
-    told = [int(seen.header("x-penstock-timeout-ms") or 0) for seen in server.seen]
-    assert 10_000 < told[0] < 20_001
-    assert all(30_000 < milliseconds < 50_001 for milliseconds in told[1:])
+    timeouts = [int(seen.header("x-penstock-timeout-ms") or 0) for seen in server.seen]
+    assert 10_000 < timeouts[0] < 20_001
+    assert all(30_000 < milliseconds < 50_001 for milliseconds in timeouts[1:])
     refused = await process.ask(headers={"x-penstock-timeout-ms": "abc"})
     assert (refused.status, refused.document["reason"]) == (400, "bad_request")
     assert refused.document["detail"] == "expected x-penstock-timeout-ms in whole milliseconds, found 'abc'"
@@ -219,18 +219,18 @@ async def test_of_ten_thousand_requests_each_backend_has_its_share_within_two(
             "e", *(backend(name, servers[name].target, weight=weight) for name, weight in weights.items())
         )
     )
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     async def client() -> None:
         for _ in range(250):
             reply = await process.ask()
             assert reply.status == 200
-            told[reply.headers["x-penstock-backend"]] += 1
+            counts[reply.headers["x-penstock-backend"]] += 1
 
     await asyncio.gather(*(client() for _ in range(40)))
     for name, weight in weights.items():
         assert abs(len(servers[name].seen) - 10_000 * weight / sum(weights.values())) <= 2
-        assert told[name] == len(servers[name].seen)
+        assert counts[name] == len(servers[name].seen)
 
 
 async def test_a_backend_that_does_not_exist_shares_its_weight_among_the_others(
@@ -367,18 +367,18 @@ async def test_each_error_has_a_reason_and_the_access_log_has_each_request(
 
     def logged() -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in process.log]
-        found = [line for line in lines if line["message"] == "request"]
-        return found if len(found) == 5 else []
+        answered = [line for line in lines if line["message"] == "request"]
+        return answered if len(answered) == 5 else []
 
-    found = await until(logged)
-    assert [(line["request_id"], line["status"], line["reason"]) for line in found] == [
+    lines = await until(logged)
+    assert [(line["request_id"], line["status"], line["reason"]) for line in lines] == [
         ("/ok", 200, ""),
         ("/own", 503, "model_answer"),
         ("/sdk", 500, "model_failed"),
         ("/odd", 500, "model_answer"),
         ("/nobody", 404, "no_route"),
     ]
-    assert (found[0]["endpoint"], found[0]["backend"], found[0]["path"]) == ("e", "b", "/ok")
+    assert (lines[0]["endpoint"], lines[0]["backend"], lines[0]["path"]) == ("e", "b", "/ok")
     assert not any("s3cret" in line for line in process.log)
 
 

@@ -25,10 +25,10 @@ async def held(process: RouterProcess, *counts: int) -> int:
     """Wait until so many requests are held, or one of several numbers of them."""
     deadline = asyncio.get_running_loop().time() + SECONDS
     while True:
-        found = re.findall(r"penstock_router_held_requests\{.*?\} ([0-9.]+)", await process.metrics())
-        if (count := int(sum(map(float, found)))) in counts:
+        values = re.findall(r"penstock_router_held_requests\{.*?\} ([0-9.]+)", await process.metrics())
+        if (count := int(sum(map(float, values)))) in counts:
             return count
-        assert asyncio.get_running_loop().time() < deadline, found
+        assert asyncio.get_running_loop().time() < deadline, values
 
 
 async def test_held_requests_are_answered_in_order_when_a_pod_appears(upstream: Any, router: Any) -> None:

@@ -107,11 +107,13 @@ def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
     assert backend.recalls == [("10.0.0.0", 1)] * 2
 
 
-@pytest.mark.parametrize("told", [(3, 2), (0, 0), (-1, 0)], ids=["room beside a queue", "nothing", "unknown"])
-def test_nothing_is_asked_back_where_nothing_waits_in_vain(told: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "queue", [(3, 2), (0, 0), (-1, 0)], ids=["room beside a queue", "nothing", "unknown"]
+)
+def test_nothing_is_asked_back_where_nothing_waits_in_vain(queue: tuple[int, int]) -> None:
     """A pod that has room for what waits there, as while it gathers a batch, keeps it."""
     backend = Backend(2)
-    backend.tell(0, *told)
+    backend.tell(0, *queue)
     backend.tell(1, 4)
     assert backend.recalls == []
 

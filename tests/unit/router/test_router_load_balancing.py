@@ -23,8 +23,8 @@ def draw(weights: dict[str, int], seed: int = 0) -> WeightedSelector:
 
 def better_of_two(names: list[str], load: Callable[[str], float], source: random.Random) -> str:
     """As `Pods.pick` does among several."""
-    one, other = two_of(len(names), source)
-    return names[one] if load(names[one]) <= load(names[other]) else names[other]
+    first, other = two_of(len(names), source)
+    return names[first] if load(names[first]) <= load(names[other]) else names[other]
 
 
 def named(weights: list[int]) -> dict[str, int]:
@@ -34,8 +34,8 @@ def named(weights: list[int]) -> dict[str, int]:
 def worst_window(drawn: list[str | None], name: str, share: float) -> float:
     """How far the backend's count in any window, of any length, is from its share."""
     lag = lowest = highest = worst = 0.0
-    for one in drawn:
-        lag += share - (one == name)
+    for choice in drawn:
+        lag += share - (choice == name)
         worst = max(worst, lag - lowest, highest - lag)
         lowest, highest = min(lowest, lag), max(highest, lag)
     return worst

@@ -20,7 +20,7 @@ from tests.support.router_process import RouterProcess, backend, endpoint
 
 
 def rules(**backends: list[dict[str, str]]) -> MatchRules:
-    return MatchRules([(name, tuple(Match(**rule) for rule in found)) for name, found in backends.items()])
+    return MatchRules([(name, tuple(Match(**rule) for rule in rules)) for name, rules in backends.items()])
 
 
 CANARY = rules(
@@ -31,7 +31,7 @@ CANARY = rules(
 
 
 @pytest.mark.parametrize(
-    ("fields", "found"),
+    ("fields", "expected"),
     [
         ({"x-group": "beta"}, "beta"),
         ({"x-group": "BETA"}, "any"),
@@ -49,10 +49,10 @@ CANARY = rules(
         ({}, ""),
     ],
 )
-def test_the_first_backend_with_a_rule_that_matches_gets_it(fields: dict[str, str], found: str) -> None:
+def test_the_first_backend_with_a_rule_that_matches_gets_it(fields: dict[str, str], expected: str) -> None:
     """Values count in their case, names do not; a regular expression matches the whole value."""
     headers: Headers = tuple((name.encode(), value.encode()) for name, value in fields.items())
-    assert CANARY.find(headers) == found
+    assert CANARY.find(headers) == expected
 
 
 _TEXT = st.text("ab", max_size=3)
@@ -70,8 +70,8 @@ _RULE = st.one_of(
 
 def one_by_one(backends: list[list[dict[str, str]]], headers: list[tuple[str, str]]) -> str:
     """What the rules say, tried one after the other."""
-    for number, found in enumerate(backends):
-        for rule in found:
+    for number, rules in enumerate(backends):
+        for rule in rules:
             for name, value in headers:
                 if rule.get("header") != name and not ("cookie" in rule and name == "cookie"):
                     continue
@@ -96,8 +96,8 @@ def test_all_rules_at_once_find_what_one_after_the_other_finds(
     backends: list[list[dict[str, str]]], headers: list[tuple[str, str]]
 ) -> None:
     made = MatchRules([(f"b{n}", tuple(Match(**rule) for rule in rs)) for n, rs in enumerate(backends)])
-    found = made.find(tuple((name.encode(), value.encode()) for name, value in headers))
-    assert found == one_by_one(backends, headers)
+    chosen = made.find(tuple((name.encode(), value.encode()) for name, value in headers))
+    assert chosen == one_by_one(backends, headers)
 
 
 @pytest.mark.parametrize("expression", ["(a+)+b", "(a|a)*b", "a*a*a*a*a*a*a*a*b", "(.*a.{200})*x"])
@@ -131,19 +131,19 @@ def test_an_expression_that_cannot_be_used_is_left_out_alone_and_named() -> None
 
 
 @pytest.mark.parametrize(
-    ("field", "found"),
+    ("field", "expected"),
     [
         (b"a=1; b=2=3;c=; d", [(b"a", b"1"), (b"b", b"2=3"), (b"c", b"")]),
         (b"", []),
         (b"a=1;" * 1000, [(b"a", b"1")] * 64),
     ],
 )
-def test_cookies_are_cut_at_semicolons_and_bounded(field: bytes, found: list[tuple[bytes, bytes]]) -> None:
-    assert cookies_of(field) == found
+def test_cookies_are_cut_at_semicolons_and_bounded(field: bytes, expected: list[tuple[bytes, bytes]]) -> None:
+    assert cookies_of(field) == expected
 
 
-def _ruled(name: str, target: str, *found: dict[str, str], weight: int = 0) -> dict[str, Any]:
-    return backend(name, target, weight=weight) | {"match": list(found)}
+def _ruled(name: str, target: str, *rules: dict[str, str], weight: int = 0) -> dict[str, Any]:
+    return backend(name, target, weight=weight) | {"match": list(rules)}
 
 
 async def _backend_of(process: RouterProcess, **headers: str) -> str | None:

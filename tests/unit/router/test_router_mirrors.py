@@ -48,10 +48,10 @@ class Served:
         self._ports = asyncio.create_task(self.router.ports.run())
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
-    async def settle(self, main: UpstreamServer, *found: dict[str, Any], **fields: Any) -> Served:
+    async def settle(self, main: UpstreamServer, *mirrors: dict[str, Any], **fields: Any) -> Served:
         """Take settings, and wait until they are in effect."""
-        one = endpoint("e", backend("main", main.target), port=self.port, mirrors=list(found), **fields)
-        self.router.apply(decode_settings(json.dumps({"v": 1, "endpoints": [one]}).encode()))
+        route = endpoint("e", backend("main", main.target), port=self.port, mirrors=list(mirrors), **fields)
+        self.router.apply(decode_settings(json.dumps({"v": 1, "endpoints": [route]}).encode()))
         await until(lambda: self.port in self.router.ports.bound)
         return self
 
@@ -80,9 +80,9 @@ class Served:
 
 @pytest_asyncio.fixture
 async def served() -> AsyncIterator[Served]:
-    found = Served()
-    yield found
-    await found.close()
+    served = Served()
+    yield served
+    await served.close()
 
 
 def mirror(name: str, *servers: UpstreamServer, **fields: Any) -> dict[str, Any]:
@@ -106,17 +106,17 @@ async def test_a_copy_is_the_request_marked_and_of_the_least_priority(upstream: 
     status, body = await served.ask(b'{"instances": [1]}', headers=fields)
     await served.until(lambda totals: totals.codes == {"200": 1})
     await served.until(lambda totals: totals.codes == {"200": 1}, "old")
-    (one,), (other,), (first,) = new.seen, old.seen, main.seen
+    (copy,), (other,), (first,) = new.seen, old.seen, main.seen
     assert (status, json.loads(body)["id"]) == (200, "r-1")
-    assert (one.method, one.target, one.body, one.identity) == ("POST", "/x", first.body, "r-1")
-    assert (one.header("x-mine"), one.values("x-urgency"), one.values("x-penstock-mirror")) == (
+    assert (copy.method, copy.target, copy.body, copy.identity) == ("POST", "/x", first.body, "r-1")
+    assert (copy.header("x-mine"), copy.values("x-urgency"), copy.values("x-penstock-mirror")) == (
         "a",
         ["4"],
         ["true"],
     )
     assert other.values("x-urgency") == ["1"]
     assert first.values("x-penstock-mirror") == []
-    assert int(one.header("x-penstock-timeout-ms") or 0) == 30_000
+    assert int(copy.header("x-penstock-timeout-ms") or 0) == 30_000
 
 
 async def test_a_share_is_copied_and_each_mirror_draws_by_itself(upstream: Any, served: Served) -> None:
@@ -352,15 +352,15 @@ def test_the_thread_is_short_of_processors_when_it_runs_or_waits_all_the_time() 
     """What it used and what it waited for count alike; the last sample holds until there is another."""
     now, used, waited = 0.0, 0.0, 0.0
     pressure = Pressure(clock=lambda: now, used=lambda: used, waited=lambda: waited)
-    found = []
+    looks = []
     for used_now, waited_now in ((0.5, 0.1), (0.95, 0.0), (0.2, 0.75), (0.1, 0.1)):
         now, used, waited = now + SAMPLE_SECONDS * 1.01, used + used_now * SAMPLE_SECONDS, waited_now
-        found.append(pressure.short())
-    assert found == [False, True, True, False]
+        looks.append(pressure.short())
+    assert looks == [False, True, True, False]
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("mirrors", "message"),
     [
         ([{"name": "main"}], r"endpoint e: mirrors\[0\].name: expected a backend that does not serve"),
         ([{"name": "a"}, {"name": "a"}], r"mirrors\[1\].name: expected a unique name, found 'a'"),
@@ -370,8 +370,8 @@ def test_the_thread_is_short_of_processors_when_it_runs_or_waits_all_the_time() 
         ([{"name": "a", "targets": ["x"]}], r"\$.endpoints\[0\].mirrors\[0\].targets\[0\]"),
     ],
 )
-def test_settings_that_cannot_be(found: list[dict[str, Any]], message: str) -> None:
+def test_settings_that_cannot_be(mirrors: list[dict[str, Any]], message: str) -> None:
     """What was expected, what was found, where."""
-    document = {"v": 1, "endpoints": [endpoint("e", backend("main", "127.0.0.1:1"), mirrors=found)]}
+    document = {"v": 1, "endpoints": [endpoint("e", backend("main", "127.0.0.1:1"), mirrors=mirrors)]}
     with pytest.raises(DocumentError, match=message):
         decode_settings(json.dumps(document).encode())

@@ -37,8 +37,8 @@ def two(clock: HandClock) -> tuple[Pods, Pod, Pod]:
     pods = Pods(clock=clock, random_source=random.Random(1), changed=lambda: None)
     addresses = tuple(Address(host=host, port=8012) for host in ("10.0.0.1", "10.0.0.2"))
     pods.set_slices({"b": addresses})
-    one, other = pods.ready("b")
-    return pods, one, other
+    first, other = pods.ready("b")
+    return pods, first, other
 
 
 def picked(pods: Pods, count: int = 20) -> set[Pod | None]:
@@ -49,13 +49,13 @@ def picked(pods: Pods, count: int = 20) -> set[Pod | None]:
 def test_failures_of_requests_that_went_out_together_count_once() -> None:
     """Ten that could not connect in one moment are one failure: the pod is tried again soon."""
     clock = HandClock()
-    pods, one, other = two(clock)
+    pods, first, other = two(clock)
     for _ in range(10):
-        one.failed(clock(), "x")
+        first.failed(clock(), "x")
     assert picked(pods) == {other}
     clock.advance(AVOID_FIRST_SECONDS)
-    assert picked(pods) == {one, other}
-    one.failed(clock(), "x")
+    assert picked(pods) == {first, other}
+    first.failed(clock(), "x")
     clock.advance(AVOID_FIRST_SECONDS)
     assert picked(pods) == {other}
 
@@ -63,54 +63,54 @@ def test_failures_of_requests_that_went_out_together_count_once() -> None:
 def test_a_pod_that_failed_is_tried_by_one_request_at_a_time() -> None:
     """Whoever tries it may wait for a connection in vain: others do not, however busy the rest is."""
     clock = HandClock()
-    pods, one, other = two(clock)
-    one.failed(clock(), "x")
+    pods, first, other = two(clock)
+    first.failed(clock(), "x")
     clock.advance(AVOID_FIRST_SECONDS)
-    one.begins()
+    first.begins()
     for _ in range(30):
         other.begins()
     assert picked(pods) == {other}
-    one.reached()
-    assert picked(pods) == {one}
+    first.reached()
+    assert picked(pods) == {first}
 
 
 def test_long_answers_of_a_pod_that_failed_once_do_not_keep_others_from_trying_it() -> None:
     """What it sent before it failed may take an hour more: that tries nothing."""
     clock = HandClock()
-    pods, one, other = two(clock)
+    pods, first, other = two(clock)
     for _ in range(3):
-        one.begins()
-        one.reached()
-    one.begins()
-    one.failed(clock(), "x")
-    one.ends()
+        first.begins()
+        first.reached()
+    first.begins()
+    first.failed(clock(), "x")
+    first.ends()
     for _ in range(9):
         other.begins()
     assert picked(pods) == {other}
     clock.advance(AVOID_FIRST_SECONDS)
-    assert picked(pods) == {one}
-    one.begins()
+    assert picked(pods) == {first}
+    first.begins()
     assert picked(pods) == {other}
-    one.ends()
-    one.ends()
-    one.begins()
+    first.ends()
+    first.ends()
+    first.begins()
     assert picked(pods) == {other}
-    one.reached()
-    assert picked(pods) == {one}
+    first.reached()
+    assert picked(pods) == {first}
 
 
 def test_a_pod_whose_node_seems_lost_is_avoided_for_longer() -> None:
     """Six seconds at first, and never more than ten: it may come back."""
     clock = HandClock()
-    pods, one, other = two(clock)
-    one.silent(clock())
+    pods, first, other = two(clock)
+    first.silent(clock())
     clock.advance(AVOID_FIRST_SECONDS * 2**SILENT_FAILURES - 0.01)
     assert picked(pods) == {other}
     clock.advance(0.02)
-    assert picked(pods) == {one, other}
-    one.silent(clock())
+    assert picked(pods) == {first, other}
+    first.silent(clock())
     clock.advance(AVOID_MOST_SECONDS)
-    assert picked(pods) == {one, other}
+    assert picked(pods) == {first, other}
 
 
 def test_the_only_pod_is_asked_however_it_failed() -> None:
@@ -118,10 +118,10 @@ def test_the_only_pod_is_asked_however_it_failed() -> None:
     clock = HandClock()
     pods = Pods(clock=clock, random_source=random.Random(1), changed=lambda: None)
     pods.set_slices({"b": (Address(host="10.0.0.1", port=8012),)})
-    (one,) = pods.ready("b")
-    one.silent(clock())
-    one.begins()
-    assert picked(pods) == {one}
+    (first,) = pods.ready("b")
+    first.silent(clock())
+    first.begins()
+    assert picked(pods) == {first}
 
 
 def shares(pods: Pods, clock: HandClock, held: int = 1000) -> Counter[Pod]:
@@ -156,12 +156,12 @@ def test_a_new_pods_share_grows_with_its_age(age: float, share: float) -> None:
 def test_pods_that_are_equally_new_share_and_who_comes_back_is_not_new() -> None:
     """A router's first pods are all new to it; one whose readiness flaps keeps its share."""
     clock = HandClock()
-    pods, one, other = two(clock)
-    assert shares(pods, clock, 100) == {one: 50, other: 50}
+    pods, first, other = two(clock)
+    assert shares(pods, clock, 100) == {first: 50, other: 50}
     clock.advance(60)
-    pods.set_slices({"b": (one.address,)})
-    pods.set_slices({"b": (one.address, other.address)})
+    pods.set_slices({"b": (first.address,)})
+    pods.set_slices({"b": (first.address, other.address)})
     back = next(pod for pod in pods.ready("b") if pod.address == other.address)
     for _ in range(50):
-        one.ends()
-    assert shares(pods, clock, 100) == {one: 50, back: 50}
+        first.ends()
+    assert shares(pods, clock, 100) == {first: 50, back: 50}

@@ -356,7 +356,7 @@ def test_the_first_request_held_for_each_backend_is_news() -> None:
         asking = [world.ask(number, state=state) for number in numbers(10)]
         await fake_loop.settle()
         assert set(state.held_by_backend()) == {"b", "c"}
-        assert {name: found.held for name, found in state.report().items()} == state.held_by_backend()
+        assert {name: counts.held for name, counts in state.report().items()} == state.held_by_backend()
         assert len(news) == 2
         state.remove()
         await asyncio.gather(*asking)

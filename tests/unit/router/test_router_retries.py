@@ -238,11 +238,11 @@ async def test_no_request_is_executed_twice_in_a_storm_of_refusals_cuts_and_erro
         endpoint("e", backend("b", *(server.target for server in servers)), retries=2)
     )
 
-    async def one(index: int) -> tuple[str, int]:
+    async def ask(index: int) -> tuple[str, int]:
         identity = f"id-{index}"
         return identity, (await process.ask(headers={"x-request-id": identity})).status
 
-    results = dict(await asyncio.gather(*(one(index) for index in range(400))))
+    results = dict(await asyncio.gather(*(ask(index) for index in range(400))))
     ledger = executed(*servers)
     assert max(ledger.values()) == 1
     assert set(results.values()) <= {200, 502, 503}

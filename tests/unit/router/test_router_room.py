@@ -55,7 +55,7 @@ async def test_pods_of_one_slot_and_no_queue_answer_all(upstream: Any, router: A
         return [(await process.ask()).status for _ in range(256 // at_once)]
 
     replies = await asyncio.gather(*(caller() for _ in range(at_once)))
-    assert Counter(status for one in replies for status in one) == {200: 256}
+    assert Counter(status for statuses in replies for status in statuses) == {200: 256}
     executed: Counter[str] = sum((server.executed for server in servers), Counter())
     assert len(executed) == 256
     assert set(executed.values()) == {1}

@@ -59,9 +59,9 @@ def test_without_a_root_route_the_rest_has_no_endpoint() -> None:
 
 
 def test_of_two_endpoints_with_one_route_the_first_stands_and_the_other_is_told() -> None:
-    found = table(first="/x", second="/x/", third="/%78")
-    assert found.match("/x/y") == ("first", "/x", "/y")
-    assert found.conflicts == {
+    routes = table(first="/x", second="/x/", third="/%78")
+    assert routes.match("/x/y") == ("first", "/x", "/y")
+    assert routes.conflicts == {
         "second": "route '/x/' is taken by endpoint first",
         "third": "route '/%78' is taken by endpoint first",
     }
@@ -80,14 +80,14 @@ def test_a_match_is_the_longest_prefix_and_nothing_is_lost(
     routes: list[list[str]], path: list[str], query: str
 ) -> None:
     endpoints = {f"e{index}": "/" + "/".join(route) for index, route in enumerate(routes)}
-    found = table(**endpoints).match("/" + "/".join(path) + query)
+    matched = table(**endpoints).match("/" + "/".join(path) + query)
     prefixes = [route for route in routes if path[: len(route)] == route]
     if not prefixes:
-        assert found is None
+        assert matched is None
         return
     longest = max(prefixes, key=len)
-    assert found is not None
-    name, route, rest = found
+    assert matched is not None
+    name, route, rest = matched
     assert route == endpoints[name].rstrip("/")
     assert endpoints[name] == "/" + "/".join(longest)
     assert rest == "/" + "/".join(path[len(longest) :]) + query

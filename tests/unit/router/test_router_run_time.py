@@ -63,19 +63,19 @@ async def test_weights_change_between_two_requests(upstream: Any, router: Any) -
 
 async def test_endpoints_come_and_go_with_their_ports(upstream: Any, router: Any) -> None:
     server = await upstream()
-    one, two = free_port(), free_port()
-    process = await router().start(endpoint("e", backend("b", server.target), port=one))
+    first, second = free_port(), free_port()
+    process = await router().start(endpoint("e", backend("b", server.target), port=first))
     process.settle(
-        endpoint("e", backend("b", server.target), port=one),
-        endpoint("f", backend("b", server.target), port=two),
+        endpoint("e", backend("b", server.target), port=first),
+        endpoint("f", backend("b", server.target), port=second),
     )
-    await until(lambda: any('"port bound"' in line and str(two) in line for line in process.log))
-    assert (await process.ask("/", base=own(two))).status == 200
+    await until(lambda: any('"port bound"' in line and str(second) in line for line in process.log))
+    assert (await process.ask("/", base=own(second))).status == 200
     assert (await process.ask("/f/")).status == 200
-    process.settle(endpoint("f", backend("b", server.target), port=two))
-    await refused(one)
+    process.settle(endpoint("f", backend("b", server.target), port=second))
+    await refused(first)
     assert (await process.ask("/e")).status == 404
-    assert (await process.ask("/", base=own(two))).status == 200
+    assert (await process.ask("/", base=own(second))).status == 200
 
 
 async def test_a_deleted_endpoint_answers_what_is_under_way(upstream: Any, router: Any) -> None:
@@ -93,7 +93,7 @@ async def test_a_deleted_endpoint_answers_what_is_under_way(upstream: Any, route
 
 async def test_two_endpoints_swap_ports_in_one_change(upstream: Any, router: Any) -> None:
     first, second = await upstream(), await upstream()
-    one, two = free_port(), free_port()
+    port, other = free_port(), free_port()
 
     def both(a: int, b: int) -> list[dict[str, Any]]:
         return [
@@ -101,11 +101,11 @@ async def test_two_endpoints_swap_ports_in_one_change(upstream: Any, router: Any
             endpoint("b", backend("b", second.target), port=b),
         ]
 
-    process = await router().start(*both(one, two))
-    process.settle(*both(two, one))
-    await process.until_routes(lambda routes: routes[0]["port"] == two)
-    assert (await process.ask(base=own(one))).headers["x-penstock-backend"] == "b"
-    assert (await process.ask(base=own(two))).headers["x-penstock-backend"] == "a"
+    process = await router().start(*both(port, other))
+    process.settle(*both(other, port))
+    await process.until_routes(lambda routes: routes[0]["port"] == other)
+    assert (await process.ask(base=own(port))).headers["x-penstock-backend"] == "b"
+    assert (await process.ask(base=own(other))).headers["x-penstock-backend"] == "a"
 
 
 async def test_a_port_that_is_taken_fails_its_endpoint_alone_and_is_tried_again(
@@ -153,9 +153,9 @@ async def test_alone_a_settings_file_that_is_missing_ends_the_process(router: An
 
 
 def test_alone_it_needs_a_settings_file() -> None:
-    found = subprocess.run([sys.executable, "-m", "penstock_router"], capture_output=True, text=True)
-    assert found.returncode == 2
-    assert "expected --settings FILE or --report-to URL" in found.stderr
+    done = subprocess.run([sys.executable, "-m", "penstock_router"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "expected --settings FILE or --report-to URL" in done.stderr
 
 
 async def test_a_front_door_that_cannot_be_bound_ends_the_process(router: Any) -> None:

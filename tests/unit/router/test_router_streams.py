@@ -61,11 +61,11 @@ class Streamer:
             return
         writer.write((HEAD if target == b"/events" else HEAD.replace(b"200 OK", b"500 X")) + b"3\r\none\r\n")
         gone = asyncio.ensure_future(reader.read(1))
-        told = asyncio.ensure_future(self.go.wait())
-        await asyncio.wait({gone, told}, return_when=asyncio.FIRST_COMPLETED)
+        going = asyncio.ensure_future(self.go.wait())
+        await asyncio.wait({gone, going}, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
             self.left.set()
-            told.cancel()
+            going.cancel()
             raise ConnectionError
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
@@ -78,17 +78,17 @@ class Streamer:
 @pytest.fixture
 async def streamer() -> AsyncIterator[Streamer]:
     """A pod that streams."""
-    found = await Streamer().start()
-    yield found
-    await found.stop()
+    streamer = await Streamer().start()
+    yield streamer
+    await streamer.stop()
 
 
 @pytest.fixture
 async def process(streamer: Streamer, router: Callable[..., RouterProcess]) -> AsyncIterator[RouterProcess]:
     """A router in front of it, which ends before it."""
-    found = await router().start(endpoint("e", backend("b", streamer.target)))
-    yield found
-    await found.stop()
+    process = await router().start(endpoint("e", backend("b", streamer.target)))
+    yield process
+    await process.stop()
 
 
 def get(process: RouterProcess, path: str) -> Any:

@@ -54,7 +54,7 @@ class Pod:
         await wire.send(STREAM)
         await self.silent(wire)
 
-    async def told(self, wire: Wire) -> None:
+    async def released(self, wire: Wire) -> None:
         await wire.send(STREAM)
         await self.go.wait()
         await wire.send(b"3\r\ntwo\r\n0\r\n\r\n")
@@ -95,8 +95,8 @@ async def start(pod: Pod, router: Any) -> AsyncIterator[Start]:
     started: list[RouterProcess] = []
 
     async def begin(timeout: str = "30s", **timeouts: str) -> RouterProcess:
-        found = endpoint("e", backend("b", pod.target), timeout=timeout, timeouts=timeouts, retries=0)
-        started.append(await router().start(found))
+        route = endpoint("e", backend("b", pod.target), timeout=timeout, timeouts=timeouts, retries=0)
+        started.append(await router().start(route))
         return started[-1]
 
     yield begin
@@ -137,7 +137,7 @@ class TestAnswers:
     ) -> None:
         """While it pauses, a request that comes later has waited for its head in vain. Its sidecar knows."""
         process = await start(firstByte="300ms", idle="60s")
-        async with await ask(process, "told", at_once=at_once) as answer:
+        async with await ask(process, "released", at_once=at_once) as answer:
             assert await answer.content.readexactly(3) == b"one"
             assert pod.heads[-1].count(b"\r\nx-penstock-idle-ms: 60000\r\n") == 1
             assert (await process.ask("/e/silent", method="GET")).status == 504

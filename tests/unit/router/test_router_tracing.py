@@ -120,11 +120,15 @@ def test_the_time_in_the_hold_is_in_it() -> None:
         assert [(await held).status, (await late).status] == [200, 504]
 
     spans, _ = traced(play, cold=ColdStart(timeout_ms=60_000))
-    found = [
-        (round(one["hold_seconds"], 3), one["status_code"], one.get("reason"), one.get("pod"))
-        for one in map(attributes, spans)
+    outcomes = [
+        (round(fields["hold_seconds"], 3), fields["status_code"], fields.get("reason"), fields.get("pod"))
+        for fields in map(attributes, spans)
     ]
-    assert found == [(1.0, 499, "client_gone", None), (2.0, 504, "deadline", None), (3.0, 200, None, "a:1")]
+    assert outcomes == [
+        (1.0, 499, "client_gone", None),
+        (2.0, 504, "deadline", None),
+        (3.0, 200, None, "a:1"),
+    ]
     assert [span.status.is_ok for span in spans] == [True, False, True]
 
 
@@ -135,8 +139,8 @@ def test_a_refusal_of_the_routers_own_has_its_span() -> None:
         assert (await world.ask(fields=SAMPLED)).status == 403
 
     (span,), _ = traced(play, "a")
-    found = attributes(span)
-    assert (found["status_code"], found["reason"], "pod" in found) == (403, "forbidden", False)
+    fields = attributes(span)
+    assert (fields["status_code"], fields["reason"], "pod" in fields) == (403, "forbidden", False)
 
 
 def test_without_a_tracer_nothing_of_opentelemetry_is_needed() -> None:

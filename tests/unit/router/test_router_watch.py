@@ -34,9 +34,9 @@ async def ready_pods(process: RouterProcess, count: int, name: str = "b") -> Non
     """Wait until a backend has so many ready pods."""
     await process.until_routes(
         lambda routes: any(
-            found["name"] == name and found["readyPods"] == count
+            entry["name"] == name and entry["readyPods"] == count
             for route in routes
-            for found in route["backends"]
+            for entry in route["backends"]
         )
     )
 
@@ -190,8 +190,8 @@ async def test_it_is_not_ready_before_it_knows_its_pods_and_does_not_hammer(
     assert api.watched[3] - api.watched[0] > 0.3
     assert (await process.ask()).status == 200
     await until(lambda: any("cannot be followed" in line for line in process.log))
-    (told,) = [line for line in process.log if "cannot be followed" in line]
-    assert "found 403" in told
+    (warning,) = [line for line in process.log if "cannot be followed" in line]
+    assert "found 403" in warning
     await api.stop()
     blind = in_cluster(router, api, account)
     await blind.launch(endpoint("e", backend("b")))
@@ -228,14 +228,14 @@ def test_where_the_apiserver_is(account: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     assert ApiServer.in_cluster(account=account / "missing") is None
-    found = ApiServer.in_cluster(account=account)
-    assert found == ApiServer(
+    api = ApiServer.in_cluster(account=account)
+    assert api == ApiServer(
         url="https://10.0.0.1:6443",
         namespace="team",
         token_file=account / "token",
         ca_file=account / "ca.crt",
     )
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
-    found = ApiServer.in_cluster(account=account, namespace="mine")
-    assert found is not None
-    assert (found.url, found.namespace) == ("https://[fd00::1]:6443", "mine")
+    api = ApiServer.in_cluster(account=account, namespace="mine")
+    assert api is not None
+    assert (api.url, api.namespace) == ("https://[fd00::1]:6443", "mine")

@@ -219,8 +219,8 @@ async def test_real_sidecars_of_one_slot_and_no_queue_refuse_nobody(
         replies = [await process.ask(**body(100 * number + index)) for index in range(50)]
         return [(reply.status, reply.document.get("predictions")) for reply in replies]
 
-    found = await asyncio.gather(*(caller(number) for number in range(4)))
-    assert found == [[(200, [100 * number + index]) for index in range(50)] for number in range(4)]
+    answers = await asyncio.gather(*(caller(number) for number in range(4)))
+    assert answers == [[(200, [100 * number + index]) for index in range(50)] for number in range(4)]
     assert 'penstock_router_retries_total{reason="queue_full"}' in await process.metrics()
 
 
@@ -264,10 +264,10 @@ async def test_the_heads_of_answers_pass_through_both(upstream: Any, router: Any
     _, target = await sidecar(model, "--protocol=none")
     process = await router().start(endpoint("e", backend("b", target)))
     address = ("127.0.0.1", int(process.data.rpartition(":")[2]))
-    found = await until_closed(address, b"HEAD /e/ HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-    assert found.startswith(hints + b"HTTP/1.1 200 OK\r\n")
-    assert found.count(b"\r\ncontent-length: 12345\r\n") == 1
-    assert found.endswith(b"\r\n\r\n")
+    answer = await until_closed(address, b"HEAD /e/ HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert answer.startswith(hints + b"HTTP/1.1 200 OK\r\n")
+    assert answer.count(b"\r\ncontent-length: 12345\r\n") == 1
+    assert answer.endswith(b"\r\n\r\n")
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -378,5 +378,8 @@ async def test_spans_of_router_and_sidecar_are_of_one_trace(
         path.append(span.name)
         parent = span.span_id.hex()
     assert path == ["POST", "POST", "batch"]
-    assert {one["service.name"] for one in collector.resources} == {"penstock-router", "penstock-sidecar"}
+    assert {resource["service.name"] for resource in collector.resources} == {
+        "penstock-router",
+        "penstock-sidecar",
+    }
     await collector.runner.cleanup()

@@ -50,8 +50,8 @@ async def called(function: Callable[[Any], Any], *items: Any) -> list[asyncio.Ta
 
 async def outcomes(function: Callable[[Any], Any], *items: Any) -> list[Any]:
     """What each call got: its answer, or what it raised in words."""
-    found = await asyncio.gather(*(function(item) for item in items), return_exceptions=True)
-    return [f"{type(each).__name__}: {each}" if isinstance(each, BaseException) else each for each in found]
+    results = await asyncio.gather(*(function(item) for item in items), return_exceptions=True)
+    return [f"{type(each).__name__}: {each}" if isinstance(each, BaseException) else each for each in results]
 
 
 async def test_late_binding_fills_the_next_batch_while_one_runs() -> None:
@@ -86,7 +86,7 @@ async def test_a_part_full_batch_waits_where_it_shall_and_a_full_one_does_not(fu
     gate = Gate()
     gate.open.set()
     batched = penstock.batch(max_batch_size=2, batch_wait_timeout=3600)(gate.run)
-    (one,) = await called(batched, 1)
+    (task,) = await called(batched, 1)
     for _ in range(5):
         await asyncio.sleep(0)
     assert gate.batches == []
@@ -94,7 +94,7 @@ async def test_a_part_full_batch_waits_where_it_shall_and_a_full_one_does_not(fu
         assert await batched(2) == 2
     else:
         batched.configure(batch_wait_timeout=0)
-    assert await one == 1
+    assert await task == 1
     assert gate.batches == [[1, 2] if full else [1]]
 
 
@@ -143,11 +143,12 @@ class Adder:
 
 
 async def test_each_instance_has_a_queue_of_its_own() -> None:
-    one, ten = Adder(1), Adder(10)
-    assert await asyncio.gather(one.add(1), ten.add(1), one.add(2), Adder.add(one, 3)) == [2, 11, 3, 4]
-    assert (one.batches, ten.batches) == ([[1, 2, 3]], [[1]])
-    assert await asyncio.gather(Adder.free(1), one.free(2)) == [1, 2]
-    twin = copy.copy(one)
+    by_one, by_ten = Adder(1), Adder(10)
+    sums = await asyncio.gather(by_one.add(1), by_ten.add(1), by_one.add(2), Adder.add(by_one, 3))
+    assert sums == [2, 11, 3, 4]
+    assert (by_one.batches, by_ten.batches) == ([[1, 2, 3]], [[1]])
+    assert await asyncio.gather(Adder.free(1), by_one.free(2)) == [1, 2]
+    twin = copy.copy(by_one)
     twin.plus = 100
     assert await twin.add(1) == 101
 
@@ -175,8 +176,8 @@ async def test_blocking_code_runs_in_a_thread() -> None:
 async def test_several_parameters_get_a_list_each() -> None:
     """By position and by name; an argument that is left out has the parameter's default."""
     adder = Adder(0)
-    found = await asyncio.gather(adder.columns(1, 2, c=3), adder.columns(b=5, a=4, c=6))
-    assert found == ["1 2 3", "4 5 6"]
+    sums = await asyncio.gather(adder.columns(1, 2, c=3), adder.columns(b=5, a=4, c=6))
+    assert sums == ["1 2 3", "4 5 6"]
     assert adder.batches == [([1, 4], [2, 5], [3, 6])]
     assert await asyncio.gather(adder.default(1), adder.default(2, other=3)) == [(1, 7), (2, 3)]
     with pytest.raises(TypeError, match=r"Adder.columns\(a.*missing a required argument: 'b'"):
@@ -214,10 +215,10 @@ async def test_wrong_answers_are_every_callers_error_after_one_run(answers: Any,
         runs += 1
         return answers
 
-    found = await outcomes(wrong, 0, 0)
-    assert len(set(found)) == runs == 1
-    assert found[0].startswith("AnswerError: ")
-    assert found[0].endswith(f"wrong: {said}")
+    results = await outcomes(wrong, 0, 0)
+    assert len(set(results)) == runs == 1
+    assert results[0].startswith("AnswerError: ")
+    assert results[0].endswith(f"wrong: {said}")
 
 
 async def test_an_exception_in_a_slot_is_that_callers_alone() -> None:
@@ -250,9 +251,9 @@ async def test_who_makes_a_batch_raise_is_found_and_the_others_have_their_answer
         return check(items)
 
     batched = penstock.batch(check if blocking else check_later)
-    found = await outcomes(batched, *range(8))
-    assert found[:5] + found[6:] == [0, 1, 2, 3, 4, 6, 7]
-    assert found[5].startswith("ValueError: bad in 1" if error is ValueError else "RuntimeError: ")
+    results = await outcomes(batched, *range(8))
+    assert results[:5] + results[6:] == [0, 1, 2, 3, 4, 6, 7]
+    assert results[5].startswith("ValueError: bad in 1" if error is ValueError else "RuntimeError: ")
     assert runs[0] == list(range(8))
     assert [5] in runs
 
@@ -282,8 +283,8 @@ async def test_where_bad_calls_keep_coming_batches_get_smaller() -> None:
         return items
 
     for _ in range(4):
-        found = await outcomes(check, *range(64))
-        assert [each for each in found if isinstance(each, int)] == [i for i in range(64) if i % 4]
+        results = await outcomes(check, *range(64))
+        assert [each for each in results if isinstance(each, int)] == [i for i in range(64) if i % 4]
     runs.clear()
     await outcomes(check, *range(64))
     assert max(runs) < 8
@@ -367,9 +368,9 @@ async def test_a_call_that_would_be_late_gives_way_to_those_in_time(monkeypatch:
 
     @penstock.batch(max_batch_size=2)
     async def run(items: list[int]) -> list[int]:
-        found = await gate.run(items)
+        results = await gate.run(items)
         clock[0] += 1.0  # what a batch takes
-        return found
+        return results
 
     gate.open.set()
     await run(-1)
@@ -436,12 +437,12 @@ async def test_what_ends_the_loop_ends_its_callers_too() -> None:
 
 
 async def test_settings_change_for_one_instance_or_for_all() -> None:
-    one, two = Adder(1), Adder(2)
-    one.add.configure(max_batch_size=3)
-    assert (one.add.settings.max_batch_size, two.add.settings.max_batch_size) == (3, 32)
+    first, second = Adder(1), Adder(2)
+    first.add.configure(max_batch_size=3)
+    assert (first.add.settings.max_batch_size, second.add.settings.max_batch_size) == (3, 32)
     Adder.add.configure(batch_wait_timeout=0.5)
-    assert one.add.settings == BatchSettings(max_batch_size=3, batch_wait_timeout=0.5)
-    assert two.add.settings == Adder(3).add.settings == BatchSettings(batch_wait_timeout=0.5)
+    assert first.add.settings == BatchSettings(max_batch_size=3, batch_wait_timeout=0.5)
+    assert second.add.settings == Adder(3).add.settings == BatchSettings(batch_wait_timeout=0.5)
     Adder.add.configure(batch_wait_timeout=0)
 
 

@@ -64,10 +64,10 @@ class EchoPair(Pair):
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[EchoPair]:
-    found = EchoPair(tmp_path)
-    await found.start()
-    yield found
-    await found.stop()
+    pair = EchoPair(tmp_path)
+    await pair.start()
+    yield pair
+    await pair.stop()
 
 
 @pytest.mark.parametrize("neighbour", [b"7", b"NaN", b'"\\ud800"'])

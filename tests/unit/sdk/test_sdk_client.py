@@ -42,7 +42,7 @@ def test_the_namespace_is_the_contexts_unless_it_is_given(client: penstock.Clien
 
 
 @pytest.mark.parametrize(
-    ("resource", "told"),
+    ("resource", "message"),
     [
         ({"kind": "Deployment"}, "expected a resource of kind ModelBackend, .* found 'Deployment'"),
         ("just text", "expected a resource of kind ModelBackend, .* found 'str'"),
@@ -53,8 +53,8 @@ def test_the_namespace_is_the_contexts_unless_it_is_given(client: penstock.Clien
         ),
     ],
 )
-def test_what_cannot_be_applied(client: penstock.Client, resource: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_applied(client: penstock.Client, resource: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         client.apply(resource)
 
 

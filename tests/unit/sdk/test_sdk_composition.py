@@ -106,10 +106,10 @@ def _round() -> Any:
     return HTTPIngress.bind(endless)
 
 
-def _by_name(one: str, other: str) -> Any:
+def _by_name(name: str, other: str) -> Any:
     """Two nodes, of which each has a handle of the other."""
-    first = HTTPIngress.bind([], other=Handle(other, missing_ok=True)).named(one)
-    return HTTPIngress.bind([first], other=Handle(one, missing_ok=True)).named(other)
+    first = HTTPIngress.bind([], other=Handle(other, missing_ok=True)).named(name)
+    return HTTPIngress.bind([first], other=Handle(name, missing_ok=True)).named(other)
 
 
 class Local:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-import penstock
-from penstock import EndpointNotFound, Handle, Response, UpstreamError, UpstreamTimeout, call_context
+from penstock import EndpointNotFound, Handle, UpstreamError, UpstreamTimeout, call_context
 from penstock.errors import LoadError
 from penstock.handles.init_kwargs import with_handles
-from penstock.testing import serving
 from penstock_wire import http
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import get
 from penstock_wire.http.server.server import H1Front
+from tests.support.handle_calls import awaited, in_thread
 from tests.support.ports import free_port
 
 Answer = Callable[[http.Request], Awaitable[http.Response]]
@@ -54,8 +53,8 @@ class Endpoint:
 
     def fields(self, name: bytes) -> list[str | None]:
         """The field's value in each request."""
-        found = [get(request.headers, name) for request in self.requests]
-        return [None if value is None else value.decode() for value in found]
+        values = [get(request.headers, name) for request in self.requests]
+        return [None if value is None else value.decode() for value in values]
 
     @property
     def bodies(self) -> list[Any]:
@@ -68,10 +67,10 @@ def predictions(value: Any) -> http.Response:
 
 @pytest.fixture
 async def there() -> AsyncIterator[Endpoint]:
-    front, found = H1Front(), Endpoint()
-    listener = await front.listen("127.0.0.1", 0, found.handle)
-    found.url = f"http://127.0.0.1:{listener.address[1]}"
-    yield found
+    front, endpoint = H1Front(), Endpoint()
+    listener = await front.listen("127.0.0.1", 0, endpoint.handle)
+    endpoint.url = f"http://127.0.0.1:{listener.address[1]}"
+    yield endpoint
     await front.close(0)
     await asyncio.sleep(0)  # a turn of the loop, in which connections end
 
@@ -83,10 +82,6 @@ def handle(there: Endpoint) -> Handle:
 
 def pickled(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))  # noqa: S301 - what was just made
-
-
-async def in_thread(work: Callable[[], Any]) -> Any:
-    return await asyncio.to_thread(work)
 
 
 # What is sent
@@ -222,8 +217,8 @@ def test_an_event_loop_that_ends_closes_its_connections() -> None:
     """Warnings are errors here: an open one would be reported."""
 
     async def main() -> Any:
-        front, found = H1Front(), Endpoint()
-        listener = await front.listen("127.0.0.1", 0, found.handle)
+        front, endpoint = H1Front(), Endpoint()
+        listener = await front.listen("127.0.0.1", 0, endpoint.handle)
         answer = await Handle("x", url=f"http://127.0.0.1:{listener.address[1]}")(1)
         await front.close(0)
         return answer
@@ -239,8 +234,8 @@ async def test_other_answers_than_predictions_are_responses(there: Endpoint, han
         return http.Response(201, ((b"content-type", b"text/plain"),), b"made")
 
     there.answer = plain
-    found = await handle(1)
-    assert (found.status, found.headers["content-type"], found.body) == (201, "text/plain", b"made")
+    answer = await handle(1)
+    assert (answer.status, answer.headers["content-type"], answer.body) == (201, "text/plain", b"made")
 
     async def tolerant(request: http.Request) -> http.Response:
         return http.Response(200, JSON, b'{"predictions":["\\ud800"]}')
@@ -340,17 +335,13 @@ async def test_a_call_that_others_wait_for_outlives_one_who_is_cancelled(
 
     there.answer = held
     shared = handle(1)
-    one, other = (asyncio.ensure_future(_of(shared)) for _ in range(2))
+    first, other = (asyncio.ensure_future(awaited(shared)) for _ in range(2))
     await asyncio.wait_for(there.began.wait(), 10)
-    one.cancel()
+    first.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await one
+        await first
     release.set()
     assert await other == 1
-
-
-async def _of(call: Any) -> Any:
-    return await call
 
 
 async def test_calls_from_a_thread_end_with_the_request_that_it_answers(
@@ -548,117 +539,3 @@ def test_handles_in_init_kwargs() -> None:
     }
     with pytest.raises(LoadError, match=r"initKwargs.a\[0\]: .*expected the endpoint's name, found 7"):
         with_handles({"a": [{"handle": 7}]})
-
-
-# In the same process
-
-
-class Model:
-    """What the callers below call."""
-
-    ids: tuple[str, ...] = ()
-
-    @penstock.batched
-    def double(self, values: list[Any], *, factor: int = 2) -> list[Any]:
-        Model.ids = penstock.context().request_ids
-        return [ValueError("a word") if isinstance(value, str) else value * factor for value in values]
-
-    @penstock.batched
-    def grow(self, values: list[int]) -> Iterator[list[Any]]:
-        yield values
-        yield [ValueError("no more") if value == 13 else value + 1 for value in values]
-
-    @penstock.batched
-    async def hang(self, values: list[int]) -> list[int]:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            gone.set()
-        return values
-
-    def __call__(self, value: int) -> Any:
-        return penstock.Response(422 if value < 0 else 201, body=b"x")
-
-
-began = asyncio.Event()
-gone = asyncio.Event()
-
-
-class Caller:
-    """Calls in a thread."""
-
-    def __init__(self, model: Handle) -> None:
-        self.model = model
-
-    def __call__(self, value: Any) -> Any:
-        self.context = penstock.context()
-        return self.model.double(self.model.double(value, factor=3)).result()
-
-    @penstock.batched
-    async def wait(self, values: list[Any]) -> list[Any]:
-        return [await self.model.hang(value) for value in values]
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[Handle]:
-    app = penstock.backend(type("Caller", (Caller,), {})).bind(
-        penstock.backend(type("Model", (Model,), {})).bind()
-    )
-    began.clear()
-    gone.clear()
-    async with serving(app):
-        yield Handle("model")
-
-
-async def test_in_one_process_a_handle_calls_without_http(model: Handle) -> None:
-    assert await asyncio.gather(*[Handle("caller")(number) for number in range(3)]) == [0, 6, 12]
-    call_context.begin(((b"x-request-id", b"r9"),))
-    assert await model.double(1) == 2
-    assert Model.ids == ("r9",)
-    assert await in_thread(lambda: list(model.options(stream=True).grow(4))) == [4, 5]
-    assert await model.grow(4) == [4, 5]
-    made: Response = await model(1)
-    assert (made.status, made.headers, made.body) == (201, {"content-type": "application/octet-stream"}, b"x")
-
-
-@pytest.mark.parametrize(
-    ("call", "status", "reason", "words"),
-    [
-        (lambda h: h.double("x"), 500, "model_failed", "ValueError: a word"),
-        (lambda h: h(-1), 422, "", "422"),
-        (
-            lambda h: h.nope(1),
-            404,
-            "no_route",
-            "expected a method among __call__, double, grow, hang, found nope",
-        ),
-        (lambda h: h.double(1, factr=2), 422, "missing_arguments", "factr"),
-        (lambda h: h.options(timeout=0.02).hang(1), 504, "deadline", "deadline"),
-        (lambda h: h.grow(13), 500, "model_failed", "no more"),
-    ],
-)
-async def test_in_one_process_errors_are_those_of_http(
-    model: Handle, call: Callable[[Handle], Any], status: int, reason: str, words: str
-) -> None:
-    with pytest.raises(UpstreamError) as raised:
-        await call(model)
-    error = raised.value
-    assert (error.status, error.reason, error.endpoint) == (status, reason, "model")
-    assert words in str(error)
-    assert error.request_id
-
-
-async def test_in_one_process_a_caller_that_leaves_ends_what_it_called(model: Handle) -> None:
-    caller = asyncio.ensure_future(_of(Handle("caller").wait(1)))
-    await asyncio.wait_for(began.wait(), 10)
-    caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
-    await asyncio.wait_for(gone.wait(), 10)
-
-
-async def test_in_one_process_a_name_is_served_once(model: Handle) -> None:
-    with pytest.raises(ValueError, match="expected one endpoint 'model' in this process at a time"):
-        async with serving(penstock.backend(type("Model", (Model,), {})).bind()):
-            pass

@@ -86,7 +86,7 @@ async def test_an_item_that_does_not_fit_the_signature_fails_alone_and_the_model
     @penstock.batched(columns=True)
     def add(a: list[int], b: list[int] = 1) -> list[int]:  # type: ignore[assignment]
         calls.append((a, b))
-        return [one + other for one, other in zip(a, b, strict=True)]
+        return [left + right for left, right in zip(a, b, strict=True)]
 
     predictions, own = await ask(add, [{"a": 1}, {"b": 2}, {"a": 3, "b": 4}, 5, {"a": 6, "z": 0}])
     assert predictions == [2, None, 7, None, None]

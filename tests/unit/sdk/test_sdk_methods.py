@@ -181,18 +181,21 @@ async def test_a_method_knows_whom_it_answers(ask: Ask, path: str) -> None:
         "accept": "application/x-ndjson",
     }
     expected = [["r1", "r2"], "me", True]
-    _, found = await ask("Many", path, headers, instances=[7], **({"times": 3} if path == "/stream" else {}))
+    _, document = await ask(
+        "Many", path, headers, instances=[7], **({"times": 3} if path == "/stream" else {})
+    )
     if path == "/stream":
-        assert found == [[7, expected]] * 3
+        assert document == [[7, expected]] * 3
     else:
-        assert found == {"predictions": [expected]}
+        assert document == {"predictions": [expected]}
 
 
 def test_outside_of_a_request_only_the_place_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_context, "_PLACE", ("models", "digits", "digits-1"))
-    found = penstock.context()
-    assert (found.namespace, found.backend, found.pod) == ("models", "digits", "digits-1")
-    assert (found.request_ids, found.headers, found.deadline, found.seconds_left) == ((), {}, None, None)
+    context = penstock.context()
+    assert (context.namespace, context.backend, context.pod) == ("models", "digits", "digits-1")
+    assert (context.request_ids, context.headers) == ((), {})
+    assert (context.deadline, context.seconds_left) == (None, None)
 
 
 async def test_calls_in_process_inherit_the_deadline_of_their_request() -> None:

@@ -76,9 +76,9 @@ class Run:
         assert self.process.stdout is not None
         async with asyncio.timeout(SECONDS):
             line = (await self.process.stdout.readline()).decode()
-        found = re.match(r"ready (http://127\.0\.0\.1:\d+)  \(to try it: \1/docs\)\n", line)
-        assert found, (line, self.said)
-        self.url = found[1]
+        match = re.match(r"ready (http://127\.0\.0\.1:\d+)  \(to try it: \1/docs\)\n", line)
+        assert match, (line, self.said)
+        self.url = match[1]
         return self
 
     async def ask(self, item: Any) -> Any:
@@ -223,7 +223,7 @@ async def test_an_application_has_a_model_server_and_a_sidecar_a_node(start: Sta
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["model:app", "--settings", "s.yaml"], "expected --settings for one class, found an application"),
         (["model:app", "--init-kwargs", '{"a": 1}'], "expected no init kwargs for an application"),
@@ -231,13 +231,13 @@ async def test_an_application_has_a_model_server_and_a_sidecar_a_node(start: Sta
     ],
 )
 async def test_what_an_application_does_not_take(
-    start: Start, tmp_path: Path, arguments: list[str], told: str
+    start: Start, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     write(tmp_path, APPLICATION.replace("STEP", "1"))
     (tmp_path / "s.yaml").write_text("{}")
     run = await start(*arguments)
     assert await run.ended() == 1
-    assert told in run.said
+    assert message in run.said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
@@ -366,7 +366,7 @@ async def test_a_terminal_shows_queue_and_batches_and_a_pipe_does_not(start: Sta
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["model.py"],
@@ -381,7 +381,7 @@ async def test_a_terminal_shows_queue_and_batches_and_a_pipe_does_not(start: Sta
     ],
 )
 def test_wrong_arguments_are_named(
-    arguments: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     from penstock.cli import main
 
@@ -390,7 +390,7 @@ def test_wrong_arguments_are_named(
     with pytest.raises(SystemExit) as raised:
         main(["run", *arguments])
     assert raised.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 async def test_settings_of_a_file_are_followed(start: Start, tmp_path: Path) -> None:

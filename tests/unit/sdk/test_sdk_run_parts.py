@@ -136,11 +136,11 @@ def test_the_page_sends_an_example_of_what_is_served() -> None:
     script = page.partition("<script>")[2].partition("</script>")[0]
     program = SCRIPT.replace("SERVED", json.dumps(served)).replace("PAGE", script)
     done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert found["title"] == "scores", found
-    ((path, options),) = found["sent"]
+    printed = json.loads(done.stdout)
+    assert printed["title"] == "scores", printed
+    ((path, options),) = printed["sent"]
     assert (path, options["headers"]["accept"]) == ("/", "application/json")
     (item,) = json.loads(options["body"])["instances"]
     assert item.keys() >= {"text", "words", "deep"}
-    assert "200" in found["shown"][0]
-    assert "the answer" in found["shown"][0]
+    assert "200" in printed["shown"][0]
+    assert "the answer" in printed["shown"][0]

@@ -63,19 +63,21 @@ async def double_async(items: list[Any]) -> list[Any]:
 
 @penstock.batched(columns=True)
 def joined(text: list[str], lang: list[str] = "en") -> list[str]:  # type: ignore[assignment]
-    return [f"{one}-{other}" for one, other in zip(text, lang, strict=True)]
+    return [f"{word}-{language}" for word, language in zip(text, lang, strict=True)]
 
 
-def one(item: int) -> int:
+def single(item: int) -> int:
     return 2 * item
 
 
-async def one_async(item: int) -> int:
+async def single_async(item: int) -> int:
     await asyncio.sleep(0)
     return 2 * item
 
 
-@pytest.mark.parametrize("function", [double, double_async, one, one_async, lambda item: one_async(item)])
+@pytest.mark.parametrize(
+    "function", [double, double_async, single, single_async, lambda item: single_async(item)]
+)
 async def test_every_form_answers_each_item_in_order(ask: Ask, function: Callable[..., Any]) -> None:
     """Batched or not, blocking or not: as many predictions as instances, in order."""
     assert (await ask(function, [1, 2, 3]))[:2] == (200, {"predictions": [2, 4, 6]})
@@ -220,8 +222,8 @@ async def test_a_problem_names_ten_items_and_counts_the_rest(ask: Ask) -> None:
 
 async def test_the_response_to_a_single_item_is_the_answer(ask: Ask) -> None:
     """Status, headers and body as the model gave them."""
-    told = penstock.Response(418, {"X-Kind": "teapot", "Content-Type": "text/x"}, "short")
-    status, body, answer = await ask(penstock.batched(lambda items: [told]), [1])
+    teapot = penstock.Response(418, {"X-Kind": "teapot", "Content-Type": "text/x"}, "short")
+    status, body, answer = await ask(penstock.batched(lambda items: [teapot]), [1])
     assert (status, body) == (418, b"short")
     assert answer.headers == ((b"x-kind", b"teapot"), (b"content-type", b"text/x"))
 
@@ -318,8 +320,8 @@ async def test_every_exception_is_answered(ask: Ask, error: Exception) -> None:
     ],
 )
 async def test_bad_bodies_are_refused_with_a_reason(ask: Ask, body: bytes, status: int, reason: str) -> None:
-    found, problem, _ = await ask(double, body)
-    assert (found, problem["reason"]) == (status, reason)
+    answered, problem, _ = await ask(double, body)
+    assert (answered, problem["reason"]) == (status, reason)
 
 
 async def test_a_member_beside_instances_is_named_rather_than_dropped(ask: Ask) -> None:
@@ -339,15 +341,15 @@ async def test_a_member_beside_instances_is_named_rather_than_dropped(ask: Ask) 
 async def test_what_the_server_does_not_do_has_its_status(
     ask: Ask, request_: dict[str, Any], status: int, reason: str
 ) -> None:
-    found, problem, _ = await ask(double, [1], **request_)
-    assert (found, problem["reason"]) == (status, reason)
+    answered, problem, _ = await ask(double, [1], **request_)
+    assert (answered, problem["reason"]) == (status, reason)
 
 
 LONG = b"1" * 10_000
 """An integer that Python's `int` does not read."""
 
 
-@pytest.mark.parametrize("function", [double, double_async, joined, one, one_async])
+@pytest.mark.parametrize("function", [double, double_async, joined, single, single_async])
 @pytest.mark.parametrize("item", [LONG, b'{"text":"a","lang":[-%b]}' % LONG])
 async def test_an_integer_of_very_many_digits_is_its_own_items_misfit(
     ask: Ask, function: Callable[..., Any], item: bytes

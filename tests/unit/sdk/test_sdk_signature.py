@@ -99,7 +99,7 @@ def test_binding_agrees_with_python(item: dict[str, int]) -> None:
 
 
 @penstock.batched
-def items(one): ...
+def items(values): ...
 
 
 @penstock.batched(columns=True)

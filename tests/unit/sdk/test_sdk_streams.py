@@ -206,8 +206,8 @@ async def test_what_concerns_the_whole_batch(ask: Ask, steps: list[Any], status:
                 raise step
             yield step
 
-    found, _, body = await ask(predict, 1, 2, headers=TOGETHER)
-    assert found == status
+    answered, _, body = await ask(predict, 1, 2, headers=TOGETHER)
+    assert answered == status
     assert said in body.decode()
     assert b"of one client" not in body
     if status == 200:

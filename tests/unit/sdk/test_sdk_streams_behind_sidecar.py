@@ -99,10 +99,10 @@ class SpeakPair(Pair):
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[SpeakPair]:
-    found = SpeakPair(tmp_path)
-    await found.start()
-    yield found
-    await found.stop()
+    pair = SpeakPair(tmp_path)
+    await pair.start()
+    yield pair
+    await pair.stop()
 
 
 async def test_each_client_of_a_batch_reads_its_own_stream(pair: SpeakPair) -> None:

@@ -55,9 +55,9 @@ async def test_calls_share_batches_and_answers_are_those_of_a_client() -> None:
     """Arrays have become JSON's values; what differs in a parameter is in another batch; hooks are called."""
     Model.hooks.clear()
     async with serving(Model, {"plus": 1}, max_batch_size=2) as model:
-        found = await asyncio.gather(model("a"), model("bb"), model("ccc"), model("d", times=5))
-        assert found == [2, 3, 4, 6]
-        assert [type(each) for each in found] == [int] * 4
+        results = await asyncio.gather(model("a"), model("bb"), model("ccc"), model("d", times=5))
+        assert results == [2, 3, 4, 6]
+        assert [type(each) for each in results] == [int] * 4
         assert model.batches == [["a", "bb"], ["ccc"], ["d"]] or model.batches == [
             ["a", "bb"],
             ["d"],
@@ -72,9 +72,9 @@ async def test_calls_share_batches_and_answers_are_those_of_a_client() -> None:
 async def test_what_fails_fails_alone() -> None:
     async with serving(Model) as model:
         items = ["a", "odd", "own", "raise", "bad", "bb"]
-        found = await asyncio.gather(*map(model, items), return_exceptions=True)
-        assert (found[0], found[5]) == (1, 2)
-        assert [type(each).__name__ for each in found[1:5]] == [
+        results = await asyncio.gather(*map(model, items), return_exceptions=True)
+        assert (results[0], results[5]) == (1, 2)
+        assert [type(each).__name__ for each in results[1:5]] == [
             "ValueError",
             "Response",
             "KeyError",
@@ -94,10 +94,10 @@ async def test_a_generator_gives_each_caller_its_stream() -> None:
         return [piece async for piece in stream]
 
     async with serving(Model) as model:
-        found = await asyncio.gather(
+        results = await asyncio.gather(
             *(read(model.letters(text)) for text in ("ab", "c?", "")), return_exceptions=True
         )
-        assert (found[0], str(found[1]), found[2]) == (["a", "b"], "q", [])
+        assert (results[0], str(results[1]), results[2]) == (["a", "b"], "q", [])
         assert model.letters.batches == [["ab", "c?", ""]]
 
 

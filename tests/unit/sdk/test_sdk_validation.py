@@ -64,19 +64,19 @@ def plain(items: list[int]) -> list[Any]:
 async def test_items_arrive_as_their_annotations_say_and_a_bad_one_fails_alone() -> None:
     async with serving(Model) as model:
         good = {"name": "a", "sizes": [{"width": 2, "height": 3}]}
-        found = await asyncio.gather(
+        results = await asyncio.gather(
             model(good),
             model({"name": "b", "sizes": [{"width": 1}, {"width": "wide"}]}),
             model({"sizes": 7}),
             model(good, scale=10),
             return_exceptions=True,
         )
-        assert (found[0], found[3]) == (["a", 6], ["a", 60])
-        assert isinstance(found[1], ArgumentsError)
-        assert isinstance(found[2], ArgumentsError)
-        assert str(found[1]).startswith("$.sizes[1].width: Input should be a valid integer")
-        assert found[1].paths == ("$.sizes[1].width",)
-        assert found[2].paths == ("$.name", "$.sizes")
+        assert (results[0], results[3]) == (["a", 6], ["a", 60])
+        assert isinstance(results[1], ArgumentsError)
+        assert isinstance(results[2], ArgumentsError)
+        assert str(results[1]).startswith("$.sizes[1].width: Input should be a valid integer")
+        assert results[1].paths == ("$.sizes[1].width",)
+        assert results[2].paths == ("$.name", "$.sizes")
         assert [len(batch) for batch in model.batches] == [3, 1]
         with pytest.raises(ArgumentsError, match=r"\$\.scale: Input should be greater than 0"):
             model(good, scale=0)
@@ -85,10 +85,10 @@ async def test_items_arrive_as_their_annotations_say_and_a_bad_one_fails_alone()
 
 async def test_unmarked_methods_and_answers() -> None:
     """A value of pydantic's is an answer; a default of the method's own is not checked."""
-    async with serving(single) as one:
-        assert await one({"size": {"width": 1}, "word": "four"}) == {"width": 4, "height": 1}
+    async with serving(single) as model:
+        assert await model({"size": {"width": 1}, "word": "four"}) == {"width": 4, "height": 1}
         with pytest.raises(ArgumentsError, match=r"\$\.word: Input should be a valid string"):
-            await one({"size": {"width": 1}, "word": 4})
+            await model({"size": {"width": 1}, "word": 4})
     async with serving(Model) as model:
         with pytest.raises(ArgumentsError, match=r"\$\.size\.width: .*"):
             await model.columns({"size": {}})

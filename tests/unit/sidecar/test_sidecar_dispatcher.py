@@ -11,7 +11,6 @@ import pytest
 
 from penstock_sidecar.batching import runner
 from penstock_sidecar.queue.request import Outcome
-from penstock_wire.control.settings import Batching
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import NOT_ADMITTED, SERVER_TIMING, get
 from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamError, UpstreamTimeout
@@ -473,71 +472,6 @@ class TestAnswers:
             outcome = await s.ask(*range(4))
             assert isinstance(outcome, PenstockError)
             assert not outcome.not_admitted
-            await s.close()
-
-        fake_loop.run(main())
-
-
-class TestChanges:
-    def test_a_policy_is_in_effect_at_the_next_cut_and_disturbs_nothing(self):
-        async def main():
-            s = Scripted(max_batch_size=8)
-            tasks = [s.ask(i) for i in range(4)]
-            await asyncio.sleep(0.5)
-            tasks += [s.ask(i) for i in range(4, 10)]
-            await asyncio.sleep(0.1)
-            s.apply(Batching(max_batch_size=2, max_concurrent_batches=2))
-            await asyncio.gather(*tasks)
-            assert s.batches() == [[0, 1, 2, 3], [4, 5], [6, 7], [8, 9]]
-            # The second slot is there at once, beside the batch that was cut before.
-            assert [round(run.begun - 1000, 3) for run in s.runs] == [0, 0.6, 1, 1.6]
-            await s.close()
-
-        fake_loop.run(main())
-
-    def test_fewer_slots_wait_for_what_is_ongoing(self):
-        async def main():
-            s = Scripted(max_batch_size=1, max_concurrent_batches=3)
-            tasks = [s.ask(i) for i in range(6)]
-            await asyncio.sleep(0.5)
-            s.apply(Batching(max_batch_size=1, max_concurrent_batches=1))
-            await asyncio.gather(*tasks)
-            assert [round(run.begun - 1000, 3) for run in s.runs] == [0, 0, 0, 1, 2, 3]
-            await s.close()
-
-        fake_loop.run(main())
-
-    def test_new_key_headers_part_what_is_queued_already(self):
-        async def main():
-            s = Scripted()
-            tasks = [s.ask(0)]
-            await asyncio.sleep(0.1)
-            tasks += [s.ask(i, x_tenant=str(i % 2)) for i in range(1, 5)]
-            await asyncio.sleep(0.1)
-            s.apply(Batching(batch_key_headers=("x-tenant",)))
-            await asyncio.gather(*tasks)
-            assert s.batches() == [[0], [1, 3], [2, 4]]
-            assert s.runs[1].fields[b"x-tenant"] == b"1"
-            await s.close()
-
-        fake_loop.run(main())
-
-    def test_refusing_the_queued_marks_those_that_surely_did_not_run(self):
-        async def main():
-            s = Scripted(max_batch_size=2)
-            split = s.ask(*range(6))
-            await asyncio.sleep(0.1)
-            waiting = s.ask(9)
-            await asyncio.sleep(0.1)
-            error = PenstockError(Reason.DRAINING, "leaving", not_admitted=True)
-            s.dispatcher.refuse(error)
-            assert s.dispatcher.refuse_queued(error) == 2
-            outcomes = [await split, await waiting]
-            assert [isinstance(o, PenstockError) and o.not_admitted for o in outcomes] == [False, True]
-            with pytest.raises(PenstockError):
-                await s.ask(10)
-            await s.dispatcher.idle()
-            assert s.batches() == [[0, 1]]
             await s.close()
 
         fake_loop.run(main())

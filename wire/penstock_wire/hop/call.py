@@ -19,8 +19,7 @@ from penstock_wire.http import (
     Response,
     UpstreamError,
 )
-from penstock_wire.http.client.answer import Answer, Body, Carrier
-from penstock_wire.http.client.connection import MAX_ANSWER_BYTES
+from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer, Body, Carrier
 from penstock_wire.http.messages import Interim
 from penstock_wire.process import log
 

@@ -11,6 +11,8 @@ from penstock_wire.http import BodyReader, ConnectionLost, Tunnel
 HIGH_BYTES = 512 * 1024
 """Received and not yet read: above it the peer is made to wait."""
 LOW_BYTES = 128 * 1024
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""Of a body that is collected whole."""
 
 
 class Carrier:

@@ -23,7 +23,7 @@ from typing import Any, Protocol, cast
 import httptools
 
 from penstock_wire.addresses import join
-from penstock_wire.headers import PER_CONNECTION, REASON, Headers, end_to_end
+from penstock_wire.headers import PER_CONNECTION, REASON
 from penstock_wire.http import (
     AnswerUnreadable,
     BodyReader,
@@ -37,23 +37,17 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
-from penstock_wire.http.client.answer import Answer, Body, Carrier, UpstreamTunnel
-from penstock_wire.http.client.head import blank_lines_follow, encode_head
+from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer, Body, Carrier, UpstreamTunnel
+from penstock_wire.http.client.head import JOIN_BYTES, blank_lines_follow, encode_head, forwarded, switches_to
 from penstock_wire.http.client.peer_liveness import is_silence, was_reset
 from penstock_wire.http.messages import NO_BODY_STATUS, Interim
 from penstock_wire.timers import EarliestTimer
 
-MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""Of a body that is collected whole."""
 MAX_HEAD_BYTES = 1024 * 1024
 """Of a head with the interim ones before it, and of what may come between two pieces of a body."""
-JOIN_BYTES = 64 * 1024
-"""Smaller request bodies are sent in one write with their head."""
 
 _IDLE, _HEAD, _BODY, _TUNNEL = range(4)
 _COMMON = b"HTTP/1.1 2"
-_NAME_NO_FIELD = frozenset({b"close", b"keep-alive", b"Keep-Alive", b"upgrade", b"Upgrade"})
-"""Values of `Connection` that name none of an answer's end-to-end fields."""
 
 
 class Pool(Protocol):
@@ -456,10 +450,10 @@ class Connection(Carrier):
         if not 100 <= status <= 599:
             raise AnswerUnreadable(f"{self.where}: expected a status from 100 to 599, found {status}")
         if status < 200:
-            if status == 101 and not (parser.should_upgrade() and self._asked_for(self._framing)):
+            if status == 101 and not (parser.should_upgrade() and switches_to(self._upgrade, self._framing)):
                 raise AnswerUnreadable(f"{self.where} switched protocols, which was not asked for")
             if status != 101 and self._interim is not None:
-                self._interim(status, self._end_to_end())
+                self._interim(status, forwarded(self._framing, self._fields))
             return
         old = False
         if not self._is_common:
@@ -499,13 +493,13 @@ class Connection(Carrier):
                 self._streamed = True
                 self._deadline = math.inf
                 self._body = Body(self)
-                self._answer = Answer(status, self._end_to_end(), length, self._body)
+                self._answer = Answer(status, forwarded(self._framing, self._fields), length, self._body)
         elif self._streamed:
             self._deadline = math.inf
             self._body = Body(self)
             waiter, self._waiter = self._waiter, None
             if waiter is not None and not waiter.done():
-                waiter.set_result(Answer(status, self._end_to_end(), length, self._body))
+                waiter.set_result(Answer(status, forwarded(self._framing, self._fields), length, self._body))
         if self._head_only:  # the parser would wait for the body that HEAD leaves out
             self._complete()
             self._spent = True
@@ -554,15 +548,10 @@ class Connection(Carrier):
             if waiter is not None and not waiter.done():
                 waiter.set_result(self._whole())
 
-    def _asked_for(self, fields: list[tuple[bytes, bytes]]) -> bool:
-        """Whether an answer switches to a protocol that the request asked for."""
-        asked = {name.strip().lower() for name in self._upgrade.split(b",")} - {b""}
-        upgrades = [value.lower() for name, value in fields if name == b"upgrade"]
-        return len(upgrades) == 1 and upgrades[0] in asked
-
     def _whole(self) -> Response:
         pieces = self._pieces
-        return Response(self._status, self._end_to_end(), pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return Response(self._status, forwarded(self._framing, self._fields), body)
 
     def _hand_over(self) -> None:
         """Call back with a complete answer. The connection is in the pool by then: the next may use it."""
@@ -601,15 +590,10 @@ class Connection(Carrier):
         if rest:
             body.feed(rest)
         upgrade = next((value for name, value in self._framing if name == b"upgrade"), self._upgrade)
-        headers = (*self._end_to_end(), (b"connection", b"upgrade"), (b"upgrade", upgrade))
+        fields = forwarded(self._framing, self._fields)
+        headers = (*fields, (b"connection", b"upgrade"), (b"upgrade", upgrade))
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             answer = Answer(101, headers, None, body)
             answer.tunnel = UpstreamTunnel(self, body)
             waiter.set_result(answer)
-
-    def _end_to_end(self) -> Headers:
-        for name, value in self._framing:
-            if name == b"connection" and value not in _NAME_NO_FIELD:
-                return end_to_end((*self._framing, *self._fields))
-        return tuple(self._fields)

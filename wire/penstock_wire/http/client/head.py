@@ -1,13 +1,18 @@
-"""The head of an upstream request, as bytes, and what may follow the head of an answer."""
+"""The head of an upstream request, as bytes; the fields of its answer's head, and what may follow that."""
 
 from __future__ import annotations
 
-from penstock_wire.headers import PER_CONNECTION
+from penstock_wire.headers import PER_CONNECTION, Headers, end_to_end
 from penstock_wire.http import Request, UpstreamError
+
+JOIN_BYTES = 64 * 1024
+"""Smaller request bodies are sent in one write with their head."""
 
 _NOT_SENT = PER_CONNECTION | {b"expect"}  # this client does not wait for `100 Continue`
 _END_OF_FIELDS = b"\r\n\r\n"
 _MAY_LACK_BODY = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
+_NAME_NO_FIELD = frozenset({b"close", b"keep-alive", b"Keep-Alive", b"upgrade", b"Upgrade"})
+"""Values of `Connection` that name none of an answer's end-to-end fields."""
 
 _MAX_KNOWN = 1024
 _MAX_KNOWN_BYTES = 4096
@@ -116,3 +121,28 @@ def blank_lines_follow(data: bytes, length: int) -> bool:
     end = len(data) - length
     before = data[max(0, end - 5) : end]
     return not _END_OF_FIELDS.endswith(before[-4:]) or before[:-4] in (b"\r", b"\n")
+
+
+def forwarded(framing: list[tuple[bytes, bytes]], fields: list[tuple[bytes, bytes]]) -> Headers:
+    """The end-to-end fields of an answer.
+
+    Args:
+        framing: its fields that concern the connection.
+        fields: its other fields.
+    """
+    for name, value in framing:
+        if name == b"connection" and value not in _NAME_NO_FIELD:
+            return end_to_end((*framing, *fields))
+    return tuple(fields)
+
+
+def switches_to(upgrade: bytes, framing: list[tuple[bytes, bytes]]) -> bool:
+    """Whether an answer switches to a protocol that the request asked for.
+
+    Args:
+        upgrade: the field of that name in the request.
+        framing: the answer's fields that concern the connection.
+    """
+    asked = {name.strip().lower() for name in upgrade.split(b",")} - {b""}
+    upgrades = [value.lower() for name, value in framing if name == b"upgrade"]
+    return len(upgrades) == 1 and upgrades[0] in asked

@@ -31,8 +31,8 @@ from penstock_wire.http import (
     UpstreamError,
 )
 from penstock_wire.http.client import peer_liveness
-from penstock_wire.http.client.answer import Answer
-from penstock_wire.http.client.connection import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Connection
+from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer
+from penstock_wire.http.client.connection import MAX_HEAD_BYTES, Connection
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
 
