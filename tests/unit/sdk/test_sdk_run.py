@@ -66,6 +66,7 @@ class Run:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE if terminal is None else terminal,
             env={**os.environ, "PENSTOCK_LISTEN": "192.0.2.1:1", "TERM": "xterm"},
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # as if not under `nohup`
         )  # fmt: skip
         if self.process.stderr is not None:
             self._readers.append(asyncio.create_task(self._read(self.process.stderr)))
