@@ -19,6 +19,7 @@ from penstock_wire import http, instances_form
 from penstock_wire.contract import RECONFIGURE_PATH
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import (
+    CANCELLABLE,
     CONFIG,
     ITEM_ANSWERS,
     ITEM_STREAMS,
@@ -200,6 +201,8 @@ class ModelServer:
         if self._model is None:
             raise PenstockError(Reason.NOT_READY, "the model is loading")
         headers: Headers = ((b"content-type", b"application/json"),)
+        if all(model.shape.asynchronous for model in (self._methods or {"": self._model}).values()):
+            headers = (*headers, (CANCELLABLE, b"1"))  # a thread would go on
         if self._model.takes_config:
             headers = (*headers, (CONFIG, self._config))
         return http.Response(status=200, headers=headers, body=b'{"state":"ready"}')

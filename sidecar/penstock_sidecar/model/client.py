@@ -26,13 +26,14 @@ import functools
 from collections.abc import Callable
 
 from penstock_sidecar.model.restart_detector import ListenerIdentity
-from penstock_wire.headers import Headers
+from penstock_wire.headers import CANCELLABLE, Headers, get
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
     ConnectTimeout,
     Done,
+    GivenUp,
     GiveUp,
     Request,
     RequestUnread,
@@ -82,7 +83,8 @@ class Model:
         look: called before each probe; what it returns is called with the fields of the answer to it.
 
     `ready` says whether to send here, `gone` whether the process that was there is not: a connection was
-    refused, or another process listens, which has answered no probe yet.
+    refused, or another process listens, which has answered no probe yet; `cancellable` that the model ends a
+    call whose connection is closed.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Model:
         self._blindness_told = False
         self._life = 0
         self._when_connected = functools.partial(self._connected, self._check_prepared)
+        self.cancellable = False
         self.ready = False
         self.gone = False
         self.message = f"GET {ready_path} has not been answered yet"
@@ -170,7 +173,7 @@ class Model:
         done(answer)
 
     def _went_wrong(self, error: UpstreamError) -> None:
-        if isinstance(error, _Unprepared):
+        if isinstance(error, _Unprepared | GivenUp):
             return
         if _refused(error):
             self._refuses(str(error))
@@ -305,6 +308,7 @@ class Model:
             if 200 <= answer.status < 400:
                 self._failures = 0
                 self._tell_blindness()
+                self.cancellable = get(answer.headers, CANCELLABLE) == b"1"
                 self._set(ready=True, message="")
                 looked(answer.headers)
             else:
@@ -342,6 +346,8 @@ class Model:
         changed = turned or gone != self.gone
         news = message != self.message
         self.ready, self.gone, self.message = ready, gone, message
+        if gone:
+            self.cancellable = False  # the next process may be another program
         now = asyncio.get_running_loop().time()
         if turned or (news and not ready and now > self._logged_at + LOG_SECONDS):
             self._logged_at = now

@@ -29,6 +29,7 @@ from penstock_wire.http import (
     BodyReader,
     ConnectionLost,
     Done,
+    GivenUp,
     Opened,
     PeerSilent,
     Request,
@@ -230,7 +231,7 @@ class Connection(Carrier):
         No-op where that is over.
         """
         if self._done is done or self._opened is done:
-            self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
+            self.fail(GivenUp(f"the exchange with {self.where} was given up"))
 
     def drop_body(self, body: Body) -> None:
         """Nobody reads a body any more; no-op where it has ended."""
