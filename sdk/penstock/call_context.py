@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 from penstock import request_ids
 from penstock_wire.contract import BACKEND_ENV, NAMESPACE_ENV, POD_ENV
-from penstock_wire.headers import REQUEST_ID, TIMEOUT_MS, Headers, get, timeout_ms
+from penstock_wire.headers import MODEL_ID, REQUEST_ID, TIMEOUT_MS, Headers, get, timeout_ms
 
 
 class Context:
@@ -26,13 +26,15 @@ class Context:
         deadline: until when an answer is of use (of a batch: to the last of its requests), by
             `time.monotonic`; None where nobody said.
         calls: each gives up a call that was made from here by a handle and is under way.
+        ends: each is called when the answer is complete.
     """
 
-    __slots__ = ("backend", "calls", "deadline", "fields", "namespace", "pod")
+    __slots__ = ("backend", "calls", "deadline", "ends", "fields", "namespace", "pod")
 
     def __init__(self, fields: Headers = ()) -> None:
         self.fields = fields
         self.calls: set[Callable[[], object]] = set()
+        self.ends: list[Callable[[], object]] = []
         self.namespace, self.backend, self.pod = _PLACE
         left = timeout_ms(fields)
         self.deadline = None if left is None or left < 0 else time.monotonic() + left / 1000
@@ -42,6 +44,11 @@ class Context:
         """The ids of the requests, in the order of their items (of a large batch, of the first 4 KiB)."""
         field = get(self.fields, REQUEST_ID)
         return tuple(field.decode("latin-1").split(",")) if field else ()
+
+    @property
+    def model_id(self) -> str:
+        """Which model the requests are for (`x-penstock-model-id`); empty where they do not say."""
+        return (get(self.fields, MODEL_ID) or b"").decode("latin-1")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -61,6 +68,12 @@ class Context:
         """Nobody waits for the answer any more: give up the calls that were made for it."""
         for cancel in list(self.calls):
             cancel()
+
+    def end(self) -> None:
+        """The answer is complete, or nobody waits for it: let go what it used."""
+        ends, self.ends = self.ends, []
+        for each in ends:
+            each()
 
 
 _PLACE = tuple(os.environ.get(name, "") for name in (NAMESPACE_ENV, BACKEND_ENV, POD_ENV))

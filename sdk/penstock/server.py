@@ -77,6 +77,7 @@ class ModelServer:
         context = call_context.begin(request.headers)
         # NB: a problem of a batch goes to several clients, and names none of the others' requests.
         request_id = ids[0] if len(ids) == 1 else ""
+        answer: http.Response | None = None
         try:
             answer = await self._answer(request, request_id)
         except PenstockError as error:
@@ -89,6 +90,9 @@ class ModelServer:
             answer = PenstockError(Reason.INTERNAL, "see the log of the model server").response(
                 request_id=request_id
             )
+        finally:
+            if answer is None or answer.stream is None:  # a stream does it at its own end
+                context.end()
         if get(answer.headers, REASON) == _BAD_ANSWER:
             detail = json.loads(answer.body)["detail"]
             log("the model's answer cannot be used", level="error", error=detail, **request_ids.logged())

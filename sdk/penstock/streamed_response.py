@@ -81,6 +81,7 @@ class _Body:
                 events = await anext(self._pieces)
         except StopAsyncIteration:
             self._ended = True
+            self._end()
             raise
         except Exception as error:
             return self._writer.failed(error)
@@ -92,6 +93,11 @@ class _Body:
         finally:
             if not self._ended and self._context is not None:
                 self._context.cancel_calls()
+            self._end()
+
+    def _end(self) -> None:
+        if self._context is not None:
+            self._context.end()
 
 
 class _Lone:

@@ -17,6 +17,8 @@ SHARD_KEY = b"x-penstock-shard-key"
 STICKY = b"x-penstock-sticky"
 """A router says it of a request that has come to this pod by its key: it is not to be handed back."""
 METHOD = b"x-penstock-method"
+MODEL_ID = b"x-penstock-model-id"
+"""Which of a server's models a request is for: it shares a batch with such alone, and a pod where it can."""
 QUEUE = b"x-penstock-queue"
 NOT_ADMITTED = b"x-penstock-not-admitted"
 REASON = b"x-penstock-reason"
@@ -58,7 +60,10 @@ PER_CONNECTION = HOP_BY_HOP | {b"content-length"}
 
 _LONGEST_MS = 10**12
 
-FROM_CLIENT = frozenset({METHOD, SHARD_KEY, TIMEOUT_MS, PRIORITY})
+TO_MODEL = frozenset({METHOD, MODEL_ID})
+"""The `x-penstock-*` fields of a client that a model gets."""
+
+FROM_CLIENT = frozenset({METHOD, MODEL_ID, SHARD_KEY, TIMEOUT_MS, PRIORITY})
 """The `x-penstock-*` fields that a client may send; the edge drops the others."""
 
 

@@ -47,6 +47,15 @@ class Inner:
         context = penstock.context()
         return [[context.request_ids, context.seconds_left, context.headers.get("traceparent", "")[:35]]]
 
+    @penstock.multiplexed(max_models=2)
+    async def weights(self, model_id):
+        return model_id.upper()
+
+    @penstock.batched
+    async def predict(self, items):
+        model = await self.weights(penstock.context().model_id)
+        return [model + item for item in items]
+
     @penstock.batched
     async def fail(self, items):
         return [penstock.Response(409, body={"detail": "taken"}) for item in items]
@@ -143,6 +152,15 @@ async def test_a_call_that_is_given_up_ends_with_the_model_two_hops_down(
         call.cancel()
         await until(lambda: is_gone(tmp_path / "hangs"), seconds=GIVEN_UP_SECONDS)
     assert await inner.inherited(1)
+
+
+async def test_each_of_many_models_gets_its_own_requests(composed: Composed) -> None:
+    """Also alone in a batch, and the class's default method."""
+    inner = Handle("inner", url=composed.urls["inner"])
+    by_model = {model_id: inner.options(model_id=model_id) for model_id in "abc"}
+    assert await by_model["a"]("1") == "A1"
+    calls = [by_model[model_id](number) for number in "123" for model_id in "abc"]
+    assert [await call for call in calls] == [f"{each}{number}" for number in "123" for each in "ABC"]
 
 
 async def test_a_reader_that_leaves_ends_a_stream_through_two_hops(outer: Handle, tmp_path: Path) -> None:
