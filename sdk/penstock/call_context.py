@@ -17,9 +17,11 @@ class Context:
 
     Args:
         fields: the header fields of the request; of a batch those that all its requests share.
+        batch_limit: items that a batch holds at most now; None where nobody said.
 
     Attributes:
         fields: as given, in the order received.
+        batch_limit: as given.
         namespace: the pod's namespace; empty outside of a cluster, as the next two.
         backend: the ModelBackend.
         pod: the pod.
@@ -29,10 +31,11 @@ class Context:
         ends: each is called when the answer is complete.
     """
 
-    __slots__ = ("backend", "calls", "deadline", "ends", "fields", "namespace", "pod")
+    __slots__ = ("backend", "batch_limit", "calls", "deadline", "ends", "fields", "namespace", "pod")
 
-    def __init__(self, fields: Headers = ()) -> None:
+    def __init__(self, fields: Headers = (), batch_limit: int | None = None) -> None:
         self.fields = fields
+        self.batch_limit = batch_limit
         self.calls: set[Callable[[], object]] = set()
         self.ends: list[Callable[[], object]] = []
         self.namespace, self.backend, self.pod = _PLACE
@@ -86,25 +89,26 @@ def context() -> Context:
     return Context() if context is None else context
 
 
-def begin(fields: Headers) -> Context:
-    """Note the request that is answered from here on."""
-    begun = Context(fields)
+def begin(fields: Headers, batch_limit: int | None = None) -> Context:
+    """Note the request that is answered from here on; the arguments as of `Context`."""
+    begun = Context(fields, batch_limit)
     _current.set(begun)
     return begun
 
 
-def of_batch(contexts: Sequence[Context]) -> Context:
+def of_batch(contexts: Sequence[Context], batch_limit: int) -> Context:
     """The context of a batch: what all its requests share, their ids, and the latest of their deadlines.
 
     Args:
         contexts: of the requests, at least one.
+        batch_limit: items that it could hold.
     """
     shared = [field for field in contexts[0].fields if all(field in each.fields for each in contexts)]
     fields = [field for field in shared if field[0] not in (REQUEST_ID, TIMEOUT_MS)]
     ids = b",".join([get(each.fields, REQUEST_ID) or b"" for each in contexts])
     # NB: an object of its own also for one request: what is called for it here ends with it, not with who
     # waits for it.
-    of_all = Context((*fields, (REQUEST_ID, ids)) if ids.strip(b",") else tuple(fields))
+    of_all = Context((*fields, (REQUEST_ID, ids)) if ids.strip(b",") else tuple(fields), batch_limit)
     deadlines = [each.deadline for each in contexts if each.deadline is not None]
     of_all.deadline = max(deadlines) if len(deadlines) == len(contexts) else None
     return of_all

@@ -19,6 +19,7 @@ from penstock_wire import http, instances_form
 from penstock_wire.contract import RECONFIGURE_PATH
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import (
+    BATCH_LIMIT,
     CANCELLABLE,
     CONFIG,
     ITEM_ANSWERS,
@@ -52,6 +53,7 @@ class ModelServer:
         self._ready_path = ready_path
         self._secret = reconfigure_secret.encode()
         self._config = b""
+        self._batch_limit: int | None = None
         self._model: Model | None = None
         self._methods: dict[str, Model] = {}
         self._default = True
@@ -74,7 +76,7 @@ class ModelServer:
         """Answer one request (a `penstock_wire.http.Handler`)."""
         field = get(request.headers, REQUEST_ID)
         ids = request_ids.begin(field)
-        context = call_context.begin(request.headers)
+        context = call_context.begin(request.headers, self._batch_limit)
         # NB: a problem of a batch goes to several clients, and names none of the others' requests.
         request_id = ids[0] if len(ids) == 1 else ""
         answer: http.Response | None = None
@@ -202,6 +204,9 @@ class ModelServer:
                 f"expected POST to any path, GET {self._ready_path} or GET {openapi.PATH}, "
                 "found GET of another path",
             )
+        limit = get(request.headers, BATCH_LIMIT)
+        if request.path == self._ready_path and limit is not None and limit.isdigit():
+            self._batch_limit = int(limit)
         if self._model is None:
             raise PenstockError(Reason.NOT_READY, "the model is loading")
         headers: Headers = ((b"content-type", b"application/json"),)

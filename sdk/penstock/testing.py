@@ -98,7 +98,7 @@ class Method:
         shared = self._model.shape.bind_shared(members)
         batcher = self._batchers.get(key)
         if batcher is None:
-            code = _Code(self._model, shared, self.batches)
+            code = _Code(self._model, shared, self.batches, self._settings.max_batch_size)
             batcher = self._batchers[key] = Batcher(code, self._settings)
         if self._model.shape.generator:
             return batcher.stream(None, (item, context))
@@ -214,8 +214,9 @@ async def _hook(served: Served, name: str, executor: ThreadPoolExecutor) -> None
 class _Code:
     """Runs batches of a served method, and notes them."""
 
-    def __init__(self, model: Model, shared: dict[str, Any], batches: list[list[Any]]) -> None:
+    def __init__(self, model: Model, shared: dict[str, Any], batches: list[list[Any]], limit: int) -> None:
         self._model = model
+        self._limit = limit
         self._shared = shared
         self._batches = batches
 
@@ -249,7 +250,7 @@ class _Code:
         """Note a batch, and whom it answers."""
         items = [item for item, _ in values]
         self._batches.append(items)
-        context = call_context.of_batch([context or Context() for _, context in values])
+        context = call_context.of_batch([context or Context() for _, context in values], self._limit)
         call_context.resume(context)
         return items, context
 

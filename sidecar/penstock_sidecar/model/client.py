@@ -81,6 +81,7 @@ class Model:
         unprepared: why it may not be sent to although it may be ready, "" where it may.
         changed: called when `ready` or `gone` changed.
         look: called before each probe; what it returns is called with the fields of the answer to it.
+        said: the fields of each probe.
 
     `ready` says whether to send here, `gone` whether the process that was there is not: a connection was
     refused, or another process listens, which has answered no probe yet; `cancellable` that the model ends a
@@ -99,11 +100,13 @@ class Model:
         unprepared: Callable[[], str],
         changed: Callable[[], None],
         look: Callable[[], Callable[[Headers], None]] = lambda: _unread,
+        said: Callable[[], Headers] = lambda: (),
     ) -> None:
         self._host = host
         self._port = port
         self._listener_identity = listening
-        self._probe = Request(method="GET", target=ready_path, headers=(), body=b"")
+        self._ready_path = ready_path
+        self._said = said
         self._upstream = upstream
         self._busy = busy
         self._unprepared = unprepared
@@ -264,14 +267,14 @@ class Model:
             await asyncio.sleep(max(0.0, looked + CLOSEST - clock()))
 
     async def _look_once(self) -> None:
-        path, losses, life = self._probe.target, self._losses, self._life
+        path, losses, life = self._ready_path, self._losses, self._life
         looked = self._begin_look()
         try:
             # NB: a request may take the probe's connection before the answer is looked at here.
             answer = await self._upstream.send(
                 self._host,
                 self._port,
-                self._probe,
+                Request("GET", path, self._said(), b""),
                 timeout=PROBE_SECONDS,
                 connected=functools.partial(self._connected, _whoever),
             )

@@ -45,7 +45,8 @@ class Inner:
     @penstock.batched
     async def inherited(self, items):
         context = penstock.context()
-        return [[context.request_ids, context.seconds_left, context.headers.get("traceparent", "")[:35]]]
+        trace = context.headers.get("traceparent", "")[:35]
+        return [[context.request_ids, context.seconds_left, trace, context.batch_limit]]
 
     @penstock.multiplexed(max_models=2)
     async def weights(self, model_id):
@@ -177,8 +178,8 @@ async def test_id_deadline_and_trace_go_on_and_errors_come_back(composed: Compos
     )
     blocking = Handle("blocking", url=composed.urls["blocking"])
     for answer in (await outer("inherited"), await blocking("inherited")):
-        ids, left, parent = answer
-        assert (ids, parent) == (["r1"], trace.decode()[:35])
+        ids, left, parent, limit = answer
+        assert (ids, parent, limit) == (["r1"], trace.decode()[:35], 32)
         assert 0 < left < 9
     assert await outer("fail") == [409, "r1"]
     with pytest.raises(penstock.UpstreamError, match="409 without a reason") as raised:
