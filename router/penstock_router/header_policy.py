@@ -7,6 +7,7 @@ backend that answered, go out.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.errors import Reason
@@ -23,13 +24,13 @@ from penstock_wire.headers import (
     without,
 )
 
-BACKEND = b"x-penstock-backend"
+BACKEND: Final = b"x-penstock-backend"
 """Tells a client which backend answered."""
 
-VIA = (b"via", b"1.1 penstock-router")
+VIA: Final = (b"via", b"1.1 penstock-router")
 """RFC 9110 section 7.6.3: what a gateway adds to a request that it forwards."""
-MAX_FORWARDS = b"max-forwards"
-_NAME_THIS_SERVER = (b"location", b"content-location")
+MAX_FORWARDS: Final = b"max-forwards"
+_NAME_THIS_SERVER: Final = (b"location", b"content-location")
 """Fields of an answer with a URL that leads back to the server (RFC 9110 sections 10.2.2 and 8.7)."""
 
 _URL = re.compile(rb"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)

@@ -24,6 +24,7 @@ from penstock_wire.headers import Headers, end_to_end
 from penstock_wire.http import Request, Response, UpstreamError
 from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.connection import Connection
+from penstock_wire.http.head_cache import HeadCache
 from tests.fuzz import h1_reference
 from tests.fuzz.http_server import PIECES, Pipe, cut, make
 
@@ -61,6 +62,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.idle: list[Connection] = []
+        self.known = HeadCache()
 
     def put(self, connection: Connection) -> None:
         self.idle.append(connection)

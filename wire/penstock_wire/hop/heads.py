@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
+from typing import Final
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import PER_CONNECTION, QUEUE, REQUEST_ID, SERVER_TIMING, TIMEOUT_MS, Headers
@@ -16,17 +17,19 @@ from penstock_wire.hop import frames
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits
 
-OWN = frozenset({REQUEST_ID, TIMEOUT_MS, b"traceparent", b"tracestate", b"x-forwarded-for", b"x-real-ip"})
+OWN: Final = frozenset(
+    {REQUEST_ID, TIMEOUT_MS, b"traceparent", b"tracestate", b"x-forwarded-for", b"x-real-ip"}
+)
 """Fields of requests that are sent with each, not in the head that many share."""
-NOT_SENT = PER_CONNECTION | {b"expect"}
+NOT_SENT: Final = PER_CONNECTION | {b"expect"}
 
-MAX_KNOWN = 256
+MAX_KNOWN: Final = 256
 """Heads that all connections of a listener share."""
 
 _COMMON = {name: name for name in (*OWN, QUEUE, SERVER_TIMING)}
 """Names that come with nearly each request or answer: known to be names, and one object each."""
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_IN_VALUES = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
+_IN_VALUES: Final = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _MOST_LINES = limits.MAX_FIELDS
 _LINE_ENDS = [b"\r\n" * count for count in range(_MOST_LINES + 2)]
 
@@ -191,7 +194,7 @@ def write_request(method: str, target: str, fields: Headers, where: str) -> byte
     return b"%b\r\n%b%b" % (first, write_lines(fields), host)
 
 
-_METHODS = frozenset(heads.METHODS.values())
+_METHODS: Final = frozenset(heads.METHODS.values())
 
 
 def read_request(block: bytes, most: int) -> RequestHead:
