@@ -419,9 +419,11 @@ class Forwarder:
         answer: Response, identity: bytes, backend: str, fields: AnswerFields | None = None
     ) -> Response:
         """The answer for the client."""
-        headers = (fields or AnswerFields(answer.headers)).outward
-        out = Response(answer.status, headers, answer.body, answer.stream, answer.length)
-        out.lines = own_lines(identity, backend.encode())
+        if fields is None:
+            fields = AnswerFields(answer.headers)
+        out = Response(answer.status, fields.outward, answer.body, answer.stream, answer.length)
+        lines = own_lines(identity, backend.encode())
+        out.lines = lines + fields.lines if fields.lines else lines
         return out
 
 

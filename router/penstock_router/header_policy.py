@@ -18,6 +18,7 @@ from penstock_wire.headers import (
     QUEUE,
     REASON,
     REQUEST_ID,
+    SERVER_TIMING,
     TIMEOUT_MS,
     Headers,
     get,
@@ -73,7 +74,7 @@ class AnswerFields:
         headers: its fields.
     """
 
-    __slots__ = ("headers", "outward", "queued", "reason", "refuses")
+    __slots__ = ("headers", "lines", "outward", "queued", "reason", "refuses")
 
     def __init__(self, headers: Headers) -> None:
         self.headers = headers
@@ -99,16 +100,18 @@ class AnswerFields:
                 self.queued = int(value)
         self.outward: Headers = tuple(outward)
         """The fields for the client."""
+        self.lines = b""
+        """Lines of further ones, which this answer alone has."""
 
     def beside(self, own: Headers) -> AnswerFields | None:
         """What these fields say together with those that an answer alone has.
 
         Args:
-            own: these, of which a client gets none.
+            own: these, whose values are of one line each.
 
         Returns:
-            Theirs, for the client the very same as these; None where one of them is more than an id or a
-            queue.
+            Theirs, with the very same `outward`; None where one of them is more than an id, a queue or a
+            timing.
         """
         fields = AnswerFields(())
         fields.headers, fields.outward, fields.queued = self.headers, self.outward, self.queued
@@ -116,6 +119,8 @@ class AnswerFields:
         for name, value in own:
             if name == QUEUE and value.isdigit() and len(value) < 10:
                 fields.queued = int(value)
+            elif name == SERVER_TIMING and value.isascii() and not fields.lines:
+                fields.lines = b"%b: %b\r\n" % (name, value)
             elif name != REQUEST_ID:
                 return None
         return fields
