@@ -25,7 +25,7 @@ LONG: Final = struct.Struct(">Q")
 ROOMS: Final = struct.Struct(">III")
 STATUS: Final = struct.Struct(">H")
 
-SLOTS: Final = 128
+SLOTS = 128
 """Heads that each side remembers of the other, by number; slot 0 is for one that is not worth it."""
 SLOT_BYTES: Final = 2048
 """Of a head in another slot than 0."""
