@@ -45,7 +45,7 @@ class ReleaseStep(Part):
         Field(
             pattern=f"^({MANUAL}|{durations.PATTERN.removeprefix('^').removesuffix('$')})$",
             max_length=16,
-            description="How long the weight stays at least, such as 10m. Manual = until the release is promoted.",
+            description="How long the weight stays at least, such as 10m. Manual = until it is promoted.",
         ),
     ] = None
 
@@ -86,8 +86,8 @@ class ReleaseMetric(Part):
         Field(
             ge=0,
             description="The candidate fails where its value is above this: a share from 0 to 1 for "
-            "errorRatio and mismatch, seconds for latency, the query's value for prometheus. Absent: it is held against "
-            "the stable alone; for mismatch 0.01.",
+            "errorRatio and mismatch, seconds for latency, the query's value for prometheus. Absent: it is "
+            "held against the stable alone; for mismatch 0.01.",
         ),
     ] = None
     query: Annotated[
