@@ -79,7 +79,7 @@ class ReleaseMetric(Part):
     ]
     quantile: Annotated[
         float | None,
-        Field(gt=0, lt=1, description="The quantile of latency that counts. Default 0.99."),
+        Field(ge=0.5, le=0.999, description="The quantile of latency that counts. Default 0.99."),
     ] = None
     threshold: Annotated[
         float | None,
