@@ -1,6 +1,8 @@
 """Releases: how a candidate takes over from a stable backend, step by step, by evidence. Pure.
 
 Read `state` (what goes in and what comes out), `machine` (the table of transitions), `capacity` (how much of
-the requests the candidate's ready pods may get) and `evidence` (sequential tests of the candidate against
-the stable). `reconcile.release` feeds them and carries out what they say.
+the requests the candidate's ready pods may get) and `evidence` (verdicts on the candidate), which rests on
+`sequential` (evidence over intervals, valid at any look), `margins` (what counts as harm, and how sure a
+verdict is), `states` (what goes on from one interval to the next) and `trials` (against the stable, and
+against a threshold). `reconcile.release` feeds them and carries out what they say.
 """
