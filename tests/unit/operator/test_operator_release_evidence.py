@@ -285,8 +285,8 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             Interval(stable=counted(28500, 30), candidate=counted(1500, 75, 12)),
             "Fail",
             (
-                "75 of 1500 recent requests failed (12 of them refused by Penstock), where the stable's rate in "
-                "the same intervals gives 1.58: worse by more than 1%"
+                "75 of 1500 recent requests failed (12 of them refused by Penstock), where the stable's rate "
+                "in the same intervals gives 1.58: worse by more than 1%"
             ),
         ),
         (
@@ -320,9 +320,9 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             Interval(stable=counted(13500, 675), candidate=counted(1500, 75)),
             "Fail",
             (
-                "75 of 1500 recent requests failed (5%), above 2%. 75 of 1500 recent requests failed, where the "
-                "stable's rate in the same intervals gives 75; about 6900 more requests show whether it is worse "
-                "by more than 1%"
+                "75 of 1500 recent requests failed (5%), above 2%. 75 of 1500 recent requests failed, where "
+                "the stable's rate in the same intervals gives 75; about 6900 more requests show whether it is "
+                "worse by more than 1%"
             ),
         ),
     ],
