@@ -114,3 +114,16 @@ def bars(values: Sequence[int], *, height: int) -> list[str]:
         label = str(round(level)) if line in (1, lines) or lines == most else ""
         drawn.append(f"{label:>{margin}} ┤{marks}".rstrip())
     return [*drawn, f"{0:>{margin}} ┼{'─' * len(values)}"]
+
+
+def share_bar(percent: float, *, width: int) -> str:
+    """A share of a whole as a bar.
+
+    Args:
+        percent: from 0 to 100; a share above none shows, and one below all does not fill the bar.
+        width: characters of the whole.
+    """
+    filled = round(width * percent / 100)
+    filled = max(filled, 1) if percent > 0 else 0
+    filled = min(filled, width - 1) if percent < 100 else width
+    return "█" * filled + "░" * (width - filled)
