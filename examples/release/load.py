@@ -73,7 +73,7 @@ def line(answered: collections.Counter[str], failed: collections.Counter[str], t
     count = answered.total()
     shares = ", ".join(f"{name} {number / count:.1%}" for name, number in sorted(answered.items()))
     slow = sorted(times)[int(0.99 * (len(times) - 1))] * 1000 if times else 0.0
-    wrong = ", ".join(f"{number} × {what}" for what, number in sorted(failed.items())) or "none"
+    wrong = ", ".join(f"{number}x {what}" for what, number in sorted(failed.items())) or "none"
     rate = f"{count / EVERY:.0f}/s"
     return f"{time.strftime('%X')}  {rate}: {shares or 'nobody'}; p99 {slow:.0f} ms; failed: {wrong}"
 

@@ -1,7 +1,7 @@
 """Versions of the digits model: `python -m penstock.serve versions:Digits`. Some are bad on purpose.
 
-It is mounted from a ConfigMap into the image of examples/digits, so that no image has to be built for a version.
-What the release sees is the same as with another image: another ModelBackend.
+It is mounted from a ConfigMap into the image of examples/digits, so that no image has to be built for a
+version. What the release sees is the same as with another image: another ModelBackend.
 """
 
 from __future__ import annotations

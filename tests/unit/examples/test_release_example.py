@@ -87,7 +87,7 @@ def test_the_clients_line_says_who_answered_and_what_failed(modules: tuple[Any, 
     _, load = modules
     answered = collections.Counter({"digits-1": 90, "digits-2": 10})
     said = load.line(answered, collections.Counter({"500 by digits-2": 1}), [0.01] * 100)
-    assert said.endswith("  20/s: digits-1 90.0%, digits-2 10.0%; p99 10 ms; failed: 1 × 500 by digits-2")
+    assert said.endswith("  20/s: digits-1 90.0%, digits-2 10.0%; p99 10 ms; failed: 1x 500 by digits-2")
     assert load.line(collections.Counter(), collections.Counter(), []).endswith(
         "nobody; p99 0 ms; failed: none"
     )
