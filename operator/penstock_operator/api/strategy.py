@@ -211,6 +211,15 @@ class ReleaseState(Part):
     mirror: Annotated[
         int, Field(ge=0, le=100, description="Percent of the requests that are copied to it now.")
     ] = 0
+    target: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=100,
+            description="The candidate's percent by the last step whose weight was set. weight is less "
+            "while its ready pods do not allow so much.",
+        ),
+    ] = 0
     replicas: Annotated[
         int,
         Field(ge=0, description="Ready pods of the stable that the whole of the requests was served by."),
@@ -224,9 +233,20 @@ class ReleaseState(Part):
     started: Annotated[
         str, Field(json_schema_extra={"format": "date-time"}, description="When the release began.")
     ] = ""
+    settled: Annotated[
+        str | None,
+        Field(
+            json_schema_extra={"format": "date-time"},
+            description="Since when all ready routers have had weight and mirror; absent until they have.",
+        ),
+    ] = None
     judged: Annotated[
         str | None,
-        Field(json_schema_extra={"format": "date-time"}, description="When the metrics were last judged."),
+        Field(
+            json_schema_extra={"format": "date-time"},
+            description="When the metrics were last judged, or the routers took up a step's weight since: "
+            "the interval under way began then.",
+        ),
     ] = None
     idle_since: Annotated[
         str | None,
@@ -236,6 +256,10 @@ class ReleaseState(Part):
             "kept until that was 30 s ago.",
         ),
     ] = None
+    candidate_uid: Annotated[
+        str,
+        Field(max_length=64, description="The candidate's uid: another one begins from the first step."),
+    ] = ""
     handled: Annotated[
         str | None,
         Field(

@@ -31,6 +31,7 @@ class BackendSeen:
 
     Args:
         exists: whether there is such a ModelBackend that is not being deleted.
+        uid: its uid, by which one that was deleted and made anew is known.
         ready: its ready pods.
         replicas: its `spec.replicas`.
         most: replicas that its autoscaling allows; None where nothing scales it.
@@ -38,6 +39,7 @@ class BackendSeen:
     """
 
     exists: bool
+    uid: str = ""
     ready: int = 0
     replicas: int = 0
     most: int | None = None
@@ -89,7 +91,8 @@ class Advance:
     Args:
         release: the new state, to be written to the status before its weights go to the routers.
         events: what has happened.
-        again: seconds after which to look again at the latest.
+        again: seconds after which to look again at the latest. Where `release.state.judged` is `Seen.now`, an
+            interval ends here and the next begins: what is counted from here on belongs to that.
     """
 
     release: Release
