@@ -2,7 +2,7 @@
 
 The core is pure: no Kubernetes client, no clock, no I/O. Read in this order: `api` (the resources), `desired`
 (from resources to Kubernetes objects), `status` (from observations to conditions), `autoscaling` (from
-reports to a recommendation).
+reports to a recommendation), `releases` (from evidence to the next step).
 
 Around it, from the bottom up: `errors`, `clock`, `kinds` (kinds of objects and their paths), `nesting`
 (limits on the depth of JSON), `kube` (access to Kubernetes: the client, the Leases, Events), `store` (the
