@@ -37,6 +37,24 @@ def size(stable: BackendSeen) -> int:
     return min(stable.ready, stable.replicas) if stable.replicas else stable.ready
 
 
+def whole(stable: BackendSeen, candidate: BackendSeen, weight: int, replicas: int) -> int:
+    """Pods that serve all requests: never fewer than before, more where the stable has grown beyond these.
+
+    Where the load has made it grow, its pods serve a part of the requests alone, and all of them need more in
+    proportion; yet no more than both backends have, who serve them all.
+
+    Args:
+        stable: the stable.
+        candidate: the candidate.
+        weight: the candidate's percent.
+        replicas: what this returned last.
+    """
+    pods = size(stable)
+    if pods <= replicas or weight == 100 or stable.most is None:
+        return max(pods, replicas)
+    return max(pods, min(-(-100 * pods // (100 - weight)), pods + candidate.ready))
+
+
 def floors(strategy: Strategy | None, release: Release | None, now: datetime) -> dict[str, int]:
     """Replicas that the two backends keep at least, by name, beside their `minReplicas`.
 

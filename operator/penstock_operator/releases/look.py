@@ -70,6 +70,14 @@ class Look:
         return self.release.state.target == self.wanted
 
     @property
+    def enough(self) -> bool:
+        """Whether the candidate's pods allow what the step asks for; without a stable, whatever it has."""
+        if not self.seen.stable.exists:
+            return True
+        copied = steps.mirror(self.strategy, self.release.step) > 0
+        return self.allowed >= self.wanted and (self.seen.candidate.ready > 0 or not copied)
+
+    @property
     def settled(self) -> bool:
         """Whether all ready routers have the weight that the step asks for."""
         state = self.release.state
@@ -137,6 +145,12 @@ class Look:
         if state.judged is None or state.settled is None:
             return False
         return moment(state.judged) >= moment(state.settled) + self.interval
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the interval under way should have been judged long ago."""
+        end = self.next_judgement
+        return end is not None and self.seen.now > end + self.interval
 
     @property
     def missing(self) -> tuple[str, ...]:

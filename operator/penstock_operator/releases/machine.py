@@ -69,13 +69,22 @@ def advance(strategy: Strategy, release: Release | None, seen: Seen) -> Advance:
     before = release or _blank(seen.now)
     look = _taken_in(Look(strategy=strategy, release=before, seen=seen))
     events: list[ReleaseEvent] = []
-    row = next((each for each in MOVES if _phase(look) in each.phases and each.fits(look)), None)
-    if row is not None:
-        look, event = row.make(look)
+    move = row(look)
+    if move is not None:
+        look, event = move.make(look)
         events += [event] if event else []
     look = standing.say(standing.weigh(look))
     events += _announced(before.state, look.release.state, events)
     return Advance(release=look.release, events=tuple(events), again=_again(look, moved=bool(events)))
+
+
+def row(look: Look) -> Move | None:
+    """The first row of the table that fits, if one does.
+
+    Args:
+        look: what is seen, taken in.
+    """
+    return next((each for each in MOVES if _phase(look) in each.phases and each.fits(look)), None)
 
 
 def _phase(look: Look) -> Phase:
@@ -101,17 +110,20 @@ def _taken_in(look: Look) -> Look:
     verdicts = release.verdicts
     if state.phase not in OVER:
         if seen.verdicts is not None:
-            verdicts, found["judged"] = seen.verdicts, now
+            found["judged"] = now
+            # What a release was paused for stays until somebody promotes it.
+            verdicts = verdicts if state.phase == "Paused" and look.failed else seen.verdicts
         if state.settled is None and seen.applied == state.weight:
             found["settled"] = now
             if (found.get("judged") or "") <= text(started):
                 found["judged"] = now
-        found["replicas"] = max(state.replicas, capacity.size(seen.stable))
+        found["replicas"] = capacity.whole(seen.stable, seen.candidate, state.weight, state.replicas)
     elif state.idle_since is None or seen.now - moment(found["idle_since"]) < capacity.IDLE:
         loser = seen.stable if state.phase == "Promoted" else seen.candidate
         idle = seen.applied == state.weight and loser.answered == 0
         found["idle_since"] = (found.get("idle_since") or now) if idle or not loser.exists else None
-    if state.phase == "Promoted" and not seen.stable.exists and seen.candidate.exists:
+    without_stable = state.phase == "Promoted" and not seen.stable.exists
+    if seen.candidate.exists and (without_stable or not state.candidate_uid):
         found["candidate_uid"] = seen.candidate.uid
     return replace(look, release=replace(release, step_started=started, verdicts=verdicts)).with_state(
         **found
@@ -121,10 +133,12 @@ def _taken_in(look: Look) -> Look:
 def _announced(before: ReleaseState, after: ReleaseState, events: list[ReleaseEvent]) -> list[ReleaseEvent]:
     """Events of a weight that was set, and of what a release begins to wait for."""
     found = []
-    if (before.weight, before.mirror) != (after.weight, after.mirror):
-        note = f"{after.candidate}: {before.weight}% -> {after.weight}%"
-        if before.mirror != after.mirror:
-            note += f", copies {before.mirror}% -> {after.mirror}%"
+    same = before.candidate == after.candidate
+    weight, mirror = (before.weight, before.mirror) if same else (0, 0)
+    if (weight, mirror) != (after.weight, after.mirror):
+        note = f"{after.candidate}: {weight}% -> {after.weight}%"
+        if mirror != after.mirror:
+            note += f", copies {mirror}% -> {after.mirror}%"
         found.append(ReleaseEvent(reason="WeightSet", message=note))
     if before.reason != after.reason and after.reason in standing.ANNOUNCED:
         found.append(
@@ -139,7 +153,7 @@ def _again(look: Look, *, moved: bool) -> float:
     state, now = look.release.state, look.seen.now
     if moved:
         return AT_ONCE
-    if state.phase not in OVER and state.settled is None:
+    if look.seen.applied != state.weight or (state.phase not in OVER and state.settled is None):
         return SOON
     ends = [look.due, look.next_judgement] if state.phase not in OVER else []
     if state.idle_since is not None:
@@ -160,7 +174,7 @@ def _is_another(look: Look) -> bool:
     state, candidate = look.release.state, look.seen.candidate
     if not look.seen.stable.exists or not candidate.exists:
         return False
-    return state.reason == "CandidateMissing" or candidate.uid != state.candidate_uid
+    return state.reason == "CandidateMissing" or candidate.uid != (state.candidate_uid or candidate.uid)
 
 
 def _edited(look: Look) -> bool:
@@ -169,7 +183,7 @@ def _edited(look: Look) -> bool:
 
 def _done(look: Look) -> bool:
     """Whether a step is over: taken up by the routers, judged, and with no verdict that is waited for."""
-    if look.release.step >= look.last or not look.settled or look.missing:
+    if look.release.step >= look.last or not look.settled or not look.enough or look.missing:
         return False
     return look.judged if look.due is None else look.seen.now >= look.due
 
@@ -278,10 +292,6 @@ def _skip(look: Look) -> Made:
     return entered, _event("StepSkipped", f"promoted; {look.step_words} is skipped")
 
 
-def _restart(look: Look) -> Made:
-    return _begin(look)
-
-
 def _promote_full(look: Look) -> Made:
     """To all requests at once; from a release that is over by a new one."""
     if _phase(look) == "RolledBack":
@@ -299,7 +309,8 @@ def _promoted(look: Look) -> Made:
 
 
 def _handled(look: Look) -> Look:
-    return look.with_state(handled=look.seen.action)
+    """What is asked for is carried out, or refused: the same value is not looked at again."""
+    return look.with_state(handled=look.seen.action or look.release.state.handled)
 
 
 def _refuse(look: Look) -> Made:
@@ -409,7 +420,7 @@ MOVES: tuple[Move, ...] = (
     ),
     Move(
         phases=("Progressing",),
-        seen="a verdict is Fail, onFailure is Pause",
+        seen="a verdict is Fail, and onFailure is Pause or the stable is gone",
         fits=lambda look: bool(look.failed),
         becomes="Paused",
         weight="stays",
@@ -450,7 +461,7 @@ MOVES: tuple[Move, ...] = (
         becomes="Progressing, first step",
         weight="0",
         event="ReleaseStarted",
-        make=_restart,
+        make=_begin,
     ),
     Move(
         phases=_ANY,
@@ -473,7 +484,7 @@ MOVES: tuple[Move, ...] = (
     Move(
         phases=("Progressing",),
         seen="after the last step, all routers have 100",
-        fits=lambda look: look.promoting and look.granted and look.settled,
+        fits=lambda look: look.promoting and look.settled and look.enough,
         becomes="Promoted",
         weight="100",
         event="Promoted",

@@ -136,9 +136,13 @@ def _analyzing_words(look: Look) -> str:
     begun, end = look.release.state.judged, look.next_judgement
     if end is None or begun is None:
         return f"{look.step_words}: waits for the first interval"
-    if look.seen.now > end + look.interval:
-        return f"{look.step_words}: no interval was judged since {begun}; no ready router reports"
     return f"{look.step_words}: the requests from {begun} to {text(end)} are judged then"
+
+
+def _missing_words(look: Look) -> str:
+    if look.overdue:
+        return f"{look.step_words}: nothing was judged since {look.release.state.judged}"
+    return f"{look.step_words}: {'; '.join(look.missing)}"
 
 
 STANDINGS: tuple[Standing, ...] = (
@@ -218,18 +222,18 @@ STANDINGS: tuple[Standing, ...] = (
     Standing(
         phase="Progressing",
         seen="no whole interval at this weight was judged",
-        fits=lambda look: not look.judged and not look.promoting and look.due is None,
+        fits=lambda look: not (look.judged or look.overdue or look.promoting) and look.due is None,
         weight="the step's",
         reason="Analyzing",
         message=_analyzing_words,
     ),
     Standing(
         phase="Progressing",
-        seen="a verdict is Waiting",
-        fits=lambda look: bool(look.missing) and not look.promoting,
+        seen="a verdict is Waiting, or none has come for two intervals",
+        fits=lambda look: not look.promoting and bool(look.missing or (look.due is None and not look.judged)),
         weight="the step's",
         reason="InsufficientEvidence",
-        message=lambda look: f"{look.step_words}: {'; '.join(look.missing)}",
+        message=_missing_words,
     ),
     Standing(
         phase="Progressing",
