@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock_cli.cluster import Cluster, CommandError, NotFoundError, Resource, event_time
 from penstock_cli.release import PAUSED, PROMOTED, ROLLED_BACK, Release, step_words
-from penstock_cli.text import Screen, share_bar, span, table, when
+from penstock_cli.text import Screen, folded, share_bar, span, table, when
 from penstock_wire import durations
 
 EVENTS = 6
@@ -36,7 +36,7 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
     """Print it, with --watch until it ends."""
     looked = look(cluster, arguments.split)
     if not arguments.watch:
-        screen.show(page(looked, now=datetime.now(UTC)))
+        screen.show(page(looked, now=datetime.now(UTC), width=screen.width))
         return 0
     said = ""
     answered = time.monotonic()
@@ -44,7 +44,7 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
         now = datetime.now(UTC)
         ended = looked.release.ended
         if screen.live or ended:
-            screen.show(page(looked, now=now), anew=screen.live)
+            screen.show(page(looked, now=now, width=screen.width), anew=screen.live)
         elif (line := _line(looked.release)) != said:
             screen.show([f"{now:%H:%M:%S}  {line}"])
             said = line
@@ -100,15 +100,18 @@ def look(cluster: Cluster, split: str) -> Looked:
     return Looked(release=release, backends=backends, events=events)
 
 
-def page(looked: Looked, *, now: datetime) -> list[str]:
+def page(looked: Looked, *, now: datetime, width: int) -> list[str]:
     """All of it as lines.
 
     Args:
         looked: what there is to see.
         now: the time.
+        width: characters of a line; messages go on in the next.
     """
     release = looked.release
-    lines = [f"{release.name}: {release.summary}", *([f"  {release.why}"] if release.why else [])]
+    lines = [f"{release.name}: {release.summary}"]
+    if release.why:
+        lines += folded(release.why, width, indent="  ")
     if not release.current:
         lines.append("  NB: the status is older than the last change of the spec")
     return [
@@ -121,9 +124,9 @@ def page(looked: Looked, *, now: datetime) -> list[str]:
         "",
         *_pods(looked),
         "",
-        *_verdicts(release),
+        *_verdicts(release, width=width),
         "",
-        *_events(looked.events, now=now),
+        *_events(looked.events, now=now, width=width),
     ]
 
 
@@ -154,7 +157,9 @@ def _steps(release: Release, *, now: datetime) -> list[str]:
         rows.append((mark, str(index + 1), step_words(step), _elapsed(release, step, now) if here else ""))
     last = "weight 100 %" if release.promotes_itself else "weight 100 %, once it is promoted"
     after = release.step == len(release.steps) and release.phase and not over
-    rows.append(("✓" if over else "▶" if after else " ", "", last, ""))
+    rows.append(
+        ("✓" if over else "▶" if after else " ", "", last, _elapsed(release, {}, now) if after else "")
+    )
     return table(("", "STEP", "", "TIME"), rows)
 
 
@@ -219,15 +224,15 @@ def _pods(looked: Looked) -> list[str]:
     return table(("BACKEND", "", "READY", "ASKED FOR", "NEEDED"), rows)
 
 
-def _verdicts(release: Release) -> list[str]:
+def _verdicts(release: Release, *, width: int) -> list[str]:
     verdicts: Sequence[dict[str, Any]] = (release.status.get("verdicts") or ()) if release.stored else ()
     if not verdicts:
         return ["Nothing has been judged yet."]
     rows = [(each["metric"], each["verdict"], each.get("message", "")) for each in verdicts]
-    return table(("METRIC", "VERDICT", ""), rows)
+    return table(("METRIC", "VERDICT", ""), rows, width=width)
 
 
-def _events(events: list[Resource] | CommandError, *, now: datetime) -> list[str]:
+def _events(events: list[Resource] | CommandError, *, now: datetime, width: int) -> list[str]:
     if isinstance(events, CommandError):
         return [f"({events})"]
     if not events:
@@ -237,4 +242,4 @@ def _events(events: list[Resource] | CommandError, *, now: datetime) -> list[str
         at = when(event_time(event))
         ago = f"{span((now - at).total_seconds())} ago" if at is not None else "-"
         rows.append((ago, event.get("reason", ""), event.get("message", "")))
-    return table(("EVENT", "", ""), rows)
+    return table(("EVENT", "", ""), rows, width=width)
