@@ -9,8 +9,8 @@ from pathlib import Path
 
 from penstock_operator import status
 from penstock_operator.autoscaling.recommend import Verdict
+from penstock_operator.releases.standing import TRUTHS
 from penstock_operator.status import refusals
-from penstock_operator.status.split import PROGRESSING
 
 _WORD = re.compile(r"[A-Z][A-Za-z]+")
 
@@ -45,4 +45,4 @@ def in_code() -> set[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
             reasons |= strings(node.value.elts[0])
-    return reasons | set(PROGRESSING) | (set(typing.get_args(Verdict)) - NOT_TOLD)
+    return reasons | set(TRUTHS) | (set(typing.get_args(Verdict)) - NOT_TOLD)

@@ -14,7 +14,7 @@ Fail: the candidate is worse than the margin allows. Pass: it is not. Waiting: n
 
 How sure: of healthy candidates at most 1 in 200 fails, in a release with up to eight metrics and any number
 of intervals (a query's value is taken as it is, so there is no such bound for prometheus). Healthy: not worse
-than the stable by the margin, and at most at half of a threshold. Of candidates beyond the margin at most 1
+than the stable by the margin, and at most at a third of a threshold. Of candidates beyond the margin at most 1
 in 20 passes a metric. Both hold while base rates change; they rest on the draw by weight. Where an endpoint
 has `sessionAffinity`, whole sessions are drawn, and a few heavy ones weigh more than the arithmetic knows.
 

@@ -7,21 +7,15 @@ from typing import Any
 
 from penstock_operator.api import Condition, TrafficSplit
 from penstock_operator.api.trafficsplit import SplitWeight, TrafficSplitStatus
-from penstock_operator.clock import rfc3339
-from penstock_operator.desired.shares import mirrors_of, release_of, weights_of
+from penstock_operator.desired.shares import mirrors_of, weights_of
 from penstock_operator.desired.traffic import SplitPlan
+from penstock_operator.releases.look import text
+from penstock_operator.releases.standing import TRUTHS
 from penstock_operator.releases.state import Release
 from penstock_operator.status import conditions
-from penstock_operator.status.conditions import Truth, condition
+from penstock_operator.status.conditions import condition
 from penstock_operator.status.endpoint import RouterObserved, router_ready
 from penstock_operator.status.mirrors import line, states
-
-PROGRESSING: Mapping[str, Truth] = {
-    **dict.fromkeys(("StepRunning", "Analyzing", "InsufficientEvidence", "CapacityShort", "Promoted"), "True"),
-    **dict.fromkeys(("Paused", "AwaitingPromotion", "AnalysisFailed"), "Unknown"),
-    **dict.fromkeys(("RolledBack", "CandidateMissing", "StableMissing", "InvalidStrategy"), "False"),
-}
-"""The status of the condition `Progressing`, by its reason."""
 
 STALLED = frozenset({"AnalysisFailed", "RolledBack", "CandidateMissing", "StableMissing", "InvalidStrategy"})
 """Reasons with which a release does not go on before somebody changes something."""
@@ -94,7 +88,7 @@ def split_status(
         mirrors=mirrors,
         mirrored=line(mirrors),
         step=None if release is None else release.step,
-        step_started=None if release is None else rfc3339(release.step_started),
+        step_started=None if release is None else text(release.step_started),
         release=None if release is None else release.state,
         verdicts=() if release is None else release.verdicts,
     ).document() | {
@@ -117,7 +111,7 @@ def _progressing(release: Release | None) -> list[Condition]:
     if release is None:
         return []
     state = release.state
-    return [condition("Progressing", PROGRESSING[state.reason], state.reason, state.message)]
+    return [condition("Progressing", TRUTHS.get(state.reason, "Unknown"), state.reason, state.message)]
 
 
 def _release_flags(release: Release, progressing: list[Condition]) -> list[Condition]:

@@ -321,8 +321,8 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             "Fail",
             (
                 "75 of 1500 recent requests failed (5%), above 2%. 75 of 1500 recent requests failed, where "
-                "the stable's rate in the same intervals gives 75; about 6900 more requests show whether it is "
-                "worse by more than 1%"
+                "the stable's rate in the same intervals gives 75; about 6900 more requests show whether it "
+                "is worse by more than 1%"
             ),
         ),
     ],

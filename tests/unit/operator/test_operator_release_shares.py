@@ -120,9 +120,7 @@ def test_a_step_with_mirror_copies_to_the_candidate(resource: TrafficSplit, expe
 
 
 def test_copies_have_the_least_urgent_level_of_the_candidate() -> None:
-    (mirror,) = (
-        planned(split({"mirror": 50}), priorities={"new": Priority(levels=3)}).endpoints["e"].mirrors
-    )
+    (mirror,) = planned(split({"mirror": 50}), priorities={"new": Priority(levels=3)}).endpoints["e"].mirrors
     assert (mirror.priority_header, mirror.priority_level) == ("x-penstock-priority", 3)
 
 

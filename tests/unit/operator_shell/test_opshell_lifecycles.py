@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_operator.status.split import PROGRESSING
+from penstock_operator.releases.standing import TRUTHS
 from tests.support.lifecycles import GOING, stages
 from tests.support.reasons import in_code
 
@@ -20,7 +20,7 @@ OF_OTHERS = {
     ),
     *("TargetUnreachable", "ObjectiveUnreachable", "ShortOfProcessors", "NoHolder", "ScalingDisabled"),
     *("Release", "Schedule", "ScheduleInvalid"),
-    *(reason for reason in PROGRESSING if reason != "InvalidStrategy"),
+    *(reason for reason in TRUTHS if reason != "InvalidStrategy"),
 }
 """Reasons of Available, ModelLoaded, Accepted, RouterReady, SettingsApplied, scaling and releases, never of
 Ready."""
