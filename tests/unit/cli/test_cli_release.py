@@ -17,6 +17,8 @@ from penstock_operator.api import TrafficSplit
 from penstock_operator.kinds import BACKEND, EVENT, SPLIT
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.operator_harness import backend, endpoint, split
+from tests.support.release_world import World
+from tests.support.release_world import split as releasing
 from tests.support.terminal import printed
 from tests.support.tiny_apiserver import TinyApiserver
 from tests.support.waiting import until
@@ -236,21 +238,37 @@ async def test_a_verb_says_what_it_will_do_and_writes_one_annotation(
     }
 
 
-async def test_wait_prints_what_came_of_it(server: TinyApiserver, tmp_path: Path) -> None:
-    asking = asyncio.create_task(printed(server, tmp_path, "abort", "s", "--wait"))
-
-    def annotations() -> dict[str, str]:
-        found: dict[str, str] = server.cluster.find(SPLIT, "n", "s")["metadata"].get("annotations", {})
-        return found
-
-    await until(lambda: ANNOTATION in annotations())
-    handled = annotations()[ANNOTATION]
-    stored = {"phase": "RolledBack", "weight": 0, "reason": "RolledBack", "message": "asked for"}
-    write(server.cluster, stored=stored | {"handled": "promote@before"})
-    write(server.cluster, stored=stored | {"handled": handled})
-    code, lines = await asking
-    assert code == 0
-    assert lines[1:] == ["old → new: RolledBack, weight 0 %", "  RolledBack: asked for"]
+@pytest.mark.parametrize(
+    ("arguments", "says", "came"),
+    [
+        (["abort"], "old gets all requests, new none (it had 10 %)", "RolledBack, weight 0 %"),
+        (["pause"], "new stays at 10 % until it is promoted or aborted", "Paused, step 2 of 3, weight 10 %"),
+        (["promote"], "leaves step 2 of 3, pause 1h, then weight 50 %",
+         "Progressing, step 3 of 3, weight 50 %"),
+        (["promote", "--full"], "new gets all requests, as far as its ready pods can take them",
+         "Progressing, weight 100 %"),
+    ],
+)  # fmt: skip
+async def test_an_operator_does_what_a_verb_has_said(
+    tmp_path: Path, arguments: list[str], says: str, came: str
+) -> None:
+    """With --wait it is printed; asked again, what can be done once alone is an error."""
+    steps = [{"setWeight": 10}, {"pause": "1h"}, {"setWeight": 50}]
+    world = await World.of(releasing(steps=steps, analysis={"interval": "10s"}))
+    await world.until(lambda world: world.split["status"]["step"] == 1)
+    verb = [arguments[0], "s", *arguments[1:], "--wait"]
+    async with TinyApiserver(world.harness.cluster) as server:
+        asking = asyncio.create_task(printed(server, tmp_path, *verb))
+        await until(lambda: ANNOTATION in world.split["metadata"].get("annotations", {}))
+        await world.second()
+        code, lines = await asking
+        assert (code, lines[:2]) == (0, [f"n/s: {says}", f"old → new: {came}"])
+        assert lines[2].startswith(f"  {world.release['reason']}: ")
+        shown = (await printed(server, tmp_path, "rollout", "s"))[1]
+        assert shown[0] == f"n/s: old → new: {came}"
+        events = shown[[line.split("  ")[0] for line in shown].index("EVENT") + 1 :]
+        assert len(events) > 2
+    world.harness.stop()
 
 
 async def test_wait_does_not_wait_for_ever(
