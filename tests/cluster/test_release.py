@@ -174,5 +174,5 @@ def test_the_example_runs_as_its_page_says(penstock: Cluster, tmp_path: Path) ->
         for command in page.commands():
             said = shell.run(command)
             if "--watch" in command.line:
-                weights = said.count("weight 10 %")
+                weights = said.count("weight 20 %")
                 assert (weights > 0) == ("exit code 1" not in said), said
