@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -102,6 +103,10 @@ class Harness:
             kind, ours = "DELETED", True  # as a watch with a label selector reports it
         if ours:
             (self.manager.remove if kind == "DELETED" else self.manager.put)(obj)
+
+    def asks(self, query: Callable[[str], Awaitable[float | None]]) -> None:
+        """Prometheus answers."""
+        self.manager.ctx = self.ctx = replace(self.ctx, query=query)
 
     def stop(self) -> None:
         """The process is gone: no events reach it any more."""

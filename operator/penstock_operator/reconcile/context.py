@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock_operator.api.backendstatus import ScalingEntry
+from penstock_operator.api.strategy import Verdict
 from penstock_operator.apply import Applier
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.clock import Clock, rfc3339
@@ -26,6 +27,10 @@ SHOWN_AFTER = 4
 
 SETTLE_SECONDS = 8.0
 """How long after the start a status may wait for the first reports."""
+
+
+async def _nothing(_query: str) -> float | None:
+    return None
 
 
 @dataclass(slots=True)
@@ -74,6 +79,21 @@ class Scaled:
 
 
 @dataclass(slots=True, kw_only=True)
+class Trial:
+    """An interval at whose end a release's candidate is judged.
+
+    Args:
+        of: the pair, and the times in the split's status from which on it counts.
+        began: monotonic seconds.
+        verdicts: those that it has ended with, until the status holds them.
+    """
+
+    of: tuple[str | None, ...]
+    began: float
+    verdicts: tuple[Verdict, ...] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
 class Memory:
     """What reconcilers remember between two runs of a key; the rest is in the store and the reports.
 
@@ -86,6 +106,8 @@ class Memory:
         scaled: by backend.
         status_in_flight: the statuses that are being written: when a watch shows them, nothing has changed.
         started: when the first list was complete, monotonic seconds.
+        trials: the intervals that are under way, by split.
+        followed: the endpoints whose requests are counted for a release, by split.
     """
 
     render: RenderConfig
@@ -95,6 +117,8 @@ class Memory:
     scaled: dict[Key, Scaled] = field(default_factory=dict)
     status_in_flight: dict[Key, Obj] = field(default_factory=dict)
     started: float = float("-inf")
+    trials: dict[Key, Trial] = field(default_factory=dict)
+    followed: dict[Key, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +141,7 @@ class Context:
         identity: our own name, for Events.
         emit: takes Events to be sent beside the work; None sends each at once.
         draw_secret: draws a secret for a pod template.
+        query: asks Prometheus; None where it has no result, or is not there.
     """
 
     cluster: Cluster
@@ -134,6 +159,7 @@ class Context:
     identity: str = "penstock-operator"
     emit: Callable[[Obj], Awaitable[None]] | None = None
     draw_secret: Callable[[], str] = lambda: secrets.token_hex(16)
+    query: Callable[[str], Awaitable[float | None]] = _nothing
 
     @property
     def render(self) -> RenderConfig:
