@@ -144,7 +144,9 @@ class SplitWeight(Part):
     """How far a weight has come."""
 
     name: Annotated[str, Field(description="Name of the ModelBackend.")]
-    desired: Annotated[int, Field(description="The weight that the spec asks for; with strategy, the release.")]
+    desired: Annotated[
+        int, Field(description="The weight that the spec asks for; with strategy, that of the release.")
+    ]
     applied: Annotated[
         int | None,
         Field(description="The weight that all ready routers have taken up; absent until they have."),
