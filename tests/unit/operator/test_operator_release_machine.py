@@ -100,6 +100,7 @@ CASES = [
     move(FULL, S, at(S, 3), {"action": "promote-full", **NO_STABLE}, "Progressing", LAST, 100, "StepRunning",
          "StepSkipped WeightSet"),
     move(HALT, S, at(S, 3), NO_STABLE, "Progressing", 3, 50, "StableMissing", "StableMissing"),
+    move(HALT, S, at(S, 0), NO_STABLE, "Progressing", 0, 0, "StableMissing", "WeightSet StableMissing"),
     move(HALT, S, at(S, 3), NO_STABLE | NO_CANDIDATE, "Progressing", 3, 50, "StableMissing", "StableMissing"),
     move(HALT, S, failing(at(S, 4, "Paused")), {"action": "abort", **NO_STABLE}, "Paused", 4, 50,
          "StableMissing", "StableMissing"),
