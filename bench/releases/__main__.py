@@ -22,9 +22,9 @@ ABOUT = """\
 
 Written by `python -m bench.releases`: {releases} releases of each kind by Penstock, a fifth as many by Argo
 Rollouts' arithmetic. Steps of 10, 25 and 50 % with a pause of 2 min at each, then all; where there are
-copies, 10 % of them for a minute before. 500 requests a second on average, metrics judged every 30 s. Base rates
-change: a day of one hour, an outage that hits both in half of the releases, noise. Harmed: requests within
-30 min that the candidate failed, or made slower.
+copies, 10 % of them for a minute before. 500 requests a second on average, metrics judged every 30 s. Base
+rates change: a day of one hour, an outage that hits both in half of the releases, noise. Harmed: requests
+within 30 min that the candidate failed, or made slower.
 
 | candidate | by | taken back | within two intervals | promoted | decided after, median | harmed, mean |
 | -- | -- | -- | -- | -- | -- | -- |"""
@@ -68,7 +68,7 @@ def main() -> None:
     chosen = parser.parse_args()
     document = {
         "python": f"Python {platform.python_version()}",
-        "bad": [kind.version.name for kind in KINDS if kind.bad],
+        "bad": [name for name, kind in KINDS.items() if kind.bad],
         "verdict_us": cost(),
         "by_rate": by_rate(max(min(chosen.releases, 1000) // 5, 1)),
         "kinds": measured(chosen.releases, chosen.processes),

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from bench.releases.worlds import EDGES, STABLE, TICK, Version, World, add
+from bench.releases.worlds import STABLE, TICK, Version, World, add
 from penstock_operator.api.strategy import Strategy
 from penstock_operator.releases.evidence import judge_all
 from penstock_operator.releases.machine import advance
 from penstock_operator.releases.state import BackendSeen, Counts, Interval, Release, Seen
 from penstock_wire import durations
+from penstock_wire.control.report import FIRST_BYTE_SECONDS
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TAKEN_UP = 1
@@ -83,7 +84,7 @@ def run(world: World, version: Version, asked: Strategy, seconds: int) -> Outcom
             and began
             and moment - datetime.fromisoformat(began) >= timedelta(seconds=interval)
         ):
-            verdicts = judge_all(asked.analysis.metrics, release.verdicts, counted, EDGES, {})
+            verdicts = judge_all(asked.analysis.metrics, release.verdicts, counted, FIRST_BYTE_SECONDS, {})
             judged += bool(applied or mirror)
         result = advance(
             asked,

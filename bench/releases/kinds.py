@@ -11,10 +11,11 @@ from typing import Any
 
 from bench.releases import canary, rival
 from bench.releases.canary import Outcome
-from bench.releases.worlds import EDGES, STABLE, TICK, Version, World, add
+from bench.releases.worlds import STABLE, TICK, Version, World, add
 from penstock_operator.api.strategy import ReleaseMetric
 from penstock_operator.releases.evidence import judge
 from penstock_operator.releases.state import Counts, Interval
+from penstock_wire.control.report import FIRST_BYTE_SECONDS
 
 SECONDS = 1800
 """Of each release at most."""
@@ -27,23 +28,29 @@ class Kind:
     """A candidate, and the steps by which it is released.
 
     Args:
-        version: the candidate.
+        versions: the candidates, one after the other.
         bad: whether it is to be taken back.
         mirrored: whether copies come before requests.
     """
 
-    version: Version
+    versions: tuple[Version, ...]
     bad: bool
     mirrored: bool
 
+    def version(self, seed: int) -> Version:
+        """The candidate of a release."""
+        return self.versions[seed % len(self.versions)]
 
-KINDS = (
-    Kind(version=Version(name="healthy"), bad=False, mirrored=True),
-    Kind(version=Version(name="healthy, 10 % slower", times=1.1), bad=False, mirrored=True),
-    Kind(version=Version(name="5 % of errors", errors=0.05), bad=True, mirrored=False),
-    Kind(version=Version(name="+200 ms", slower=0.2), bad=True, mirrored=False),
-    Kind(version=Version(name="2 % of mismatches", differs=0.02), bad=True, mirrored=True),
-)
+
+HEALTHY = Version(name="healthy")
+KINDS = {
+    "healthy, every other one 10 % slower": Kind(
+        versions=(HEALTHY, Version(name="slower", times=1.1)), bad=False, mirrored=True
+    ),
+    "5 % of errors": Kind(versions=(Version(name="errors", errors=0.05),), bad=True, mirrored=False),
+    "+200 ms": Kind(versions=(Version(name="late", slower=0.2),), bad=True, mirrored=False),
+    "2 % of mismatches": Kind(versions=(Version(name="differs", differs=0.02),), bad=True, mirrored=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class _Penstock:
 
     def __call__(self, seed: int) -> Outcome:
         asked = canary.strategy(mirrored=self.kind.mirrored)
-        return canary.run(_world(seed), self.kind.version, asked, SECONDS)
+        return canary.run(_world(seed), self.kind.version(seed), asked, SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class _Rival:
     analysis: rival.Analysis
 
     def __call__(self, seed: int) -> Outcome:
-        return rival.run(_world(seed), self.kind.version, self.analysis, SECONDS)
+        return rival.run(_world(seed), self.kind.version(seed), self.analysis, SECONDS)
 
 
 def _world(seed: int) -> World:
@@ -81,12 +88,12 @@ def measured(releases: int, processes: int) -> dict[str, Any]:
         def outcomes(run: Callable[[int], Outcome], count: int) -> list[Outcome]:
             return pool.map(run, range(count), chunksize=50)
 
-        for kind in KINDS:
+        for name, kind in KINDS.items():
             rows = {"Penstock": _summary(outcomes(_Penstock(kind), releases))}
-            if kind.version.differs < 0.01:  # Argo Rollouts compares no copies
+            if kind.versions[0].differs < 0.01:  # Argo Rollouts compares no copies
                 for analysis in rival.ANALYSES:
                     rows[analysis.name] = _summary(outcomes(_Rival(kind, analysis), max(releases // 5, 1)))
-            found[kind.version.name] = rows
+            found[name] = rows
     return found
 
 
@@ -117,7 +124,7 @@ def by_rate(releases: int, rates: tuple[float, ...] = (1.0, 5.0, 20.0, 50.0, 200
         ("+200 ms", "latency", "Fail"),
         ("2 % of mismatches", "mismatch", "Fail"),
     )
-    versions = {kind.version.name: kind.version for kind in KINDS}
+    versions = {name: kind.versions[0] for name, kind in KINDS.items()} | {"healthy": HEALTHY}
     found: dict[str, Any] = {}
     for name, metric, verdict in judges:
         for rate in rates:
@@ -145,7 +152,7 @@ def _until(world: World, version: Version, name: Any, verdict: str) -> int:
             interval = Interval(
                 stable=add(interval.stable, stable), candidate=add(interval.candidate, add(candidate, copies))
             )
-        found = judge(metric, state, interval, EDGES)
+        found = judge(metric, state, interval, FIRST_BYTE_SECONDS)
         if found.verdict == verdict:
             return number + 1
         state = found.state
@@ -165,7 +172,7 @@ def cost(rounds: int = 300) -> dict[str, float]:
         metric, state, times = ReleaseMetric(name=name), "", []
         for _ in range(rounds):
             begin = time.perf_counter()
-            state = judge(metric, state, interval, EDGES).state
+            state = judge(metric, state, interval, FIRST_BYTE_SECONDS).state
             times.append(time.perf_counter() - begin)
         found[name] = round(1e6 * statistics.median(times))
     return found

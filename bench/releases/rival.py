@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.releases.canary import TAKEN_UP, WEIGHTS, Outcome, later
-from bench.releases.worlds import EDGES, TICK, Version, World
+from bench.releases.worlds import TICK, Version, World
 from penstock_wire import durations
+from penstock_wire.control.report import FIRST_BYTE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def quantile(counts: tuple[int, ...], share: float) -> float:
     rank, below = share * sum(counts), 0
     for place, count in enumerate(counts[:-1]):
         if below + count >= rank and count:
-            lower = EDGES[place - 1] if place else 0.0
-            return lower + (EDGES[place] - lower) * (rank - below) / count
+            lower = FIRST_BYTE_SECONDS[place - 1] if place else 0.0
+            return lower + (FIRST_BYTE_SECONDS[place] - lower) * (rank - below) / count
         below += count
-    return EDGES[-1]
+    return FIRST_BYTE_SECONDS[-1]

@@ -1,7 +1,7 @@
 """Verdicts on a candidate, from what the routers counted within an interval.
 
 Read `sequential` (the arithmetic, with its sources), `margins` (what counts as harm, and how sure a verdict
-is), `states` (what goes from one interval to the next), `trials`, then this.
+is), `record` (what goes from one interval to the next), `trials`, then this.
 
 | metric | against the stable, in the same intervals | against `threshold` |
 | -- | -- | -- |
@@ -14,14 +14,11 @@ Fail: the candidate is worse than the margin allows. Pass: it is not. Waiting: n
 
 How sure: of healthy candidates at most 1 in 200 fails, in a release with up to eight metrics and any number
 of intervals (a query's value is taken as it is, so there is no such bound for prometheus). Healthy: not worse
-than the stable by the margin, and at most at a third of a threshold. Of candidates beyond the margin at most 1
-in 20 passes a metric. Both hold while base rates change; they rest on the draw by weight. Where an endpoint
+than the stable by the margin, and at most at a third of a threshold. Of candidates beyond the margin at most
+1 in 20 passes a metric. Both hold while base rates change; they rest on the draw by weight. Where an endpoint
 has `sessionAffinity`, whole sessions are drawn, and a few heavy ones weigh more than the arithmetic knows.
 
-How soon: 5 % of errors, and 200 ms on a service whose p99 is below 300 ms, fail in the first interval of 30 s
-at 50 requests a second, 2 % of mismatches against 1 % within two; at 5 a second errors and latency within
-two, mismatches in about ten. A healthy candidate passes errorRatio after about 500 requests, and latency
-at p99 likewise. `python -m bench.releases` measures it; bench/results/releases.json has the figures.
+How soon: HOW_SOON
 
 **Latency.** What is 10 % slower is healthy, and counts by bucket do not show where in a bucket an answer was.
 So the candidate's share beyond one bound is held against the stable's beyond a smaller one (1.25 times at
@@ -49,9 +46,9 @@ from penstock_operator.releases.margins import (
     RECENT_ANSWERS,
     SLOWER,
 )
+from penstock_operator.releases.record import Evidence, about, key, read, write
 from penstock_operator.releases.sequential import FALLS, RISES, average, compare
 from penstock_operator.releases.state import Counts, Interval
-from penstock_operator.releases.states import Evidence, about, key, read, write
 from penstock_operator.releases.trials import (
     Finding,
     Share,

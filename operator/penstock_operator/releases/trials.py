@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock_operator.releases.margins import FAIL, LEAST_BOUND, PASS, RECENT, SOUND
+from penstock_operator.releases.record import Trial
 from penstock_operator.releases.sequential import FALLS, MOST, NOTHING, RISES, fresh, hold
-from penstock_operator.releases.states import Trial
 
 MOST_MISSING = 1e7
 """More requests than that are not worth a number."""

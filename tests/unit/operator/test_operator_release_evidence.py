@@ -15,11 +15,7 @@ from penstock_operator.api.strategy import ReleaseMetric, Verdict
 from penstock_operator.releases.evidence import judge, judge_all, judge_value
 from penstock_operator.releases.sequential import FALLS, RISES, compare, hold
 from penstock_operator.releases.state import Counts, Interval
-
-EDGES = (
-    *(step * 10.0**power for power in (-3, -2, -1, 0) for step in (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)),
-    *(10.0, 15.0, 20.0, 30.0, 60.0, 120.0),
-)
+from penstock_wire.control.report import FIRST_BYTE_SECONDS as EDGES
 
 ERRORS = ReleaseMetric(name="errorRatio")
 LATENCY = ReleaseMetric(name="latency")
@@ -218,7 +214,10 @@ def test_without_requests_of_both_nothing_is_decided(
     verdict = judge(metric, "", empty, EDGES)
     assert (verdict.verdict, missing in verdict.message) == ("Waiting", True)
     shown = judge(
-        metric, "", Interval(stable=took(chance, 3000, 0.05), candidate=took(chance, 2000, 0.05)), EDGES
+        metric,
+        "",
+        Interval(stable=took(chance, 3000, 0.05), candidate=took(chance, 2000, 0.05)),
+        EDGES,
     )
     after = judge(metric, shown.state, empty, EDGES)
     assert (shown.verdict, after.verdict) == ("Pass", "Pass")
