@@ -14,6 +14,7 @@ from penstock_operator.clock import Clock, rfc3339
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ClusterError
 from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
+from penstock_operator.prometheus import Prometheus
 from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.view import View
 from penstock_operator.reports import Reports
@@ -117,6 +118,7 @@ class Context:
         identity: our own name, for Events.
         emit: takes Events to be sent beside the work; None sends each at once.
         draw_secret: draws a secret for a pod template.
+        prometheus: answers the queries of releases.
     """
 
     cluster: Cluster
@@ -134,6 +136,7 @@ class Context:
     identity: str = "penstock-operator"
     emit: Callable[[Obj], Awaitable[None]] | None = None
     draw_secret: Callable[[], str] = lambda: secrets.token_hex(16)
+    prometheus: Prometheus = field(default_factory=Prometheus)
 
     @property
     def render(self) -> RenderConfig:
