@@ -90,7 +90,8 @@ async def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: Rout
         action=split.metadata.annotations.get(ANNOTATION, "")[:LONGEST_ACTION] or None,
     )
     trial = _trial(ctx, split, before)
-    if trial is not None and before is not None and applied is not None and _is_due(ctx, strategy, trial):
+    # NB: also while a router is silent or behind: what the others count is evidence.
+    if trial is not None and before is not None and _is_due(ctx, strategy, trial):
         seen = replace(seen, verdicts=await _verdicts(ctx, split, strategy, before, trial))
     advance = machine.advance(strategy, before, seen)
     if trial is not None and before is not None and seen.verdicts is None and _cut(before, advance.release):

@@ -86,7 +86,7 @@ def _capacity_words(look: Look) -> str:
     if wanted == 0:
         return f"{look.step_words}: expected a ready pod of {name}, found none{_scaling(look, 1)}"
     pods = capacity.needed(wanted, state.replicas)
-    served = f"{state.stable} served all requests with {state.replicas}"
+    served = f"all requests take {state.replicas}"
     now = f"it has {state.weight}% for now"
     expected = f"expected {pods} ready pods of {name} for {wanted}% ({served}), found {candidate.ready}"
     return f"{look.step_words}: {expected}; {now}{_scaling(look, pods)}"

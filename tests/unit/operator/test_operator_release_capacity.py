@@ -67,6 +67,7 @@ def test_promotion_by_hand_starts_no_pods_before_it() -> None:
         pytest.param(12, 12, 20, 25, 16, id="grown-with-a-part"),
         pytest.param(12, 12, None, 25, 12, id="scaled-by-hand"),
         pytest.param(11, 11, 20, 99, 17, id="no-more-than-both-have"),
+        pytest.param(12, 12, 14, 25, 14, id="no-more-than-it-may-have"),
         pytest.param(12, 12, 20, 100, 12, id="without-requests"),
     ],
 )
