@@ -33,8 +33,12 @@ def allowed(ready: int, replicas: int) -> int:
 
 
 def size(stable: BackendSeen) -> int:
-    """Pods by which the stable serves what it has; without the surplus of a rollout of its own."""
-    return min(stable.ready, stable.replicas) if stable.replicas else stable.ready
+    """Pods by which the stable serves what it has, without the surplus of a rollout of its own.
+
+    Where none is ready yet, those that it is to have: a candidate that is ready first must not have all
+    requests with a pod.
+    """
+    return min(stable.ready or stable.replicas, stable.replicas or stable.ready)
 
 
 def whole(stable: BackendSeen, candidate: BackendSeen, weight: int, replicas: int) -> int:

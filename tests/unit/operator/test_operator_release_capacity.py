@@ -63,6 +63,8 @@ def test_promotion_by_hand_starts_no_pods_before_it() -> None:
     [
         pytest.param(9, 9, 20, 0, 10, id="never-fewer"),
         pytest.param(13, 10, 20, 0, 10, id="not-the-surplus-of-a-rollout"),
+        pytest.param(0, 12, 20, 0, 12, id="none-is-ready-yet"),
+        pytest.param(12, 0, 20, 0, 12, id="on-its-way-to-none"),
         pytest.param(12, 12, 20, 0, 12, id="grown"),
         pytest.param(12, 12, 20, 25, 16, id="grown-with-a-part"),
         pytest.param(12, 12, None, 25, 12, id="scaled-by-hand"),
