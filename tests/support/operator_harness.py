@@ -14,6 +14,7 @@ from penstock_operator.apply import Applier
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD, Kind
 from penstock_operator.kube.cluster import Cluster
+from penstock_operator.prometheus import Prometheus
 from penstock_operator.reconcile.context import Context, Memory
 from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.manager import Manager, build_queues
@@ -104,9 +105,9 @@ class Harness:
         if ours:
             (self.manager.remove if kind == "DELETED" else self.manager.put)(obj)
 
-    def asks(self, query: Callable[[str], Awaitable[float | None]]) -> None:
-        """Prometheus answers."""
-        self.manager.ctx = self.ctx = replace(self.ctx, query=query)
+    def asks(self, prometheus: Prometheus) -> None:
+        """Who answers queries from now on."""
+        self.manager.ctx = self.ctx = replace(self.ctx, prometheus=prometheus)
 
     def stop(self) -> None:
         """The process is gone: no events reach it any more."""

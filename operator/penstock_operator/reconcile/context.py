@@ -15,6 +15,7 @@ from penstock_operator.clock import Clock, rfc3339
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ClusterError
 from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
+from penstock_operator.prometheus import Prometheus
 from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.view import View
 from penstock_operator.reports import Reports
@@ -27,10 +28,6 @@ SHOWN_AFTER = 4
 
 SETTLE_SECONDS = 8.0
 """How long after the start a status may wait for the first reports."""
-
-
-async def _nothing(_query: str) -> float | None:
-    return None
 
 
 @dataclass(slots=True)
@@ -141,7 +138,7 @@ class Context:
         identity: our own name, for Events.
         emit: takes Events to be sent beside the work; None sends each at once.
         draw_secret: draws a secret for a pod template.
-        query: asks Prometheus; None where it has no result, or is not there.
+        prometheus: answers the queries of releases.
     """
 
     cluster: Cluster
@@ -159,7 +156,7 @@ class Context:
     identity: str = "penstock-operator"
     emit: Callable[[Obj], Awaitable[None]] | None = None
     draw_secret: Callable[[], str] = lambda: secrets.token_hex(16)
-    query: Callable[[str], Awaitable[float | None]] = _nothing
+    prometheus: Prometheus = field(default_factory=Prometheus)
 
     @property
     def render(self) -> RenderConfig:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -24,10 +24,12 @@ from penstock_operator.autoscaling import Floor, target_of
 from penstock_operator.desired.traffic import SplitPlan
 from penstock_operator.kinds import BACKEND, SPLIT
 from penstock_operator.kube.cluster import Obj
+from penstock_operator.prometheus import NoValue
 from penstock_operator.reconcile.context import Context, Trial
 from penstock_operator.reconcile.status_writer import send_event
 from penstock_operator.reconcile.view import View
 from penstock_operator.releases import capacity, evidence, machine, steps
+from penstock_operator.releases.evidence import MOST_MESSAGE
 from penstock_operator.releases.look import OVER
 from penstock_operator.releases.state import BackendSeen, Release, ReleaseEvent, Seen
 from penstock_operator.releases.stored import stored as stored_release
@@ -227,12 +229,25 @@ async def _verdicts(
         metrics = strategy.analysis.metrics
         interval = ctx.reports.releases.take(split.namespace, split.spec.endpoint)
         queries = [metric.query for metric in metrics if metric.query] if ask else []
-        results = await asyncio.gather(*map(ctx.query, queries))
-        judged = evidence.judge_all(
-            metrics, before.verdicts, interval, FIRST_BYTE_SECONDS, dict(zip(queries, results, strict=True))
-        )
-        trial.verdicts = judged if ask else tuple(_kept(metrics, before.verdicts, judged))
+        found = await asyncio.gather(*map(ctx.prometheus.query, queries))
+        results = dict(zip(queries, found, strict=True))
+        values = {query: None if isinstance(result, NoValue) else result for query, result in results.items()}
+        judged = evidence.judge_all(metrics, before.verdicts, interval, FIRST_BYTE_SECONDS, values)
+        said = _explained(metrics, judged, results) if ask else _kept(metrics, before.verdicts, judged)
+        trial.verdicts = tuple(said)
     return trial.verdicts
+
+
+def _explained(
+    metrics: Sequence[ReleaseMetric], verdicts: Sequence[Verdict], results: Mapping[str, float | NoValue]
+) -> Iterator[Verdict]:
+    """The verdicts, with the reason where a query has no value."""
+    for metric, verdict in zip(metrics, verdicts, strict=True):
+        result = results.get(metric.query or "")
+        if isinstance(result, NoValue):
+            yield verdict.model_copy(update={"message": result.reason[:MOST_MESSAGE]})
+        else:
+            yield verdict
 
 
 def _kept(

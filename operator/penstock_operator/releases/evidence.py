@@ -278,10 +278,10 @@ def _spread(quantile: int, pairs: int) -> list[tuple[int, float]]:
     """Pairs of bounds, each with its share of the money.
 
     Args:
-        quantile: the pair that the stable's quantile was at before this interval; below 0: not known.
+        quantile: the pair that the stable's quantile was at before this interval; none of them: not known.
         pairs: how many there are.
     """
-    if quantile < 0:
+    if not 0 <= quantile < pairs:
         return [(at, 1.0 / pairs) for at in range(pairs)]
     near = range(max(quantile - len(NEAR) + 1, 0), min(quantile + len(NEAR), pairs))
     return [(at, NEAR[abs(at - quantile)]) for at in near]

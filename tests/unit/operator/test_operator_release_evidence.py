@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -177,6 +178,16 @@ def test_latency_tells_200_ms_from_a_tenth(median: float) -> None:
     assert "Fail" not in words(judged(LATENCY, slower))
     assert words(judged(LATENCY, [late])) == ["Fail"]
     assert words(judged(LATENCY, [*slower, late, late]))[-1] == "Fail"
+
+
+@pytest.mark.parametrize("edge", [-1, 0, 28, 29, 1000])
+def test_any_state_of_latency_is_gone_on_from(edge: int) -> None:
+    """A bucket that there is not is no known quantile."""
+    chance = random.Random(5)
+    interval = Interval(stable=took(chance, 500, 0.05), candidate=took(chance, 500, 0.05))
+    state = re.sub('"edge":[0-9]+', f'"edge":{edge}', judge(LATENCY, "", interval, EDGES).state)
+    assert '"looks":1,"worse"' in state
+    assert '"looks":2,"worse"' in judge(LATENCY, state, interval, EDGES).state
 
 
 def test_latency_is_judged_at_its_quantile() -> None:

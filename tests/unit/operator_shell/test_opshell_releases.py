@@ -9,12 +9,26 @@ import pytest
 
 from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import BACKEND, SPLIT
+from penstock_operator.prometheus import NoValue, Prometheus
 from tests.support.operator_harness import backend
 from tests.support.operator_harness import split as plain_split
 from tests.support.release_world import Behaviour, World, split
 
 QUICK = {"interval": "10s"}
 SCALED = {"autoscaling": {"targetLoad": 10, "maxReplicas": 6, "stableWindow": "6s", "downscaleDelay": "1s"}}
+
+
+class Scripted(Prometheus):
+    """Has the same result for every query."""
+
+    def __init__(self, result: float | NoValue) -> None:
+        super().__init__()
+        self.result = result
+        self.asked: list[str] = []
+
+    async def query(self, text: str) -> float | NoValue:
+        self.asked.append(text)
+        return self.result
 
 
 def weights(world: World) -> list[int]:
@@ -201,13 +215,8 @@ async def test_pods_that_come_and_go_hide_no_bad_candidate() -> None:
         split(steps=[{"setWeight": 60}], analysis={"metrics": [query, {"name": "errorRatio"}]}),
         replicas={"old": 5, "new": 3},
     )
-    asked: list[str] = []
-
-    async def answer(text: str) -> float | None:
-        asked.append(text)
-        return 2.0
-
-    world.harness.asks(answer)
+    prometheus = Scripted(2.0)
+    world.harness.asks(prometheus)
     world.behaviour["new"] = Behaviour(errors=0.1)
     for passed in range(60):
         world.most["new"] = 1 if passed % 10 > 6 else 3
@@ -215,7 +224,7 @@ async def test_pods_that_come_and_go_hide_no_bad_candidate() -> None:
         if world.release["phase"] == "RolledBack":
             break
     assert "errorRatio" in world.release["message"]
-    assert asked == []
+    assert prometheus.asked == []
 
 
 @pytest.mark.parametrize("scaled", [False, True], ids=["fixed", "autoscaled"])
@@ -396,23 +405,17 @@ async def test_a_query_is_asked_at_the_end_of_each_interval() -> None:
     """No result holds the step, and says so; one above the threshold takes the candidate back."""
     metric = {"name": "prometheus", "query": "up", "threshold": 1}
     world = await World.of(split(analysis=QUICK | {"metrics": [metric]}))
-    asked: list[str] = []
-    value: list[float | None] = [None]
-
-    async def query(text: str) -> float | None:
-        asked.append(text)
-        return value[0]
-
-    world.harness.asks(query)
     await world.reason("InsufficientEvidence")
-    assert "prometheus: " in world.release["message"]
-    before = len(asked)
+    assert "prometheus: no Prometheus is configured" in world.release["message"]
+    prometheus = Scripted(NoValue("expected one series, found none"))
+    world.harness.asks(prometheus)
     for _ in range(50):
         await world.second()
-    assert asked[before:] == ["up"] * 5
-    value[0] = 0.5
+    assert prometheus.asked == ["up"] * 5
+    assert "prometheus: expected one series, found none" in world.release["message"]
+    prometheus.result = 0.5
     await world.until(lambda world: world.release["weight"] == 50)
-    value[0] = 1.5
+    prometheus.result = 1.5
     await world.phase("RolledBack", 30)
 
 
