@@ -27,7 +27,7 @@ from tests.support.page import Page, Shell
 from tests.support.release import leading_pod
 from tests.support.zero_loss import is_ready, pods_of, table, wait_settled
 
-RATE = 150.0
+RATE = 300.0
 STEPS = [{"setWeight": 20}, {"setWeight": 50}]
 REPLICAS = 2
 """Of the stable; so that 50 % take one pod of a candidate, and all requests two."""
