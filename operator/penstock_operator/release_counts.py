@@ -15,9 +15,8 @@ from penstock_wire.control.report import (
     RouterReport,
 )
 
-SPAN = 10.0
-"""Seconds for which a request counts as answered lately: a release is looked at no less often, so that nothing
-is missed between two looks."""
+SPAN = 30.0
+"""Seconds for which a request counts as answered lately."""
 SLOT = 5.0
 GAP = 30.0
 """Seconds of a router's silence beyond which nobody can say in which minutes its requests were."""
