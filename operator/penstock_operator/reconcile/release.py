@@ -82,19 +82,21 @@ async def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: Rout
     applied = None
     if before is not None and router_ready(None, routers).status == "True":
         applied = before.state.weight
+    trial, verdicts = _trial(ctx, split, before), None
+    # NB: also while a router is silent or behind: what the others count is evidence.
+    if trial is not None and before is not None and _is_due(ctx, strategy, trial):
+        verdicts = await _verdicts(ctx, split, strategy, before, trial)
+    # NB: pods are counted now: queries may have taken seconds.
     seen = Seen(
         now=ctx.clock.now(),
         stable=_seen(ctx, split, strategy.stable),
         candidate=_seen(ctx, split, strategy.candidate),
         applied=applied,
+        verdicts=verdicts,
         action=split.metadata.annotations.get(ANNOTATION, "")[:LONGEST_ACTION] or None,
     )
-    trial = _trial(ctx, split, before)
-    # NB: also while a router is silent or behind: what the others count is evidence.
-    if trial is not None and before is not None and _is_due(ctx, strategy, trial):
-        seen = replace(seen, verdicts=await _verdicts(ctx, split, strategy, before, trial))
     advance = machine.advance(strategy, before, seen)
-    if trial is not None and before is not None and seen.verdicts is None and _cut(before, advance.release):
+    if trial is not None and before is not None and verdicts is None and _cut(before, advance.release):
         # What an interval counts is of one weight: here this ends early, as pods came or went.
         seen = replace(seen, verdicts=await _verdicts(ctx, split, strategy, before, trial, ask=False))
         advance = machine.advance(strategy, before, seen)
