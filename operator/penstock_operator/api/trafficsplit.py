@@ -75,6 +75,14 @@ class TrafficSplitSpec(Part):
                 "expected weight 0 of all backends but strategy.stable and strategy.candidate",
                 path=".backends",
             ),
+            cel(
+                "!has(self.strategy) || !self.strategy.steps.exists(s, has(s.mirror) && s.mirror > 0) || "
+                "!self.backends.exists(b, b.name == self.strategy.candidate && has(b.match) && "
+                "b.match.size() > 0)",
+                "expected steps with mirror only where strategy.candidate has no match in backends: a "
+                "backend gets requests or copies of them",
+                path=".strategy",
+            ),
         )
     )
 
@@ -136,7 +144,9 @@ class SplitWeight(Part):
     """How far a weight has come."""
 
     name: Annotated[str, Field(description="Name of the ModelBackend.")]
-    desired: Annotated[int, Field(description="The weight that the spec asks for.")]
+    desired: Annotated[
+        int, Field(description="The weight that the spec asks for; with strategy, that of the release.")
+    ]
     applied: Annotated[
         int | None,
         Field(description="The weight that all ready routers have taken up; absent until they have."),
@@ -174,7 +184,8 @@ class TrafficSplitStatus(Status):
         str | None,
         Field(
             max_length=4096,
-            description="The backends and the shares that the spec asks for, in one line: one 90%, two 10%.",
+            description="The backends and the shares that are asked for now, by the spec or its release, in "
+            "one line: one 90%, two 10%.",
         ),
     ] = None
     observed: Annotated[
