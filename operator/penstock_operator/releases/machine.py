@@ -102,49 +102,49 @@ def _taken_in(look: Look) -> Look:
     release, seen, now = look.release, look.seen, text(look.seen.now)
     state = release.state
     started = min(release.step_started, seen.now)
-    found: dict[str, Any] = {
+    members: dict[str, Any] = {
         name: min(value, now) for name in ("settled", "judged") if (value := getattr(state, name)) is not None
     }
     verdicts = release.verdicts
     if state.phase not in OVER:
         if seen.verdicts is not None:
-            found["judged"] = now
+            members["judged"] = now
             # What a release was paused for stays until somebody promotes it.
             verdicts = verdicts if state.phase == "Paused" and look.failed else seen.verdicts
         if state.settled is None and seen.applied == state.weight:
-            found["settled"] = now
-            if (found.get("judged") or "") <= text(started):
-                found["judged"] = now
-        found["replicas"] = capacity.whole(seen.stable, seen.candidate, state.weight, state.replicas)
+            members["settled"] = now
+            if (members.get("judged") or "") <= text(started):
+                members["judged"] = now
+        members["replicas"] = capacity.whole(seen.stable, seen.candidate, state.weight, state.replicas)
     elif state.idle_since is None:
         loser = seen.stable if state.phase == "Promoted" else seen.candidate
         idle = seen.applied == state.weight and loser.answered == 0
         # NB: what is seen to have answered none has answered none for as long already.
-        found["idle_since"] = text(seen.now - capacity.IDLE) if idle or not loser.exists else None
+        members["idle_since"] = text(seen.now - capacity.IDLE) if idle or not loser.exists else None
     without_stable = state.phase == "Promoted" and not seen.stable.exists
     if seen.candidate.exists and (without_stable or not state.candidate_uid):
-        found["candidate_uid"] = seen.candidate.uid
+        members["candidate_uid"] = seen.candidate.uid
     return replace(look, release=replace(release, step_started=started, verdicts=verdicts)).with_state(
-        **found
+        **members
     )
 
 
 def _announced(before: ReleaseState, after: ReleaseState) -> list[ReleaseEvent]:
     """Events of a weight that was set, and of what a release begins to wait for."""
-    found = []
+    events = []
     same = before.candidate == after.candidate
     weight, mirror = (before.weight, before.mirror) if same else (0, 0)
     notes = [f"{weight}% -> {after.weight}%"] if weight != after.weight else []
     notes += [f"copies {mirror}% -> {after.mirror}%"] if mirror != after.mirror else []
     if notes:
-        found.append(ReleaseEvent(reason="WeightSet", message=f"{after.candidate}: {', '.join(notes)}"))
+        events.append(ReleaseEvent(reason="WeightSet", message=f"{after.candidate}: {', '.join(notes)}"))
     if before.reason != after.reason and after.reason in standing.ANNOUNCED:
-        found.append(
+        events.append(
             ReleaseEvent(
                 reason=after.reason, message=after.message, warning=after.reason in standing.WARNINGS
             )
         )
-    return found
+    return events
 
 
 def _again(look: Look, *, moved: bool) -> float:
@@ -209,8 +209,8 @@ def _begin(look: Look) -> Made:
         handled=seen.action or old.handled,
     )
     begun = replace(look, release=Release(state=state, step=0, step_started=seen.now))
-    told = f"{strategy.candidate} is to take over from {strategy.stable} in {look.last} steps"
-    return _enter(begun, 0), _event("ReleaseStarted", told)
+    note = f"{strategy.candidate} is to take over from {strategy.stable} in {look.last} steps"
+    return _enter(begun, 0), _event("ReleaseStarted", note)
 
 
 def _enter(look: Look, step: int, **members: Any) -> Look:

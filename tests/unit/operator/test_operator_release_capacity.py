@@ -45,8 +45,8 @@ def test_a_weight_is_allowed_by_exactly_the_pods_that_it_needs(
 )
 def test_floors(step: int, phase: str, state: dict[str, Any], floors: tuple[int, int]) -> None:
     """Of the stable and the candidate."""
-    found = capacity.floors(S, at(S, step, phase, **state), NOW)
-    assert found == {name: pods for name, pods in zip(("old", "new"), floors, strict=True) if pods}
+    kept = capacity.floors(S, at(S, step, phase, **state), NOW)
+    assert kept == {name: pods for name, pods in zip(("old", "new"), floors, strict=True) if pods}
 
 
 def test_without_a_strategy_or_a_release_there_are_no_floors() -> None:

@@ -366,7 +366,7 @@ def test_the_next_look_is_when_something_is_due(
 
 
 @pytest.mark.parametrize(
-    ("members", "path", "found"),
+    ("members", "path", "text_of"),
     [
         ({}, "", ""),
         ({"steps": ({"setWeight": 50}, {"setWeight": 10}, {"setWeight": 0}, {"mirror": 5})}, "", ""),
@@ -395,9 +395,9 @@ def test_the_next_look_is_when_something_is_due(
     ],
 )
 def test_faults_say_what_was_expected_and_found_and_where(
-    members: dict[str, Any], path: str, found: str
+    members: dict[str, Any], path: str, text_of: str
 ) -> None:
-    assert machine.faults(strategy(**members)) == ((f"spec.strategy.{path}: {found}",) if path else ())
+    assert machine.faults(strategy(**members)) == ((f"spec.strategy.{path}: {text_of}",) if path else ())
 
 
 def test_the_world_is_read_in_any_time_zone() -> None:
