@@ -21,6 +21,7 @@ VERDICTS = {
     "Steady": "the load asks for the number that there is",
     "Limited": "HELD BACK by maxReplicas: the load asks for more",
     "Schedule": "HELD by the limits of a schedule that is in force now",
+    "Release": "RAISED by a release, which needs its pods before it gets, or while it may get back, requests",
     "Delayed": "HELD BACK for now: replicas may not fall yet",
     "FirstLook": "HELD BACK for now: the operator lowers nothing before it has watched for one stableWindow",
     "ShortOfProcessors": "HELD BACK for now: pods start step by step while processors are short",

@@ -11,11 +11,18 @@ from dataclasses import dataclass
 from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.api.backendstatus import ScalingEntry
 from penstock_operator.api.defaults import batching_spec
-from penstock_operator.autoscaling import Holders, Recommendation, ScalerState, recommend, target_of
+from penstock_operator.autoscaling import (
+    Holders,
+    Recommendation,
+    ScalerState,
+    Target,
+    recommend,
+    target_of,
+)
 from penstock_operator.errors import ClusterError, Rejected
 from penstock_operator.kinds import BACKEND
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile import router
+from penstock_operator.reconcile import release, router
 from penstock_operator.reconcile.context import Context, Scaled
 from penstock_operator.reconcile.scale_owners import foreign_scaler, owns_replicas
 from penstock_operator.reports import KEEP
@@ -88,7 +95,7 @@ class Scaler:
         ctx = self._ctx
         stored = ctx.store.get(BACKEND, key.namespace, key.name)
         backend = ctx.view.backend(key.namespace, key.name)
-        target = target_of(backend, self._batching(backend), ctx.clock.now()) if backend is not None else None
+        target = self._target(backend) if backend is not None else None
         if stored is None or backend is None or target is None:
             self.forget(key)
             last = ctx.memory.scaled.pop(key, None)
@@ -152,6 +159,11 @@ class Scaler:
         elif before[0] is None or _face(before) != _face((recommendation, scaled.foreign)):
             ctx.enqueue(key, 0.0)
         return INTERVAL
+
+    def _target(self, backend: ModelBackend) -> Target | None:
+        now = self._ctx.clock.now()
+        floor = release.floor(self._ctx.view, backend, now)
+        return target_of(backend, self._batching(backend), now, floor)
 
     def _batching(self, backend: ModelBackend) -> BatchPolicySpec:
         reference = backend.spec.batch_policy_ref

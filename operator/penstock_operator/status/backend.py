@@ -413,6 +413,8 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     elif recommended is not None and recommended.verdict == "Limited":
         text = f"the load asks for more than maxReplicas {spec.max_replicas}"
         active = condition("ScalingActive", "True", "Limited", text)
+    elif recommended is not None and recommended.verdict == "Release":
+        active = condition("ScalingActive", "True", "Release", recommended.limit)
     elif recommended is not None and recommended.verdict == "Schedule":
         active = condition("ScalingActive", "True", "Schedule", recommended.limit)
     elif recommended is not None and recommended.verdict == "NoHolder":
