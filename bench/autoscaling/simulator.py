@@ -70,21 +70,37 @@ class Model:
         return size / (self.a + self.b * size)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What an autoscaler may see.
+
+    Args:
+        now: the time in seconds.
+        current: how many replicas there are to be now.
+        pods: what they reported.
+        holds: what the router reported that it holds.
+        inside: items that are held, wait or are with a model, on average since the last look.
+        arrived: items that arrived since the last look.
+    """
+
+    now: float
+    current: int
+    pods: tuple[PodLoad, ...]
+    holds: tuple[RouterHolds, ...]
+    inside: float
+    arrived: int
+
+
 class Policy(Protocol):
     """An autoscaler."""
 
     interval: float
 
-    def look(
-        self, now: float, current: int, pods: tuple[PodLoad, ...], holds: tuple[RouterHolds, ...]
-    ) -> int:
+    def look(self, seen: Seen) -> int:
         """How many replicas there are to be.
 
         Args:
-            now: the time in seconds.
-            current: how many there are to be now.
-            pods: what they reported.
-            holds: what the router reported that it holds.
+            seen: what it may see.
         """
         ...
 
@@ -190,6 +206,8 @@ class Simulation:
         self._window = LoadWindow(window)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._count = self._named = self._router_seq = 0
+        self._inside = self._arrived_before = 0
+        self._area = self._looked = 0.0
         self._held: deque[float] = deque()
         self._pods: list[_Pod] = []
         self._ready: list[_Pod] = []
@@ -207,6 +225,7 @@ class Simulation:
         while self._events[0][0] < end:
             at, _, event = heapq.heappop(self._events)
             self.result.replica_seconds += (at - now) * len(self._pods)
+            self._area += (at - now) * self._inside
             now = at
             event(now)
         left = [*self._held, *(arrived for pod in self._pods for arrived in pod.line)]
@@ -223,6 +242,7 @@ class Simulation:
         rate = self._trace.pods(now) * self._model.most
         self._at(now + self._random.expovariate(max(rate, 0.01)), self._arrive)
         self.result.arrived += 1
+        self._inside += 1
         self._place(now, now)
 
     def _place(self, now: float, arrived: float) -> None:
@@ -235,6 +255,7 @@ class Simulation:
         # NB: one that was held has its time from when a pod has it, as an endpoint's timeout has it.
         if not pod.admits(now, now + self._model.objective):
             self.result.missed += 1
+            self._inside -= 1
             return
         pod.line.append(arrived)
         self._cut(pod, now)
@@ -252,6 +273,7 @@ class Simulation:
 
     def _answer(self, pod: _Pod, batch: list[float], turn: SlotCycle, seconds: float, now: float) -> None:
         pod.running, pod.ongoing = pod.running - 1, pod.ongoing - len(batch)
+        self._inside -= len(batch)
         pod.pace.wait_estimator.end(turn, waiting=bool(pod.line))
         pod.pace.succeeded(now, _CLASS, len(batch), seconds)
         self.result.missed += sum(now - arrived > self._model.objective for arrived in batch)
@@ -313,7 +335,16 @@ class Simulation:
 
     def _look(self, now: float) -> None:
         ready = {pod.name: pod in self._ready for pod in self._pods if not pod.leaves}
-        wanted = self._policy.look(now, self._wanted, self._window.view(ready, now), self._window.holds(now))
+        seen = Seen(
+            now=now,
+            current=self._wanted,
+            pods=self._window.view(ready, now),
+            holds=self._window.holds(now),
+            inside=self._area / (now - self._looked),
+            arrived=self.result.arrived - self._arrived_before,
+        )
+        self._area, self._looked, self._arrived_before = 0.0, now, self.result.arrived
+        wanted = self._policy.look(seen)
         if wanted != self._wanted:
             self.result.changes += 1
             self._wanted = wanted
