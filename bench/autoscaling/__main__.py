@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ POLICIES: dict[str, Callable[[Model], Policy]] = {
     "targetLoad 16": lambda model: Penstock(model, target_load=16),
 }
 
-_LOAD_EVERY_S = 5
+LOAD_EVERY_S = 5
+"""Seconds between two figures of what arrives, for pictures."""
 
 
 def main() -> None:
@@ -41,10 +42,12 @@ def main() -> None:
     chosen = parser.parse_args()
     traces = [trace for trace in TRACES if chosen.trace in trace.name]
     if chosen.peers:
-        document = _beside_peers(traces, chosen.seed)
+        document = _document(chosen.seed)
+        for name, figures in _beside_peers(traces, chosen.seed):
+            document["traces"][name] = figures
+            if chosen.results:
+                chosen.results.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
         print(table.render(document))
-        if chosen.results:
-            chosen.results.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
         return
     print("| trace | autoscaler | misses, % | replica-seconds | peak | changes |")
     print("| -- | -- | -- | -- | -- | -- |")
@@ -59,17 +62,9 @@ def main() -> None:
             )
 
 
-def _beside_peers(traces: Sequence[Trace], seed: int) -> dict[str, Any]:
-    peers.ensure()
-    jobs = [(TRACES.index(trace), place) for trace in traces for place in range(len(peers.SETTINGS))]
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        mine = list(pool.map(_ours, [TRACES.index(trace) for trace in traces], [seed] * len(traces)))
-        costs = {trace.name: run["replica_seconds"] for trace, run in zip(traces, mine, strict=True)}
-        compared = list(
-            pool.map(_compare, jobs, [costs[TRACES[trace].name] for trace, _ in jobs], [seed] * len(jobs))
-        )
+def _document(seed: int) -> dict[str, Any]:
     model = Model()
-    document: dict[str, Any] = {
+    return {
         "seed": seed,
         "model": {
             "a": model.a,
@@ -79,32 +74,39 @@ def _beside_peers(traces: Sequence[Trace], seed: int) -> dict[str, Any]:
         },
         "versions": peers.versions(),
         "settings": {setting.key: {"target": setting.target} for setting in peers.SETTINGS},
-        "traces": {
-            trace.name: {
-                "load": [
-                    round(trace.pods(float(at)), 3) for at in range(0, int(trace.seconds), _LOAD_EVERY_S)
-                ],
-                "every": _LOAD_EVERY_S,
-                "ours": run,
-                "peers": {},
-            }
-            for trace, run in zip(traces, mine, strict=True)
-        },
+        "traces": {},
     }
-    for (trace, place), result in zip(jobs, compared, strict=True):
-        document["traces"][TRACES[trace].name]["peers"][peers.SETTINGS[place].key] = result
-    return document
 
 
-def _ours(trace: int, seed: int) -> dict[str, Any]:
-    return dataclasses.asdict(ours(TRACES[trace], seed=seed))
+def _beside_peers(traces: Sequence[Trace], seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The figures of one trace after the other."""
+    peers.ensure()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for trace in traces:
+            mine = ours(trace, seed=seed)
+            count, place = len(peers.SETTINGS), TRACES.index(trace)
+            compared = pool.map(
+                _compare, [place] * count, range(count), [mine.replica_seconds] * count, [seed] * count
+            )
+            keys = [setting.key for setting in peers.SETTINGS]
+            yield (
+                trace.name,
+                {
+                    "load": [
+                        round(trace.pods(float(at)), 3) for at in range(0, int(trace.seconds), LOAD_EVERY_S)
+                    ],
+                    "every": LOAD_EVERY_S,
+                    "ours": dataclasses.asdict(mine),
+                    "peers": dict(zip(keys, compared, strict=True)),
+                },
+            )
 
 
-def _compare(job: tuple[int, int], replica_seconds: float, seed: int) -> dict[str, Any]:
+def _compare(trace: int, setting: int, replica_seconds: float, seed: int) -> dict[str, Any]:
     # By their places: traces and settings hold functions, which do not pickle.
-    trace, place = job
-    result = compare(peers.SETTINGS[place], TRACES[trace], replica_seconds=replica_seconds, seed=seed)
-    print(f"[bench] {TRACES[trace].name}: {peers.SETTINGS[place].key}", flush=True)
+    chosen = peers.SETTINGS[setting]
+    result = compare(chosen, TRACES[trace], replica_seconds=replica_seconds, seed=seed)
+    print(f"[bench] {TRACES[trace].name}: {chosen.key}", flush=True)
     return dataclasses.asdict(result)
 
 

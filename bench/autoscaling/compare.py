@@ -16,11 +16,9 @@ from bench.autoscaling.policies import Penstock
 from bench.autoscaling.simulator import Model, Policy, Result, Simulation
 from bench.autoscaling.traces import Trace
 
-CLOSE = 0.02
-"""Replica-seconds are equal when they differ by this share at most,"""
 EQUAL = 0.05
-"""and near enough to compare when by this."""
-_TRIES = 6
+"""Replica-seconds are equal when they differ by this share at most."""
+_TRIES = 5
 _LEAST, _MOST = 0.5, 400.0
 
 
@@ -106,7 +104,7 @@ def approach(attempt: Callable[[float], Run], start: float, wanted: float) -> li
     while len(runs) < _TRIES:
         run = attempt(target)
         runs.append(run)
-        if abs(run.replica_seconds / wanted - 1) <= CLOSE:
+        if abs(run.replica_seconds / wanted - 1) <= EQUAL:
             break
         if run.replica_seconds > wanted:
             over, above = run, target

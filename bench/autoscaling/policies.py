@@ -1,4 +1,4 @@
-"""The autoscalers that are compared: the operator's own recommender, with and without `targetLoad`."""
+"""The operator's own recommender, with and without `targetLoad`, as an autoscaler of the simulation."""
 
 from __future__ import annotations
 

@@ -139,6 +139,7 @@ class _Pod:
     def __init__(self, name: str, model: Model, ready_at: float) -> None:
         policy = model.batching
         self.name, self.model, self.ready_at = name, model, ready_at
+        self.objective = model.objective
         self.slots = 1 if policy.max_concurrent_batches == "auto" else policy.max_concurrent_batches
         self.pace = ModelPace(policy.max_batch_size)
         self.pace.apply(limit=policy.max_batch_size, objective=model.objective)
@@ -155,7 +156,7 @@ class _Pod:
         """Whether the sidecar would take one more item; counts it."""
         self.arrived += 1
         free, pace = self.slots - self.running, self.pace
-        room = self.model.batching.queue_limit(self.slots, pace.rate * self.model.objective)
+        room = self.model.batching.queue_limit(self.slots, pace.rate * self.objective)
         if len(self.line) >= room + free * pace.limit:
             self.full += 1
             return False
@@ -202,6 +203,7 @@ class Simulation:
         self, trace: Trace, model: Model, policy: Policy, *, seed: int = 1, window: float = 60.0
     ) -> None:
         self._trace, self._model, self._policy = trace, model, policy
+        self._most, self._objective = model.most, model.objective
         self._random = random.Random(seed)
         self._window = LoadWindow(window)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -239,7 +241,7 @@ class Simulation:
     # Requests
 
     def _arrive(self, now: float) -> None:
-        rate = self._trace.pods(now) * self._model.most
+        rate = self._trace.pods(now) * self._most
         self._at(now + self._random.expovariate(max(rate, 0.01)), self._arrive)
         self.result.arrived += 1
         self._inside += 1
@@ -253,7 +255,7 @@ class Simulation:
         first, other = self._random.choice(self._ready), self._random.choice(self._ready)
         pod = first if first.load <= other.load else other
         # NB: one that was held has its time from when a pod has it, as an endpoint's timeout has it.
-        if not pod.admits(now, now + self._model.objective):
+        if not pod.admits(now, now + self._objective):
             self.result.missed += 1
             self._inside -= 1
             return
@@ -276,7 +278,7 @@ class Simulation:
         self._inside -= len(batch)
         pod.pace.wait_estimator.end(turn, waiting=bool(pod.line))
         pod.pace.succeeded(now, _CLASS, len(batch), seconds)
-        self.result.missed += sum(now - arrived > self._model.objective for arrived in batch)
+        self.result.missed += sum(now - arrived > self._objective for arrived in batch)
         self._cut(pod, now)
         if pod.leaves and not pod.load:
             self._gone(pod, now)

@@ -22,6 +22,7 @@ VERDICTS = {
     "Limited": "HELD BACK by maxReplicas: the load asks for more",
     "Schedule": "HELD by the limits of a schedule that is in force now",
     "Delayed": "HELD BACK for now: replicas may not fall yet",
+    "Panic": "HELD BACK for now: a burst was within the last stableWindow, and nothing is lowered so soon",
     "FirstLook": "HELD BACK for now: the operator lowers nothing before it has watched for one stableWindow",
     "ShortOfProcessors": "HELD BACK for now: pods start step by step while processors are short",
     "NoHolder": "HELD BACK at 1: no endpoint sends it requests, so nothing would wake it from 0",
