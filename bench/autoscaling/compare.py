@@ -150,12 +150,12 @@ def _cost(run: Run) -> float:
 def _run(trace: Trace, model: Model, policy: Policy, seed: int, target: float | None = None) -> Run:
     done = Simulation(trace, model, policy, seed=seed).run()
     return Run(
-        misses=done.miss_percent,
-        replica_seconds=done.replica_seconds,
+        misses=round(done.miss_percent, 3),
+        replica_seconds=round(done.replica_seconds, 1),
         peak=done.peak(),
         changes=done.changes,
         replicas=_changes(done),
-        target=target,
+        target=None if target is None else round(target, 3),
     )
 
 
@@ -163,5 +163,5 @@ def _changes(done: Result) -> list[tuple[float, int]]:
     changes = done.replicas[:1]
     for at, count in done.replicas:
         if count != changes[-1][1]:
-            changes.append((at, count))
+            changes.append((round(at, 1), count))
     return changes

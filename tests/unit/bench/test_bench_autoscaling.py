@@ -115,18 +115,13 @@ def test_a_cost_that_jumps_is_compared_between_both_sides() -> None:
 
 
 def test_the_table_divides_by_the_best_peer() -> None:
-    """One row a trace, in both tables; a peer that cannot spend as much is not the best."""
+    """One row a trace, in both tables; a setting that cannot spend as much is not the best."""
     run = {"misses": 2.0, "replica_seconds": 100.0}
-    peer = {"recommended": {"misses": 9.0, "replica_seconds": 50.0}}
-    document = {
-        "settings": {"A": {}, "B": {}},
-        "traces": {
-            "step": {
-                "ours": run,
-                "peers": {"A": {**peer, "misses_at_equal": 4.0}, "B": {**peer, "misses_at_equal": None}},
-            }
-        },
+    settings = {"A, slow": 5.0, "A, quick": 4.0, "B, only": None}
+    compared = {
+        key: {"recommended": {"misses": 9.0, "replica_seconds": 50.0}, "misses_at_equal": misses}
+        for key, misses in settings.items()
     }
-    lines = render(document).splitlines()
-    assert lines[2] == "| step | 100 | 2.0 | 4.0 | - | 0.50 |"
-    assert lines[-1] == "| step | 2.0 % at 100 | 9.0 % at 50 | 9.0 % at 50 |"
+    lines = render({"settings": settings, "traces": {"step": {"ours": run, "peers": compared}}}).splitlines()
+    assert lines[2] == "| step | 100 | 2.0 % | 4.0 % (quick) | - | 0.50 |"
+    assert lines[-1] == "| step | 2.0 %, 100 | 9.0 %, 50 | 9.0 %, 50 | 9.0 %, 50 |"
