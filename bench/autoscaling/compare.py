@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.autoscaling.peers import Setting
 from bench.autoscaling.policies import Penstock
@@ -48,7 +48,7 @@ class Compared:
     """A peer's setting on one trace.
 
     Args:
-        recommended: with the target that it is documented to have.
+        recommended: with the target that it is documented to have; without its replicas over time.
         equal: with the target that makes it cost what ours costs, or comes nearest to that.
         misses_at_equal: percent of the items; between two targets where none comes near enough. None where
             its cost does not reach ours.
@@ -86,7 +86,11 @@ def compare(setting: Setting, trace: Trace, *, replica_seconds: float, seed: int
 
     runs = approach(attempt, setting.target, replica_seconds)
     nearest = min(runs, key=lambda run: abs(run.replica_seconds / replica_seconds - 1))
-    return Compared(recommended=runs[0], equal=nearest, misses_at_equal=misses_at(runs, replica_seconds))
+    return Compared(
+        recommended=replace(runs[0], replicas=[]),
+        equal=nearest,
+        misses_at_equal=misses_at(runs, replica_seconds),
+    )
 
 
 def approach(attempt: Callable[[float], Run], start: float, wanted: float) -> list[Run]:

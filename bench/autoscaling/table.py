@@ -25,7 +25,10 @@ def render(document: Mapping[str, Any]) -> str:
                     name,
                     f"{mine['replica_seconds']:.0f}",
                     f"{mine['misses']:.1f} %",
-                    *("-" if misses is None else f"{misses:.1f} % ({setting})" for misses, setting in found),
+                    *(
+                        "-" if misses is None else f"{misses:.{1 if misses >= 0.1 else 2}f} % ({setting})"
+                        for misses, setting in found
+                    ),
                     f"{mine['misses'] / lowest:.2f}" if lowest else "-",
                 ]
             )
