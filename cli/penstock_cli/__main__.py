@@ -12,10 +12,18 @@ from penstock_wire.extras import needs
 
 with needs("kubectl-penstock", "cli"):
     from penstock_cli.cluster import Cluster, CommandError
-    from penstock_cli.commands import Command, status, top, why
+    from penstock_cli.commands import Command, abort, pause, promote, rollout, status, top, why
     from penstock_cli.text import Screen
 
-COMMANDS: dict[str, Command] = {"status": status, "top": top, "why": why}
+COMMANDS: dict[str, Command] = {
+    "status": status,
+    "top": top,
+    "why": why,
+    "rollout": rollout,
+    "promote": promote,
+    "pause": pause,
+    "abort": abort,
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,7 +55,7 @@ def run(arguments: Sequence[str] | None, screen: Screen) -> int:
         screen: where it writes.
 
     Returns:
-        The exit code: 0, or 1 where it could not do what it was asked for.
+        The exit code: 0, or 1 where it could not do what it was asked for, or watched a release fail.
     """
     try:
         given = parser().parse_args(arguments)

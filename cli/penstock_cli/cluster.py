@@ -1,4 +1,4 @@
-"""Reads Penstock's resources from a cluster, by the kubeconfig that kubectl uses."""
+"""Penstock's resources in a cluster, by the kubeconfig that kubectl uses."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from urllib3.exceptions import HTTPError
 
 Resource = dict[str, Any]
 """A resource as JSON."""
+Resources = list[Resource]
 
 GROUP, VERSION = "penstock.dev", "v1alpha1"
 PLURALS = {
@@ -26,10 +27,15 @@ PLURALS = {
 }
 SECONDS = 15.0
 """For one call."""
+FIELD_MANAGER = "kubectl-penstock"
 
 
 class CommandError(Exception):
     """A command cannot do what it was asked for; its text says why."""
+
+
+class NotFoundError(CommandError):
+    """There is no such resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +110,81 @@ class Cluster:
             name: its name.
 
         Raises:
-            CommandError: it is not there, or cannot be read.
+            NotFoundError: it is not there.
+            CommandError: it cannot be read.
         """
         try:
             resource: Any = self.api.get_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, PLURALS[kind], name, _request_timeout=SECONDS
             )
         except (ApiException, HTTPError, OSError) as error:
-            raise CommandError(f"cannot read {kind} {self.namespace}/{name}: {_cause(error)}") from error
+            raise _failed(f"cannot read {kind} {self.namespace}/{name}", error) from error
         return dict(resource)
+
+    def annotate(self, kind: str, name: str, annotation: str, value: str) -> None:
+        """Set one annotation of a resource of the namespace, and write nothing else of it.
+
+        Args:
+            kind: such as TrafficSplit.
+            name: its name.
+            annotation: which.
+            value: what it is to be.
+
+        Raises:
+            NotFoundError: the resource is not there.
+            CommandError: it cannot be written.
+        """
+        patch = {"metadata": {"annotations": {annotation: value}}}
+        try:
+            self.api.patch_namespaced_custom_object(
+                *(GROUP, VERSION, self.namespace, PLURALS[kind], name, patch),
+                field_manager=FIELD_MANAGER,
+                _content_type="application/merge-patch+json",
+                _request_timeout=SECONDS,
+            )
+        except (ApiException, HTTPError, OSError) as error:
+            raise _failed(f"cannot annotate {kind} {self.namespace}/{name}", error) from error
+
+    def events(self, kind: str, name: str) -> Resources:
+        """The Events of a resource of the namespace, oldest first.
+
+        Args:
+            kind: such as TrafficSplit.
+            name: its name.
+
+        Raises:
+            CommandError: they cannot be read.
+        """
+        # Beside the rest of the client, so that commands which show no Events start in half of the time.
+        from kubernetes.client.api.core_v1_api import CoreV1Api
+
+        try:
+            answer: Any = CoreV1Api(self.api.api_client).list_namespaced_event(
+                self.namespace,
+                field_selector=f"involvedObject.kind={kind},involvedObject.name={name}",
+                _preload_content=False,
+                _request_timeout=SECONDS,
+            )
+            items: Resources = json.loads(answer.data)["items"]
+        except (ApiException, HTTPError, OSError) as error:
+            raise _failed(f"cannot read the Events of {kind} {self.namespace}/{name}", error) from error
+        return sorted(items, key=event_time)
+
+
+def event_time(event: Resource) -> str:
+    """When an Event happened last, RFC 3339.
+
+    Args:
+        event: of the core API.
+    """
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return str(next((time for time in times if time), None) or event["metadata"].get("creationTimestamp", ""))
+
+
+def _failed(what: str, error: Exception) -> CommandError:
+    absent = isinstance(error, ApiException) and error.status == 404
+    return (NotFoundError if absent else CommandError)(f"{what}: {_cause(error)}")
 
 
 def _cause(error: Exception) -> str:

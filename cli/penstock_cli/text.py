@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TextIO
 
 _GAP = "   "
+_LEAST = 16
+"""Characters of a line of folded text, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +59,40 @@ def cut(line: str, width: int) -> str:
     return plain if len(plain) <= width else f"{plain[: max(width - 1, 0)]}…"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
     """Rows under a head, each column as wide as its widest cell.
 
     Args:
         head: names of the columns.
         rows: cells.
+        width: the last column goes on in further lines where a line would be longer; None = never.
     """
+    if width is not None:
+        before = [max(map(len, column)) for column in zip(head, *rows, strict=True)][:-1]
+        room = width - sum(before) - len(_GAP) * len(before)
+        rows = [
+            [*(cells if at == 0 else [""] * len(cells)), text]
+            for *cells, last in rows
+            for at, text in enumerate(folded(last, room))
+        ]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return [
         _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in (head, *rows)
     ]
+
+
+def folded(text: str, width: int, *, indent: str = "") -> list[str]:
+    """A text in lines; one where there is no room to speak of.
+
+    Args:
+        text: the words.
+        width: characters of a line.
+        indent: before each.
+    """
+    if width - len(indent) < _LEAST:
+        return [indent + text]
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent) or [""]
 
 
 def when(text: str | None) -> datetime | None:
@@ -114,3 +139,16 @@ def bars(values: Sequence[int], *, height: int) -> list[str]:
         label = str(round(level)) if line in (1, lines) or lines == most else ""
         drawn.append(f"{label:>{margin}} ┤{marks}".rstrip())
     return [*drawn, f"{0:>{margin}} ┼{'─' * len(values)}"]
+
+
+def share_bar(percent: float, *, width: int) -> str:
+    """A share of a whole as a bar.
+
+    Args:
+        percent: from 0 to 100; a share above none shows, and one below all does not fill the bar.
+        width: characters of the whole.
+    """
+    filled = round(width * percent / 100)
+    filled = max(filled, 1) if percent > 0 else 0
+    filled = min(filled, width - 1) if percent < 100 else width
+    return "█" * filled + "░" * (width - filled)

@@ -2,14 +2,15 @@
 
 The core is pure: no Kubernetes client, no clock, no I/O. Read in this order: `api` (the resources), `desired`
 (from resources to Kubernetes objects), `status` (from observations to conditions), `autoscaling` (from
-reports to a recommendation).
+reports to a recommendation), `releases` (from evidence to the next step).
 
 Around it, from the bottom up: `errors`, `clock`, `kinds` (kinds of objects and their paths), `nesting`
 (limits on the depth of JSON), `kube` (access to Kubernetes: the client, the Leases, Events), `store` (the
-objects that the watches have shown), `traffic_window` (what routers answered in the last minute), `reports`
-(the latest reports of the pods), `apply` (when a child is written), `workqueue`, `reconcile` (the reconcilers
-and their manager), `control` (the server that takes reports), `leader_endpoint` (the Service that finds the
-leader), `metrics` and `resource_metrics`,
+objects that the watches have shown), `traffic_window` (what routers answered in the last minute),
+`release_counts` (what they counted of backends that a release compares), `prometheus` (queries of releases),
+`reports` (the latest reports of the pods), `apply` (when a child is written), `workqueue`, `reconcile` (the
+reconcilers and their manager), `control` (the server that takes reports), `leader_endpoint` (the Service that
+finds the leader), `metrics` and `resource_metrics`,
 `supervision` (loops that are restarted), `handlers` (the only module that imports kopf), `scheduling` and
 `config` (the flags), `dry_run` (`--dry-run`), and `__main__`, which puts it all together.
 """

@@ -41,6 +41,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.kube.lease_thread import CALL_SECONDS, LeaseThread
     from penstock_operator.leader_endpoint import LeaderEndpoint
     from penstock_operator.metrics import Metrics, QueueMetrics
+    from penstock_operator.prometheus import Prometheus
     from penstock_operator.reconcile.context import Context, Memory
     from penstock_operator.reconcile.load_turns import LoadTurns
     from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
@@ -102,6 +103,7 @@ class Operator:
             failures=queue.failures,
             identity=config.identity,
             emit=recorder.put,
+            prometheus=Prometheus(config.prometheus_url, config.prometheus_credentials),
         )
         self._queues = (queue, scale_queue)
         self._manager = Manager(context, queue, scale_queue, metrics, namespace=config.namespace or None)

@@ -254,6 +254,21 @@ class Config(BaseModel):
     tracing_environment: Annotated[
         Variables, Field(description="Further variables of OpenTelemetry for both, a JSON object.")
     ] = "{}"
+    prometheus_url: Annotated[
+        str,
+        Field(
+            pattern=r"^(https?://[^/\s?#@]+(/[^\s?#]*)?)?$",
+            description="Prometheus server that the queries of releases are put to, http[s]://HOST:PORT, "
+            "with a path where its API has one; empty: none.",
+        ),
+    ] = ""
+    prometheus_credentials: Annotated[
+        str,
+        Field(
+            description="Folder with a bearer token for it (token) and the certificates of those who may "
+            "sign its own (ca.crt), each where it is there; needs https; empty: none."
+        ),
+    ] = ""
     access_log: Annotated[
         float, Field(ge=0, le=1, description="Share of the requests that routers and sidecars log.")
     ] = 0.0
@@ -295,6 +310,13 @@ class Config(BaseModel):
         # NB: a rotation takes two overlaps, and begins with a third of the life left.
         if life is not None and 6 * parse_ms(text) > parse_ms(life):
             raise ValueError(f"expected at most a sixth of the authority's lifetime ({life})")
+        return text
+
+    @field_validator("prometheus_credentials")
+    @classmethod
+    def _is_secret(cls, text: str, info: ValidationInfo) -> str:
+        if text and not info.data.get("prometheus_url", "https:").startswith("https:"):
+            raise ValueError("expected https in --prometheus-url where credentials are sent")
         return text
 
     @field_validator("router_resources")

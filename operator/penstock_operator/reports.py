@@ -10,6 +10,7 @@ from typing import TypeVar
 from penstock_operator.autoscaling import LoadWindow
 from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.clock import Clock
+from penstock_operator.release_counts import ReleaseCounts
 from penstock_operator.traffic_window import TrafficWindow
 from penstock_wire.control.report import RouterReport, SidecarReport
 
@@ -61,6 +62,8 @@ class Reports:
         self._routers: dict[tuple[str, str], dict[str, tuple[float, RouterReport]]] = {}
         self._newly_held: dict[str, set[str]] = {}
         self._traffic: dict[str, TrafficWindow] = {}  # by namespace
+        self.releases = ReleaseCounts()
+        """What is counted of backends that a release compares."""
 
     def sidecar(self, namespace: str, backend: str, report: SidecarReport, *, every: float = 1.0) -> News:
         """Take a sidecar's report.
@@ -100,6 +103,7 @@ class Reports:
         known[report.pod] = (self._clock.time(), report)
         self._record_held(namespace, before, report, every)
         self._traffic.setdefault(namespace, TrafficWindow()).record(report, self._clock.time())
+        self.releases.record(namespace, report, self._clock.time())
         notable = (
             before is None
             or _router_face(before[1]) != _router_face(report)
@@ -170,6 +174,27 @@ class Reports:
         window = self._traffic.get(namespace)
         return {} if window is None else window.of(endpoint, self._clock.time())
 
+    def answered_lately(self, namespace: str, endpoint: str, backend: str) -> int | None:
+        """Requests that a backend of a release answered lately: see `ReleaseCounts.answered`.
+
+        Args:
+            namespace: where.
+            endpoint: its name.
+            backend: the backend's.
+        """
+        silent = self._silent_routers(namespace, endpoint)
+        return self.releases.answered(namespace, endpoint, backend, self._clock.time(), silent=silent)
+
+    def _silent_routers(self, namespace: str, endpoint: str) -> frozenset[str]:
+        """Uids of the pods that are to route an endpoint and whose last report is too old."""
+        now = self._clock.time()
+        return frozenset(
+            report.uid
+            for routers in ("", endpoint)
+            for at, report in self._routers.get((namespace, routers), {}).values()
+            if now - at > self._fresh_for.get(report.uid, FRESH)
+        )
+
     def age(self, namespace: str, backend: str) -> float | None:
         """Seconds since the last report of the pod that is silent for longest; None if no pod has reported.
 
@@ -211,6 +236,7 @@ class Reports:
         """
         self._sequences.pop(uid, None)
         self._fresh_for.pop(uid, None)
+        self.releases.forget(namespace, uid)
         for (where, _), window in self._windows.items():
             if where == namespace:
                 window.leave(pod, uid, self._clock.time())

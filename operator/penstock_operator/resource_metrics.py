@@ -20,7 +20,7 @@ from penstock_operator.store import Key, Store, key_of
 from penstock_wire.control.report import Fit, SidecarReport
 from penstock_wire.process import log
 
-CONDITIONS = ("Ready", "Accepted", "SettingsApplied", "RouterReady")
+CONDITIONS = ("Ready", "Accepted", "SettingsApplied", "RouterReady", "Progressing")
 """Conditions that are shown; the others say why one of these is not True."""
 
 _VALUES = {"True": 1, "False": 0}

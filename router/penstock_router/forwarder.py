@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock_router.attempts import MAX_MOVES, ProxiedRequest, RequestTrace, Unexecuted, answered, failed
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
@@ -47,10 +47,10 @@ from penstock_wire.request_ids import RequestIds
 if TYPE_CHECKING:
     from penstock_router.endpoints import EndpointState
 
-MAX_KNOWN = 256
-CLIENT_GONE = 499
+MAX_KNOWN: Final = 256
+CLIENT_GONE: Final = 499
 """The status under which a request whose client left is counted."""
-_CLOSED = "expected another path, found one that is a model's and its sidecar's own"
+_CLOSED: Final = "expected another path, found one that is a model's and its sidecar's own"
 
 
 class Forwarder:
@@ -368,9 +368,10 @@ class Forwarder:
         self._log(proxied, out, answer.status, reason)
         stream = answer.stream
         if isinstance(stream, AnswerStream):
-            stream.then(functools.partial(self._count, proxied, answer.status, reason))
+            self._draw(proxied, answer.status, reason)
+            stream.then(functools.partial(self._ended, proxied, answer.status, reason))
         else:
-            self._count(proxied, answer.status, reason, None)
+            self._count(proxied, answer.status, reason)
         if out.stream is not None and proxied.ends is not None:
             out.stream = EndingStream(out.stream, proxied.ends)
         exchange.answer(out)
@@ -390,10 +391,28 @@ class Forwarder:
     def _note(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
         """Log a request, and count it."""
         self._log(proxied, answer, status, reason)
-        self._count(proxied, status, reason, None)
+        self._count(proxied, status, reason)
 
-    def _count(self, proxied: ProxiedRequest, status: int, reason: str, error: Exception | None) -> None:
-        """Count a request at its end, with an error where its answer ended early."""
+    def _count(self, proxied: ProxiedRequest, status: int, reason: str) -> None:
+        """Count a request whose answer goes out at once, or goes nowhere."""
+        now = self._clock()
+        if proxied.trace is not None:
+            proxied.trace.ended(proxied, now, status, reason, None)
+        steering, backend = proxied.steering, proxied.backend
+        drawn = steering is None or not steering.matched
+        if not backend:  # no pod was asked
+            self._draw(proxied, status, reason)
+            drawn = False
+        proxied.state.series(backend).answered(status, reason, now - proxied.arrived, drawn)
+
+    def _draw(self, proxied: ProxiedRequest, status: int, reason: str) -> None:
+        """Count the head of an answer alone, where the request was drawn by weight."""
+        steering, backend = proxied.steering, proxied.backend or proxied.drawn
+        if backend and (steering is None or not steering.matched):
+            proxied.state.series(backend).begun(status, reason, self._clock() - proxied.arrived)
+
+    def _ended(self, proxied: ProxiedRequest, status: int, reason: str, error: Exception | None) -> None:
+        """Count a request at the end of its long answer, with an error where that came early."""
         now = self._clock()
         if proxied.trace is not None:
             proxied.trace.ended(proxied, now, status, reason, error)
@@ -419,9 +438,11 @@ class Forwarder:
         answer: Response, identity: bytes, backend: str, fields: AnswerFields | None = None
     ) -> Response:
         """The answer for the client."""
-        headers = (fields or AnswerFields(answer.headers)).outward
-        out = Response(answer.status, headers, answer.body, answer.stream, answer.length)
-        out.lines = own_lines(identity, backend.encode())
+        if fields is None:
+            fields = AnswerFields(answer.headers)
+        out = Response(answer.status, fields.outward, answer.body, answer.stream, answer.length)
+        lines = own_lines(identity, backend.encode())
+        out.lines = lines + fields.lines if fields.lines else lines
         return out
 
 

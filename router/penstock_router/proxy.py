@@ -205,6 +205,8 @@ class Proxy:
         tries = _Tries()
         if first is not None and not self._goes_on(proxied, tries, first.pod, first.outcome):
             return self._give_up(first.outcome)
+        if proxied.drawn is None:
+            proxied.drawn, _ = state.enter(proxied.steering)
         while True:
             full = tries.full
             if proxied.trace is not None:

@@ -1,12 +1,35 @@
-"""What requests have come to: answers by status and reason, and how long they took, in plain numbers."""
+"""What requests have come to: answers by status and reason, and how long they took, in plain numbers.
+
+Each answer is counted once, into two numbers: of all requests, and of those that were drawn by weight, which
+the operator compares (`BackendTotals` says which those are). The buckets are the report's; the metric's are
+made of them.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-from penstock_wire.control.report import BackendTotals
+from penstock_wire.control.report import FIRST_BYTE_BUCKETS, FIRST_BYTE_SECONDS, BackendTotals
+from penstock_wire.errors import Reason
 
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Upper bounds of the metric's; each is one of `FIRST_BYTE_SECONDS`."""
+REFUSALS = frozenset(
+    reason.value for reason in Reason if not reason.from_model and reason is not Reason.BATCH_FAILED
+)
+"""Reasons of errors that are Penstock's own, and not the model's."""
+TOO_MANY_REQUESTS = 429
+
+
+class Tally:
+    """Answers with one status and reason."""
+
+    __slots__ = ("drawn", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.drawn = 0
+        """Of requests that were drawn by weight."""
 
 
 class Series:
@@ -25,6 +48,7 @@ class Series:
         "backend",
         "buckets",
         "endpoint",
+        "first",
         "retries",
         "seconds",
         "strays",
@@ -33,11 +57,13 @@ class Series:
     def __init__(self, endpoint: str, backend: str) -> None:
         self.endpoint = endpoint
         self.backend = backend
-        self._answers: dict[tuple[int, str], list[int]] = {}
+        self._answers: dict[tuple[int, str], Tally] = {}
         self._status, self._reason = 0, ""
-        self._last: list[int] | None = None  # of these
-        self.buckets = [0] * (len(BUCKETS) + 1)
+        self._last: Tally | None = None  # of these
+        self.buckets = [0] * FIRST_BYTE_BUCKETS
         """How many took so long, by upper bound; the last without one."""
+        self.first = [0] * FIRST_BYTE_BUCKETS
+        """Of those drawn by weight, how many took so long to the head of their answer."""
         self.seconds = 0.0
         """How long all of them took."""
         self.retries = 0
@@ -45,27 +71,64 @@ class Series:
         self.strays = 0
         """Tries of requests with a key on another pod than the key's own."""
 
-    def answered(self, status: int, reason: str, seconds: float) -> None:
-        """Count a request."""
-        if self._last is None or status != self._status or reason != self._reason:
-            self._status, self._reason = status, reason
-            self._last = self._answers.setdefault((status, reason), [0])
-        self._last[0] += 1
-        self.buckets[bisect_left(BUCKETS, seconds)] += 1
+    def answered(
+        self,
+        status: int,
+        reason: str,
+        seconds: float,
+        drawn: bool = False,  # noqa: FBT001, FBT002 - mypyc calls faster by position
+    ) -> None:
+        """Count a request at its end.
+
+        Args:
+            status: of its answer.
+            reason: of an error.
+            seconds: how long it took.
+            drawn: it was drawn by weight, and has not been counted as such by `begun`.
+        """
+        tally = self._tally(status, reason)
+        place = bisect_left(FIRST_BYTE_SECONDS, seconds)
+        tally.total += 1
+        self.buckets[place] += 1
         self.seconds += seconds
+        if drawn:
+            tally.drawn += 1
+            self.first[place] += 1
+
+    def begun(self, status: int, reason: str, seconds: float) -> None:
+        """Count the head of the answer to a request that was drawn by weight.
+
+        Args:
+            status: of the answer.
+            reason: of an error.
+            seconds: how long it took.
+        """
+        self._tally(status, reason).drawn += 1
+        self.first[bisect_left(FIRST_BYTE_SECONDS, seconds)] += 1
+
+    def _tally(self, status: int, reason: str) -> Tally:
+        tally = self._last
+        if tally is None or status != self._status or reason != self._reason:
+            self._status, self._reason = status, reason
+            tally = self._answers.get((status, reason))
+            if tally is None:
+                tally = self._answers[status, reason] = Tally()
+            self._last = tally
+        return tally
 
     @property
     def answers(self) -> dict[tuple[int, str], int]:
         """How many, by status (499: the client left before) and reason."""
-        return {key: count for key, (count,) in list(self._answers.items())}
+        return {key: tally.total for key, tally in list(self._answers.items()) if tally.total}
 
     def cumulative(self) -> list[tuple[str, int]]:
         """How many took at most so long, by upper bound."""
         below, counts = 0, []
-        for bound, count in zip((*BUCKETS, "+Inf"), self.buckets, strict=True):
+        for bound, count in zip(FIRST_BYTE_SECONDS, self.buckets, strict=False):
             below += count
-            counts.append((str(bound), below))
-        return counts
+            if bound in BUCKETS:
+                counts.append((str(bound), below))
+        return [*counts, ("+Inf", below + self.buckets[-1])]
 
     def totals(self, held: int) -> BackendTotals:
         """As the report has them.
@@ -74,6 +137,22 @@ class Series:
             held: requests that are held now.
         """
         codes: dict[str, int] = {}
-        for (status, _), count in self.answers.items():
-            codes[str(status)] = codes.get(str(status), 0) + count
-        return BackendTotals(requests=sum(codes.values()), codes=codes, retries=self.retries, held=held)
+        refused: dict[str, int] = {}
+        errors = 0
+        for (status, reason), tally in list(self._answers.items()):
+            if tally.total:
+                codes[str(status)] = codes.get(str(status), 0) + tally.total
+            refusal = reason in REFUSALS
+            if tally.drawn and (status >= 500 or (refusal and status == TOO_MANY_REQUESTS)):
+                errors += tally.drawn
+                if refusal:
+                    refused[reason] = refused.get(reason, 0) + tally.drawn
+        return BackendTotals(
+            requests=sum(codes.values()),
+            codes=codes,
+            retries=self.retries,
+            held=held,
+            errors=errors,
+            refused=refused,
+            seconds=tuple(self.first) if any(self.first) else (),
+        )

@@ -69,6 +69,8 @@ MANY = (
         "--set-json",
         'networkPolicies.egress=[{"to":[{"ipBlock":{"cidr":"10.0.0.1/32"}}],"ports":[{"port":443}]}]',
     ),
+    *("--set", "operator.prometheus.url=https://p:9090", "--set", "operator.prometheus.secret=s"),
+    *("--set-json", 'operator.prometheus.egress=[{"ports":[{"port":9090}]}]'),
     *("--set", "router.priorityClassName=system-cluster-critical", "--set", "router.nodeSelector.pool=edge"),
     *(
         "--set-json",

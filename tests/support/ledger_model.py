@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import threading
 import time
@@ -24,14 +25,21 @@ class Ledger:
         delay_item_ms: milliseconds that each item adds.
         label: put into every answer (which version answered).
         load_cpu_ms: milliseconds of a core that it takes to load.
+        fails: share of the items that it answers 500, drawn at random; it records them as the others.
     """
 
     def __init__(
-        self, delay_ms: float = 1.0, delay_item_ms: float = 0.0, label: str = "", load_cpu_ms: float = 0.0
+        self,
+        delay_ms: float = 1.0,
+        delay_item_ms: float = 0.0,
+        label: str = "",
+        load_cpu_ms: float = 0.0,
+        fails: float = 0.0,
     ) -> None:
         self.delay_ms = delay_ms
         self.delay_item_ms = delay_item_ms
         self.label = label
+        self.fails = fails
         self.pod = os.environ.get("HOSTNAME", "")
         while time.process_time() < load_cpu_ms / 1000:
             pass
@@ -47,6 +55,9 @@ class Ledger:
             with self.lock:
                 self.socket.sendall(json.dumps(record).encode() + b"\n")
         time.sleep((self.delay_ms + self.delay_item_ms * len(items)) / 1000)
-        return [
-            {"id": item["id"], "pod": self.pod, "batch": len(items), "label": self.label} for item in items
-        ]
+        return [self._answer(item, len(items)) for item in items]
+
+    def _answer(self, item: Any, batch: int) -> Any:
+        if random.random() < self.fails:
+            return penstock.Response(500, body={"failed": self.label})
+        return {"id": item["id"], "pod": self.pod, "batch": batch, "label": self.label}

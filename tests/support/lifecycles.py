@@ -17,6 +17,8 @@ from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, P
 from penstock_wire.control.report import Reconfigure
 from tests.support.observed import CONFIG, CRASH, HOMELESS, PULL
 from tests.support.operator_harness import Harness, backend, endpoint, policy, split
+from tests.support.release_world import World
+from tests.support.release_world import split as releasing_split
 
 Obj = dict[str, Any]
 WELL, UNDER_WAY, FAILED = ("Current", "Healthy"), ("InProgress", "Progressing"), ("Failed", "Degraded")
@@ -106,6 +108,18 @@ async def _refused(error: Exception, kind: str = "Deployment", *, obj: Obj | Non
     for _ in range(60):
         await harness.turn(0.1)
     return harness
+
+
+async def _releasing(reason: str, action: str = "", **strategy: Any) -> Harness:
+    """A split whose release has come to a reason, once somebody has asked for an action."""
+    world = await World.of(releasing_split(**strategy))
+    if action:
+        await world.reason("Analyzing")
+        world.annotate(action)
+    await world.reason(reason)
+    await world.second()
+    await world.second()
+    return world.harness
 
 
 async def _changed(harness: Harness, change: Callable[[Harness], Any]) -> Harness:
@@ -295,6 +309,14 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
      ENDPOINT, "e", "NoService", UNDER_WAY),
     ("an older one splits the endpoint", lambda: _of(backend(), endpoint(), split("a", m=1), split(m=1)),
      SPLIT, "s", "Conflict", FAILED),
+    ("a step of its release is under way", lambda: _releasing("Analyzing"), SPLIT, "s", "Applied", UNDER_WAY),
+    ("its release waits for somebody", lambda: _releasing("Paused", "pause"), SPLIT, "s", "Applied",
+     UNDER_WAY),
+    ("its release is over", lambda: _releasing("Promoted", "promote-full"), SPLIT, "s", "Applied", WELL),
+    ("its release was taken back", lambda: _releasing("RolledBack", "abort"), SPLIT, "s", "Applied", FAILED),
+    ("its strategy cannot be followed",
+     lambda: _releasing("InvalidStrategy", steps=[{"setWeight": 10}, {"mirror": 10}]), SPLIT, "s",
+     "InvalidStrategy", FAILED),
     ("just applied", lambda: _new(policy()), POLICY, "p", "", UNDER_WAY),
     ("no backend names it", lambda: _of(policy()), POLICY, "p", "Unused", WELL),
     ("all is well", _serving, POLICY, "p", "Applied", WELL),

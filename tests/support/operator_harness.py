@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +14,7 @@ from penstock_operator.apply import Applier
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD, Kind
 from penstock_operator.kube.cluster import Cluster
+from penstock_operator.prometheus import Prometheus
 from penstock_operator.reconcile.context import Context, Memory
 from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.manager import Manager, build_queues
@@ -102,6 +104,10 @@ class Harness:
             kind, ours = "DELETED", True  # as a watch with a label selector reports it
         if ours:
             (self.manager.remove if kind == "DELETED" else self.manager.put)(obj)
+
+    def asks(self, prometheus: Prometheus) -> None:
+        """Who answers queries from now on."""
+        self.manager.ctx = self.ctx = replace(self.ctx, prometheus=prometheus)
 
     def stop(self) -> None:
         """The process is gone: no events reach it any more."""

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from penstock_operator import status
 from penstock_operator.autoscaling.recommend import Verdict
+from penstock_operator.releases.standing import TRUTHS
 from penstock_operator.status import refusals
 
 _WORD = re.compile(r"[A-Z][A-Za-z]+")
 
-NOT_TOLD = {"Scale", "Steady", "Delayed", "FirstLook"}
+NOT_TOLD = {"Scale", "Steady", "Delayed", "FirstLook", "Panic"}
 """Verdicts of the autoscaler that never become a reason: there are reports where they are given."""
 
 
@@ -27,7 +28,7 @@ def strings(node: ast.AST) -> set[str]:
 
 
 def in_code() -> set[str]:
-    """The third argument of every `condition(...)`, and every `Trouble(reason=...)`."""
+    """The third argument of every `condition(...)`, every `Trouble(reason=...)`, and those of a release."""
     reasons: set[str] = set()
     for path in Path(status.__file__).parent.glob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
@@ -44,4 +45,4 @@ def in_code() -> set[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
             reasons |= strings(node.value.elts[0])
-    return reasons | (set(typing.get_args(Verdict)) - NOT_TOLD)
+    return reasons | set(TRUTHS) | (set(typing.get_args(Verdict)) - NOT_TOLD)

@@ -14,7 +14,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from penstock_operator.errors import ClusterError
-from penstock_operator.kinds import BY_KIND, Kind
+from penstock_operator.kinds import BY_KIND, EVENT, Kind
 from tests.support.memory_cluster import MemoryCluster
 
 Obj = dict[str, Any]
@@ -114,7 +114,8 @@ class TinyApiserver:
         if document is not None:
             return web.json_response(document)
         group, version, namespace, plural, name, sub = _split(path)
-        kind = self._kinds.get((group, version, plural))
+        core_events = (group, version, plural) == ("", "v1", "events")
+        kind = EVENT if core_events else self._kinds.get((group, version, plural))
         if kind is None:
             return _status(404, f"the server could not find the requested resource {path}")
         planned = self.fail.get((request.method, plural))
@@ -124,10 +125,32 @@ class TinyApiserver:
             return await self._watch(request, kind)
         try:
             body = await request.json() if request.can_read_body else {}
-            answer = await self._act(request, kind, namespace, name, sub, body)
+            if core_events:
+                answer = self._core_events(namespace, query["fieldSelector"])
+            else:
+                answer = await self._act(request, kind, namespace, name, sub, body)
             return web.json_response(text=self._text(answer))
         except ClusterError as error:
             return _status(error.status, error.message)
+
+    def _core_events(self, namespace: str, selector: str) -> Obj:
+        """Events of one object as the core API has them."""
+        wanted = dict(pair.removeprefix("involvedObject.").split("=") for pair in selector.split(","))
+        events = [
+            {
+                "metadata": event["metadata"],
+                "involvedObject": event["regarding"],
+                "eventTime": event["eventTime"],
+                "lastTimestamp": None,
+                "reason": event["reason"],
+                "message": event["note"],
+                "type": event["type"],
+            }
+            for (kind, where, _), event in self.cluster.objects.items()
+            if (kind, where) == (EVENT.kind, namespace)
+            and all(event["regarding"][field] == value for field, value in wanted.items())
+        ]
+        return {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": events}
 
     def _text(self, answer: Obj) -> str:
         text = json.dumps(answer)
@@ -162,6 +185,16 @@ class TinyApiserver:
             if live is None:
                 raise ClusterError(404, f"{kind.plural} {name!r} not found")
             return live
+        if request.method == "PATCH" and query.get("fieldManager") == "kubectl-penstock":
+            assert request.content_type == "application/merge-patch+json"
+            assert (kind.kind, set(body), set(body["metadata"])) == (
+                "TrafficSplit",
+                {"metadata"},
+                {"annotations"},
+            )
+            live = await cluster.get(kind, namespace, name)
+            uid = live["metadata"]["uid"] if live is not None else ""
+            return await cluster.annotate(kind, namespace, name, body["metadata"]["annotations"], uid=uid)
         if request.method == "PATCH" and request.content_type == "application/merge-patch+json" and not sub:
             assert (kind.kind, query["fieldManager"]) == ("Pod", _MANAGERS[""])
             metadata = body["metadata"]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock_cli.cluster import PLURALS, Cluster, Resource
+from penstock_cli.release import Release
 from penstock_cli.text import Screen, span, table, when
 
 _WELL_FALSE = frozenset({"Reconciling", "Stalled"})
@@ -89,11 +90,12 @@ def _line(condition: dict[str, Any]) -> str:
 
 
 def _detail(kind: str, resource: Resource) -> str:
-    return ", ".join(_details(kind, resource.get("spec") or {}, resource.get("status") or {}))
+    return ", ".join(_details(kind, resource))
 
 
-def _details(kind: str, spec: dict[str, Any], status: dict[str, Any]) -> Iterator[str]:
+def _details(kind: str, resource: Resource) -> Iterator[str]:
     """What its kind shows of it, in a few words."""
+    spec, status = resource.get("spec") or {}, resource.get("status") or {}
     if kind == "ModelBackend":
         wanted, ready = spec.get("replicas", 1), status.get("readyReplicas") or 0
         yield f"{ready} of {wanted} ready"
@@ -105,7 +107,11 @@ def _details(kind: str, spec: dict[str, Any], status: dict[str, Any]) -> Iterato
     elif kind == "ModelEndpoint":
         yield f"to {spec['backend']}" if "backend" in spec else "by splits"
     elif kind == "TrafficSplit":
-        shares = " ".join(
-            f"{backend['name']}:{backend.get('weight', 0)}" for backend in spec.get("backends") or ()
-        )
+        release = Release.of(resource) if "strategy" in spec else None
+        weights = {backend["name"]: backend.get("weight", 0) for backend in spec.get("backends") or ()}
+        if release is not None and release.stored:
+            weights |= {release.stable: 100 - release.weight, release.candidate: release.weight}
+        shares = " ".join(f"{name}:{weight}" for name, weight in weights.items())
         yield f"{spec.get('endpoint')} to {shares}"
+        if release is not None:
+            yield f"release {release.summary}"

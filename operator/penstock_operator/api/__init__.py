@@ -2,7 +2,8 @@
 
 Read in this order: `base`, `fields` and `conditions` (what all share), the four kinds: `batchpolicy`,
 `modelbackend` (with `model`, `podtemplate`, `warmup`, `schedules`, `backendstatus`, and `core` for what is
-taken from core/v1), `modelendpoint`, `trafficsplit` (with `match`); `defaults` (what a schema cannot fill),
+taken from core/v1), `modelendpoint`, `trafficsplit` (with `match`, `mirror_compare`
+and `strategy`); `defaults` (what a schema cannot fill),
 then `schema` and `crds` (the YAML), `reference` (the pages of docs/reference).
 """
 

@@ -85,6 +85,12 @@ _COLUMNS = {
         _column("Endpoint", ".spec.endpoint", "Whose requests are shared."),
         _column("Backends", ".status.shares", "Who is to serve how much."),
         _column("Observed", ".status.observed", "Who served how much within the last minute."),
+        _column("Step", ".status.step", "Index of the release's step.", "integer"),
+        _column(
+            "Progress",
+            '.status.conditions[?(@.type=="Progressing")].reason',
+            "How the release stands, in one word.",
+        ),
         _column("Mirrors", ".status.mirrored", "What copies for mirrors have come to.", wide=True),
         _REASON,
         _MESSAGE,

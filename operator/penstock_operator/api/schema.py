@@ -138,4 +138,6 @@ def _set_default(node: Schema, *, wanted: bool) -> None:
 def _without_null(default: Any) -> Any:
     if isinstance(default, dict):
         return {key: _without_null(value) for key, value in default.items() if value is not None}
+    if isinstance(default, list):
+        return [_without_null(value) for value in default]
     return default

@@ -10,7 +10,8 @@ from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
 from penstock_operator.api.fields import Name, cel, map_list, rules
 from penstock_operator.api.match import MatchList
-from penstock_wire.control.router_settings import IGNORED_PATH_PATTERN
+from penstock_operator.api.mirror_compare import MirrorCompare
+from penstock_operator.api.strategy import ReleaseState, Strategy, Verdict
 from penstock_wire.control.traffic_rules import OnMissing
 
 
@@ -34,29 +35,6 @@ class SplitBackend(Part):
             "weight."
         ),
     ] = ()
-
-
-class MirrorCompare(Part):
-    """How a mirror's answers are compared with the served ones."""
-
-    ignore: Annotated[
-        tuple[Annotated[str, Field(pattern=IGNORED_PATH_PATTERN, max_length=256)], ...],
-        Field(
-            max_length=32,
-            json_schema_extra={"x-kubernetes-list-type": "atomic"},
-            description="Paths of JSON that are left out, with all below them, such as $.usage, "
-            "$.predictions[*].id or $['a name'].",
-        ),
-    ] = ()
-    tolerance: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="Two numbers are alike where they differ by no more than this times the larger of 1 "
-            "and their magnitudes. 0 = equal.",
-        ),
-    ] = 0.0
 
 
 class SplitMirror(Part):
@@ -84,7 +62,27 @@ class TrafficSplitSpec(Part):
                 "!has(self.mirrors) || !self.mirrors.exists(m, self.backends.exists(b, b.name == m.name))",
                 "expected mirrors that are not among backends, found a name that is in both lists",
                 path=".mirrors",
-            )
+            ),
+            cel(
+                "!has(self.strategy) || (self.backends.exists(b, b.name == self.strategy.stable) && "
+                "self.backends.exists(b, b.name == self.strategy.candidate))",
+                "expected strategy.stable and strategy.candidate among backends",
+                path=".strategy",
+            ),
+            cel(
+                "!has(self.strategy) || self.backends.all(b, b.weight == 0 || "
+                "b.name in [self.strategy.stable, self.strategy.candidate])",
+                "expected weight 0 of all backends but strategy.stable and strategy.candidate",
+                path=".backends",
+            ),
+            cel(
+                "!has(self.strategy) || !self.strategy.steps.exists(s, has(s.mirror) && s.mirror > 0) || "
+                "!self.backends.exists(b, b.name == self.strategy.candidate && has(b.match) && "
+                "b.match.size() > 0)",
+                "expected steps with mirror only where strategy.candidate has no match in backends: a "
+                "backend gets requests or copies of them",
+                path=".strategy",
+            ),
         )
     )
 
@@ -128,6 +126,14 @@ class TrafficSplitSpec(Part):
         ),
     ] = "Share"
 
+    strategy: Annotated[
+        Strategy | None,
+        Field(
+            description="Gives the weights of two of the backends step by step, whatever their weights above "
+            "are; these hold again where it is removed. Absent: the weights are fixed."
+        ),
+    ] = None
+
     @property
     def names(self) -> tuple[str, ...]:
         """All backends that it names."""
@@ -138,7 +144,9 @@ class SplitWeight(Part):
     """How far a weight has come."""
 
     name: Annotated[str, Field(description="Name of the ModelBackend.")]
-    desired: Annotated[int, Field(description="The weight that the spec asks for.")]
+    desired: Annotated[
+        int, Field(description="The weight that the spec asks for; with strategy, that of the release.")
+    ]
     applied: Annotated[
         int | None,
         Field(description="The weight that all ready routers have taken up; absent until they have."),
@@ -176,7 +184,8 @@ class TrafficSplitStatus(Status):
         str | None,
         Field(
             max_length=4096,
-            description="The backends and the shares that the spec asks for, in one line: one 90%, two 10%.",
+            description="The backends and the shares that are asked for now, by the spec or its release, in "
+            "one line: one 90%, two 10%.",
         ),
     ] = None
     observed: Annotated[
@@ -201,6 +210,27 @@ class TrafficSplitStatus(Status):
             default=(),
             json_schema_extra=map_list("name"),
             description="What the copies for each mirror have come to.",
+        ),
+    ] = ()
+    step: Annotated[
+        int | None,
+        Field(
+            description="Index in strategy.steps of the release's step, from 0; their number after the last."
+        ),
+    ] = None
+    step_started: Annotated[
+        str | None,
+        Field(json_schema_extra={"format": "date-time"}, description="When this step began."),
+    ] = None
+    release: Annotated[
+        ReleaseState | None, Field(description="How far the release by spec.strategy has come.")
+    ] = None
+    verdicts: Annotated[
+        tuple[Verdict, ...],
+        Field(
+            default=(),
+            json_schema_extra={"x-kubernetes-list-type": "atomic"},
+            description="What the metrics say of the candidate, in the order of strategy.analysis.metrics.",
         ),
     ] = ()
     mirrored: Annotated[

@@ -9,6 +9,7 @@ many replicas are asked for) and `recommend` (how many there are to be, within t
 from penstock_operator.autoscaling.capacity import Objective
 from penstock_operator.autoscaling.recommend import (
     NO_HOLDER,
+    Floor,
     Recommendation,
     ScalerState,
     Target,
@@ -20,6 +21,7 @@ from penstock_operator.autoscaling.window import LoadWindow, PodLoad, RouterHold
 
 __all__ = [
     "NO_HOLDER",
+    "Floor",
     "Holders",
     "LoadWindow",
     "Objective",

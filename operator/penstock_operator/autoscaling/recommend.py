@@ -45,9 +45,11 @@ Verdict = Literal[
     "Limited",
     "Delayed",
     "FirstLook",
+    "Panic",
     "ShortOfProcessors",
     "NoHolder",
     "NoReports",
+    "Release",
     "Schedule",
     "TooManyUnknown",
 ]
@@ -60,8 +62,9 @@ NO_HOLDER = "no endpoint sends it requests, so no router would hold one to wake 
 class Target:
     """`spec.autoscaling` in numbers: replicas, items a pod, seconds.
 
-    `schedule` names the schedule that the limits are of, if any. `zero_after` is None where there is to
-    be a pod at all times; `target_load` where it follows from the objective.
+    `schedule` names the schedule that the limits are of, if any; `release` the split whose release has
+    raised `min_replicas`. `zero_after` is None where there is to be a pod at all times; `target_load` where
+    it follows from the objective.
     """
 
     min_replicas: int
@@ -71,6 +74,7 @@ class Target:
     downscale_delay: float
     zero_after: float | None = None
     schedule: str = ""
+    release: str = ""
     objective: Objective = field(default_factory=lambda: Objective(max_batch_size=1))
 
     def clamp(self, replicas: int) -> int:
@@ -78,13 +82,29 @@ class Target:
         return min(max(replicas, self.min_replicas), self.max_replicas)
 
 
-def target_of(backend: ModelBackend, batching: BatchPolicySpec, now: datetime.datetime) -> Target | None:
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Replicas that a release needs of a backend: as `minReplicas`, and within `maxReplicas`.
+
+    Args:
+        replicas: so many at least.
+        split: the TrafficSplit whose release it is.
+    """
+
+    replicas: int
+    split: str
+
+
+def target_of(
+    backend: ModelBackend, batching: BatchPolicySpec, now: datetime.datetime, floor: Floor | None = None
+) -> Target | None:
     """The target of a backend; None where it has no autoscaling, or is suspended.
 
     Args:
         backend: the backend.
         batching: the batching that holds for it.
         now: wall time, for its schedules.
+        floor: what a release needs of it, if one does.
     """
     spec = backend.spec.autoscaling
     if spec is None or backend.spec.suspend:
@@ -94,10 +114,13 @@ def target_of(backend: ModelBackend, batching: BatchPolicySpec, now: datetime.da
     if scheduled is not None:
         least = least if scheduled.min_replicas is None else scheduled.min_replicas
         most = most if scheduled.max_replicas is None else scheduled.max_replicas
+    raised = floor is not None and floor.replicas > least
+    least = min(floor.replicas, most) if floor is not None and raised else least
     return Target(
         min_replicas=least,
         max_replicas=most,
         schedule=scheduled.name if scheduled is not None else "",
+        release=floor.split if floor is not None and raised else "",
         target_load=spec.target_load,
         stable_window=durations.parse_ms(spec.stable_window) / 1000,
         downscale_delay=durations.parse_ms(spec.downscale_delay) / 1000,
@@ -279,7 +302,7 @@ def _follow(
                 replicas=kept,
                 current=current,
                 verdict=verdict,
-                message=f"held at {kept}: {because}",
+                message=f"held at {kept}: {because}{_released(target)}",
                 inputs=ScalingInputs(wanted=kept, **known),
                 metrics_available=False,
                 unreachable=unreachable,
@@ -334,29 +357,41 @@ def _decide(
 ) -> tuple[int, Verdict, str]:
     """The replicas, one word and a half-sentence for what stands between them and what the load asks for."""
     within = target.clamp(wanted)
+    released = target.release != "" and wanted < target.min_replicas
     if wanted > target.max_replicas:
         edge = f", limited to maxReplicas {target.max_replicas}"
+    elif released:
+        edge = _released(target)
     elif wanted < target.min_replicas and target.zero_after is None:
         edge = f", limited to minReplicas {target.min_replicas}"
     else:
         edge = ""
-    if edge and target.schedule:
+    if edge and target.schedule and not released:
         edge += f" of schedule {target.schedule}"
     held = target.clamp(current)
     if within < held:
         if not lowering:
             return held, "FirstLook", f"{edge}; not lowered before one stable window has been watched"
         if panic:
-            return held, "Delayed", f"{edge}; not lowered within {target.stable_window:g}s of a burst"
+            return held, "Panic", f"{edge}; not lowered within {target.stable_window:g}s of a burst"
         within = min(held, max(within, recent))
         if within == held:
             seconds = f"{target.downscale_delay:g}s"
             return held, "Delayed", f"{edge}; {recent} were wanted within the last {seconds}"
     if within != current:
         return within, "Scale", edge
+    if released:
+        return within, "Release", edge
     if edge and target.schedule:
         return within, "Schedule", edge
     return within, "Limited" if wanted > target.max_replicas else "Steady", edge
+
+
+def _released(target: Target) -> str:
+    """What is said where a release has raised the least number."""
+    if not target.release:
+        return ""
+    return f"; the release of TrafficSplit {target.release} needs {target.min_replicas}"
 
 
 def _remember(

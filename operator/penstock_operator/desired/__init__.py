@@ -3,6 +3,6 @@
 Read in this order: `names` and `labels` (the words), `config` (what the installation decides), `objects`
 (metadata and hashes of all objects), `backend` (all objects of one ModelBackend, from `pods`, `sidecar`,
 `deployment`, `template_pinning` (how long a pod template stays), `service`, `settings`, `disruption`,
-`networkpolicy`), `traffic` (who serves what in a namespace), `ports`, `router` (all objects of one
-namespace's router), `drift` (whether a live object is as desired).
+`networkpolicy`), `shares` (what a split asks for now), `traffic` (who serves what in a namespace), `ports`,
+`router` (all objects of one namespace's router), `drift` (whether a live object is as desired).
 """

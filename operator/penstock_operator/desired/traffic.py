@@ -8,26 +8,11 @@ from dataclasses import dataclass, replace
 from penstock_operator.api import ModelEndpoint, TrafficSplit, match
 from penstock_operator.api.batchpolicy import Priority
 from penstock_operator.api.defaults import is_dedicated, route
-from penstock_operator.api.match import Match
 from penstock_operator.api.modelendpoint import Cors, SessionAffinity, Timeouts
+from penstock_operator.desired.shares import Weight, mirrors_of, weights_of
 from penstock_wire import durations
 from penstock_wire.control import router_settings, traffic_rules
 from penstock_wire.control.traffic_rules import OnMissing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weight:
-    """A backend's share of an endpoint, and the requests that are its own whatever the shares.
-
-    Args:
-        name: the backend's.
-        weight: relative to the others'.
-        match: rules of requests that are its own.
-    """
-
-    name: str
-    weight: int
-    match: tuple[Match, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +127,11 @@ def plan(
         user = f"TrafficSplit/{decided.name}" if decided else f"ModelEndpoint/{endpoint.name}"
         weights = _weights(endpoint, decided, backends)
         on_missing: OnMissing = decided.spec.on_missing if decided else "Share"
+        strategy = decided.spec.strategy if decided else None
+        present = _present(weights, backends, on_missing, strategy.candidate if strategy else "")
         for share in weights:
             used.setdefault(share.name, set()).add(user)
-        mirrors = _mirrors(decided, priorities or {})
+        mirrors = () if decided is None else _mirrors(decided, priorities or {})
         for mirror in mirrors:
             used.setdefault(mirror.name, set()).add(user)
         own = endpoint.spec.backend
@@ -157,7 +144,7 @@ def plan(
             route="" if lost else wanted,
             route_taken_by=routes[wanted] if lost else None,
             split=decided.name if decided else None,
-            backends=_tried(_present(weights, backends, on_missing), backends, untried),
+            backends=_tried(present, backends, untried),
             missing=_missing(named, backends),
             untried=_untried(weights, untried),
             waits_for=waits_for,
@@ -173,11 +160,9 @@ def plan(
     )
 
 
-def _mirrors(
-    split: TrafficSplit | None, priorities: Mapping[str, Priority]
-) -> tuple[router_settings.Mirror, ...]:
+def _mirrors(split: TrafficSplit, priorities: Mapping[str, Priority]) -> tuple[router_settings.Mirror, ...]:
     found = []
-    for mirror in () if split is None else split.spec.mirrors:
+    for mirror in mirrors_of(split):
         priority, compare = priorities.get(mirror.name), mirror.compare
         found.append(
             router_settings.Mirror(
@@ -198,9 +183,8 @@ def _weights(
 ) -> tuple[Weight, ...]:
     """The shares that are asked for, before those of missing backends are dealt out."""
     if split is not None:
-        return tuple(
-            Weight(name=share.name, weight=share.weight, match=share.match) for share in split.spec.backends
-        )
+        copied = {mirror.name for mirror in mirrors_of(split)}
+        return tuple(share for share in weights_of(split) if share.name not in copied)
     if not backends.get(endpoint.spec.backend, False):
         last = tuple(
             Weight(name=share.name, weight=share.weight)
@@ -213,16 +197,21 @@ def _weights(
 
 
 def _present(
-    weights: tuple[Weight, ...], backends: Mapping[str, bool], on_missing: OnMissing
+    weights: tuple[Weight, ...], backends: Mapping[str, bool], on_missing: OnMissing, candidate: str
 ) -> tuple[Weight, ...]:
     """Without backends that do not exist, so that the others share their weight; all if none is left.
 
-    All, too, where the requests of those that do not exist are to fail.
+    All, too, where the requests of those that do not exist are to fail. The candidate of a release that is
+    without its stable has all requests even at weight 0: nobody else could answer one.
     """
     if on_missing == "Fail":
         return weights
     left = tuple(share for share in weights if share.name in backends)
-    return left if any(share.weight > 0 for share in left) else weights
+    if any(share.weight > 0 for share in left):
+        return left
+    if candidate not in {share.name for share in left}:
+        return weights
+    return tuple(replace(share, weight=1) if share.name == candidate else share for share in left)
 
 
 def _tried(
@@ -261,7 +250,7 @@ def _split_plan(
     accepted = conflict is None and not endpoint_missing
     decided = endpoints[split.spec.endpoint] if accepted else EndpointPlan(route="")
     serving = {share.name for share in decided.backends if share.weight > 0}
-    shared = {share.name for share in split.spec.backends if share.weight > 0}
+    shared = {share.name for share in weights_of(split) if share.weight > 0}
     return SplitPlan(
         accepted=accepted,
         conflict_with=conflict,

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock_operator.api.backendstatus import ScalingEntry
+from penstock_operator.api.strategy import Verdict
 from penstock_operator.apply import Applier
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.clock import Clock, rfc3339
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ClusterError
 from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
+from penstock_operator.prometheus import Prometheus
 from penstock_operator.reconcile.load_turns import LoadTurns
+from penstock_operator.reconcile.scale_owners import OtherScaler
 from penstock_operator.reconcile.view import View
 from penstock_operator.reports import Reports
 from penstock_operator.status import Refusal
@@ -63,14 +66,29 @@ class Scaled:
     Args:
         recommendation: its last one.
         unpublished: changes written through ``/scale`` that no status shows yet, the oldest first.
-        foreign: another manager that writes ``/scale``.
+        foreign: somebody else whose number stands for now.
         refused: why the apiserver did not take the last write through ``/scale``, if so.
     """
 
     recommendation: Recommendation | None = None
     unpublished: list[ScalingEntry] = field(default_factory=list)
-    foreign: str | None = None
+    foreign: OtherScaler | None = None
     refused: Refusal | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """An interval at whose end a release's candidate is judged.
+
+    Args:
+        of: the pair, and the times in the split's status from which on it counts.
+        began: monotonic seconds.
+        verdicts: those that it has ended with, until the status holds them.
+    """
+
+    of: tuple[str | None, ...]
+    began: float
+    verdicts: tuple[Verdict, ...] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +104,8 @@ class Memory:
         scaled: by backend.
         status_in_flight: the statuses that are being written: when a watch shows them, nothing has changed.
         started: when the first list was complete, monotonic seconds.
+        trials: the intervals that are under way, by split.
+        followed: the endpoints whose requests are counted for a release, by split.
     """
 
     render: RenderConfig
@@ -95,6 +115,8 @@ class Memory:
     scaled: dict[Key, Scaled] = field(default_factory=dict)
     status_in_flight: dict[Key, Obj] = field(default_factory=dict)
     started: float = float("-inf")
+    trials: dict[Key, Trial] = field(default_factory=dict)
+    followed: dict[Key, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +139,7 @@ class Context:
         identity: our own name, for Events.
         emit: takes Events to be sent beside the work; None sends each at once.
         draw_secret: draws a secret for a pod template.
+        prometheus: answers the queries of releases.
     """
 
     cluster: Cluster
@@ -134,6 +157,7 @@ class Context:
     identity: str = "penstock-operator"
     emit: Callable[[Obj], Awaitable[None]] | None = None
     draw_secret: Callable[[], str] = lambda: secrets.token_hex(16)
+    prometheus: Prometheus = field(default_factory=Prometheus)
 
     @property
     def render(self) -> RenderConfig:

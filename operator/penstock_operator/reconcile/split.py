@@ -1,25 +1,28 @@
-"""A TrafficSplit: nothing is rendered for it alone; its weights are in the router's settings. Its status."""
+"""A TrafficSplit: nothing is rendered for it alone; its weights are in the router's settings. Its status.
+
+With a strategy, each look takes its release further (see `release`).
+"""
 
 from __future__ import annotations
 
 from penstock_operator.api import TrafficSplit
 from penstock_operator.kinds import SPLIT
-from penstock_operator.reconcile import router
+from penstock_operator.reconcile import release, router
 from penstock_operator.reconcile.context import Context
-from penstock_operator.reconcile.parent import load_parent
+from penstock_operator.reconcile.parent import forget, load_parent
 from penstock_operator.reconcile.status_writer import write_status
 from penstock_operator.status import split_status
 from penstock_operator.store import Key
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
-    """Tell how the split stands (see `backend.reconcile`).
+    """Take the split's release further, and tell how it stands (see `backend.reconcile`).
 
     Args:
         ctx: the shared pieces.
         key: which split.
     """
-    loaded = await load_parent(ctx, key, SPLIT, TrafficSplit)
+    loaded = await load_parent(ctx, key, SPLIT, TrafficSplit, forget=_forget)
     if loaded is None:
         return None
     stored, split = loaded
@@ -30,6 +33,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     wait = ctx.settling_time(stored, seen.pods, seen.reports)
     if wait is not None:
         return wait
+    looked = await release.look(ctx, split, plan, seen)
     status = split_status(
         split,
         plan,
@@ -37,6 +41,15 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         ctx.view.backends_seen(key.namespace).ready,
         now=ctx.now(),
         served=ctx.reports.served(key.namespace, split.spec.endpoint),
+        release=looked.release,
+        faults=looked.faults,
     )
-    await write_status(ctx, stored, status)
-    return router.LOOK_AGAIN if seen.unwritten else None
+    if await write_status(ctx, stored, status):
+        await release.taken(ctx, stored, split, looked)
+    waits = [looked.again] if looked.again is not None else []
+    return min([*waits, router.LOOK_AGAIN] if seen.unwritten else waits, default=None)
+
+
+def _forget(ctx: Context, key: Key) -> None:
+    release.forget(ctx, key)
+    forget(ctx, key)

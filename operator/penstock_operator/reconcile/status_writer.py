@@ -16,8 +16,9 @@ from penstock_operator.store import key_of
 
 CONTROLLER = "penstock.dev/operator"
 
-_QUIET = frozenset({"Reconciling"})
-"""Conditions that come and go with every change; their transitions are no news."""
+_QUIET = frozenset({"Reconciling", "Progressing"})
+"""Conditions that come and go with every change, or of which somebody else tells: their transitions are no
+news."""
 
 
 async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
@@ -146,6 +147,29 @@ def _note(text: str) -> str:
 
 
 async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing: bool) -> None:
+    await send_event(
+        ctx,
+        stored,
+        action=f"{condition['type']}{condition['status']}",
+        reason=condition.get("reason") or condition["type"],
+        note=condition.get("message") or f"{condition['type']} is {condition['status']}",
+        warning=failing,
+    )
+
+
+async def send_event(
+    ctx: Context, stored: Obj, *, action: str, reason: str, note: str, warning: bool = False
+) -> None:
+    """Send an Event about an object.
+
+    Args:
+        ctx: the shared pieces.
+        stored: the object.
+        action: what was done or found, one CamelCase word.
+        reason: why, one CamelCase word.
+        note: in words; a long one is cut.
+        warning: whether it is of type Warning.
+    """
     metadata = stored["metadata"]
     event: Obj = {
         "apiVersion": EVENT.api_version,
@@ -157,10 +181,10 @@ async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing
         "eventTime": rfc3339_micro(ctx.clock.now()),
         "reportingController": CONTROLLER,
         "reportingInstance": ctx.identity[:128],
-        "action": f"{condition['type']}{condition['status']}",
-        "reason": condition.get("reason") or condition["type"],
-        "note": _note(condition.get("message") or f"{condition['type']} is {condition['status']}"),
-        "type": "Warning" if failing else "Normal",
+        "action": action,
+        "reason": reason,
+        "note": _note(note),
+        "type": "Warning" if warning else "Normal",
         "regarding": {
             "apiVersion": kind_of(stored).api_version,
             "kind": stored["kind"],

@@ -72,6 +72,7 @@ class _Planned:
     plan: traffic.TrafficPlan
     endpoints: tuple[ModelEndpoint, ...]
     ports: dict[str, int]
+    releases: dict[str, list[TrafficSplit]]
 
 
 class View:
@@ -291,6 +292,15 @@ class View:
         """
         return self._planned(namespace).plan
 
+    def releases(self, namespace: str, backend: str) -> Sequence[TrafficSplit]:
+        """The splits that decide, and whose releases turn on a backend.
+
+        Args:
+            namespace: where.
+            backend: the stable or the candidate.
+        """
+        return self._planned(namespace).releases.get(backend, ())
+
     def ports(self, namespace: str) -> dict[str, int]:
         """The port of each endpoint of a namespace.
 
@@ -363,18 +373,21 @@ class View:
                 for service in self.store.all(SERVICE, namespace)
                 if labels.ENDPOINT in (service["metadata"].get("labels") or {})
             ]
+            splits = self.splits(namespace)
+            plan = traffic.plan(endpoints, splits, backends.ready, backends.untried, backends.priorities)
+            releases: dict[str, list[TrafficSplit]] = {}
+            for split in splits:
+                strategy = split.spec.strategy
+                if strategy is not None and plan.splits[split.name].accepted:
+                    for name in (strategy.stable, strategy.candidate):
+                        releases.setdefault(name, []).append(split)
             known = _Planned(
                 signature,
                 backends,  # held, so that no other picture gets its id
-                traffic.plan(
-                    endpoints,
-                    self.splits(namespace),
-                    backends.ready,
-                    backends.untried,
-                    backends.priorities,
-                ),
+                plan,
                 tuple(endpoints),
                 ports.allocate([endpoint.name for endpoint in endpoints], services),
+                releases,
             )
             self._plans[namespace] = known
         return known

@@ -11,6 +11,7 @@ from penstock_operator.api.defaults import route
 from penstock_operator.desired import labels, names
 from penstock_operator.desired.ports import recorded_port
 from penstock_operator.desired.router import leads_to_dedicated
+from penstock_operator.desired.shares import mirrors_of
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, POLICY, SERVICE, SPLIT
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.router import is_dedicated_router, is_shared, router_key
@@ -37,6 +38,8 @@ def keys_for(view: View, change: Change) -> set[Key]:
             key = key_of(versions[0])
             keys = set(readiness_matters(view, key.namespace, key.name))
             return keys | (set(_of_parent(view, change, versions)) if parent_changed(change) else set())
+        if kind == SPLIT.kind and not parent_changed(change) and _asked(change.old) != _asked(change.new):
+            return set(_of_release(change.new or versions[0]))
         return set(_of_parent(view, change, versions)) if parent_changed(change) else set()
     if not child_changed(change):
         return set()
@@ -79,6 +82,7 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
         if _came_or_went(change) or _takes_config(change.old) != _takes_config(change.new):
             yield from readiness_matters(view, namespace, key.name)
         yield from _mirroring(view, namespace, {key.name})
+        yield from _releasing(view, namespace, key.name)
     elif key.kind == POLICY.kind:
         users = [one.name for one in view.backends(namespace) if one.spec.batch_policy_ref == key.name]
         for name in users:
@@ -137,6 +141,8 @@ def _of_pod(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
                 yield from _served_by_own_router(view, namespace, own.get(labels.ENDPOINT, ""))
         elif labels.BACKEND in own:
             yield Key(BACKEND.kind, namespace, own[labels.BACKEND])
+            if _serves(change.old) != _serves(change.new):
+                yield from _releasing(view, namespace, own[labels.BACKEND])
 
 
 def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
@@ -170,10 +176,25 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
                 yield Key(POLICY.kind, namespace, resource.spec.batch_policy_ref)
 
 
+def _of_release(split: Obj) -> Iterator[Key]:
+    """Who carries out what a release asks for: the routers, of the namespace or of the endpoint."""
+    key = key_of(split)
+    yield router_key(key.namespace)
+    yield Key(ENDPOINT.kind, key.namespace, str(_spec(split).get("endpoint")))
+
+
+def _releasing(view: View, namespace: str, backend: str) -> Iterator[Key]:
+    """The splits whose releases weigh their requests by a backend's ready pods."""
+    for split in view.splits(namespace):
+        strategy = split.spec.strategy
+        if strategy is not None and backend in (strategy.stable, strategy.candidate):
+            yield Key(SPLIT.kind, namespace, split.name)
+
+
 def _mirroring(view: View, namespace: str, backends: set[str]) -> Iterator[Key]:
     """The routers that send copies to some backends: they name the least urgent level of these."""
     for split in view.splits(namespace):
-        if any(mirror.name in backends for mirror in split.spec.mirrors):
+        if any(mirror.name in backends for mirror in mirrors_of(split)):
             yield router_key(namespace)
             yield Key(ENDPOINT.kind, namespace, split.spec.endpoint)
 
@@ -201,6 +222,10 @@ def _served_by_own_router(view: View, namespace: str, endpoint: str) -> Iterator
             yield Key(SPLIT.kind, namespace, split.name)
 
 
+def _serves(pod: Obj | None) -> bool:
+    return pod is not None and pods.is_ready(pod)
+
+
 def _pod_face(pod: Obj | None) -> tuple[object, ...]:
     """What conditions say of a router's pod."""
     return (None, None) if pod is None else (bool(pods.ready([pod])), pods.trouble([pod]))
@@ -217,6 +242,12 @@ def _ready(deployment: Obj | None) -> int:
 def _tried(backend: Obj | None) -> bool:
     """Whether a backend was ever ready."""
     return bool(((backend or {}).get("status") or {}).get("firstReadyTime"))
+
+
+def _asked(split: Obj | None) -> tuple[object, ...]:
+    """What a release asks routers for, as a split's status has it."""
+    release = ((split or {}).get("status") or {}).get("release") or {}
+    return tuple(release.get(name) for name in ("stable", "candidate", "weight", "mirror"))
 
 
 def _takes_config(backend: Obj | None) -> tuple[object, ...]:

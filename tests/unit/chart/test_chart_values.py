@@ -11,7 +11,7 @@ from penstock_operator import config as configuration
 from penstock_operator.config import LONGEST, SHORTEST_AUTHORITY, SHORTEST_CERTIFICATE
 from penstock_operator.errors import ConfigError
 from penstock_wire.durations import format_ms, parse_ms
-from tests.support.chart import helm
+from tests.support.chart import helm, rendered
 
 IMAGES = ("--set", "images.prefix=registry.example/penstock")
 
@@ -155,3 +155,44 @@ def test_autoscaling_by_cpu_needs_a_request_of_it() -> None:
     )
     assert "--router-resources: expected requests.cpu" in refusal
     assert refused_by_the_operator("--router-resources", json.dumps(without)) == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "secret", "message"),
+    [
+        ("http://prometheus.monitoring:9090/prefix", "", ""),
+        ("https://prometheus", "s", ""),
+        ("prometheus:9090", "", "pattern"),
+        ("http://user:word@prometheus", "", "pattern"),
+        ("http://prometheus", "s", "expected https"),
+        ("", "s", "expected https"),
+    ],
+)
+def test_where_queries_go_has_the_operators_limits(url: str, secret: str, message: str) -> None:
+    """No password in a pod's spec, and no token in plain text."""
+    by_helm = refused_by_helm({"operator.prometheus.url": url, "operator.prometheus.secret": secret})
+    folder = ["--prometheus-credentials", "/c"] if secret else []
+    by_operator = refused_by_the_operator("--prometheus-url", url, *folder)
+    assert (by_helm == "", by_operator == "") == (message == "", message == "")
+    assert message in by_helm
+    assert message in by_operator
+
+
+def test_the_operator_has_its_way_to_prometheus() -> None:
+    """Where its connections are limited at all; the Secret is mounted where the operator looks for it."""
+    url = ("--set", "operator.prometheus.url=https://p:9090/x", "--set", "operator.prometheus.secret=s")
+    there, way = ({"to": [{"ipBlock": {"cidr": f"10.0.0.{n}/32"}}], "ports": [{"port": 9}]} for n in (1, 2))
+    egress = ("--set-json", f"operator.prometheus.egress=[{json.dumps(there)}]")
+    limited = ("--set-json", f"networkPolicies.egress=[{json.dumps(way)}]")
+    for arguments, rules in (((), None), (limited, [way, there])):
+        objects = {document["kind"]: document for document in rendered(*url, *egress, *arguments)}
+        pod = objects["Deployment"]["spec"]["template"]["spec"]
+        environment = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+        assert environment["PENSTOCK_PROMETHEUS_URL"] == "https://p:9090/x"
+        mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+        assert environment["PENSTOCK_PROMETHEUS_CREDENTIALS"] == mounts["prometheus"]
+        (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "prometheus"]
+        assert volume["secret"]["secretName"] == "s"
+        policy = objects["NetworkPolicy"]["spec"]
+        assert policy.get("egress", [None])[1:] == (rules or [])
+    assert "PROMETHEUS" not in json.dumps(rendered())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-import json
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -19,6 +17,7 @@ from penstock_cli.text import Screen, bars, cut, span, table
 from penstock_operator.api.backendstatus import ScalingInputs
 from penstock_operator.autoscaling import recommend
 from tests.support.operator_harness import Harness, backend, endpoint, policy, settings, split
+from tests.support.terminal import printed
 from tests.support.tiny_apiserver import TinyApiserver
 
 SCALING = {"targetLoad": 10, "maxReplicas": 4, "minReplicas": 1}
@@ -49,20 +48,6 @@ async def harness() -> AsyncIterator[Harness]:
 async def server(harness: Harness) -> AsyncIterator[TinyApiserver]:
     async with TinyApiserver(harness.cluster) as server:
         yield server
-
-
-async def printed(
-    server: TinyApiserver, tmp_path: Path, *arguments: str, width: int = 10_000
-) -> tuple[int, list[str]]:
-    """Exit code and lines of a command."""
-    config = json.loads(server.kubeconfig())
-    config["contexts"][0]["context"]["namespace"] = "n"
-    path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps(config))
-    out = io.StringIO()
-    screen = Screen(out=out, width=width, live=False)
-    code = await asyncio.to_thread(run, [*arguments, "--kubeconfig", str(path)], screen)
-    return code, out.getvalue().splitlines()
 
 
 async def test_why_says_the_computation_its_terms_and_what_holds_it_back(
@@ -172,7 +157,7 @@ def test_every_command_says_what_it_is_for_and_is_in_the_docs() -> None:
     page = (ROOT / "docs/how-to/why.md").read_text()
     for name, command in COMMANDS.items():
         assert command.__doc__
-        assert f"kubectl penstock {name}" in page
+        assert f"kubectl penstock {name}" in page, name
 
 
 def test_every_verdict_and_every_term_is_explained() -> None:

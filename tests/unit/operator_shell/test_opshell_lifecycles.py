@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock_operator.releases.standing import TRUTHS
 from tests.support.lifecycles import GOING, stages
 from tests.support.reasons import in_code
 
@@ -18,9 +19,11 @@ OF_OTHERS = {
         "TooManyUnknown",
     ),
     *("TargetUnreachable", "ObjectiveUnreachable", "ShortOfProcessors", "NoHolder", "ScalingDisabled"),
-    *("Schedule", "ScheduleInvalid"),
+    *("Release", "Schedule", "ScheduleInvalid"),
+    *(reason for reason in TRUTHS if reason != "InvalidStrategy"),
 }
-"""Reasons of Available, ModelLoaded, Accepted, RouterReady, SettingsApplied and scaling, never of Ready."""
+"""Reasons of Available, ModelLoaded, Accepted, RouterReady, SettingsApplied, scaling and releases, never of
+Ready."""
 
 
 async def test_every_stage_has_its_reason() -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from penstock_operator.reports import FRESH, Reports
-from penstock_wire.control.report import EndpointReport, RouterReport, SidecarReport
+from penstock_wire.control.report import (
+    FIRST_BYTE_BUCKETS,
+    BackendTotals,
+    EndpointReport,
+    RouterReport,
+    SidecarReport,
+)
 from tests.support.hand_clock import HandClock
 
 
@@ -42,3 +48,28 @@ def test_nonsense_versions_do_not_count() -> None:
     reports.sidecar("n", "m", SidecarReport(pod="m-1", uid="u", seq=1, state="ready", settings_version=2**60))
     reports.sidecar("n", "m", SidecarReport(pod="m-2", uid="v", seq=1, state="ready", settings_version=7))
     assert reports.highest_version(reports.of_backend("n", "m")) == 7
+
+
+def test_releases_compare_what_comes_in_order_from_routers_that_are_there() -> None:
+    """A straggler counts nothing; of a silent router, nobody knows; none that is gone is awaited."""
+    clock = HandClock()
+    reports = Reports(clock)
+    reports.releases.follow("n", "e", "a", "b")
+
+    def send(seq: int, requests: int, uid: str = "u", own: str = "") -> None:
+        seconds = (requests, *[0] * (FIRST_BYTE_BUCKETS - 1))
+        ends = {"e": EndpointReport(backends={"a": BackendTotals(requests=requests, seconds=seconds)})}
+        sent = RouterReport(pod=uid, uid=uid, seq=seq, state="ready", endpoints=ends)
+        reports.router("n", sent, endpoint=own)
+
+    for seq, requests in ((1, 0), (2, 10), (4, 30), (3, 20), (5, 31)):
+        send(seq, requests)
+    send(1, 0, "own", own="e")
+    assert reports.releases.take("n", "e").stable.requests == 31
+    assert [reports.answered_lately("n", "e", name) for name in "ab"] == [31, 0]
+    clock.turn(FRESH)
+    send(6, 31)
+    clock.turn(0.1)
+    assert [reports.answered_lately("n", "e", name) for name in "ab"] == [31, None]
+    reports.forget_pod("n", "own", "own")
+    assert reports.answered_lately("n", "e", "b") == 0

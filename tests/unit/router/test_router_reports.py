@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
+from penstock_router.series import BUCKETS, Series
+from penstock_wire.control.report import FIRST_BYTE_BUCKETS, FIRST_BYTE_SECONDS
 from tests.support.ports import free_port
 from tests.support.router_process import RouterProcess, backend, endpoint, until
-from tests.support.router_upstream import Answer, Seen, UpstreamServer
+from tests.support.router_upstream import Answer, Behave, Seen, UpstreamServer, cut, echo, hang, refuse
+
+PLAIN = {"requests": 3, "codes": {"200": 3}, "retries": 0, "held": 0, "errors": 0, "refused": {}}
 
 
 class Operator:
@@ -25,6 +32,16 @@ class Operator:
         self.reports.append(json.loads(seen.body))
         answer = {"v": 1, "nextReportMs": self.next_ms, "settings": self.settings}
         return Answer(body=json.dumps(answer).encode(), headers=b"content-type: application/json\r\n")
+
+
+def answering(status: int, reason: str = "") -> Behave:
+    """Answer as a model does, or a sidecar after it."""
+    headers = f"x-penstock-reason: {reason}\r\n".encode() if reason else b""
+
+    async def behave(seen: Seen) -> Answer:
+        return Answer(status, headers=headers)
+
+    return behave
 
 
 async def reporting(router: Any, tmp_path: Any, control: UpstreamServer) -> RouterProcess:
@@ -65,14 +82,16 @@ async def test_a_report_has_what_the_operator_needs(upstream: Any, router: Any, 
     await until(complete)
     last = operator.reports[-1]
     assert (last["v"], last["pod"], last["uid"], last["settingsVersion"]) == (1, "router-1", "uid-1", 7)
+    seconds = last["endpoints"]["e"]["backends"]["b"]["seconds"]
     assert last["endpoints"]["e"] == {
         "listening": True,
         "error": "",
         "held": 0,
         "oldestHeldMs": 0,
-        "backends": {"b": {"requests": 3, "codes": {"200": 3}, "retries": 0, "held": 0}},
+        "backends": {"b": {**PLAIN, "seconds": seconds}},
         "mirrors": {},
     }
+    assert sum(seconds) == 3
     assert last["endpoints"]["cold"]["backends"]["away"]["held"] == 1
     assert 0 <= last["processorWait"] <= 1
     assert last["endpoints"]["bad"]["listening"] is False
@@ -125,3 +144,153 @@ async def test_requests_flow_with_the_operator_gone(upstream: Any, router: Any, 
     await control.stop()
     await until(lambda: any("report failed" in line for line in process.log))
     assert (await process.ask()).status == 200
+
+
+async def counted(
+    operator: Operator, wanted: dict[str, int], name: str = "e", backend: str = "b"
+) -> dict[str, Any]:
+    """The totals of a backend, as soon as so many of its requests are over, by status."""
+
+    def totals() -> dict[str, Any]:
+        ends = operator.reports[-1]["endpoints"] if operator.reports else {}
+        found: dict[str, Any] = ends.get(name, {}).get("backends", {}).get(backend, {})
+        return found if found.get("codes") == wanted else {}
+
+    return await until(totals, what=f"{wanted} of {backend}")
+
+
+@pytest.mark.parametrize(
+    ("behave", "wanted", "errors", "refused"),
+    [
+        pytest.param(echo, {"200": 2}, 0, {}, id="answers"),
+        pytest.param(answering(404), {"404": 2}, 0, {}, id="the client's fault"),
+        pytest.param(answering(429), {"429": 2}, 0, {}, id="the model's own 429"),
+        pytest.param(answering(500), {"500": 2}, 2, {}, id="the model's error"),
+        pytest.param(answering(500, "model_failed"), {"500": 2}, 2, {}, id="the SDK's error"),
+        pytest.param(answering(502, "batch_failed"), {"502": 2}, 2, {}, id="its batch's error"),
+        pytest.param(refuse("queue_full"), {"503": 2}, 2, {"queue_full": 2}, id="refusals"),
+        pytest.param(refuse("queue_full", status=429), {"429": 2}, 2, {"queue_full": 2}, id="with 429"),
+        pytest.param(cut, {"502": 2}, 2, {"model_unreachable": 2}, id="lost connections"),
+    ],
+)
+async def test_answers_are_told_from_errors_and_refusals(
+    upstream: Any,
+    router: Any,
+    tmp_path: Any,
+    behave: Any,
+    wanted: dict[str, int],
+    errors: int,
+    refused: dict[str, int],
+) -> None:
+    """Once each, also where a refused one was tried again; copies for a mirror count nowhere."""
+    operator = Operator()
+    control, server, mirror = await upstream(operator), await upstream(behave), await upstream()
+    process = await reporting(router, tmp_path, control)
+    route = endpoint(
+        "e",
+        backend("b", server.target),
+        mirrors=[{"name": "copies", "targets": [mirror.target]}],
+        coldStart={"timeoutMs": 1},
+    )
+    await process.start(route, version=1)
+    for _ in range(2):
+        await process.ask()
+    totals = await counted(operator, wanted)
+    assert (totals["errors"], totals["refused"], sum(totals["seconds"])) == (errors, refused, 2)
+    assert list(operator.reports[-1]["endpoints"]["e"]["backends"]) == ["b"]
+
+
+async def test_a_rules_requests_are_not_of_the_draw_and_a_keys_are(
+    upstream: Any, router: Any, tmp_path: Any
+) -> None:
+    operator = Operator()
+    control, server, other = await upstream(operator), await upstream(), await upstream(answering(500))
+    process = await reporting(router, tmp_path, control)
+    ruled = backend("ruled", other.target, weight=0) | {"match": [{"header": "x-to", "value": "it"}]}
+    await process.start(endpoint("e", backend("b", server.target), ruled), version=1)
+    for headers in ({}, {"x-penstock-shard-key": "k"}, {"x-to": "it"}):
+        await process.ask(headers=headers)
+    assert sum((await counted(operator, {"200": 2}))["seconds"]) == 2
+    totals = await counted(operator, {"500": 1}, backend="ruled")
+    assert (totals["errors"], totals["seconds"]) == (0, [])
+
+
+async def body() -> AsyncIterator[bytes]:
+    """Of unknown length."""
+    yield b"{}"
+
+
+@pytest.mark.parametrize("data", [None, body], ids=["whole", "stream"])
+async def test_who_was_never_asked_has_the_requests_that_were_drawn_for_it(
+    upstream: Any, router: Any, tmp_path: Any, data: Any
+) -> None:
+    """A backend that is missing refuses all that it gets, though none of its pods ever did."""
+    operator = Operator()
+    control = await upstream(operator)
+    process = await reporting(router, tmp_path, control)
+    await process.start(endpoint("e", backend("b"), onMissing="Fail"), version=1)
+    assert (await process.ask(data=data and data())).status == 503
+    totals = await counted(operator, {})
+    assert totals["requests"] == 0
+    assert (totals["errors"], totals["refused"]) == (1, {"backend_missing": 1})
+    assert sum(totals["seconds"]) == 1
+
+
+async def test_time_counts_up_to_the_head_of_an_answer_or_until_its_client_leaves(
+    upstream: Any, router: Any, tmp_path: Any
+) -> None:
+    """A stream counts when it begins; a slow answer in the bucket of its time."""
+    operator, begun = Operator(), asyncio.Event()
+
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if b" /x " in await reader.readline():
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n")
+            begun.set()
+            await reader.read()
+        writer.close()  # what a router asks a pod first
+
+    streamer = await asyncio.start_server(stream, "127.0.0.1", 0)
+    port = streamer.sockets[0].getsockname()[1]
+    control, slow = await upstream(operator), await upstream(hang)
+    process = await reporting(router, tmp_path, control)
+    routes = [endpoint("e", backend("b", f"127.0.0.1:{port}")), endpoint("s", backend("slow", slow.target))]
+    await process.start(*routes, version=1)
+    asking = [asyncio.create_task(process.ask(path)) for path in ("/e/x", "/s/x")]
+    await begun.wait()
+    await until(lambda: slow.running)
+    asking[1].cancel()
+    left = await counted(operator, {"499": 1}, name="s", backend="slow")
+    assert (left["errors"], sum(left["seconds"])) == (0, 1)
+
+    def first() -> list[int]:
+        found: list[int] = operator.reports[-1]["endpoints"]["e"]["backends"].get("b", {}).get("seconds", [])
+        return found
+
+    assert sum(await until(first)) == 1
+    assert operator.reports[-1]["endpoints"]["e"]["backends"]["b"]["requests"] == 0
+    asking[0].cancel()
+    ended = await counted(operator, {"200": 1})
+    assert sum(ended["seconds"]) == 1
+    streamer.close()
+    await streamer.wait_closed()
+
+
+def test_buckets_are_by_upper_bound_and_the_metrics_are_made_of_them() -> None:
+    """A time that is a bound is within it; what took longer than all of them is in the last."""
+    series = Series("e", "b")
+    for seconds in (0.0, 0.001, 0.0011, 0.21, 0.41, 120.0, 121.0):
+        series.answered(200, "", seconds, drawn=True)
+    seconds = series.totals(0).seconds
+    assert len(seconds) == FIRST_BYTE_BUCKETS
+    assert {FIRST_BYTE_SECONDS[place] for place, count in enumerate(seconds[:-1]) if count} == {
+        0.001,
+        0.0015,
+        0.3,
+        0.5,
+        120.0,
+    }
+    assert seconds[-1] == 1
+    assert dict(series.cumulative()) == dict(
+        zip(map(str, BUCKETS), [2, 3, 3, 3, 3, 3, 3, 3, 5, 5, 5, 5, 5, 5, 5, 6], strict=True)
+    ) | {"+Inf": 7}
+    assert set(BUCKETS) <= set(FIRST_BYTE_SECONDS)

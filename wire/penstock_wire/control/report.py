@@ -31,6 +31,21 @@ MAX_DIFFERENCES = 5
 MAX_CLASSES = 64
 """Service curves in one report at most."""
 
+# NB: without the annotation mypyc makes a new tuple of floats wherever it is used.
+FIRST_BYTE_SECONDS: tuple[float, ...] = (
+    *(0.001, 0.0015, 0.002, 0.003, 0.005, 0.007),
+    *(0.01, 0.015, 0.02, 0.03, 0.05, 0.07),
+    *(0.1, 0.15, 0.2, 0.3, 0.5, 0.7),
+    *(1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
+    *(10.0, 15.0, 20.0, 30.0, 60.0, 120.0),
+)
+"""Upper bounds of the counts in `BackendTotals.seconds`, inclusive; a further count has those beyond them.
+
+Six steps to each tenfold: what takes 200 ms longer is in another bucket from 20 ms to 0.5 s, and what takes
+1.7 times as long from 1 ms to 30 s. They never change: who counts and who reads may be of two versions."""
+
+FIRST_BYTE_BUCKETS = len(FIRST_BYTE_SECONDS) + 1
+
 
 class Items(msgspec.Struct, frozen=True, kw_only=True):
     """Items now: `queued` wait, `ongoing` are with the model. Their sum is the load."""
@@ -125,17 +140,32 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Requests of one endpoint to one backend, since the router started.
 
+    `errors`, `refused` and `seconds` are of the draw alone, so that two backends can be compared: of the
+    requests that got this backend by weight, each once, when the head of its answer went out or its client
+    left. Not those that match a rule of the backend, since others send them than the rest, and not a
+    mirror's copies. Those with a key count: a key gets its backend by weight, too, but all its requests get
+    the same. A request that no pod was asked for counts for the backend that was drawn for it. Routers of
+    older versions send none of the three.
+
     Args:
         requests: requests whose last try went to this backend.
         codes: of those, by status of the answer.
         retries: tries on another pod.
         held: of its requests, those that wait in the router now.
+        errors: of the draw, answers with a status of 500 or above, and refusals with 429.
+        refused: of these, those that the router or a sidecar gave instead of the model, by reason.
+        seconds: of the draw, how many had their answer's head (or their client left) within the bounds of
+            `FIRST_BYTE_SECONDS` from their arrival on, and the last how many took longer. Empty for none;
+            their sum is the number of requests of the draw.
     """
 
     requests: Count = 0
     codes: Annotated[dict[Code, Count], msgspec.Meta(max_length=1000)] = {}
     retries: Count = 0
     held: Count = 0
+    errors: Count = 0
+    refused: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
+    seconds: Annotated[tuple[Count, ...], msgspec.Meta(max_length=FIRST_BYTE_BUCKETS)] = ()
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import httptools
 
@@ -41,18 +41,29 @@ from penstock_wire.http import (
 from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer, Body, Carrier, UpstreamTunnel
 from penstock_wire.http.client.head import JOIN_BYTES, blank_lines_follow, encode_head, forwarded, switches_to
 from penstock_wire.http.client.peer_liveness import is_silence, was_reset
+from penstock_wire.http.head_cache import HeadCache, ResponseHead
 from penstock_wire.http.messages import NO_BODY_STATUS, Interim
 from penstock_wire.timers import EarliestTimer
 
-MAX_HEAD_BYTES = 1024 * 1024
+MAX_HEAD_BYTES: Final = 1024 * 1024
 """Of a head with the interim ones before it, and of what may come between two pieces of a body."""
 
-_IDLE, _HEAD, _BODY, _TUNNEL = range(4)
-_COMMON = b"HTTP/1.1 2"
+_IDLE: Final = 0
+_HEAD: Final = 1
+_BODY: Final = 2
+_TUNNEL: Final = 3
+_COMMON: Final = b"HTTP/1.1 2"
+_KEEPS: Final = frozenset({b"keep-alive", b"Keep-Alive"})
 
 
 class Pool(Protocol):
-    """Where a connection comes from."""
+    """Where a connection comes from.
+
+    Attributes:
+        known: heads of answers that came before.
+    """
+
+    known: HeadCache
 
     def put(self, connection: Connection) -> None:
         """Take back a connection that is good for another exchange."""
@@ -85,6 +96,9 @@ class Connection(Carrier):
         self.writable = None  # there while the peer takes nothing
         self._loop = asyncio.get_running_loop()
         self._pool = pool
+        self._known = pool.known
+        self._last_head: ResponseHead | None = None  # that came again
+        self._learning = False
         self._state = _IDLE
         self._parser: Any = None
         self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
@@ -150,9 +164,9 @@ class Connection(Carrier):
         head = encode_head(request, self.where)
         self._streamed = streamed
         self._state = _HEAD
-        if self._parser is None or self._spent:
+        if self._spent:
             self._spent = False
-            self._parser = httptools.HttpResponseParser(self)
+            self._parser = None
         self._upgrade = request.upgrade
         self._interim = request.interim
         self._head_only = request.method == "HEAD"
@@ -385,12 +399,33 @@ class Connection(Carrier):
         elif self._state == _IDLE:  # nothing was asked: whatever it says, it answers no request
             self.reusable = False
             self.transport.abort()
-        else:
+        elif self._bytes_since_progress or self._state != _HEAD or not self._take(data):
             self._parse(data)
 
+    def _take(self, data: bytes) -> bool:
+        """Take a whole answer whose head came before, as the parser would; False if it is none."""
+        self._learning = not self._head_only and not self._streamed and self._known.awake()
+        if not self._learning:
+            return False
+        head = self._known.find(data, self._last_head)
+        if not isinstance(head, ResponseHead):
+            return False
+        if self._opened is not None and head.length > self._whole_bytes:
+            return False
+        self._last_head = head
+        body = data[len(data) - head.length :] if head.length else b""
+        self._stop_sending()
+        self._deadline = math.inf
+        self._give(Response(head.status, head.fields, body))
+        self._release()
+        return True
+
     def _parse(self, data: bytes) -> None:
-        if not self._bytes_since_progress and self._state == _HEAD:
+        first = not self._bytes_since_progress and self._state == _HEAD
+        if first:
             self._is_common = data.startswith(_COMMON)
+            if self._parser is None:
+                self._parser = httptools.HttpResponseParser(self)
         self._bytes_since_progress += len(data)
         try:
             self._parser.feed_data(data)
@@ -410,6 +445,8 @@ class Connection(Carrier):
         if self._over:
             if blank_lines_follow(data, self._length or 0):
                 self.reusable = False
+            if first and self._learning and self.reusable:
+                self._learn(data)
             self._release()
             return
         if self._bytes_since_progress > MAX_HEAD_BYTES:
@@ -420,6 +457,15 @@ class Connection(Carrier):
                 self._parser = None  # it stands in the middle of this body
             if self._answer is not None:
                 self._hand_over()
+
+    def _learn(self, data: bytes) -> None:
+        """Keep the head of an answer that came whole, in one piece."""
+        length, status = self._length, self._status
+        if length is not None and self._is_common and status != 204:
+            for name, value in self._framing:
+                if name != b"content-length" and (name != b"connection" or value not in _KEEPS):
+                    return
+            self._known.learn(data, ResponseHead(status, tuple(self._fields), length))
 
     # -- the parser's callbacks -----------------------------------------------------------------------------
 
@@ -542,12 +588,17 @@ class Connection(Carrier):
             body.finish()
             if self._answer is not None:  # all of it came with its head
                 self._answer = Response(self._answer.status, self._answer.headers, body.whole() or b"")
-        elif self._done is not None or self._opened is not None:
-            self._answer = self._whole()
+        else:
+            self._give(self._whole())
+
+    def _give(self, answer: Response) -> None:
+        """Give a whole answer to who waits for it; a callback gets it once the connection is in the pool."""
+        if self._done is not None or self._opened is not None:
+            self._answer = answer
         else:
             waiter, self._waiter = self._waiter, None
             if waiter is not None and not waiter.done():
-                waiter.set_result(self._whole())
+                waiter.set_result(answer)
 
     def _whole(self) -> Response:
         pieces = self._pieces

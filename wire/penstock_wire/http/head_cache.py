@@ -1,50 +1,80 @@
 """Heads that came before: the same bytes mean the same, so they need not be read again.
 
-Most clients send the same head with each of their requests, and those of one program are alike. What the
-parser and the checks behind it have made of such a head is kept by its bytes. Only heads are kept that say
-nothing about their connection and whose whole request came in one piece, so that nothing depends on what the
-parser has seen before.
+Most clients send the same head with each of their requests, and those of one program are alike; so are the
+answers of one service. What the parser and the checks behind it have made of such a head is kept by its
+bytes. Only heads are kept that do not end their connection and whose whole message came in one piece, so that
+nothing depends on what the parser has seen before.
 
 Where heads are all different (each with a request id), looking is in vain: after some misses it rests.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock_wire.headers import Headers
 
-MAX_HEADS = 256
+MAX_HEADS: Final = 256
 """Heads kept at most; when there are more, all are forgotten."""
-MAX_HEAD_BYTES = 2048
+MAX_HEAD_BYTES: Final = 2048
 """Longer heads are not kept."""
-MISSES = 256
+MISSES: Final = 256
 """Looks in vain, beyond three for each that was not, before it rests."""
-REST = 16_384
-"""Requests for which it rests."""
-_END = b"\r\n\r\n"
+REST: Final = 16_384
+"""Messages for which it rests."""
+_END: Final = b"\r\n\r\n"
 
 
 class CachedHead:
     """A head as it was read.
 
     Args:
-        method: the method.
-        target: path and query.
-        fields: the header fields for the service.
+        fields: the end-to-end fields.
         length: bytes of the body behind it.
     """
 
-    __slots__ = ("fields", "length", "method", "plain", "target")
+    __slots__ = ("fields", "length", "raw")
 
-    def __init__(self, method: str, target: str, fields: Headers, length: int) -> None:
-        self.method = method
-        self.target = target
+    def __init__(self, fields: Headers, length: int) -> None:
         self.fields = fields
         self.length = length
+        self.raw = b"\r\n"
+        """Its bytes, once it is kept; until then some that begin no message."""
+
+
+class RequestHead(CachedHead):
+    """The head of a request; other members as in `CachedHead`.
+
+    Args:
+        method: the method.
+        target: path and query.
+    """
+
+    __slots__ = ("method", "plain", "target")
+
+    def __init__(self, method: str, target: str, fields: Headers, length: int) -> None:
+        super().__init__(fields, length)
+        self.method = method
+        self.target = target
         self.plain = method != "HEAD"
 
 
+class ResponseHead(CachedHead):
+    """The head of an answer to another method than HEAD; other members as in `CachedHead`.
+
+    Args:
+        status: from 200 to 299.
+    """
+
+    __slots__ = ("status",)
+
+    def __init__(self, status: int, fields: Headers, length: int) -> None:
+        super().__init__(fields, length)
+        self.status = status
+
+
 class HeadCache:
-    """The heads that came to one listener."""
+    """The heads that came to one listener, or of the answers that came to one client: never both."""
 
     __slots__ = ("_credit", "_heads", "_rest")
 
@@ -57,7 +87,7 @@ class HeadCache:
         return len(self._heads)
 
     def awake(self) -> bool:
-        """Whether it is worth while to look for the next head; asked once for each request."""
+        """Whether it is worth while to look for the next head; asked once for each message."""
         if self._credit > 0:
             return True
         self._rest += 1
@@ -66,15 +96,18 @@ class HeadCache:
             self._credit = MISSES
         return False
 
-    def find(self, data: bytes) -> CachedHead | None:
-        """The head of a whole request.
+    def find(self, data: bytes, last: CachedHead | None) -> CachedHead | None:
+        """The head of a whole message.
 
         Args:
-            data: what was received where a request may begin.
+            data: what was received where a message may begin.
+            last: the head that came last on the same connection, which is likely to come again.
 
         Returns:
             The head, where `data` is it and its body, to the last byte; else None.
         """
+        if last is not None and len(data) - len(last.raw) == last.length and data.startswith(last.raw):
+            return last
         end = data.find(_END) + 4
         known = self._heads.get(data[:end]) if 4 <= end <= MAX_HEAD_BYTES else None
         if known is not None and len(data) - end == known.length:
@@ -96,4 +129,5 @@ class HeadCache:
             return
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
-        self._heads[data[:end]] = head
+        head.raw = data[:end]
+        self._heads[head.raw] = head

@@ -1,0 +1,1 @@
+"""Releases in simulated time: see `worlds`, `canary`, `rival`, `kinds` and `__main__`."""

@@ -1,0 +1,73 @@
+"""What `promote`, `abort` and `pause` share: they ask for something by an annotation of the split.
+
+The operator carries each value of the annotation out once, and shows the last in `status.release.handled`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from penstock_cli.cluster import Cluster, CommandError
+from penstock_cli.release import Release
+from penstock_cli.text import Screen
+
+ANNOTATION = "penstock.dev/release"
+SECONDS = 60.0
+"""So long `--wait` waits for the operator, which needs about a second."""
+EVERY = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the three commands take."""
+    parser.add_argument("split", help="name of the TrafficSplit")
+    parser.add_argument(
+        "--wait", action="store_true", help="until the operator has carried it out; prints what came of it"
+    )
+
+
+def ask(
+    cluster: Cluster,
+    screen: Screen,
+    arguments: argparse.Namespace,
+    *,
+    verb: str,
+    plan: Callable[[Release], str],
+) -> int:
+    """Say what will happen, write the annotation, and wait for the operator if that is wanted.
+
+    Args:
+        cluster: where.
+        screen: where it is said.
+        arguments: as `add_arguments` declares them.
+        verb: what the annotation says.
+        plan: what the verb will do to a release, in words; a CommandError where it can do nothing.
+
+    Raises:
+        CommandError: there is no such release, nothing to do, or the operator has not answered in time.
+    """
+    release = Release.of(cluster.get("TrafficSplit", arguments.split))
+    if not release.stored:
+        why = f" ({release.why})" if release.why else ""
+        raise CommandError(
+            f"nothing to {arguments.command}: the release of {release.candidate} has not begun{why}"
+        )
+    will = plan(release)
+    value = f"{verb}@{datetime.now(UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
+    cluster.annotate("TrafficSplit", arguments.split, ANNOTATION, value)
+    screen.show([f"{release.name}: {will}"])
+    if not arguments.wait:
+        return 0
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        release = Release.of(cluster.get("TrafficSplit", arguments.split))
+        if release.stored.get("handled") == value:
+            screen.show([release.summary, *([f"  {release.why}"] if release.why else [])])
+            return 0
+        time.sleep(EVERY)
+    raise CommandError(
+        f"the operator has not taken it up within {SECONDS:.0f} s: expected {value} in "
+        f"status.release.handled, found {release.stored.get('handled') or 'none'}; is it running?"
+    )

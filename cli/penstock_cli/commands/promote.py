@@ -1,0 +1,61 @@
+"""Let a release go on: past the pause or the step that it is at, or (--full) to all requests at once.
+
+A release that was rolled back begins anew from its first step. The candidate never gets more requests than
+its ready pods can take, with --full neither. It sets one annotation of the TrafficSplit and no field of its
+spec.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from penstock_cli import asking
+from penstock_cli.cluster import Cluster, CommandError
+from penstock_cli.release import PAUSED, PROMOTED, ROLLED_BACK, Release, step_words
+from penstock_cli.text import Screen
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    asking.add_arguments(parser)
+    parser.add_argument("--full", action="store_true", help="all requests at once, without the steps left")
+
+
+def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
+    """Ask for it."""
+    plan, verb = (all_at_once, "promote-full") if arguments.full else (goes_on, "promote")
+    return asking.ask(cluster, screen, arguments, verb=verb, plan=plan)
+
+
+def goes_on(release: Release) -> str:
+    """What a promotion by a step will do.
+
+    Args:
+        release: as it is now.
+    """
+    _some(release)
+    steps, step = release.steps, release.step
+    if release.phase == ROLLED_BACK:
+        return f"begins anew with step 1 of {len(steps)}, {step_words(steps[0])}"
+    if step >= len(steps):
+        return f"{release.candidate} gets all requests"
+    here = f"step {step + 1} of {len(steps)}, {step_words(steps[step])}"
+    following = f"then {step_words(steps[step + 1])}" if step + 1 < len(steps) else "which is the last"
+    if release.phase == PAUSED and steps[step].get("pause") != "Manual":
+        return f"goes on with {here}"
+    return f"leaves {here}, {following}"
+
+
+def all_at_once(release: Release) -> str:
+    """What a full promotion will do.
+
+    Args:
+        release: as it is now.
+    """
+    _some(release)
+    return f"{release.candidate} gets all requests, as far as its ready pods can take them"
+
+
+def _some(release: Release) -> None:
+    if release.phase == PROMOTED:
+        raise CommandError(f"nothing to promote: {release.candidate} has all requests already")

@@ -1,0 +1,245 @@
+"""A release on one screen: its steps, weights, verdicts, pods, and last Events.
+
+With --watch it is shown anew until the release ends: the exit code is then 0 where the candidate was
+promoted and 1 where it was rolled back. Without a terminal --watch prints a line for each change, and the
+whole at the end. Who may not read Events, or backends, sees the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock_cli.cluster import Cluster, CommandError, NotFoundError, Resource, event_time
+from penstock_cli.release import PAUSED, PROMOTED, ROLLED_BACK, Release, step_words
+from penstock_cli.text import Screen, folded, share_bar, span, table, when
+from penstock_wire import durations
+
+EVENTS = 6
+EVERY = 2.0
+PATIENCE = 60.0
+"""So long an apiserver that does not answer does not end --watch."""
+_BAR = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("split", help="name of the TrafficSplit")
+    parser.add_argument("-w", "--watch", action="store_true", help="until the release ends")
+
+
+def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
+    """Print it, with --watch until it ends."""
+    looked = look(cluster, arguments.split)
+    if not arguments.watch:
+        screen.show(page(looked, now=datetime.now(UTC), width=screen.width))
+        return 0
+    said = ""
+    answered = time.monotonic()
+    while True:
+        now = datetime.now(UTC)
+        ended = looked.release.ended
+        if screen.live or ended:
+            screen.show(page(looked, now=now, width=screen.width), anew=screen.live)
+        elif (line := _line(looked.release)) != said:
+            screen.show([f"{now:%H:%M:%S}  {line}"])
+            said = line
+        if ended:
+            return 0 if looked.release.phase == PROMOTED else 1
+        time.sleep(EVERY)
+        try:
+            looked = look(cluster, arguments.split)
+            answered = time.monotonic()
+        except NotFoundError:
+            raise
+        except CommandError:
+            if time.monotonic() > answered + PATIENCE:
+                raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What there is to see of a release at one time.
+
+    Args:
+        release: the release.
+        backends: of the stable and the candidate, what could be read, or why not.
+        events: of the split, oldest first, or why there are none to be had.
+    """
+
+    release: Release
+    backends: dict[str, Resource | CommandError]
+    events: list[Resource] | CommandError
+
+
+def look(cluster: Cluster, split: str) -> Looked:
+    """Read what there is to see.
+
+    Args:
+        cluster: where.
+        split: name of the TrafficSplit.
+
+    Raises:
+        CommandError: there is no such split, or it has no strategy.
+    """
+    release = Release.of(cluster.get("TrafficSplit", split))
+    backends: dict[str, Resource | CommandError] = {}
+    for name in (release.stable, release.candidate):
+        try:
+            backends[name] = cluster.get("ModelBackend", name)
+        except CommandError as error:
+            backends[name] = error
+    try:
+        events: list[Resource] | CommandError = cluster.events("TrafficSplit", split)
+    except CommandError as error:
+        events = error
+    return Looked(release=release, backends=backends, events=events)
+
+
+def page(looked: Looked, *, now: datetime, width: int) -> list[str]:
+    """All of it as lines.
+
+    Args:
+        looked: what there is to see.
+        now: the time.
+        width: characters of a line; messages go on in the next.
+    """
+    release = looked.release
+    lines = [f"{release.name}: {release.summary}"]
+    if release.why:
+        lines += folded(release.why, width, indent="  ")
+    if not release.current:
+        lines.append("  NB: the status is older than the last change of the spec")
+    return [
+        *lines,
+        *_times(release, now=now),
+        "",
+        *_steps(release, now=now),
+        "",
+        *_weights(release),
+        "",
+        *_pods(looked),
+        "",
+        *_verdicts(release, width=width),
+        "",
+        *_events(looked.events, now=now, width=width),
+    ]
+
+
+def _line(release: Release) -> str:
+    return f"{release.summary}  {release.why}".rstrip()
+
+
+def _times(release: Release, *, now: datetime) -> list[str]:
+    started = when(release.stored.get("started"))
+    if started is None:
+        return []
+    if release.phase in (PROMOTED, ROLLED_BACK):
+        ended = when(release.condition.get("lastTransitionTime"))
+        if ended is None:
+            return []
+        took = span((ended - started).total_seconds())
+        return [f"  ended {span((now - ended).total_seconds())} ago, took {took}"]
+    return [f"  started {span((now - started).total_seconds())} ago"]
+
+
+def _steps(release: Release, *, now: datetime) -> list[str]:
+    over = release.phase == PROMOTED
+    rows = []
+    for index, step in enumerate(release.steps):
+        here = bool(release.phase) and index == release.step and not over
+        done = over or index < release.step
+        mark = ("✗" if release.phase == ROLLED_BACK else "▶") if here else "✓" if done else " "
+        rows.append((mark, str(index + 1), step_words(step), _elapsed(release, step, now) if here else ""))
+    last = "weight 100 %" if release.promotes_itself else "weight 100 %, once it is promoted"
+    after = release.step == len(release.steps) and release.phase and not over
+    rows.append(
+        ("✓" if over else "▶" if after else " ", "", last, _elapsed(release, {}, now) if after else "")
+    )
+    return table(("", "STEP", "", "TIME"), rows)
+
+
+def _elapsed(release: Release, step: dict[str, Any], now: datetime) -> str:
+    """The time in the step that it is at."""
+    began = when(release.status.get("stepStarted"))
+    if began is None or release.phase == ROLLED_BACK:
+        return "rolled back here" if release.phase == ROLLED_BACK else ""
+    passed = span((now - began).total_seconds())
+    paused = ", paused" if release.phase == PAUSED else ""
+    try:
+        whole = durations.parse_ms(step.get("pause", "")) / 1000
+    except ValueError:
+        return passed + paused
+    return f"{passed} of {span(whole)}{paused}"
+
+
+def _weights(release: Release) -> list[str]:
+    entries = {entry["name"]: entry for entry in release.status.get("weights") or ()}
+    applied = {name: entry["applied"] for name, entry in entries.items() if entry.get("applied") is not None}
+    of_all = sum(applied.values())
+    shares = {
+        "desired": float(release.weight) if release.stored else None,
+        "applied": 100 * applied[release.candidate] / of_all
+        if of_all and release.candidate in applied
+        else None,
+        "observed": _percent(entries.get(release.candidate, {}).get("observed")),
+    }
+    rows = [
+        (name, share_bar(share, width=_BAR), f"{share:.3g} %") if share is not None else (name, "-", "")
+        for name, share in shares.items()
+    ]
+    copies = release.stored.get("mirror", 0)
+    note = [f"and copies of {copies} % of the requests"] if copies else []
+    return [*table(("WEIGHT", f"of {release.candidate}", ""), rows), *note]
+
+
+def _percent(text: str | None) -> float | None:
+    try:
+        return float((text or "").removesuffix("%"))
+    except ValueError:
+        return None
+
+
+def _pods(looked: Looked) -> list[str]:
+    release = looked.release
+    needs = {
+        release.stable: f"{release.stored['replicas']} for all requests"
+        if release.stored.get("replicas")
+        else "-",
+        release.candidate: f"{release.needed} for {release.target} %" if release.stored else "-",
+    }
+    rows = []
+    for name, role in ((release.stable, "stable"), (release.candidate, "candidate")):
+        backend = looked.backends[name]
+        if isinstance(backend, CommandError):
+            ready, asked = ("-", "there is none" if isinstance(backend, NotFoundError) else str(backend))
+        else:
+            ready = str((backend.get("status") or {}).get("readyReplicas") or 0)
+            asked = str(backend["spec"].get("replicas", 1))
+        rows.append((name, role, ready, asked, needs[name]))
+    return table(("BACKEND", "", "READY", "ASKED FOR", "NEEDED"), rows)
+
+
+def _verdicts(release: Release, *, width: int) -> list[str]:
+    verdicts: Sequence[dict[str, Any]] = (release.status.get("verdicts") or ()) if release.stored else ()
+    if not verdicts:
+        return ["Nothing has been judged yet."]
+    rows = [(each["metric"], each["verdict"], each.get("message", "")) for each in verdicts]
+    return table(("METRIC", "VERDICT", ""), rows, width=width)
+
+
+def _events(events: list[Resource] | CommandError, *, now: datetime, width: int) -> list[str]:
+    if isinstance(events, CommandError):
+        return [f"({events})"]
+    if not events:
+        return ["There are no Events."]
+    rows = []
+    for event in reversed(events[-EVENTS:]):
+        at = when(event_time(event))
+        ago = f"{span((now - at).total_seconds())} ago" if at is not None else "-"
+        rows.append((ago, event.get("reason", ""), event.get("message", "")))
+    return table(("EVENT", "", ""), rows, width=width)

@@ -1,0 +1,33 @@
+"""How a mirror's answers are compared with the served ones."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from penstock_operator.api.base import Part
+from penstock_wire.control.router_settings import IGNORED_PATH_PATTERN
+
+
+class MirrorCompare(Part):
+    """How a mirror's answers are compared with the served ones."""
+
+    ignore: Annotated[
+        tuple[Annotated[str, Field(pattern=IGNORED_PATH_PATTERN, max_length=256)], ...],
+        Field(
+            max_length=32,
+            json_schema_extra={"x-kubernetes-list-type": "atomic"},
+            description="Paths of JSON that are left out, with all below them, such as $.usage, "
+            "$.predictions[*].id or $['a name'].",
+        ),
+    ] = ()
+    tolerance: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Two numbers are alike where they differ by no more than this times the larger of 1 "
+            "and their magnitudes. 0 = equal.",
+        ),
+    ] = 0.0

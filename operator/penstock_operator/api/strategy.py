@@ -1,0 +1,269 @@
+"""`strategy` of a TrafficSplit: how a new version takes over from an old one, step by step, and its state."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from penstock_operator.api.base import Part
+from penstock_operator.api.fields import Duration, Name, cel, duration_rule, rules
+from penstock_operator.api.mirror_compare import MirrorCompare
+from penstock_wire import durations
+
+MANUAL = "Manual"
+"""A pause that lasts until somebody promotes the release."""
+
+
+class ReleaseStep(Part):
+    """One step: exactly one of its members."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "[has(self.setWeight), has(self.mirror), has(self.pause)].filter(each, each).size() == 1",
+                "expected one of setWeight, mirror and pause, found none or several",
+            )
+        )
+    )
+
+    set_weight: Annotated[
+        int | None,
+        Field(ge=0, le=100, description="The candidate's percent of the requests; the rest is the stable's."),
+    ] = None
+    mirror: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=100,
+            description="Of the requests, so many percent are copied to the candidate, and the answers "
+            "compared, until a step gives it requests of its own. 0 = none.",
+        ),
+    ] = None
+    pause: Annotated[
+        str | None,
+        Field(
+            pattern=f"^({MANUAL}|{durations.PATTERN.removeprefix('^').removesuffix('$')})$",
+            max_length=16,
+            description="How long the weight stays at least, such as 10m. Manual = until it is promoted.",
+        ),
+    ] = None
+
+
+class ReleaseMetric(Part):
+    """One thing by which the candidate is judged."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "(self.name == 'prometheus') == has(self.query)",
+                "expected query where name is prometheus, and nowhere else",
+            ),
+            cel(
+                "self.name != 'prometheus' || has(self.threshold)",
+                "expected threshold beside query: the value beyond which the candidate fails",
+            ),
+            cel(
+                "!has(self.quantile) || self.name == 'latency'",
+                "expected quantile where name is latency alone",
+            ),
+        )
+    )
+
+    name: Annotated[
+        Literal["errorRatio", "latency", "mismatch", "prometheus"],
+        Field(
+            description="errorRatio: answers with a status of 500 or above, and refusals. latency: time to "
+            "the first byte of an answer. mismatch: copies whose answers differ. prometheus: a query."
+        ),
+    ]
+    quantile: Annotated[
+        float | None,
+        Field(ge=0.5, le=0.999, description="The quantile of latency that counts. Default 0.99."),
+    ] = None
+    threshold: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="The candidate fails where its value is above this: a share from 0 to 1 for "
+            "errorRatio and mismatch, seconds for latency, the query's value for prometheus. Absent: it is "
+            "held against the stable alone; for mismatch 0.01.",
+        ),
+    ] = None
+    query: Annotated[
+        str | None,
+        Field(max_length=2048, description="PromQL whose result is one number."),
+    ] = None
+    failure_limit: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=100,
+            description="In so many intervals the value may be above threshold before the candidate fails. "
+            "Default 0. What is held against the stable needs no limit: the test allows for chance.",
+        ),
+    ] = 0
+
+    @property
+    def label(self) -> str:
+        """What it is called in status: its name, with the quantile."""
+        if self.name == "latency":
+            return f"latency p{100 * (self.quantile or 0.99):g}"
+        return self.name
+
+
+class Analysis(Part):
+    """By what the candidate is judged, and how often."""
+
+    interval: Annotated[
+        Duration,
+        Field(
+            json_schema_extra=rules(duration_rule("5s", "1h")),
+            description="How often. Default 30s.",
+        ),
+    ] = "30s"
+    metrics: Annotated[
+        tuple[ReleaseMetric, ...],
+        Field(
+            max_length=8,
+            json_schema_extra={"x-kubernetes-list-type": "atomic"},
+            description="Default: errorRatio and latency, against the stable. Empty: nothing is judged.",
+        ),
+    ] = (ReleaseMetric(name="errorRatio"), ReleaseMetric(name="latency"))
+    compare: Annotated[
+        MirrorCompare | None,
+        Field(description="How the answers to copies are compared in steps with mirror."),
+    ] = None
+
+
+class Strategy(Part):
+    """How the candidate takes over from the stable. The spec is never written by Penstock."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel("self.stable != self.candidate", "expected two backends, found stable and candidate alike")
+        )
+    )
+
+    stable: Annotated[Name, Field(description="The ModelBackend that serves now; one of backends.")]
+    candidate: Annotated[Name, Field(description="The ModelBackend that is to take over; one of backends.")]
+    steps: Annotated[
+        tuple[ReleaseStep, ...],
+        Field(
+            min_length=1,
+            max_length=32,
+            json_schema_extra={"x-kubernetes-list-type": "atomic"},
+            description="One after the other; after the last the candidate gets all requests.",
+        ),
+    ]
+    analysis: Annotated[
+        Analysis, Field(description="By what the candidate is judged before each further step.")
+    ] = Analysis()
+    on_failure: Annotated[
+        Literal["Rollback", "Pause"],
+        Field(
+            description="Where the candidate fails. Rollback: the stable gets all requests at once. Pause: "
+            "the weights stay until somebody promotes or aborts the release. Default Rollback."
+        ),
+    ] = "Rollback"
+    promotion: Annotated[
+        Literal["Auto", "Manual"],
+        Field(
+            description="After the last step. Auto: the candidate gets all requests. Manual: once somebody "
+            "promotes it. Default Auto."
+        ),
+    ] = "Auto"
+
+
+class Verdict(Part):
+    """What one metric says of the candidate."""
+
+    metric: Annotated[str, Field(max_length=128, description="Which: its name, latency with its quantile.")]
+    verdict: Annotated[
+        Literal["Pass", "Fail", "Waiting"],
+        Field(description="Waiting: there is too little evidence yet, or no value."),
+    ]
+    message: Annotated[
+        str, Field(max_length=512, description="The numbers in words, and what is missing.")
+    ] = ""
+    state: Annotated[
+        str,
+        Field(max_length=1024, description="The evidence so far, for the operator that goes on from here."),
+    ] = ""
+
+
+Phase = Literal["Progressing", "Paused", "Promoted", "RolledBack"]
+
+
+class ReleaseState(Part):
+    """How far a release has come: all that an operator needs to go on after a crash."""
+
+    stable: Annotated[str, Field(description="strategy.stable when it began.")]
+    candidate: Annotated[str, Field(description="strategy.candidate when it began.")]
+    phase: Annotated[
+        Phase,
+        Field(
+            description="Progressing: a step is under way. Paused: it waits for somebody. Promoted: the "
+            "candidate has all requests. RolledBack: the stable has them all again."
+        ),
+    ]
+    weight: Annotated[int, Field(ge=0, le=100, description="The candidate's percent that is asked for now.")]
+    mirror: Annotated[
+        int, Field(ge=0, le=100, description="Percent of the requests that are copied to it now.")
+    ] = 0
+    target: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=100,
+            description="The candidate's percent by the last step whose weight was set. weight is less "
+            "while its ready pods do not allow so much.",
+        ),
+    ] = 0
+    replicas: Annotated[
+        int,
+        Field(ge=0, description="Ready pods of the stable that the whole of the requests was served by."),
+    ] = 0
+    steps: Annotated[str, Field(max_length=64, description="Fingerprint of the steps that it follows.")] = ""
+    reason: Annotated[
+        str,
+        Field(max_length=64, description="Why it is where it is: the reason of the condition Progressing."),
+    ] = ""
+    message: Annotated[str, Field(max_length=1024, description="The same in words.")] = ""
+    started: Annotated[
+        str, Field(json_schema_extra={"format": "date-time"}, description="When the release began.")
+    ] = ""
+    settled: Annotated[
+        str | None,
+        Field(
+            json_schema_extra={"format": "date-time"},
+            description="Since when all ready routers have had weight and mirror; absent until they have.",
+        ),
+    ] = None
+    judged: Annotated[
+        str | None,
+        Field(
+            json_schema_extra={"format": "date-time"},
+            description="When the metrics were last judged, or the routers took up a step's weight since: "
+            "the interval under way began then.",
+        ),
+    ] = None
+    idle_since: Annotated[
+        str | None,
+        Field(
+            json_schema_extra={"format": "date-time"},
+            description="Since when the backend that lost all requests has answered none; its capacity is "
+            "kept until that was 30 s ago.",
+        ),
+    ] = None
+    candidate_uid: Annotated[
+        str,
+        Field(max_length=64, description="The candidate's uid: another one begins from the first step."),
+    ] = ""
+    handled: Annotated[
+        str | None,
+        Field(
+            max_length=128,
+            description="The last value of the annotation penstock.dev/release that was carried out.",
+        ),
+    ] = None

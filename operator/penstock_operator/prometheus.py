@@ -1,0 +1,198 @@
+"""Asks a Prometheus server for one number.
+
+Who may write a TrafficSplit chooses the query, so whoever that is learns what the operator can read there, a
+number at a time. What is asked costs the server no more than `SECONDS`, and the operator no more than
+`MAX_BYTES`; a redirection is not followed, and nothing else of an answer is passed on than the number or why
+there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+SECONDS = 5.0
+"""For a query, connecting included."""
+MAX_BYTES = 64 * 1024
+"""Of an answer: one number has 200, a refusal its words."""
+MAX_WORDS = 200
+"""Characters of the server's own words about a query."""
+TOKEN, AUTHORITIES = "token", "ca.crt"
+"""Files of the credentials' folder."""
+_QUERY_PATH = "/api/v1/query"
+_REFUSED_QUERY = frozenset({400, 422})
+"""What Prometheus answers to a query that it cannot read, or not evaluate."""
+_EXPECTED = "expected one number"
+
+
+@dataclass(frozen=True, slots=True)
+class NoValue:
+    """There is no number.
+
+    Args:
+        reason: why, in words.
+    """
+
+    reason: str
+
+
+class _Unusable(Exception):
+    """There is no number, for a reason in words."""
+
+
+class _Sample(msgspec.Struct):
+    """One series of an instant vector; without a value where it is a histogram."""
+
+    value: tuple[float, str] | None = None
+
+
+class _Data(msgspec.Struct, rename="camel"):
+    """The result of a query; what is in it depends on its type."""
+
+    result_type: str
+    result: msgspec.Raw
+
+
+class _Answer(msgspec.Struct):
+    """An answer of the HTTP API (https://prometheus.io/docs/prometheus/latest/querying/api)."""
+
+    status: str
+    data: _Data | None = None
+    error: str = ""
+
+
+class Prometheus:
+    """A server that speaks Prometheus' HTTP API.
+
+    Args:
+        url: its URL, with the path before `/api/v1/query` where it has one; empty for no server.
+        credentials: folder with a bearer token (`token`) and the certificates of those who may sign the
+            server's (`ca.crt`), each where it is there, and read anew for each query; empty for none.
+        seconds: a query's time.
+    """
+
+    def __init__(self, url: str = "", credentials: str = "", *, seconds: float = SECONDS) -> None:
+        self._url = url.rstrip("/")
+        self._credentials = Path(credentials) if credentials else None
+        self._seconds = seconds
+
+    async def query(self, text: str) -> float | NoValue:
+        """The number that a query comes to now, or why there is none.
+
+        Args:
+            text: PromQL whose result is a scalar, or a vector of one series.
+        """
+        if not self._url:
+            return NoValue(
+                "no Prometheus is configured: expected the operator's flag --prometheus-url "
+                "(value operator.prometheus.url of the chart)"
+            )
+        try:
+            async with asyncio.timeout(self._seconds):
+                return _number(await self._ask(text))
+        except _Unusable as why:
+            return NoValue(str(why))
+        except TimeoutError:
+            return NoValue(f"{self._url}: no answer within {self._seconds:g} s")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            words = str(error) or type(error).__name__
+            return NoValue(f"{self._url} could not be asked: {words[:MAX_WORDS]}")
+
+    async def _ask(self, text: str) -> bytes:
+        """The body of an answer with a result (raises _Unusable)."""
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        if token := self._credential(TOKEN):
+            headers["Authorization"] = f"Bearer {token}"
+        # NB: one connection a query: both credentials may change, and seconds lie between two queries.
+        connector = aiohttp.TCPConnector(ssl=self._tls(), force_close=True)
+        async with (
+            aiohttp.ClientSession(connector=connector, auto_decompress=False) as session,
+            session.get(
+                self._url + _QUERY_PATH,
+                params={"query": text, "timeout": f"{self._seconds:g}s"},
+                headers=headers,
+                allow_redirects=False,
+            ) as answer,
+        ):
+            body = await _read(answer.content)
+            if answer.status == 200:
+                return body
+            words = _error_of(body) if answer.status in _REFUSED_QUERY else ""
+            raise _Unusable(f"{self._url}: HTTP status {answer.status}" + (f": {words}" if words else ""))
+
+    def _credential(self, name: str) -> str:
+        """The content of a file of the credentials; empty where there is none (raises OSError)."""
+        if self._credentials is None:
+            return ""
+        try:
+            return (self._credentials / name).read_text("ascii").strip()
+        except FileNotFoundError:
+            return ""
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        """What a server's certificate is checked with: the authorities given, else the system's own."""
+        authorities = self._credential(AUTHORITIES)
+        return ssl.create_default_context(cadata=authorities) if authorities else True
+
+
+async def _read(stream: aiohttp.StreamReader) -> bytes:
+    body = bytearray()
+    async for piece in stream.iter_any():
+        body += piece
+        if len(body) > MAX_BYTES:
+            raise _Unusable(f"{_EXPECTED}, found an answer of more than {MAX_BYTES} bytes: of many series?")
+    return bytes(body)
+
+
+def _decoded(body: bytes | msgspec.Raw, kind: Any) -> Any:
+    """JSON of a form (raises _Unusable)."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _Unusable(f"expected an answer of Prometheus' HTTP API, found another one: {error}") from None
+
+
+def _error_of(body: bytes) -> str:
+    """What the server says of a query that it refuses; empty for what is not its API's error."""
+    try:
+        answer: _Answer = _decoded(body, _Answer)
+    except _Unusable:
+        return ""
+    return answer.error[:MAX_WORDS]
+
+
+def _number(body: bytes) -> float:
+    """The one number in an answer (raises _Unusable)."""
+    answer: _Answer = _decoded(body, _Answer)
+    if answer.status != "success" or answer.data is None:
+        raise _Unusable(f"{_EXPECTED}, found an error: {answer.error[:MAX_WORDS]}")
+    if answer.data.result_type == "scalar":
+        sample: tuple[float, str] = _decoded(answer.data.result, tuple[float, str])
+        return _finite(sample[1])
+    if answer.data.result_type != "vector":
+        raise _Unusable(f"{_EXPECTED}, found a result of type {answer.data.result_type[:MAX_WORDS]}")
+    series: list[_Sample] = _decoded(answer.data.result, list[_Sample])
+    if len(series) != 1:
+        found = f"{len(series)}: sum or choose" if series else "none: is the metric there?"
+        raise _Unusable(f"expected one series, found {found}")
+    (only,) = series
+    if only.value is None:
+        raise _Unusable(f"{_EXPECTED}, found a histogram")
+    return _finite(only.value[1])
+
+
+def _finite(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise _Unusable(f"{_EXPECTED}, found {text[:MAX_WORDS]!r}") from None
+    if not math.isfinite(number):
+        raise _Unusable(f"{_EXPECTED}, found {text[:MAX_WORDS]}: was it divided by zero?")
+    return number

@@ -1,0 +1,266 @@
+"""A split's release: what is seen of it goes to the machine, and what that says into the split's status.
+
+The status is written first; the router's settings are rendered from the status that the apiserver has taken
+(`desired.shares`). So an operator that ends at any moment leaves a release as it was before a look, or as it
+is after it, and its successor goes on from there.
+
+The intervals by which the candidate is judged are counted in memory: an operator that has just started counts
+a whole one before it judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from penstock_operator.api import ModelBackend, TrafficSplit
+from penstock_operator.api.defaults import batching_spec
+from penstock_operator.api.strategy import ReleaseMetric, Strategy, Verdict
+from penstock_operator.autoscaling import Floor, target_of
+from penstock_operator.desired.traffic import SplitPlan
+from penstock_operator.kinds import BACKEND, SPLIT
+from penstock_operator.kube.cluster import Obj
+from penstock_operator.prometheus import NoValue
+from penstock_operator.reconcile.context import Context, Trial
+from penstock_operator.reconcile.status_writer import send_event
+from penstock_operator.reconcile.view import View
+from penstock_operator.releases import capacity, evidence, machine, steps
+from penstock_operator.releases.evidence import MOST_MESSAGE
+from penstock_operator.releases.look import OVER
+from penstock_operator.releases.state import BackendSeen, Release, ReleaseEvent, Seen
+from penstock_operator.releases.stored import stored as stored_release
+from penstock_operator.status import RouterObserved, router_ready
+from penstock_operator.status import pods as pods_status
+from penstock_operator.store import Key
+from penstock_wire import durations
+from penstock_wire.control.report import FIRST_BYTE_SECONDS
+
+ANNOTATION = "penstock.dev/release"
+"""By which somebody promotes, aborts or pauses a release."""
+
+LONGEST_ACTION = 128
+"""Characters of its value that count: a status holds no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a look comes to.
+
+    Args:
+        release: what the split's status is to hold; None for nothing.
+        faults: why its strategy cannot be followed.
+        events: what has happened, once the status holds the release.
+        again: seconds after which to look again; None where nothing is awaited.
+    """
+
+    release: Release | None = None
+    faults: tuple[str, ...] = ()
+    events: tuple[ReleaseEvent, ...] = ()
+    again: float | None = None
+
+
+async def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObserved) -> Looked:
+    """Ask the machine how a split's release goes on.
+
+    Args:
+        ctx: the shared pieces.
+        split: as the store has it.
+        plan: what it gets.
+        routers: those that serve its endpoint.
+    """
+    strategy, before = split.spec.strategy, stored_release(split)
+    if strategy is None or plan.conflict_with is not None:
+        forget(ctx, _key(split))
+        return Looked()
+    if plan.endpoint_missing:
+        return Looked(release=before)
+    _follow(ctx, split, strategy)
+    applied = None
+    if before is not None and router_ready(None, routers).status == "True":
+        applied = before.state.weight
+    trial, verdicts = _trial(ctx, split, before), None
+    # NB: also while a router is silent or behind: what the others count is evidence.
+    if trial is not None and before is not None and _is_due(ctx, strategy, trial):
+        verdicts = await _verdicts(ctx, split, strategy, before, trial)
+    # NB: pods are counted now: queries may have taken seconds.
+    seen = Seen(
+        now=ctx.clock.now(),
+        stable=_seen(ctx, split, strategy.stable),
+        candidate=_seen(ctx, split, strategy.candidate),
+        applied=applied,
+        verdicts=verdicts,
+        action=split.metadata.annotations.get(ANNOTATION, "")[:LONGEST_ACTION] or None,
+    )
+    advance = machine.advance(strategy, before, seen)
+    if trial is not None and before is not None and verdicts is None and _cut(before, advance.release):
+        # What an interval counts is of one weight: here this ends early, as pods came or went.
+        seen = replace(seen, verdicts=await _verdicts(ctx, split, strategy, before, trial, ask=False))
+        advance = machine.advance(strategy, before, seen)
+    again = advance.again
+    if trial is not None:
+        again = min(again, max(trial.began + _interval(strategy) - ctx.clock.time(), 0.0) or again)
+    return Looked(release=advance.release, faults=steps.faults(strategy), events=advance.events, again=again)
+
+
+def forget(ctx: Context, key: Key) -> None:
+    """Count no more for a split that is gone, or whose release is none any more.
+
+    Args:
+        ctx: the shared pieces.
+        key: the split's.
+    """
+    ctx.memory.trials.pop(key, None)
+    endpoint = ctx.memory.followed.pop(key, None)
+    others = {each for at, each in ctx.memory.followed.items() if at.namespace == key.namespace}
+    if endpoint is not None and endpoint not in others:
+        ctx.reports.releases.unfollow(key.namespace, endpoint)
+
+
+async def taken(ctx: Context, stored: Obj, split: TrafficSplit, looked: Looked) -> None:
+    """Go on from a look, now that the split's status holds what it came to: Events, and the next interval.
+
+    Args:
+        ctx: the shared pieces.
+        stored: the split as it was stored before.
+        split: the same as its model.
+        looked: what the look came to.
+    """
+    _trial(ctx, split, looked.release)
+    for event in looked.events:
+        ctx.log("release", key=str(_key(split)), reason=event.reason, text=event.message)
+        await send_event(
+            ctx, stored, action="Release", reason=event.reason, note=event.message, warning=event.warning
+        )
+
+
+def floor(view: View, backend: ModelBackend, now: datetime.datetime) -> Floor | None:
+    """The replicas that releases need of a backend; None where none does.
+
+    It follows from the statuses of splits alone: the next operator finds the same.
+
+    Args:
+        view: the store.
+        backend: which.
+        now: wall time.
+    """
+    found = [
+        Floor(pods, split.name)
+        for split in view.releases(backend.namespace, backend.name)
+        if (pods := capacity.floors(split.spec.strategy, stored_release(split), now).get(backend.name, 0))
+    ]
+    return max(found, key=lambda each: each.replicas, default=None)
+
+
+def _key(split: TrafficSplit) -> Key:
+    return Key(SPLIT.kind, split.namespace, split.name)
+
+
+def _follow(ctx: Context, split: TrafficSplit, strategy: Strategy) -> None:
+    key, endpoint = _key(split), split.spec.endpoint
+    if ctx.memory.followed.get(key, endpoint) != endpoint:
+        forget(ctx, key)
+    ctx.memory.followed[key] = endpoint
+    ctx.reports.releases.follow(split.namespace, endpoint, strategy.stable, strategy.candidate)
+
+
+def _seen(ctx: Context, split: TrafficSplit, name: str) -> BackendSeen:
+    namespace, seen = split.namespace, ctx.view.backends_seen(split.namespace)
+    stored_backend = ctx.store.get(BACKEND, namespace, name)
+    if stored_backend is None or name not in seen.ready:
+        return BackendSeen(exists=False)
+    ready = len(pods_status.ready(ctx.view.backend_pods(namespace, name)))
+    backend = ctx.view.backend(namespace, name)
+    target = None
+    if backend is not None:
+        reference = backend.spec.batch_policy_ref
+        policy = ctx.view.policy(namespace, reference) if reference else None
+        target = target_of(backend, batching_spec(backend, policy), ctx.clock.now())
+    return BackendSeen(
+        exists=True,
+        uid=stored_backend["metadata"]["uid"],
+        # NB: where no Service of its own leads there, no router finds its pods.
+        ready=0 if name in seen.without_service else ready,
+        replicas=ready if backend is None else backend.spec.replicas,
+        most=None if target is None else target.max_replicas,
+        answered=ctx.reports.answered_lately(namespace, split.spec.endpoint, name),
+    )
+
+
+def _interval(strategy: Strategy) -> float:
+    """Seconds of an interval: whole ones, as the times in a status are."""
+    return math.ceil(durations.parse_ms(strategy.analysis.interval) / 1000)
+
+
+def _is_due(ctx: Context, strategy: Strategy, trial: Trial) -> bool:
+    return ctx.clock.time() - trial.began >= _interval(strategy)
+
+
+def _cut(before: Release, after: Release) -> bool:
+    """Whether a step goes on with another weight."""
+    weights = [(release.state.weight, release.state.mirror) for release in (before, after)]
+    return before.step == after.step and after.state.phase not in OVER and weights[0] != weights[1]
+
+
+def _trial(ctx: Context, split: TrafficSplit, before: Release | None) -> Trial | None:
+    """What is counted since the last interval ended, or since routers took up the weight, if they have."""
+    key, strategy = _key(split), split.spec.strategy
+    state = None if before is None else before.state
+    judged = strategy is not None and strategy.analysis.metrics
+    if not judged or state is None or state.settled is None or state.phase in OVER:
+        ctx.memory.trials.pop(key, None)
+        return None
+    of = (state.stable, state.candidate, state.settled, state.judged)
+    trial = ctx.memory.trials.get(key)
+    if trial is None or trial.of != of:
+        ctx.reports.releases.take(split.namespace, split.spec.endpoint)  # that was before
+        trial = ctx.memory.trials[key] = Trial(of=of, began=ctx.clock.time())
+    return trial
+
+
+async def _verdicts(
+    ctx: Context, split: TrafficSplit, strategy: Strategy, before: Release, trial: Trial, *, ask: bool = True
+) -> tuple[Verdict, ...]:
+    """The verdicts of an interval that ends now: the same until the status holds them.
+
+    Without asking Prometheus, what queries have come to stays.
+    """
+    if trial.verdicts is None:
+        metrics = strategy.analysis.metrics
+        interval = ctx.reports.releases.take(split.namespace, split.spec.endpoint)
+        queries = [metric.query for metric in metrics if metric.query] if ask else []
+        found = await asyncio.gather(*map(ctx.prometheus.query, queries))
+        results = dict(zip(queries, found, strict=True))
+        values = {query: None if isinstance(result, NoValue) else result for query, result in results.items()}
+        judged = evidence.judge_all(metrics, before.verdicts, interval, FIRST_BYTE_SECONDS, values)
+        said = _explained(metrics, judged, results) if ask else _kept(metrics, before.verdicts, judged)
+        trial.verdicts = tuple(said)
+    return trial.verdicts
+
+
+def _explained(
+    metrics: Sequence[ReleaseMetric], verdicts: Sequence[Verdict], results: Mapping[str, float | NoValue]
+) -> Iterator[Verdict]:
+    """The verdicts, with the reason where a query has no value."""
+    for metric, verdict in zip(metrics, verdicts, strict=True):
+        result = results.get(metric.query or "")
+        if isinstance(result, NoValue):
+            yield verdict.model_copy(update={"message": result.reason[:MOST_MESSAGE]})
+        else:
+            yield verdict
+
+
+def _kept(
+    metrics: Sequence[ReleaseMetric], old: Sequence[Verdict], new: Sequence[Verdict]
+) -> Iterator[Verdict]:
+    """The new verdicts, but for those of queries."""
+    for metric, before, judged in zip_longest(metrics, old[: len(metrics)], new):
+        if metric.name != "prometheus":
+            yield judged
+        elif before is not None and before.metric == metric.label:
+            yield before
+        else:
+            yield Verdict(metric=metric.label, verdict="Waiting", message="not asked yet")

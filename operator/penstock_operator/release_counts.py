@@ -1,0 +1,246 @@
+"""What routers count of two backends that a release compares: differences since they were last taken."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from penstock_operator.releases.state import Counts, Interval
+from penstock_wire.control.report import (
+    FIRST_BYTE_BUCKETS,
+    BackendTotals,
+    EndpointReport,
+    MirrorTotals,
+    RouterReport,
+)
+
+SPAN = 30.0
+"""Seconds for which a request counts as answered lately."""
+SLOT = 5.0
+GAP = 30.0
+"""Seconds of a router's silence beyond which nobody can say in which minutes its requests were."""
+
+Numbers = dict[str, int]
+"""Counters by what they count."""
+
+
+@dataclass(slots=True)
+class _Router:
+    """The counters of one router as of its last report.
+
+    Args:
+        seq: the report's.
+        at: when it came.
+        since: since when all its answers to the endpoint are known.
+        backends: counters of the two.
+        copies: of the mirror by the candidate's name.
+    """
+
+    seq: int
+    at: float
+    since: float
+    backends: dict[str, Numbers]
+    copies: Numbers
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One endpoint whose counters are followed.
+
+    Args:
+        stable: name of the stable backend.
+        candidate: name of the candidate.
+        routers: by uid of the pod.
+        gains: since they were last taken, by backend.
+        copies: the same of the mirror.
+        slots: requests answered lately, by backend, with the time of the latest.
+    """
+
+    stable: str
+    candidate: str
+    routers: dict[str, _Router] = field(default_factory=dict)
+    gains: dict[str, Counter[str]] = field(default_factory=dict)
+    copies: Counter[str] = field(default_factory=Counter)
+    slots: deque[_Slot] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Requests answered within a few seconds.
+
+    Args:
+        begun: when the first were counted.
+        latest: when the last were.
+        answered: by backend.
+    """
+
+    begun: float
+    latest: float
+    answered: Counter[str]
+
+
+class ReleaseCounts:
+    """The counters of releases, for endpoints that are followed.
+
+    A router's first report counts nothing, since nobody knows when its requests were; nor does what a router
+    counted while it was silent for longer than `GAP`. A counter that is lower than before, or of a report
+    with a lower number, began anew.
+    """
+
+    def __init__(self) -> None:
+        self._followed: dict[str, dict[str, _Followed]] = {}  # by namespace and endpoint
+
+    def follow(self, namespace: str, endpoint: str, stable: str, candidate: str) -> None:
+        """Count from now on what two backends of an endpoint answer; goes on where it does already.
+
+        Args:
+            namespace: where.
+            endpoint: its name.
+            stable: name of the one backend.
+            candidate: name of the other.
+        """
+        here = self._followed.setdefault(namespace, {})
+        known = here.get(endpoint)
+        if known is None or (known.stable, known.candidate) != (stable, candidate):
+            here[endpoint] = _Followed(stable, candidate)
+
+    def unfollow(self, namespace: str, endpoint: str) -> None:
+        """Count no more what backends of an endpoint answer, if anything did."""
+        here = self._followed.get(namespace, {})
+        here.pop(endpoint, None)
+        if not here:
+            self._followed.pop(namespace, None)
+
+    def record(self, namespace: str, report: RouterReport, now: float) -> None:
+        """Take a router's counters.
+
+        Args:
+            namespace: of the router.
+            report: its report, in order.
+            now: seconds, monotonic.
+        """
+        for name, followed in self._followed.get(namespace, {}).items():
+            _record(followed, report, report.endpoints.get(name, EndpointReport()), now)
+
+    def forget(self, namespace: str, uid: str) -> None:
+        """Drop the counters of a router's pod that is gone; what it counted stays."""
+        for followed in self._followed.get(namespace, {}).values():
+            followed.routers.pop(uid, None)
+
+    def take(self, namespace: str, endpoint: str) -> Interval:
+        """What has been counted since this was last asked; nothing of an endpoint that is not followed.
+
+        Args:
+            namespace: where.
+            endpoint: its name.
+        """
+        followed = self._followed.get(namespace, {}).get(endpoint)
+        if followed is None:
+            return Interval(stable=Counts(), candidate=Counts())
+        gains, copies = followed.gains, followed.copies
+        followed.gains, followed.copies = {}, Counter()
+        return Interval(
+            stable=_counts(gains.get(followed.stable, Counter()), Counter()),
+            candidate=_counts(gains.get(followed.candidate, Counter()), copies),
+        )
+
+    def answered(
+        self,
+        namespace: str,
+        endpoint: str,
+        backend: str,
+        now: float,
+        *,
+        silent: AbstractSet[str] = frozenset(),
+    ) -> int | None:
+        """Requests of an endpoint that one of its two backends answered within the last `SPAN` seconds.
+
+        Rules' requests and those with a key count, too, and those that routers hold for it now.
+
+        Args:
+            namespace: where.
+            endpoint: its name.
+            backend: the backend's.
+            now: seconds, monotonic.
+            silent: uids of routers whose last report does not speak for them any more.
+
+        Returns:
+            None where nobody can say that there were none: a router is silent, or known for less long and
+            had answered some before, or there is no router.
+        """
+        followed = self._followed.get(namespace, {}).get(endpoint)
+        if followed is None:
+            return None
+        while followed.slots and now - followed.slots[0].latest >= SPAN:
+            followed.slots.popleft()
+        count = sum(slot.answered[backend] for slot in followed.slots)
+        count += sum(router.backends.get(backend, {}).get("held", 0) for router in followed.routers.values())
+        known = bool(followed.routers) and all(
+            uid not in silent and now - router.since >= SPAN for uid, router in followed.routers.items()
+        )
+        return count if count or known else None
+
+
+def _record(followed: _Followed, report: RouterReport, endpoint: EndpointReport, now: float) -> None:
+    backends = {
+        name: _numbers(endpoint.backends.get(name, BackendTotals()))
+        for name in (followed.stable, followed.candidate)
+    }
+    copies = _copies(endpoint.mirrors.get(followed.candidate, MirrorTotals()))
+    before = followed.routers.get(report.uid)
+    untouched = not any(numbers["requests"] for numbers in backends.values())
+    if before is None or now - before.at > GAP:
+        since = float("-inf") if before is None and untouched else now
+        followed.routers[report.uid] = _Router(report.seq, now, since, backends, copies)
+        return
+    anew = report.seq < before.seq
+    followed.routers[report.uid] = _Router(report.seq, now, before.since, backends, copies)
+    answered: Counter[str] = Counter()
+    for name, numbers in backends.items():
+        gain = _gain(numbers, {} if anew else before.backends.get(name, {}))
+        followed.gains.setdefault(name, Counter()).update(gain)
+        answered[name] += gain["requests"]
+    followed.copies.update(_gain(copies, {} if anew else before.copies))
+    if any(answered.values()):
+        if not followed.slots or now - followed.slots[-1].begun >= SLOT:
+            followed.slots.append(_Slot(now, now, Counter()))
+        followed.slots[-1].latest = now
+        followed.slots[-1].answered.update(answered)
+    while followed.slots and now - followed.slots[0].latest >= SPAN:
+        followed.slots.popleft()
+
+
+def _numbers(totals: BackendTotals) -> Numbers:
+    """What is followed of a backend; buckets of another version's are none."""
+    seconds = totals.seconds if len(totals.seconds) == FIRST_BYTE_BUCKETS else ()
+    return {
+        "requests": totals.requests,
+        "held": totals.held,
+        "errors": totals.errors,
+        "refused": sum(totals.refused.values()),
+        **{f"{place}": count for place, count in enumerate(seconds)},
+    }
+
+
+def _copies(totals: MirrorTotals) -> Numbers:
+    return {"compared": totals.compared, "differing": sum(totals.differing.values())}
+
+
+def _gain(numbers: Numbers, before: Numbers) -> Counter[str]:
+    """How much more was counted; all of it where any counter is lower than before."""
+    counters = {name: count for name, count in numbers.items() if name != "held"}
+    anew = any(count < before.get(name, 0) for name, count in counters.items())
+    return Counter({name: count - (0 if anew else before.get(name, 0)) for name, count in counters.items()})
+
+
+def _counts(gain: Counter[str], copies: Counter[str]) -> Counts:
+    seconds = tuple(gain[f"{place}"] for place in range(FIRST_BYTE_BUCKETS))
+    return Counts(
+        requests=sum(seconds),
+        errors=gain["errors"],
+        refused=gain["refused"],
+        seconds=seconds,
+        compared=copies["compared"],
+        differing=copies["differing"],
+    )

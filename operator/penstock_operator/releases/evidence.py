@@ -1,0 +1,339 @@
+"""Verdicts on a candidate, from what the routers counted within an interval.
+
+Read `sequential` (the arithmetic, with its sources), `margins` (what counts as harm, and how sure a verdict
+is), `record` (what goes from one interval to the next), `trials`, then this.
+
+| metric | against the stable, in the same intervals | against `threshold` |
+| -- | -- | -- |
+| errorRatio | the share of requests that fail, margin 1 % of all | the share that fails |
+| latency | the share of answers beyond the stable's quantile, margin 1 - quantile | the share beyond it |
+| mismatch | | the share of copies that differ, 1 % where none is given |
+| prometheus | | the query's value, as it is |
+
+Fail: the candidate is worse than the margin allows. Pass: it is not. Waiting: neither is shown.
+
+How sure: of healthy candidates at most 1 in 200 fails, in a release with up to eight metrics and any number
+of intervals (a query's value is taken as it is, so there is no such bound for prometheus). Healthy: not worse
+than the stable by the margin, and at most at a third of a threshold. Of candidates beyond the margin at most
+1 in 20 passes a metric. Both hold while base rates change; they rest on the draw by weight. Where an endpoint
+has `sessionAffinity`, whole sessions are drawn, and a few heavy ones weigh more than the arithmetic knows.
+
+How soon, in intervals of 30 s (simulated while base rates change; the median, and what 99 of 100 need):
+
+| requests a second of the candidate, or copies | 1 | 5 | 20 | 50 |
+| -- | -- | -- | -- | -- |
+| 5 % of errors fail | 12, 44 | 3, 8 | 1, 4 | 1, 1 |
+| 200 ms more on a service whose p99 is below 0.3 s fail | 1, 5 | 1, 1 | 1, 1 | 1, 1 |
+| 2 % of mismatches fail | 18, 55 | 5, 17 | 1, 5 | 1, 2 |
+| a healthy one passes errorRatio | 23, 141 | 5, 35 | 2, 7 | 1, 3 |
+| and latency | 22, 89 | 4, 13 | 1, 3 | 1, 1 |
+
+Of 10 000 simulated releases of healthy candidates none was taken back, and of bad ones at 50 requests a
+second more than 99 in 100 within two intervals: `python -m bench.releases`, bench/results/releases.md.
+
+**Latency.** What is 10 % slower is healthy, and counts by bucket do not show where in a bucket an answer was.
+So the candidate's share beyond one bound is held against the stable's beyond a smaller one (1.25 times at
+least): a candidate that takes at most so many times as long is inside the hypothesis, wherever the quantile
+is in its bucket. The pairs of bounds at the stable's quantile and near it, as it was before the interval,
+share the money; where that is not known yet, all of them do. What pairs far below the quantile win is not
+counted, as latency is to be judged around it (p99: from p95 on). Leaving out wins only lowers an e-value, so
+that may be decided by the interval's own answers. To pass, the pair at the quantile must show it, and those
+between it and there.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+from penstock_operator.api.strategy import ReleaseMetric, Verdict
+from penstock_operator.releases.margins import (
+    AROUND,
+    ERRORS,
+    MISMATCH,
+    MOST_TAIL,
+    QUANTILE,
+    RECENT_ANSWERS,
+    SLOWER,
+)
+from penstock_operator.releases.record import Evidence, about, key, read, write
+from penstock_operator.releases.sequential import FALLS, RISES, average, compare
+from penstock_operator.releases.state import Counts, Interval
+from penstock_operator.releases.trials import (
+    Finding,
+    Share,
+    against_stable,
+    against_threshold,
+    together,
+)
+
+NEAR = (0.6, 0.15, 0.04)
+"""Shares of the money on the pair of bounds at the quantile, on each next to it, and on each beyond those."""
+MOST_MESSAGE = 512
+MOST_COUNT = 10**12
+"""More within an interval is not a count of requests."""
+
+
+def judge_all(
+    metrics: Sequence[ReleaseMetric],
+    verdicts: Sequence[Verdict],
+    interval: Interval,
+    edges: tuple[float, ...],
+    values: Mapping[str, float | None],
+) -> tuple[Verdict, ...]:
+    """Judge a candidate by all metrics: a verdict for each, in their order.
+
+    A metric that an interval says nothing of (errorRatio and latency while there are copies alone, mismatch
+    once there are none) keeps its evidence, and so its verdict.
+
+    Args:
+        metrics: those of the strategy.
+        verdicts: those of the interval before, whose states go on.
+        interval: what the routers counted.
+        edges: upper bounds of the wire's buckets of latency, in seconds.
+        values: results of queries, by query; None, or absent, where one has none.
+    """
+    states = {about(verdict.state): verdict.state for verdict in verdicts}
+    found = []
+    for metric in metrics:
+        state = states.get(key(metric, len(edges)), "")
+        if metric.name == "prometheus":
+            found.append(judge_value(metric, state, values.get(metric.query or ""), edges))
+        else:
+            found.append(judge(metric, state, interval, edges))
+    return tuple(found)
+
+
+def judge(metric: ReleaseMetric, state: str, interval: Interval, edges: tuple[float, ...]) -> Verdict:
+    """Judge a candidate by what the routers counted.
+
+    Args:
+        metric: by which; not prometheus.
+        state: `state` of the verdict before; anything else begins afresh.
+        interval: what was counted since then, with the same weights throughout.
+        edges: upper bounds of the buckets of latency, in seconds.
+    """
+    evidence = read(state, key(metric, len(edges)))
+    match metric.name:
+        case "errorRatio":
+            findings = _errors(metric, evidence, interval)
+        case "latency":
+            findings = _latency(metric, evidence, interval, edges)
+        case "mismatch":
+            findings = [_mismatch(metric, evidence, interval.candidate)]
+        case _:
+            msg = f"expected a metric that routers count, found {metric.name}"
+            raise ValueError(msg)
+    return _verdict(metric, together(findings), evidence)
+
+
+def judge_value(
+    metric: ReleaseMetric, state: str, value: float | None, edges: tuple[float, ...] = ()
+) -> Verdict:
+    """Judge a candidate by the value of a query.
+
+    Args:
+        metric: prometheus.
+        state: `state` of the verdict before; anything else begins afresh.
+        value: the result; None where there is none.
+        edges: as for `judge`.
+    """
+    evidence = read(state, key(metric, len(edges)))
+    trial, threshold, limit = evidence.threshold, metric.threshold or 0.0, metric.failure_limit
+    if value is None:
+        finding = Finding(verdict="Waiting", message="the query has no result; expected one number")
+    elif not math.isfinite(value):
+        finding = Finding(
+            verdict="Waiting", message=f"the query's result is {value}; expected a finite number"
+        )
+    elif value <= threshold:
+        finding = Finding(verdict="Pass", message=f"{value:g}, at most {threshold:g}")
+    else:
+        trial.failures += 1
+        above = f"{value:g}, above {threshold:g}"
+        if trial.failures > limit:
+            trial.failures = limit + 1
+            finding = Finding(verdict="Fail", message=above)
+        else:
+            finding = Finding(
+                verdict="Waiting",
+                message=f"{above}, in {trial.failures} of {limit} intervals in which it may be",
+            )
+    return _verdict(metric, finding, evidence)
+
+
+def _verdict(metric: ReleaseMetric, finding: Finding, evidence: Evidence) -> Verdict:
+    return Verdict(
+        metric=metric.label,
+        verdict=finding.verdict,
+        message=finding.message[:MOST_MESSAGE],
+        state=write(evidence),
+    )
+
+
+def _errors(metric: ReleaseMetric, evidence: Evidence, interval: Interval) -> list[Finding]:
+    candidate, stable = _failed(interval.candidate), _failed(interval.stable)
+    trial, of, whole = evidence.stable, candidate.requests, stable.requests
+    if of > 0 and whole > 0:
+        trial.bet(
+            compare(candidate.bad, of, stable.bad, whole, ERRORS, RISES),
+            compare(candidate.bad, of, stable.bad, whole, ERRORS, FALLS),
+        )
+    findings = [against_stable(trial, candidate, stable, ERRORS, ("requests failed", "the stable's rate"))]
+    if metric.threshold is not None:
+        findings.append(
+            against_threshold(
+                evidence.threshold,
+                candidate,
+                candidate.bad,
+                metric.threshold,
+                metric.failure_limit,
+                "requests failed",
+            )
+        )
+    return findings
+
+
+def _mismatch(metric: ReleaseMetric, evidence: Evidence, candidate: Counts) -> Finding:
+    compared = min(max(candidate.compared, 0), MOST_COUNT)
+    differing = min(max(candidate.differing, 0), compared)
+    return against_threshold(
+        evidence.threshold,
+        Share(bad=differing, requests=compared),
+        differing,
+        MISMATCH if metric.threshold is None else metric.threshold,
+        metric.failure_limit,
+        "answers to copies differ",
+    )
+
+
+def _failed(counts: Counts) -> Share:
+    requests = min(max(counts.requests, 0), MOST_COUNT)
+    errors = min(max(counts.errors, 0), requests)
+    return Share(bad=errors, requests=requests, refused=min(max(counts.refused, 0), errors))
+
+
+def _latency(
+    metric: ReleaseMetric, evidence: Evidence, interval: Interval, edges: tuple[float, ...]
+) -> list[Finding]:
+    slow = 1.0 - (metric.quantile or QUANTILE)
+    candidate, stable = _beyond(interval.candidate, edges), _beyond(interval.stable, edges)
+    findings = [_slower(metric, evidence, interval, candidate, stable, edges)]
+    if metric.threshold is not None:
+        place = next((at for at, edge in enumerate(edges) if edge >= metric.threshold), len(edges))
+        surely = candidate[place + 1] if place < len(edges) else 0.0
+        lower = edges[place - 1] if place else 0.0
+        part = (edges[place] - metric.threshold) / (edges[place] - lower) if place < len(edges) else 1.0
+        late = surely + part * (candidate[place] - surely)
+        findings.append(
+            against_threshold(
+                evidence.threshold,
+                Share(bad=late, requests=candidate[0]),
+                surely,
+                slow,
+                metric.failure_limit,
+                f"answers took more than {metric.threshold:g} s",
+            )
+        )
+    return findings
+
+
+def _slower(
+    metric: ReleaseMetric,
+    evidence: Evidence,
+    interval: Interval,
+    candidate: Sequence[float],
+    stable: Sequence[float],
+    edges: tuple[float, ...],
+) -> Finding:
+    trial, slow = evidence.stable, 1.0 - (metric.quantile or QUANTILE)
+    margin, pairs = min(slow, MOST_TAIL), _pairs(edges)
+    known = _recall(evidence, interval.stable, edges)
+    now, first = (
+        next((at for at, (low, _) in enumerate(pairs) if known[low + 1] <= most * known[0]), None)
+        for most in (slow, AROUND * slow)
+    )
+    if now is None or first is None:
+        last = f"{edges[pairs[-1][0]]:g} s" if pairs else "any bound of a bucket"
+        return Finding(verdict="Waiting", message=f"the stable's {metric.label} is beyond {last}")
+    low, high = pairs[now]
+    if candidate[0] > 0 and stable[0] > 0:
+
+        def gains(at: int, bets: Sequence[float]) -> list[float]:
+            below, above = pairs[at]
+            return compare(candidate[above + 1], candidate[0], stable[below + 1], stable[0], margin, bets)
+
+        parts = []
+        for at, money in _spread(trial.edge, len(pairs)):
+            found = gains(at, RISES)
+            parts.append((money, found if at >= first else [min(gain, 0.0) for gain in found]))
+        fine = zip(*(gains(at, FALLS) for at in range(first, now + 1)), strict=True)
+        trial.bet(average(parts), [min(each) for each in fine])
+        if trial.edge != now:  # what is remembered is of other bounds
+            trial.edge, trial.requests, trial.bad, trial.expected = now, 0.0, 0.0, 0.0
+    words = (
+        f"answers took more than {edges[high]:g} s",
+        f"the stable's share beyond {edges[low]:g} s, about its {metric.label.removeprefix('latency ')},",
+    )
+    return against_stable(
+        trial,
+        Share(bad=candidate[high + 1], requests=candidate[0]),
+        Share(bad=stable[low + 1], requests=stable[0]),
+        margin,
+        words,
+    )
+
+
+def _spread(quantile: int, pairs: int) -> list[tuple[int, float]]:
+    """Pairs of bounds, each with its share of the money.
+
+    Args:
+        quantile: the pair that the stable's quantile was at before this interval; none of them: not known.
+        pairs: how many there are.
+    """
+    if not 0 <= quantile < pairs:
+        return [(at, 1.0 / pairs) for at in range(pairs)]
+    near = range(max(quantile - len(NEAR) + 1, 0), min(quantile + len(NEAR), pairs))
+    return [(at, NEAR[abs(at - quantile)]) for at in near]
+
+
+def _recall(evidence: Evidence, stable: Counts, edges: tuple[float, ...]) -> list[int]:
+    """Take up an interval's answers of the stable; recent ones beyond each bound, as `_beyond`."""
+    new, old = _seconds(stable, edges), evidence.seconds
+    if len(old) != len(new):
+        old = [0] * len(new)
+    both = [a + b for a, b in zip(old, new, strict=True)]
+    keep = min(1.0, RECENT_ANSWERS / max(sum(both), 1))
+    evidence.seconds = [round(keep * count) for count in both]
+    return _sums(both)
+
+
+def _beyond(counts: Counts, edges: tuple[float, ...]) -> list[int]:
+    """Answers beyond no bound, beyond the first, and so on."""
+    return _sums(_seconds(counts, edges))
+
+
+def _seconds(counts: Counts, edges: tuple[float, ...]) -> list[int]:
+    """Counts by bucket: none where they are of other buckets, as of a router of another version."""
+    if len(counts.seconds) != len(edges) + 1:
+        return [0] * (len(edges) + 1)
+    return [min(max(count, 0), MOST_COUNT) for count in counts.seconds]
+
+
+def _sums(counts: Sequence[int]) -> list[int]:
+    sums = [0]
+    for count in reversed(counts):
+        sums.append(sums[-1] + count)
+    return sums[:0:-1]
+
+
+@functools.lru_cache(maxsize=8)
+def _pairs(edges: tuple[float, ...]) -> tuple[tuple[int, int], ...]:
+    """Bounds of the stable and of the candidate: the next that is at least SLOWER times as large."""
+    pairs = []
+    for low, edge in enumerate(edges):
+        high = next((at for at in range(low + 1, len(edges)) if edges[at] >= SLOWER * edge), None)
+        if high is not None:
+            pairs.append((low, high))
+    return tuple(pairs)

@@ -1,0 +1,492 @@
+"""The table of transitions of a release, which goes on from what is stored after a crash at any moment.
+
+A look takes in what is seen, makes at most one move (the first row of `MOVES` that fits), sets the weight
+that the step and the candidate's pods allow, and says where the release stands (`standing.STANDINGS`). Looked
+at again with nothing new, a release that waits is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock_operator.api.strategy import Phase, ReleaseState, Strategy
+from penstock_operator.releases import capacity, standing, steps
+from penstock_operator.releases.look import OVER, Look, text
+from penstock_operator.releases.state import Advance, Release, ReleaseEvent, Seen
+from penstock_operator.releases.steps import faults as faults
+
+ACTIONS = ("promote", "promote-full", "abort", "pause")
+"""What the annotation may ask for."""
+
+AGAIN = 10.0
+"""Seconds between two looks where nothing is awaited."""
+SOON = 1.0
+"""Seconds until the next look where the routers are taking up a weight."""
+AT_ONCE = 0.1
+"""Seconds until the next look after a move."""
+
+_UNDER_WAY: tuple[Phase, ...] = ("Progressing", "Paused")
+_ANY: tuple[Phase, ...] = ("Progressing", "Paused", "Promoted", "RolledBack")
+
+Made = tuple[Look, ReleaseEvent | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One row: from which phases, on what, to where.
+
+    Args:
+        phases: from these.
+        seen: what is seen, in words.
+        fits: the same in code; the first row that fits is made.
+        becomes: phase and step afterwards, in words.
+        weight: what becomes of the candidate's weight, in words.
+        event: reason of the Event; empty for none.
+        make: carries it out.
+    """
+
+    phases: tuple[Phase, ...]
+    seen: str
+    fits: Callable[[Look], bool]
+    becomes: str
+    weight: str
+    event: str
+    make: Callable[[Look], Made]
+
+
+def advance(strategy: Strategy, release: Release | None, seen: Seen) -> Advance:
+    """What one look at a release comes to.
+
+    Args:
+        strategy: of the split.
+        release: as stored in the split's status; None before the first look.
+        seen: the world.
+    """
+    seen = replace(seen, now=seen.now.astimezone(UTC).replace(microsecond=0))
+    before = release or _blank(seen.now)
+    look = _taken_in(Look(strategy=strategy, release=before, seen=seen))
+    events: list[ReleaseEvent] = []
+    move = row(look)
+    if move is not None:
+        look, event = move.make(look)
+        events += [event] if event else []
+    look = standing.say(standing.weigh(look))
+    events += _announced(before.state, look.release.state)
+    return Advance(release=look.release, events=tuple(events), again=_again(look, moved=bool(events)))
+
+
+def row(look: Look) -> Move | None:
+    """The first row of the table that fits, if one does.
+
+    Args:
+        look: what is seen, taken in.
+    """
+    return next((each for each in MOVES if _phase(look) in each.phases and each.fits(look)), None)
+
+
+def _phase(look: Look) -> Phase:
+    return look.release.state.phase
+
+
+def _blank(now: datetime) -> Release:
+    """What stands for no release: one of no pair."""
+    state = ReleaseState(stable="", candidate="", phase="Progressing", weight=0)
+    return Release(state=state, step=0, step_started=now)
+
+
+def _taken_in(look: Look) -> Look:
+    """The look with what it brings of itself, without a move: verdicts, what routers have taken up, pods."""
+    release, seen, now = look.release, look.seen, text(look.seen.now)
+    state = release.state
+    started = min(release.step_started, seen.now)
+    members: dict[str, Any] = {
+        name: min(value, now) for name in ("settled", "judged") if (value := getattr(state, name)) is not None
+    }
+    verdicts = release.verdicts
+    if state.phase not in OVER:
+        if seen.verdicts is not None:
+            members["judged"] = now
+            # What a release was paused for stays until somebody promotes it.
+            verdicts = verdicts if state.phase == "Paused" and look.failed else seen.verdicts
+        if state.settled is None and seen.applied == state.weight:
+            members["settled"] = now
+            if (members.get("judged") or "") <= text(started):
+                members["judged"] = now
+        members["replicas"] = capacity.whole(seen.stable, seen.candidate, state.weight, state.replicas)
+    elif state.idle_since is None:
+        loser = seen.stable if state.phase == "Promoted" else seen.candidate
+        idle = seen.applied == state.weight and loser.answered == 0
+        # NB: what is seen to have answered none has answered none for as long already.
+        members["idle_since"] = text(seen.now - capacity.IDLE) if idle or not loser.exists else None
+    without_stable = state.phase == "Promoted" and not seen.stable.exists
+    if seen.candidate.exists and (without_stable or not state.candidate_uid):
+        members["candidate_uid"] = seen.candidate.uid
+    return replace(look, release=replace(release, step_started=started, verdicts=verdicts)).with_state(
+        **members
+    )
+
+
+def _announced(before: ReleaseState, after: ReleaseState) -> list[ReleaseEvent]:
+    """Events of a weight that was set, and of what a release begins to wait for."""
+    events = []
+    same = before.candidate == after.candidate
+    weight, mirror = (before.weight, before.mirror) if same else (0, 0)
+    notes = [f"{weight}% -> {after.weight}%"] if weight != after.weight else []
+    notes += [f"copies {mirror}% -> {after.mirror}%"] if mirror != after.mirror else []
+    if notes:
+        events.append(ReleaseEvent(reason="WeightSet", message=f"{after.candidate}: {', '.join(notes)}"))
+    if before.reason != after.reason and after.reason in standing.ANNOUNCED:
+        events.append(
+            ReleaseEvent(
+                reason=after.reason, message=after.message, warning=after.reason in standing.WARNINGS
+            )
+        )
+    return events
+
+
+def _again(look: Look, *, moved: bool) -> float:
+    state, now = look.release.state, look.seen.now
+    if moved:
+        return AT_ONCE
+    if look.seen.applied != state.weight or (state.phase not in OVER and state.settled is None):
+        return SOON
+    ends = [look.due, look.next_judgement] if state.phase not in OVER else []
+    waits = [(end - now).total_seconds() for end in ends if end is not None and end > now]
+    return min([AGAIN, *waits])
+
+
+# What fits.
+
+
+def _begins(look: Look) -> bool:
+    state = look.release.state
+    return (state.stable, state.candidate) != (look.strategy.stable, look.strategy.candidate)
+
+
+def _is_another(look: Look) -> bool:
+    state, candidate = look.release.state, look.seen.candidate
+    if not look.seen.stable.exists or not candidate.exists:
+        return False
+    return state.reason == "CandidateMissing" or candidate.uid != (state.candidate_uid or candidate.uid)
+
+
+def _edited(look: Look) -> bool:
+    return look.release.state.steps != steps.fingerprint(look.strategy)
+
+
+def _done(look: Look) -> bool:
+    """Whether a step is over: taken up by the routers, judged, and with no verdict that is waited for."""
+    if look.release.step >= look.last or not look.settled or not look.enough or look.missing:
+        return False
+    return look.judged if look.due is None else look.seen.now >= look.due
+
+
+# What is done.
+
+
+def _event(reason: str, message: str, *, warning: bool = False) -> ReleaseEvent:
+    return ReleaseEvent(reason=reason, message=message, warning=warning)
+
+
+def _begin(look: Look) -> Made:
+    """A release from its first step."""
+    old, seen, strategy = look.release.state, look.seen, look.strategy
+    same = not _begins(look)
+    pods = capacity.size(seen.stable)
+    state = ReleaseState(
+        stable=strategy.stable,
+        candidate=strategy.candidate,
+        phase="Progressing",
+        weight=0,
+        # A stable that had lost requests shows too few pods for all of them.
+        replicas=max(pods, old.replicas) if same and old.weight else pods,
+        steps=steps.fingerprint(strategy),
+        started=text(seen.now),
+        candidate_uid=seen.candidate.uid,
+        handled=seen.action or old.handled,
+    )
+    begun = replace(look, release=Release(state=state, step=0, step_started=seen.now))
+    note = f"{strategy.candidate} is to take over from {strategy.stable} in {look.last} steps"
+    return _enter(begun, 0), _event("ReleaseStarted", note)
+
+
+def _enter(look: Look, step: int, **members: Any) -> Look:
+    """Go to a step; one that waits for somebody is Paused."""
+    phase = "Paused" if steps.is_manual(look.strategy, step) else "Progressing"
+    release = replace(look.release, step=step, step_started=look.seen.now)
+    return replace(look, release=release).with_state(**{"phase": phase} | members)
+
+
+def _next(look: Look) -> Made:
+    entered = _enter(look, look.release.step + 1)
+    return entered, _event("StepStarted", f"{look.step_words} is done; {entered.step_words} begins")
+
+
+def _edit(look: Look) -> Made:
+    """Go on from what is applied by the new steps; a pause that somebody or a verdict asked for stays."""
+    state = look.release.state
+    step = steps.resumed_at(look.strategy, state.weight)
+    held = state.phase == "Paused" and state.reason != "AwaitingPromotion"
+    members: dict[str, Any] = {"target": state.weight, "steps": steps.fingerprint(look.strategy)}
+    entered = _enter(look, step, **members | ({"phase": "Paused"} if held else {}))
+    note = f"the steps were edited; from {state.weight}% it goes on at {entered.step_words}"
+    return entered, _event("StepsEdited", note)
+
+
+def _roll_back(look: Look, reason: str, message: str) -> Made:
+    handled = look.seen.action or look.release.state.handled
+    back = look.with_state(
+        phase="RolledBack", target=0, reason=reason, message=message[:1024], handled=handled, idle_since=None
+    )
+    return back, _event(reason, message, warning=True)
+
+
+def _fail(look: Look) -> Made:
+    return _roll_back(
+        look,
+        "RolledBack",
+        f"{look.step_words}: {standing.failures(look)}; {look.strategy.stable} gets all requests",
+    )
+
+
+def _abort(look: Look) -> Made:
+    return _roll_back(
+        look, "RolledBack", f"{look.step_words}: aborted; {look.strategy.stable} gets all requests"
+    )
+
+
+def _lose_candidate(look: Look) -> Made:
+    return _roll_back(
+        look,
+        "CandidateMissing",
+        f"no such ModelBackend: {look.strategy.candidate}; {look.strategy.stable} gets all requests; "
+        "once it is back, the release begins from its first step",
+    )
+
+
+def _pause(look: Look) -> Made:
+    paused = _handled(look).with_state(phase="Paused")
+    return paused, None
+
+
+def _resume(look: Look) -> Made:
+    """Go on where somebody or a verdict had paused it; what spoke against the candidate is forgotten."""
+    release = replace(look.release, verdicts=() if look.failed else look.release.verdicts)
+    going = _handled(replace(look, release=release))
+    if look.release.step < look.last and steps.is_manual(look.strategy, look.release.step):
+        entered = _enter(going, look.release.step + 1)
+    else:
+        entered = going.with_state(phase="Progressing")
+    return entered, _event("Resumed", f"promoted; {entered.step_words} goes on")
+
+
+def _skip(look: Look) -> Made:
+    entered = _enter(_handled(look), look.release.step + 1)
+    return entered, _event("StepSkipped", f"promoted; {look.step_words} is skipped")
+
+
+def _promote_full(look: Look) -> Made:
+    """To all requests at once; from a release that is over by a new one."""
+    if _phase(look) == "RolledBack":
+        look, _ = _begin(look)
+    release = replace(look.release, verdicts=() if look.failed else look.release.verdicts)
+    entered = _enter(_handled(replace(look, release=release)), look.last, phase="Progressing")
+    return entered, _event("StepSkipped", "promoted in full; all steps that were left are skipped")
+
+
+def _promoted(look: Look) -> Made:
+    state = look.release.state
+    note = f"{state.candidate} has all requests; {state.stable} keeps its pods while it answers any"
+    over = look.with_state(phase="Promoted", reason="Promoted", message=note, idle_since=None)
+    return over, _event("Promoted", note)
+
+
+def _handled(look: Look) -> Look:
+    """What is asked for is carried out, or refused: the same value is not looked at again."""
+    return look.with_state(handled=look.seen.action or look.release.state.handled)
+
+
+def _refuse(look: Look) -> Made:
+    return _handled(look), _event("ActionRefused", _refusal(look), warning=True)
+
+
+def _refusal(look: Look) -> str:
+    action, state = look.action, look.release.state
+    if action not in ACTIONS:
+        return f"penstock.dev/release: expected one of {', '.join(ACTIONS)}, found {action!r}"
+    if state.phase == "Progressing":
+        if look.promoting:
+            return f"{action}: promotion is under way"
+        return f"{action}: {state.message}"
+    if state.phase == "Paused":
+        return f"{action}: the release is paused already"
+    if state.phase == "RolledBack" and not look.seen.candidate.exists:
+        return f"{action}: no such ModelBackend: {state.candidate}"
+    return f"{action}: expected a release that is under way, found phase {state.phase}"
+
+
+def _asked(*actions: str) -> Callable[[Look], bool]:
+    return lambda look: look.action in actions
+
+
+MOVES: tuple[Move, ...] = (
+    Move(
+        phases=_ANY,
+        seen="there is no release yet, or it is of another pair",
+        fits=_begins,
+        becomes="Progressing, first step",
+        weight="0",
+        event="ReleaseStarted",
+        make=_begin,
+    ),
+    Move(
+        phases=_ANY,
+        seen="the candidate is another one by its uid, or is back; the stable is there",
+        fits=_is_another,
+        becomes="Progressing, first step",
+        weight="0",
+        event="ReleaseStarted",
+        make=_begin,
+    ),
+    Move(
+        phases=("Progressing", "Paused", "Promoted"),
+        seen="the candidate is gone, the stable is there",
+        fits=lambda look: not look.seen.candidate.exists and look.seen.stable.exists,
+        becomes="RolledBack",
+        weight="0",
+        event="CandidateMissing",
+        make=_lose_candidate,
+    ),
+    Move(
+        phases=_UNDER_WAY,
+        seen="abort, and the stable is there",
+        fits=lambda look: look.action == "abort" and look.seen.stable.exists,
+        becomes="RolledBack",
+        weight="0",
+        event="RolledBack",
+        make=_abort,
+    ),
+    Move(
+        phases=_UNDER_WAY,
+        seen="a verdict is Fail, onFailure is Rollback, the stable is there",
+        fits=lambda look: (
+            bool(look.failed) and look.strategy.on_failure == "Rollback" and look.seen.stable.exists
+        ),
+        becomes="RolledBack",
+        weight="0",
+        event="RolledBack",
+        make=_fail,
+    ),
+    Move(
+        phases=_UNDER_WAY,
+        seen="the strategy cannot be followed",
+        fits=lambda look: bool(steps.faults(look.strategy)),
+        becomes="stays",
+        weight="stays, within capacity",
+        event="",
+        make=lambda look: (look, None),
+    ),
+    Move(
+        phases=_UNDER_WAY,
+        seen="the steps were edited",
+        fits=_edited,
+        becomes="the first step with at least the weight that it has, else after the last",
+        weight="stays",
+        event="StepsEdited",
+        make=_edit,
+    ),
+    Move(
+        phases=("Progressing", "Paused", "RolledBack"),
+        seen="promote-full, the candidate is there, promotion is not under way",
+        fits=lambda look: look.action == "promote-full" and look.seen.candidate.exists and not look.promoting,
+        becomes="Progressing, after the last step",
+        weight="100 once capacity allows it",
+        event="StepSkipped",
+        make=_promote_full,
+    ),
+    Move(
+        phases=_UNDER_WAY,
+        seen="the stable is gone, and promotion is not under way",
+        fits=lambda look: not look.seen.stable.exists and not look.promoting,
+        becomes="stays; actions wait",
+        weight="stays",
+        event="",
+        make=lambda look: (look, None),
+    ),
+    Move(
+        phases=("Progressing",),
+        seen="a verdict is Fail, and onFailure is Pause or the stable is gone",
+        fits=lambda look: bool(look.failed),
+        becomes="Paused",
+        weight="stays",
+        event="",
+        make=_pause,
+    ),
+    Move(
+        phases=("Progressing",),
+        seen="pause",
+        fits=_asked("pause"),
+        becomes="Paused",
+        weight="stays",
+        event="",
+        make=_pause,
+    ),
+    Move(
+        phases=("Paused",),
+        seen="promote",
+        fits=_asked("promote"),
+        becomes="Progressing: the next step after a Manual pause, else the same",
+        weight="the step's, once capacity allows it",
+        event="Resumed",
+        make=_resume,
+    ),
+    Move(
+        phases=("Progressing",),
+        seen="promote, and the step's weight was set",
+        fits=lambda look: look.action == "promote" and look.granted and not look.promoting,
+        becomes="the next step",
+        weight="the step's, once capacity allows it",
+        event="StepSkipped",
+        make=_skip,
+    ),
+    Move(
+        phases=("RolledBack",),
+        seen="promote, and the candidate is there",
+        fits=lambda look: look.action == "promote" and look.seen.candidate.exists,
+        becomes="Progressing, first step",
+        weight="0",
+        event="ReleaseStarted",
+        make=_begin,
+    ),
+    Move(
+        phases=_ANY,
+        seen="any other action",
+        fits=lambda look: bool(look.action),
+        becomes="stays",
+        weight="stays",
+        event="ActionRefused",
+        make=_refuse,
+    ),
+    Move(
+        phases=("Progressing",),
+        seen="the step is done: taken up, its time over, judged, no verdict Waiting",
+        fits=_done,
+        becomes="the next step; Paused at a Manual pause, and after the last with promotion Manual",
+        weight="the step's, once capacity allows it",
+        event="StepStarted",
+        make=_next,
+    ),
+    Move(
+        phases=("Progressing",),
+        seen="after the last step, all routers have 100",
+        fits=lambda look: look.promoting and look.settled and look.enough,
+        becomes="Promoted",
+        weight="100",
+        event="Promoted",
+        make=_promoted,
+    ),
+)
+"""In this order: the first that fits is made, one a look."""

@@ -1,0 +1,104 @@
+"""What the steps of a strategy ask for, and what is wrong with a strategy that its schema allows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from penstock_operator.api.strategy import MANUAL, ReleaseStep, Strategy
+
+
+def target(strategy: Strategy, step: int) -> int:
+    """The candidate's percent by a step: that of the last `setWeight` up to it.
+
+    Args:
+        strategy: the strategy.
+        step: index of the step; their number after the last.
+    """
+    if step >= len(strategy.steps):
+        return 100
+    weights = [each.set_weight for each in strategy.steps[: step + 1] if each.set_weight is not None]
+    return weights[-1] if weights else 0
+
+
+def mirror(strategy: Strategy, step: int) -> int:
+    """The percent of the requests that a step has copied to the candidate: none where it has its own.
+
+    Args:
+        strategy: the strategy.
+        step: see `target`.
+    """
+    if target(strategy, step) > 0:
+        return 0
+    percent = 0
+    for each in strategy.steps[: step + 1]:
+        if each.mirror is not None:
+            percent = each.mirror
+        elif each.set_weight:
+            percent = 0
+    return percent
+
+
+def is_manual(strategy: Strategy, step: int) -> bool:
+    """Whether a step lasts until somebody promotes the release."""
+    if step >= len(strategy.steps):
+        return strategy.promotion == "Manual"
+    return strategy.steps[step].pause == MANUAL
+
+
+def resumed_at(strategy: Strategy, weight: int) -> int:
+    """The step at which a release goes on whose steps were edited: the first that has at least its weight.
+
+    Args:
+        strategy: with the new steps.
+        weight: the candidate's percent now.
+    """
+    steps = range(len(strategy.steps))
+    return next((step for step in steps if target(strategy, step) >= weight), len(steps))
+
+
+def fingerprint(strategy: Strategy) -> str:
+    """By which edited steps are known."""
+    text = json.dumps([step.document() for step in strategy.steps], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def words(strategy: Strategy, step: int) -> str:
+    """A step for people: `step 2 of 5 (setWeight 50)`, `promotion` after the last."""
+    if step >= len(strategy.steps):
+        return "promotion"
+    return f"step {step + 1} of {len(strategy.steps)} ({_asked(strategy.steps[step])})"
+
+
+def _asked(step: ReleaseStep) -> str:
+    if step.set_weight is not None:
+        return f"setWeight {step.set_weight}"
+    return f"mirror {step.mirror}" if step.mirror is not None else f"pause {step.pause}"
+
+
+def faults(strategy: Strategy) -> tuple[str, ...]:
+    """What keeps a strategy from being followed, though its schema allows it, with paths.
+
+    A weight below the one before it is allowed: a step may go back.
+
+    Args:
+        strategy: the strategy.
+    """
+    texts = []
+    for number, step in enumerate(strategy.steps):
+        weight = target(strategy, number)
+        if step.mirror and weight:
+            texts.append(
+                f"spec.strategy.steps[{number}].mirror: expected a candidate without requests of its own, "
+                f"found weight {weight} by the steps before"
+            )
+    mirrored = any(step.mirror for step in strategy.steps)
+    for number, metric in enumerate(strategy.analysis.metrics):
+        path = f"spec.strategy.analysis.metrics[{number}]"
+        if metric.name == "prometheus" and not (metric.query or "").strip():
+            texts.append(f"{path}.query: expected PromQL, found an empty text")
+        if metric.name in ("errorRatio", "mismatch") and (metric.threshold or 0) > 1:
+            texts.append(f"{path}.threshold: expected a share from 0 to 1, found {metric.threshold:g}")
+        if metric.name == "mismatch" and not mirrored:
+            texts.append(f"{path}.name: expected a step with mirror above 0 for mismatch, found none")
+    return tuple(texts)

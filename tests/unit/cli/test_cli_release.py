@@ -1,0 +1,329 @@
+"""`kubectl penstock rollout`, `promote`, `pause`, `abort`: what they print and write, their exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock_cli.commands import rollout
+from penstock_cli.release import Release
+from penstock_operator.api import TrafficSplit
+from penstock_operator.kinds import BACKEND, EVENT, SPLIT
+from tests.support.memory_cluster import MemoryCluster
+from tests.support.operator_harness import backend, endpoint, split
+from tests.support.release_world import World
+from tests.support.release_world import split as releasing
+from tests.support.terminal import printed
+from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.waiting import until
+
+ANNOTATION = "penstock.dev/release"
+STEPS = [
+    {"mirror": 10},
+    {"pause": "1m"},
+    {"setWeight": 10},
+    {"pause": "5m"},
+    {"setWeight": 50},
+    {"pause": "Manual"},
+]
+Obj = dict[str, Any]
+
+
+def ago(**span: int) -> str:
+    """A time before now as the API spells it."""
+    return (datetime.now(UTC) - timedelta(**span)).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def released(**strategy: Any) -> Obj:
+    """A split whose strategy leads from `old` to `new`."""
+    made = split(old=100, new=0)
+    made["spec"]["strategy"] = {"stable": "old", "candidate": "new", "steps": STEPS, **strategy}
+    return made
+
+
+def write(cluster: MemoryCluster, *, step: int = 3, stored: Obj | None = None, **status: Any) -> None:
+    """Give the split `s` a status, as the operator writes it: by default in the fourth step."""
+    state = {"stable": "old", "candidate": "new", "phase": "Progressing", "weight": 10, "replicas": 14,
+             "reason": "Analyzing", "message": "all is well so far", "started": ago(minutes=3)}  # fmt: skip
+    weights = [
+        {"name": "old", "desired": 90, "applied": 90, "observed": "90.4%"},
+        {"name": "new", "desired": 10, "applied": 10, "observed": "9.6%"},
+    ]
+    verdicts = [
+        {"metric": "errorRatio", "verdict": "Pass", "message": "0.2 % against 0.1 %"},
+        {"metric": "latency p99", "verdict": "Waiting", "message": "120 of 400 requests"},
+    ]
+    whole = {
+        "observedGeneration": 1,
+        "step": step,
+        "stepStarted": ago(seconds=95),
+        "release": state | (stored or {}),
+        "weights": weights,
+        "verdicts": verdicts,
+        "conditions": [
+            {"type": "Progressing", "status": "True", "reason": "Analyzing", "message": "",
+             "lastTransitionTime": ago(seconds=60)}
+        ],
+    } | status  # fmt: skip
+    live = cluster.edit(SPLIT, "n", "s", lambda obj: obj.update(status=whole))
+    TrafficSplit.parse(live)  # what the tests make up is what an operator may write
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TinyApiserver]:
+    """A release in its fourth step, with both backends, and two Events."""
+    cluster = MemoryCluster()
+    for name, replicas, ready in (("old", 14, 14), ("new", 3, 1)):
+        cluster.user_applies(backend(name, replicas=replicas))
+        cluster.edit(BACKEND, "n", name, lambda obj, ready=ready: obj.update(status={"readyReplicas": ready}))  # type: ignore[misc]
+    cluster.user_applies(endpoint())
+    cluster.user_applies(released())
+    write(cluster)
+    for number, (name, reason) in enumerate((("s", "First"), ("s", "Second"), ("other", "Foreign"))):
+        event = {
+            "metadata": {"namespace": "n", "name": f"e{number}"},
+            "regarding": {"kind": "TrafficSplit", "name": name},
+            "eventTime": ago(minutes=9 - number),
+            "reason": reason,
+            "note": f"{reason}'s note",
+            "type": "Normal",
+        }
+        await cluster.create(EVENT, event)
+    async with TinyApiserver(cluster) as server:
+        yield server
+
+
+async def test_rollout_shows_the_release(server: TinyApiserver, tmp_path: Path) -> None:
+    code, lines = await printed(server, tmp_path, "rollout", "s")
+    text = "\n".join(lines)
+    assert code == 0
+    assert lines[0] == "n/s: old → new: Progressing, step 4 of 6, weight 10 %"
+    assert lines[1] == "  Analyzing: all is well so far"
+    assert re.fullmatch(r"  started \d+m\S* ago", lines[2])
+    steps = lines[lines.index("") + 1 :][:8]
+    assert [line[0] for line in steps] == [" ", "✓", "✓", "✓", "▶", " ", " ", " "]
+    assert re.search(r"▶ +4 +pause 5m +\d+m\S* of 5m$", text, re.MULTILINE)
+    assert steps[-1].split() == ["weight", "100", "%"]
+    assert re.search(r"^desired +████░{36} +10 %$", text, re.MULTILINE)
+    assert re.search(r"^applied +████░{36} +10 %$", text, re.MULTILINE)
+    assert re.search(r"^observed +████░{36} +9.6 %$", text, re.MULTILINE)
+    assert re.search(r"^old +stable +14 +14 +14 for all requests$", text, re.MULTILINE)
+    assert re.search(r"^new +candidate +1 +3 +2 for 10 %$", text, re.MULTILINE)
+    assert re.search(r"^latency p99 +Waiting +120 of 400 requests$", text, re.MULTILINE)
+    newest = lines[-2:]
+    assert [line.split()[2] for line in newest] == ["Second", "First"]
+    assert "Foreign" not in text
+
+
+@pytest.mark.parametrize(
+    ("step", "stored", "shown"),
+    [
+        (0, {"weight": 0, "mirror": 10}, ["▶ +1 +mirror 10 %", "copies of 10 %", "1 for 0 %"]),
+        (5, {"phase": "Paused", "weight": 50}, [r"▶ +6 +pause until it is promoted +\S+, paused", "7 for "]),
+        (6, {"weight": 90}, [r"▶ +weight 100 % +\d+m\S*$", "14 for 100 %", "weight 90 %"]),
+        (6, {"phase": "Promoted", "weight": 100}, ["✓ +weight 100 %$", r"ended \d+m\S* ago, took \d+m\S*$"]),
+        (4, {"phase": "RolledBack", "weight": 0}, ["✗ +5 +weight 50 % +rolled back here", "0 for 0 %"]),
+    ],
+)  # fmt: skip
+async def test_rollout_in_each_place(
+    server: TinyApiserver, tmp_path: Path, step: int, stored: Obj, shown: list[str]
+) -> None:
+    write(server.cluster, step=step, stored=stored)
+    _, lines = await printed(server, tmp_path, "rollout", "s")
+    for pattern in shown:
+        assert re.search(pattern, "\n".join(lines), re.MULTILINE), (pattern, lines)
+
+
+async def test_rollout_of_what_is_not_all_there(server: TinyApiserver, tmp_path: Path) -> None:
+    """A release that has not begun, no candidate, no right to read Events: the rest is shown."""
+    server.cluster.remove(BACKEND, "n", "new")
+    server.cluster.edit(SPLIT, "n", "s", lambda obj: obj.pop("status"))
+    server.fail[("GET", "events")] = [403]
+    code, lines = await printed(server, tmp_path, "rollout", "s")
+    assert code == 0
+    assert lines[0] == "n/s: old → new: not begun"
+    assert "Nothing has been judged yet." in lines
+    assert any(re.search(r"new +candidate +- +there is none", line) for line in lines)
+    assert lines[-1] == "(cannot read the Events of TrafficSplit n/s: induced)"
+    write(server.cluster, stored={"candidate": "another"})  # the status is of the pair before
+    assert (await printed(server, tmp_path, "rollout", "s"))[1][0] == "n/s: old → new: not begun"
+
+
+@pytest.mark.parametrize(("phase", "code"), [("Promoted", 0), ("RolledBack", 1)])
+@pytest.mark.parametrize("live", [True, False])
+async def test_rollout_watches_until_the_end(
+    server: TinyApiserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, code: int, live: bool
+) -> None:
+    """On a terminal in place, elsewhere by a line for each change; a refused look in between ends nothing."""
+    monkeypatch.setattr(rollout, "EVERY", 0.01)
+    watching = asyncio.create_task(printed(server, tmp_path, "rollout", "s", "--watch", live=live))
+
+    async def looked_again() -> None:
+        seen = len(server.requests)
+        await until(lambda: len(server.requests) >= seen + 8)
+
+    await looked_again()
+    server.fail[("GET", "trafficsplits")] = [503]
+    write(server.cluster, step=4, stored={"weight": 50})
+    await looked_again()
+    assert not watching.done()
+    write(server.cluster, step=4, stored={"phase": phase}, observedGeneration=0)  # of a spec before this one
+    await looked_again()
+    assert not watching.done()
+    write(server.cluster, step=4, stored={"phase": phase})
+    found, lines = await watching
+    assert found == code
+    begins = [number for number, line in enumerate(lines) if "n/s: old → new:" in line]
+    if live:
+        assert len(begins) > 2
+        assert all(lines[number].startswith("\x1b[H\x1b[2J") for number in begins)
+    else:
+        assert len(begins) == 1
+        assert [line[10:].split(", ")[1] for line in lines[: begins[0]]][:2] == ["step 4 of 6", "step 5 of 6"]
+
+
+async def test_messages_go_on_in_the_next_line_of_a_narrow_terminal(
+    server: TinyApiserver, tmp_path: Path
+) -> None:
+    words = " ".join(f"word{number}" for number in range(40))
+    write(server.cluster, stored={"message": words}, verdicts=[
+        {"metric": "errorRatio", "verdict": "Pass", "message": words}
+    ])  # fmt: skip
+    _, lines = await printed(server, tmp_path, "rollout", "s", width=60)
+    assert max(map(len, lines)) <= 60
+    text = " ".join(" ".join(lines).split())
+    assert text.count(words) == 2
+
+
+async def test_watching_ends_where_the_split_does(server: TinyApiserver, tmp_path: Path) -> None:
+    server.cluster.remove(SPLIT, "n", "s")
+    assert (await printed(server, tmp_path, "rollout", "s", "--watch"))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "step", "stored", "verb", "says"),
+    [
+        (["promote"], 3, {}, "promote", "leaves step 4 of 6, pause 5m, then weight 50 %"),
+        (["promote"], 5, {"phase": "Paused"}, "promote",
+         "leaves step 6 of 6, pause until it is promoted, which is the last"),
+        (["promote"], 4, {"phase": "Paused"}, "promote", "goes on with step 5 of 6, weight 50 %"),
+        (["promote"], 6, {"phase": "Paused"}, "promote", "new gets all requests"),
+        (["promote"], 4, {"phase": "RolledBack"}, "promote", "begins anew with step 1 of 6, mirror 10 %"),
+        (["promote", "--full"], 3, {}, "promote-full",
+         "new gets all requests, as far as its ready pods can take them"),
+        (["pause"], 3, {}, "pause", "new stays at 10 % until it is promoted or aborted"),
+        (["abort"], 3, {}, "abort", "old gets all requests, new none (it had 10 %)"),
+        (["abort"], 5, {"phase": "Paused"}, "abort", "old gets all requests, new none (it had 10 %)"),
+    ],
+)  # fmt: skip
+async def test_a_verb_says_what_it_will_do_and_writes_one_annotation(
+    server: TinyApiserver, tmp_path: Path, arguments: list[str], step: int, stored: Obj, verb: str, says: str
+) -> None:
+    write(server.cluster, step=step, stored=stored)
+    before = server.cluster.find(SPLIT, "n", "s")
+    assert await printed(server, tmp_path, arguments[0], "s", *arguments[1:]) == (0, [f"n/s: {says}"])
+    after = server.cluster.find(SPLIT, "n", "s")
+    asked = after["metadata"]["annotations"].pop(ANNOTATION)
+    assert re.fullmatch(rf"{verb}@\d{{4}}-\d\d-\d\dT[\d:.]+Z", asked)
+    assert (after["spec"], after["status"]) == (before["spec"], before["status"])
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    assert {(method, kind) for method, _, _, kind in server.requests if method != "GET"} == {
+        ("PATCH", "application/merge-patch+json")
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "came"),
+    [
+        (["abort"], "old gets all requests, new none (it had 10 %)", "RolledBack, weight 0 %"),
+        (["pause"], "new stays at 10 % until it is promoted or aborted", "Paused, step 2 of 3, weight 10 %"),
+        (["promote"], "leaves step 2 of 3, pause 1h, then weight 50 %",
+         "Progressing, step 3 of 3, weight 50 %"),
+        (["promote", "--full"], "new gets all requests, as far as its ready pods can take them",
+         "Progressing, weight 100 %"),
+    ],
+)  # fmt: skip
+async def test_an_operator_does_what_a_verb_has_said(
+    tmp_path: Path, arguments: list[str], says: str, came: str
+) -> None:
+    """With --wait it is printed; asked again, what can be done once alone is an error."""
+    steps = [{"setWeight": 10}, {"pause": "1h"}, {"setWeight": 50}]
+    world = await World.of(releasing(steps=steps, analysis={"interval": "10s"}))
+    await world.until(lambda world: world.split["status"]["step"] == 1)
+    verb = [arguments[0], "s", *arguments[1:], "--wait"]
+    async with TinyApiserver(world.harness.cluster) as server:
+        asking = asyncio.create_task(printed(server, tmp_path, *verb))
+        await until(lambda: ANNOTATION in world.split["metadata"].get("annotations", {}))
+        await world.second()
+        code, lines = await asking
+        assert (code, lines[:2]) == (0, [f"n/s: {says}", f"old → new: {came}"])
+        assert lines[2].startswith(f"  {world.release['reason']}: ")
+        shown = (await printed(server, tmp_path, "rollout", "s"))[1]
+        assert shown[0] == f"n/s: old → new: {came}"
+        events = shown[[line.split("  ")[0] for line in shown].index("EVENT") + 1 :]
+        assert len(events) > 2
+    world.harness.stop()
+
+
+async def test_wait_does_not_wait_for_ever(
+    server: TinyApiserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("penstock_cli.asking.SECONDS", 0.0)
+    assert (await printed(server, tmp_path, "pause", "s", "--wait"))[0] == 1
+    assert re.search(
+        r"expected pause@\S+ in status.release.handled, found none; is it running\?", capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stored", "error"),
+    [
+        ("promote nobody", {}, "cannot read TrafficSplit n/nobody: trafficsplits 'nobody' not found"),
+        ("rollout nobody", {}, "cannot read TrafficSplit n/nobody: trafficsplits 'nobody' not found"),
+        ("promote fixed", {},
+         "TrafficSplit n/fixed has fixed weights, and no release: expected spec.strategy, found none"),
+        ("promote s", {"phase": "Promoted"}, "nothing to promote: new has all requests already"),
+        ("promote s --full", {"phase": "Promoted"}, "nothing to promote: new has all requests already"),
+        ("abort s", {"phase": "RolledBack"}, "nothing to abort: old has all requests already"),
+        ("abort s", {"phase": "Promoted"},
+         "nothing to abort: new is promoted; to go back, exchange stable and candidate in the strategy"),
+        ("pause s", {"phase": "Paused"}, "nothing to pause: the release of new is paused"),
+        ("pause s", {"phase": "RolledBack"}, "nothing to pause: the release of new is rolled back"),
+        ("pause s", {"candidate": "other"}, "nothing to pause: the release of new has not begun (Analyzing)"),
+    ],
+)  # fmt: skip
+async def test_an_error_says_what_is_not_there(
+    server: TinyApiserver, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, stored: Obj,
+    error: str,
+) -> None:  # fmt: skip
+    server.cluster.user_applies(split("fixed", old=1))
+    write(server.cluster, stored=stored)
+    assert await printed(server, tmp_path, *arguments.split()) == (1, [])
+    assert capsys.readouterr().err.splitlines() == [f"kubectl-penstock: {error}"]
+    assert {method for method, *_ in server.requests} == {"GET"}
+
+
+async def test_a_refused_patch_is_one_line(
+    server: TinyApiserver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.fail[("PATCH", "trafficsplits")] = [403]
+    assert (await printed(server, tmp_path, "promote", "s"))[0] == 1
+    assert capsys.readouterr().err == "kubectl-penstock: cannot annotate TrafficSplit n/s: induced\n"
+
+
+async def test_status_shows_the_releases_weights(server: TinyApiserver, tmp_path: Path) -> None:
+    _, lines = await printed(server, tmp_path, "status")
+    (line,) = (line for line in lines if line.startswith("TrafficSplit/s"))
+    assert "e to old:90 new:10, release old → new: Progressing, step 4 of 6, weight 10 %" in line
+
+
+def test_without_a_promotion_of_its_own_the_last_step_keeps_its_weight() -> None:
+    made = released(promotion="Manual")
+    made["status"] = {"step": 6, "release": {"stable": "old", "candidate": "new", "phase": "Paused"}}
+    assert Release.of(made).target == 50

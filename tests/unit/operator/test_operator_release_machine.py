@@ -1,0 +1,408 @@
+"""The table of transitions of a release, row by row; what else a look takes in; faults of a strategy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock_operator.api.strategy import ReleaseState, Strategy
+from penstock_operator.releases import capacity, machine, standing
+from penstock_operator.releases.look import Look, text
+from penstock_operator.releases.state import Release, Seen
+from tests.support.releases import LAST, NOW, at, seen, strategy, verdicts
+
+S = strategy()
+PAUSING = strategy(onFailure="Pause")
+MANUAL = strategy(promotion="Manual")
+EDITED = strategy(steps=({"mirror": 5}, {"setWeight": 30}, {"setWeight": 60}))
+INVALID = strategy(steps=({"setWeight": 10}, {"mirror": 20}))
+OTHER_PAIR = strategy(stable="new", candidate="newer")
+GONE = {"exists": False, "uid": "", "ready": 0, "answered": None}
+NO_STABLE, NO_CANDIDATE = {"stable": GONE}, {"candidate": GONE}
+
+
+def failing(release: Release, of: Strategy = S) -> Release:
+    return replace(release, verdicts=verdicts(of, "Fail"))
+
+
+def move(row: str, of: Strategy, release: Release | None, world: dict[str, Any], *then: Any) -> Any:
+    """A case: a row of the table by its words, and phase, step, weight, reason and Events afterwards."""
+    return pytest.param(row, of, release, world, then, id=f"{row}-{then[0]}-{then[3]}")
+
+
+BEGIN = "there is no release yet, or it is of another pair"
+ANOTHER = "the candidate is another one by its uid, or is back; the stable is there"
+LOST = "the candidate is gone, the stable is there"
+ABORT = "abort, and the stable is there"
+ROLLBACK = "a verdict is Fail, onFailure is Rollback, the stable is there"
+FAULTY = "the strategy cannot be followed"
+EDIT = "the steps were edited"
+FULL = "promote-full, the candidate is there, promotion is not under way"
+HALT = "the stable is gone, and promotion is not under way"
+FAIL = "a verdict is Fail, and onFailure is Pause or the stable is gone"
+RESUME = "promote"
+SKIP = "promote, and the step's weight was set"
+RESTART = "promote, and the candidate is there"
+REFUSE = "any other action"
+DONE = "the step is done: taken up, its time over, judged, no verdict Waiting"
+FULLY = "after the last step, all routers have 100"
+
+CASES = [
+    move(BEGIN, S, None, {}, "Progressing", 0, 0, "StepRunning", "ReleaseStarted WeightSet"),
+    move(BEGIN, OTHER_PAIR, at(S, LAST, "Promoted"), {}, "Progressing", 0, 0, "StepRunning",
+         "ReleaseStarted WeightSet"),
+    move(BEGIN, OTHER_PAIR, at(S, 1), {"action": "promote-full"}, "Progressing", 0, 0, "StepRunning",
+         "ReleaseStarted WeightSet"),
+    move(BEGIN, INVALID, None, {}, "Progressing", 0, 0, "InvalidStrategy", "ReleaseStarted InvalidStrategy"),
+    move(ANOTHER, S, at(S, 1), {"candidate": {"uid": "later"}}, "Progressing", 0, 0, "StepRunning",
+         "ReleaseStarted WeightSet"),
+    move(ANOTHER, S, at(S, 4, "Paused"), {"candidate": {"uid": "later", "ready": 0}}, "Progressing", 0, 0,
+         "CapacityShort", "ReleaseStarted WeightSet CapacityShort"),
+    move(ANOTHER, S, at(S, 0, "RolledBack", reason="CandidateMissing"), {}, "Progressing", 0, 0,
+         "StepRunning", "ReleaseStarted WeightSet"),
+    move(ANOTHER, S, at(S, 3, "RolledBack", reason="RolledBack"), {"candidate": {"uid": "later"}},
+         "Progressing", 0, 0, "StepRunning", "ReleaseStarted WeightSet"),
+    move(LOST, S, at(S, 3), NO_CANDIDATE, "RolledBack", 3, 0, "CandidateMissing",
+         "CandidateMissing WeightSet"),
+    move(LOST, S, at(S, LAST, "Promoted"), NO_CANDIDATE, "RolledBack", LAST, 0, "CandidateMissing",
+         "CandidateMissing WeightSet"),
+    move(LOST, INVALID, at(INVALID, 0), NO_CANDIDATE, "RolledBack", 0, 0, "CandidateMissing",
+         "CandidateMissing WeightSet"),
+    move(ABORT, S, at(S, 2), {"action": "abort@1"}, "RolledBack", 2, 0, "RolledBack", "RolledBack WeightSet"),
+    move(ABORT, INVALID, at(S, 4, "Paused"), {"action": "abort"}, "RolledBack", 4, 0, "RolledBack",
+         "RolledBack WeightSet"),
+    move(ROLLBACK, S, failing(at(S, 0)), {}, "RolledBack", 0, 0, "RolledBack", "RolledBack WeightSet"),
+    move(ROLLBACK, S, failing(at(S, LAST)), {}, "RolledBack", LAST, 0, "RolledBack", "RolledBack WeightSet"),
+    move(ROLLBACK, S, at(S, 4, "Paused"), {"verdicts": verdicts(S, "Pass", "Fail")}, "RolledBack", 4, 0,
+         "RolledBack", "RolledBack WeightSet"),
+    move(ROLLBACK, S, at(S, 2), {"verdicts": verdicts(S, "Fail"), "action": "promote"}, "RolledBack", 2, 0,
+         "RolledBack", "RolledBack WeightSet"),
+    move(FAULTY, INVALID, at(S, 2), {"action": "promote"}, "Progressing", 2, 10, "InvalidStrategy",
+         "InvalidStrategy"),
+    move(EDIT, EDITED, at(S, 2), {}, "Progressing", 1, 30, "StepRunning", "StepsEdited WeightSet"),
+    move(EDIT, EDITED, at(S, 5), {}, "Progressing", 3, 100, "StepRunning", "StepsEdited WeightSet"),
+    move(EDIT, strategy(steps=({"mirror": 5},), promotion="Manual"), at(S, 2), {}, "Paused", 1, 10,
+         "AwaitingPromotion", "StepsEdited AwaitingPromotion"),
+    move(EDIT, EDITED, at(MANUAL, LAST, "Paused", weight=50, reason="AwaitingPromotion"), {}, "Progressing",
+         2, 60, "StepRunning", "StepsEdited WeightSet"),
+    move(EDIT, EDITED, at(S, 2, "Paused", reason="Paused"), {}, "Paused", 1, 10, "Paused", "StepsEdited"),
+    move(FULL, S, at(S, 0), {"action": "promote-full"}, "Progressing", LAST, 100, "StepRunning",
+         "StepSkipped WeightSet"),
+    move(FULL, PAUSING, failing(at(PAUSING, 2, "Paused")), {"action": "promote-full"}, "Progressing", LAST,
+         100, "StepRunning", "StepSkipped WeightSet"),
+    move(FULL, S, at(S, 2), {"action": "promote-full", "candidate": {"ready": 9}}, "Progressing", LAST, 10,
+         "CapacityShort", "StepSkipped CapacityShort"),
+    move(FULL, S, at(S, 3, "RolledBack"), {"action": "promote-full"}, "Progressing", LAST,
+         100, "StepRunning", "StepSkipped WeightSet"),
+    move(FULL, S, at(S, 3), {"action": "promote-full", **NO_STABLE}, "Progressing", LAST, 100, "StepRunning",
+         "StepSkipped WeightSet"),
+    move(HALT, S, at(S, 3), NO_STABLE, "Progressing", 3, 50, "StableMissing", "StableMissing"),
+    move(HALT, S, at(S, 0), NO_STABLE, "Progressing", 0, 0, "StableMissing", "WeightSet StableMissing"),
+    move(HALT, S, at(S, 3), NO_STABLE | NO_CANDIDATE, "Progressing", 3, 50, "StableMissing", "StableMissing"),
+    move(HALT, S, failing(at(S, 4, "Paused")), {"action": "abort", **NO_STABLE}, "Paused", 4, 50,
+         "StableMissing", "StableMissing"),
+    move(FAIL, PAUSING, at(PAUSING, 3), {"verdicts": verdicts(S, "Fail")}, "Paused", 3, 50, "AnalysisFailed",
+         "AnalysisFailed"),
+    move(FAIL, S, failing(at(S, LAST, weight=50, target=50)), {"candidate": {"ready": 5}, **NO_STABLE},
+         "Paused", LAST, 50, "StableMissing", "StableMissing"),
+    move("pause", S, at(S, 2), {"action": "pause"}, "Paused", 2, 10, "Paused", "Paused"),
+    move(RESUME, S, at(S, 2, "Paused"), {"action": "promote"}, "Progressing", 2, 10, "StepRunning",
+         "Resumed"),
+    move(RESUME, S, at(S, 4, "Paused"), {"action": "promote@7"}, "Progressing", 5, 75, "StepRunning",
+         "Resumed WeightSet"),
+    move(RESUME, MANUAL, at(MANUAL, LAST, "Paused"), {"action": "promote"}, "Progressing", LAST, 100,
+         "StepRunning", "Resumed WeightSet"),
+    move(RESUME, PAUSING, failing(at(PAUSING, 3, "Paused")), {"action": "promote"}, "Progressing", 3, 50,
+         "InsufficientEvidence", "Resumed InsufficientEvidence"),
+    move(SKIP, S, at(S, 2), {"action": "promote"}, "Progressing", 3, 50, "StepRunning",
+         "StepSkipped WeightSet"),
+    move(SKIP, S, at(S, 3), {"action": "promote"}, "Paused", 4, 50, "Paused", "StepSkipped Paused"),
+    move(RESTART, S, at(S, 3, "RolledBack", reason="RolledBack"), {"action": "promote"},
+         "Progressing", 0, 0, "StepRunning", "ReleaseStarted WeightSet"),
+    move(REFUSE, S, at(S, LAST, "Promoted", reason="Promoted"), {"action": "abort"}, "Promoted", LAST, 100,
+         "Promoted", "ActionRefused"),
+    move(REFUSE, S, at(S, 2), {"action": "promot"}, "Progressing", 2, 10, "StepRunning", "ActionRefused"),
+    move(REFUSE, S, at(S, 3, weight=10, target=10, reason="CapacityShort"),
+         {"action": "promote", "candidate": {"ready": 4}}, "Progressing", 3, 10, "CapacityShort",
+         "ActionRefused"),
+    move(REFUSE, S, at(S, 0, "RolledBack", reason="CandidateMissing"), {"action": "promote", **NO_CANDIDATE},
+         "RolledBack", 0, 0, "CandidateMissing", "ActionRefused"),
+    move(DONE, S, at(S, 0), {}, "Progressing", 1, 10, "StepRunning", "StepStarted WeightSet"),
+    move(DONE, S, at(S, 1), {}, "Progressing", 2, 10, "StepRunning", "StepStarted"),
+    move(DONE, S, at(S, 2, ago=600), {}, "Progressing", 3, 50, "StepRunning", "StepStarted WeightSet"),
+    move(DONE, S, at(S, 2, ago=600), {"candidate": {"ready": 4}}, "Progressing", 3, 10, "CapacityShort",
+         "StepStarted CapacityShort"),
+    move(DONE, S, at(S, 3), {}, "Paused", 4, 50, "Paused", "StepStarted Paused"),
+    move(DONE, S, at(S, 5), {}, "Progressing", LAST, 100, "StepRunning", "StepStarted WeightSet"),
+    move(DONE, MANUAL, at(MANUAL, 5), {}, "Paused", LAST, 75, "AwaitingPromotion",
+         "StepStarted AwaitingPromotion"),
+    move(FULLY, S, at(S, LAST), {}, "Promoted", LAST, 100, "Promoted", "Promoted"),
+    move(FULLY, S, at(S, LAST), NO_STABLE, "Promoted", LAST, 100, "Promoted", "Promoted"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "of", "release", "world", "then"), CASES)
+def test_each_row_of_the_table_makes_its_move(
+    row: str, of: Strategy, release: Release | None, world: dict[str, Any], then: tuple[Any, ...]
+) -> None:
+    """The row that fits first is the one named, and the move is what it says."""
+    look = seen(release, **world)
+    before = Look(strategy=of, release=release or machine._blank(look.now), seen=look)
+    assert machine.row(machine._taken_in(before)).seen == row  # type: ignore[union-attr]
+    made = machine.advance(of, release, look)
+    state = made.release.state
+    events = " ".join(event.reason for event in made.events)
+    assert (state.phase, made.release.step, state.weight, state.reason, events) == then
+    assert state.message
+    assert ReleaseState.model_validate(state.document()) == state
+
+
+def test_every_row_has_a_case() -> None:
+    assert {row.seen for row in machine.MOVES} == {case.values[0] for case in CASES}
+
+
+def waits(phase: str, reason: str, words: str, release: Release, world: dict[str, Any], *more: Any) -> Any:
+    of = more[0] if more else S
+    return pytest.param(of, release, world, phase, reason, words, id=f"{reason}-{words}")
+
+
+STANDING = [
+    waits("RolledBack", "RolledBack", "why", at(S, 3, "RolledBack", reason="RolledBack", message="why"), {}),
+    waits("Promoted", "Promoted", "why", at(S, LAST, "Promoted", reason="Promoted", message="why"), {}),
+    waits("Progressing", "InvalidStrategy", "steps[1].mirror", at(S, 3), {}, INVALID),
+    waits("Paused", "StableMissing", "no such ModelBackend: old", at(S, 4, "Paused"), NO_STABLE),
+    waits("Paused", "AnalysisFailed", "errorRatio: numbers", failing(at(S, 3, "Paused")), {}, PAUSING),
+    waits("Paused", "AwaitingPromotion", "new keeps 75% until somebody", at(S, LAST, "Paused"), {}, MANUAL),
+    waits("Paused", "Paused", "new has 30% instead of 50%", at(S, 4, "Paused"), {"candidate": {"ready": 3}}),
+    waits("Progressing", "CapacityShort", "step 1 of 6 (mirror 20): expected a ready pod of new, found none",
+          at(S, 0), {"candidate": {"ready": 0}}),
+    waits("Progressing", "CapacityShort", "expected 5 ready pods of new for 50% (all requests take 10), "
+          "found 3; it has 30% for now", at(S, 3), {"candidate": {"ready": 3}}),
+    waits("Progressing", "CapacityShort", "it has 10% for now; its maxReplicas is 4",
+          at(S, 3, weight=10, target=10), {"candidate": {"ready": 4, "most": 4}}),
+    waits("Progressing", "CapacityShort", "its replicas are 2, and nothing scales it",
+          at(S, 3, weight=10, target=10), {"candidate": {"ready": 2, "replicas": 2, "most": None}}),
+    waits("Progressing", "StepRunning", "new gets 50% once all routers", at(S, 3), {"applied": None}),
+    waits("Progressing", "StepRunning", "new gets 10% until 2026-01-31T12:08:00Z at least", at(S, 2), {}),
+    waits("Progressing", "Analyzing", "from 2026-01-31T11:59:50Z to 2026-01-31T12:00:20Z are judged then",
+          at(S, 3, settled="2026-01-31T11:59:40Z", judged="2026-01-31T11:59:50Z"), {}),
+    waits("Progressing", "InsufficientEvidence", "nothing was judged since 2026-01-31T11:58:50Z",
+          at(S, 3, settled="2026-01-31T11:58:40Z", judged="2026-01-31T11:58:50Z"), {}),
+    waits("Progressing", "InsufficientEvidence", "errorRatio: numbers", at(S, 3),
+          {"verdicts": verdicts(S, "Waiting", "Pass")}),
+    waits("Progressing", "InsufficientEvidence", "errorRatio: numbers", at(S, 2, ago=600),
+          {"verdicts": verdicts(S, "Waiting", "Pass")}),
+    waits("Progressing", "InsufficientEvidence", "latency p95: not judged yet", at(S, 3), {},
+          strategy(metrics=({"name": "latency", "quantile": 0.95},))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("of", "release", "world", "phase", "reason", "words"), STANDING)
+def test_a_release_says_what_it_waits_for(
+    of: Strategy, release: Release, world: dict[str, Any], phase: str, reason: str, words: str
+) -> None:
+    """Each row of the second table, and the words; looked at again, nothing changes but what was taken up."""
+    look = seen(release, **world)
+    made = machine.advance(of, release, look)
+    state = made.release.state
+    assert (state.phase, state.reason) == (phase, reason)
+    assert state.reason in standing.TRUTHS
+    assert words in state.message
+    taken = machine.advance(of, made.release, replace(look, verdicts=None))
+    again = machine.advance(of, taken.release, replace(look, verdicts=None))
+    assert (again, taken.events) == (taken, ())
+
+
+def test_each_reason_has_a_row_and_a_truth() -> None:
+    reasons = {reason for row in standing.STANDINGS for reason in row.reason.split(", ")}
+    assert reasons == set(standing.TRUTHS)
+    assert set(standing.WARNINGS) < set(standing.ANNOUNCED) < set(standing.TRUTHS)
+
+
+@pytest.mark.parametrize(
+    ("step", "metrics", "said", "done"),
+    [
+        pytest.param(
+            0, ({"name": "errorRatio"}, {"name": "mismatch"}), ("Waiting", "Pass"), True, id="copies"
+        ),
+        pytest.param(0, ({"name": "mismatch"},), ("Waiting",), False, id="copies-compared"),
+        pytest.param(
+            3, ({"name": "errorRatio"}, {"name": "mismatch"}), ("Pass", "Waiting"), True, id="weight"
+        ),
+        pytest.param(3, ({"name": "latency"},), ("Waiting",), False, id="weight-latency"),
+        pytest.param(3, (), ("Waiting",), True, id="no-metrics"),
+    ],
+)
+def test_only_what_can_be_judged_at_a_weight_is_waited_for(
+    step: int, metrics: tuple[dict[str, Any], ...], said: tuple[str, ...], done: bool
+) -> None:
+    """A metric for which a step brings no evidence does not hold it: copies in one, requests in another."""
+    of = strategy(metrics=metrics)
+    release = replace(at(of, step), verdicts=verdicts(of, *said))
+    assert machine.advance(of, release, seen(release)).release.step == step + done
+
+
+def test_a_step_to_all_requests_waits_for_thresholds_alone() -> None:
+    """Beside a candidate with all requests there is no stable to hold it against."""
+    full = ({"setWeight": 100}, {"pause": "1m"})
+    for metric, step in (({"name": "errorRatio"}, 1), ({"name": "errorRatio", "threshold": 0.1}, 0)):
+        of = strategy(steps=full, metrics=(metric,))
+        release = replace(at(of, 0), verdicts=verdicts(of, "Waiting"))
+        assert machine.advance(of, release, seen(release)).release.step == step
+
+
+def test_a_step_ends_with_a_whole_interval_since_the_routers_took_it_up() -> None:
+    """The interval begins when the routers have the weight; what began before does not count."""
+    release = at(S, 3, ago=0, settled=None, judged=text(NOW))
+    look = seen(release, now=NOW + timedelta(seconds=2))
+    taken = machine.advance(S, release, look).release
+    assert (taken.state.settled, taken.state.judged) == (text(look.now), text(look.now))
+    early = replace(look, now=NOW + timedelta(seconds=31), verdicts=verdicts(S, "Pass"))
+    judged = machine.advance(S, taken, early).release
+    assert (judged.step, judged.state.reason) == (3, "Analyzing")
+    whole = replace(early, now=NOW + timedelta(seconds=61))
+    assert machine.advance(S, judged, whole).release.step == 4
+    assert machine.advance(S, taken, replace(early, now=NOW + timedelta(seconds=32))).release.step == 4
+
+
+def test_lost_pods_take_weight_at_once_and_bring_it_back() -> None:
+    """Each change is an Event; what the step asks for is not forgotten, and no interval of before counts."""
+    release = at(S, 3)
+    short = machine.advance(S, release, seen(release, candidate={"ready": 2}))
+    assert (short.release.state.weight, short.release.state.target) == (20, 50)
+    assert [event.reason for event in short.events] == ["WeightSet", "CapacityShort"]
+    back = machine.advance(S, short.release, seen(short.release))
+    assert (back.release.state.weight, back.release.state.settled) == (50, None)
+    assert [(event.reason, event.message) for event in back.events] == [("WeightSet", "new: 20% -> 50%")]
+    taken = machine.advance(S, back.release, seen(back.release))
+    assert (taken.release.step, taken.release.state.reason) == (3, "Analyzing")
+
+
+def test_a_pause_that_somebody_asked_for_does_not_raise_a_weight() -> None:
+    """A release that is paused while its step waits for pods stays at the weight before it."""
+    release = at(S, 3, "Paused", weight=10, target=10)
+    assert machine.advance(S, release, seen(release)).release.state.weight == 10
+
+
+@pytest.mark.parametrize("phase", ["Promoted", "RolledBack"])
+def test_the_end_without_requests_is_seen_once_all_routers_say_so(phase: str) -> None:
+    """Not while one has another weight, or is silent; what comes later changes nothing any more."""
+    loser = "stable" if phase == "Promoted" else "candidate"
+    release = at(S, LAST if phase == "Promoted" else 0, phase)
+    busy = machine.advance(S, release, seen(release, **{loser: {"answered": 1}})).release
+    assert busy.state.idle_since is None
+    for world in ({"applied": None}, {loser: {"answered": None}}):
+        assert machine.advance(S, busy, seen(busy, **world)).release.state.idle_since is None
+    idle = machine.advance(S, busy, seen(busy)).release
+    assert idle.state.idle_since == text(NOW - capacity.IDLE)
+    assert machine.advance(S, idle, seen(idle, **{loser: {"answered": 1}})).release == idle
+
+
+def test_clocks_apart_lengthen_a_pause_and_never_shorten_it() -> None:
+    """What began in the future begins now, the interval too."""
+    late = text(NOW + timedelta(hours=1))
+    release = at(S, 2, ago=-3600, judged=late, settled=late)
+    made = machine.advance(S, release, seen(release)).release
+    assert (made.step, made.step_started) == (2, NOW)
+    assert (made.state.judged, made.state.settled) == (text(NOW), text(NOW))
+
+
+def test_an_action_is_carried_out_once() -> None:
+    """The same value changes nothing any more; another does. What a release finds there is not for it."""
+    release = at(S, 2)
+    skipped = machine.advance(S, release, seen(release, action="promote@1")).release
+    again = machine.advance(S, skipped, seen(skipped, action="promote@1"))
+    assert (again.release.step, again.events) == (3, ())
+    assert machine.advance(S, skipped, seen(skipped, action="promote@2")).release.step == 4
+    begun = machine.advance(S, None, seen(action="promote-full")).release
+    assert machine.advance(S, begun, seen(begun, action="promote-full")).release.step == 0
+
+
+def test_without_a_stable_an_action_waits_until_it_is_back() -> None:
+    release = at(S, 2)
+    held = machine.advance(S, release, seen(release, action="abort", **NO_STABLE)).release
+    assert held.state.phase == "Progressing"
+    assert machine.advance(S, held, seen(held, action="abort")).release.state.phase == "RolledBack"
+
+
+def test_a_candidate_whose_uid_was_not_known_is_not_another() -> None:
+    """It is taken note of; so is that of a promoted one that was made anew after its stable had gone."""
+    release = at(S, 2, candidate_uid="")
+    assert machine.advance(S, release, seen(release)).release.state.candidate_uid == "uid-new"
+    promoted = at(S, LAST, "Promoted", reason="Promoted")
+    look = seen(promoted, candidate={"uid": "later"}, **NO_STABLE)
+    made = machine.advance(S, promoted, look).release
+    assert (made.state.phase, made.state.weight, made.state.candidate_uid) == ("Promoted", 100, "later")
+
+
+def test_a_release_begun_again_keeps_the_pods_that_served_all_requests() -> None:
+    """Where the candidate had requests, the stable has too few to be measured; else they are counted anew."""
+    few = {"stable": {"ready": 2, "replicas": 2}, "candidate": {"uid": "later"}}
+    promoted = at(S, LAST, "Promoted")
+    assert machine.advance(S, promoted, seen(promoted, **few)).release.state.replicas == 10
+    back = at(S, 3, "RolledBack")
+    assert machine.advance(S, back, seen(back, **few)).release.state.replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("release", "world", "again"),
+    [
+        (at(S, 3), {"applied": None}, machine.SOON),
+        (at(S, 3, settled=None), {"applied": None}, machine.SOON),
+        (at(S, 3, settled="2026-01-31T11:59:40Z", judged="2026-01-31T11:59:33Z"), {}, 3.0),
+        (at(S, 2, ago=594), {}, 6.0),
+        (at(S, 3), {}, machine.AT_ONCE),
+        (at(S, LAST, "Promoted", reason="Promoted"), {}, machine.AGAIN),
+        (at(S, 4, "Paused", reason="Paused"), {}, machine.AGAIN),
+    ],
+)
+def test_the_next_look_is_when_something_is_due(
+    release: Release, world: dict[str, Any], again: float
+) -> None:
+    assert machine.advance(S, release, seen(release, **world)).again == again
+
+
+@pytest.mark.parametrize(
+    ("members", "path", "text_of"),
+    [
+        ({}, "", ""),
+        ({"steps": ({"setWeight": 50}, {"setWeight": 10}, {"setWeight": 0}, {"mirror": 5})}, "", ""),
+        ({"steps": ({"mirror": 5}, {"setWeight": 10}, {"pause": "1m"}, {"mirror": 0})}, "", ""),
+        ({"metrics": ({"name": "latency", "threshold": 5},)}, "", ""),
+        (
+            {"steps": ({"setWeight": 10}, {"mirror": 5}), "metrics": ()},
+            "steps[1].mirror",
+            "expected a candidate without requests of its own, found weight 10 by the steps before",
+        ),
+        (
+            {"metrics": ({"name": "latency"}, {"name": "prometheus", "threshold": 1, "query": " "})},
+            "analysis.metrics[1].query",
+            "expected PromQL, found an empty text",
+        ),
+        (
+            {"metrics": ({"name": "errorRatio", "threshold": 5},)},
+            "analysis.metrics[0].threshold",
+            "expected a share from 0 to 1, found 5",
+        ),
+        (
+            {"steps": ({"mirror": 0}, {"setWeight": 10})},
+            "analysis.metrics[1].name",
+            "expected a step with mirror above 0 for mismatch, found none",
+        ),
+    ],
+)
+def test_faults_say_what_was_expected_and_found_and_where(
+    members: dict[str, Any], path: str, text_of: str
+) -> None:
+    assert machine.faults(strategy(**members)) == ((f"spec.strategy.{path}: {text_of}",) if path else ())
+
+
+def test_the_world_is_read_in_any_time_zone() -> None:
+    """Times are stored in UTC and whole seconds."""
+    local = NOW.astimezone().replace(microsecond=7)
+    begun = machine.advance(S, None, seen(now=local)).release
+    assert (begun.state.started, begun.step_started) == (text(NOW), NOW)
+    assert isinstance(seen(), Seen)
