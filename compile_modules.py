@@ -75,6 +75,7 @@ MODULES: dict[str, Sequence[str]] = {
         "admission.errors",
         "admission.slots",
         "batching.assembly",
+        "batching.batch",
         "batching.bisection",
         "batching.cutter",
         "batching.dispatcher",

@@ -18,6 +18,8 @@ SHARD_KEY: Final = b"x-penstock-shard-key"
 STICKY: Final = b"x-penstock-sticky"
 """A router says it of a request that has come to this pod by its key: it is not to be handed back."""
 METHOD: Final = b"x-penstock-method"
+MODEL_ID: Final = b"x-penstock-model-id"
+"""Which of a server's models a request is for: it shares a batch with such alone, and a pod where it can."""
 QUEUE: Final = b"x-penstock-queue"
 NOT_ADMITTED: Final = b"x-penstock-not-admitted"
 REASON: Final = b"x-penstock-reason"
@@ -29,6 +31,10 @@ MIRROR: Final = b"x-penstock-mirror"
 DRAIN: Final = b"x-penstock-drain"
 RECONFIGURE: Final = b"x-penstock-reconfigure"
 """What shows a model server that it is its own sidecar that reconfigures it."""
+BATCH_LIMIT: Final = b"x-penstock-batch-limit"
+"""With each probe of a model's ready path: items that a batch holds at most now."""
+CANCELLABLE: Final = b"x-penstock-cancellable"
+"""`1` of a model's ready path: a call ends at once when its connection is closed."""
 CONFIG: Final = b"x-penstock-config"
 """Names a userConfig: sent with it, and returned by the model's ready path while it is the one in force."""
 TRACEPARENT: Final = b"traceparent"
@@ -57,7 +63,10 @@ PER_CONNECTION: Final = HOP_BY_HOP | {b"content-length"}
 
 _LONGEST_MS: Final = 10**12
 
-FROM_CLIENT: Final = frozenset({METHOD, SHARD_KEY, TIMEOUT_MS, PRIORITY})
+TO_MODEL = frozenset({METHOD, MODEL_ID})
+"""The `x-penstock-*` fields of a client that a model gets."""
+
+FROM_CLIENT = frozenset({METHOD, MODEL_ID, SHARD_KEY, TIMEOUT_MS, PRIORITY})
 """The `x-penstock-*` fields that a client may send; the edge drops the others."""
 
 

@@ -66,6 +66,10 @@ class ConnectionLost(UpstreamError):
     """The connection ended before a complete answer: the request may have been executed."""
 
 
+class GivenUp(ConnectionLost):
+    """The exchange was ended here: nobody wanted its answer any more."""
+
+
 class PeerSilent(ConnectionLost):
     """Nothing came from the peer's machine any more, not even from its kernel."""
 
