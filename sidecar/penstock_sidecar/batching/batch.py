@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from penstock_sidecar.estimators.wait_estimator import SlotCycle
 from penstock_sidecar.queue.request import Slice
 from penstock_wire.http import GiveUp
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 
 
 class Batch:
