@@ -15,9 +15,8 @@ from penstock_wire.control.report import (
     RouterReport,
 )
 
-SPAN = 10.0
-"""Seconds for which a request counts as answered lately: a release is looked at no less often, so that nothing
-is missed between two looks."""
+SPAN = 30.0
+"""Seconds for which a request counts as answered lately."""
 SLOT = 5.0
 GAP = 30.0
 """Seconds of a router's silence beyond which nobody can say in which minutes its requests were."""
@@ -90,7 +89,7 @@ class ReleaseCounts:
     """
 
     def __init__(self) -> None:
-        self._followed: dict[tuple[str, str], _Followed] = {}
+        self._followed: dict[str, dict[str, _Followed]] = {}  # by namespace and endpoint
 
     def follow(self, namespace: str, endpoint: str, stable: str, candidate: str) -> None:
         """Count from now on what two backends of an endpoint answer; goes on where it does already.
@@ -101,13 +100,17 @@ class ReleaseCounts:
             stable: name of the one backend.
             candidate: name of the other.
         """
-        known = self._followed.get((namespace, endpoint))
+        here = self._followed.setdefault(namespace, {})
+        known = here.get(endpoint)
         if known is None or (known.stable, known.candidate) != (stable, candidate):
-            self._followed[namespace, endpoint] = _Followed(stable, candidate)
+            here[endpoint] = _Followed(stable, candidate)
 
     def unfollow(self, namespace: str, endpoint: str) -> None:
         """Count no more what backends of an endpoint answer, if anything did."""
-        self._followed.pop((namespace, endpoint), None)
+        here = self._followed.get(namespace, {})
+        here.pop(endpoint, None)
+        if not here:
+            self._followed.pop(namespace, None)
 
     def record(self, namespace: str, report: RouterReport, now: float) -> None:
         """Take a router's counters.
@@ -117,15 +120,13 @@ class ReleaseCounts:
             report: its report, in order.
             now: seconds, monotonic.
         """
-        for (where, name), followed in self._followed.items():
-            if where == namespace:
-                _record(followed, report, report.endpoints.get(name, EndpointReport()), now)
+        for name, followed in self._followed.get(namespace, {}).items():
+            _record(followed, report, report.endpoints.get(name, EndpointReport()), now)
 
     def forget(self, namespace: str, uid: str) -> None:
         """Drop the counters of a router's pod that is gone; what it counted stays."""
-        for (where, _), followed in self._followed.items():
-            if where == namespace:
-                followed.routers.pop(uid, None)
+        for followed in self._followed.get(namespace, {}).values():
+            followed.routers.pop(uid, None)
 
     def take(self, namespace: str, endpoint: str) -> Interval:
         """What has been counted since this was last asked; nothing of an endpoint that is not followed.
@@ -134,7 +135,7 @@ class ReleaseCounts:
             namespace: where.
             endpoint: its name.
         """
-        followed = self._followed.get((namespace, endpoint))
+        followed = self._followed.get(namespace, {}).get(endpoint)
         if followed is None:
             return Interval(stable=Counts(), candidate=Counts())
         gains, copies = followed.gains, followed.copies
@@ -168,7 +169,7 @@ class ReleaseCounts:
             None where nobody can say that there were none: a router is silent, or known for less long and
             had answered some before, or there is no router.
         """
-        followed = self._followed.get((namespace, endpoint))
+        followed = self._followed.get(namespace, {}).get(endpoint)
         if followed is None:
             return None
         while followed.slots and now - followed.slots[0].latest >= SPAN:

@@ -59,6 +59,7 @@ class World:
         behaviour: of each backend.
         most: pods of a backend that find a node.
         reports: whether the router reports.
+        silent: routers beside it that are ready and never report.
         router: its Deployment: that of the namespace or the endpoint's own.
         history: the statuses of the split, a second after the other, once they have a release.
     """
@@ -68,6 +69,7 @@ class World:
     behaviour: dict[str, Behaviour] = field(default_factory=lambda: {"old": Behaviour(), "new": Behaviour()})
     most: dict[str, int] = field(default_factory=dict)
     reports: bool = True
+    silent: int = 0
     router: str = "penstock-router"
     history: list[Obj] = field(default_factory=list)
     _document: Obj | None = None
@@ -188,7 +190,7 @@ class World:
         for name in cluster.names(DEPLOYMENT, "n"):
             wanted = cluster.find(DEPLOYMENT, "n", name)["spec"]["replicas"]
             if name == self.router:
-                wanted = 1
+                wanted = 1 + self.silent
             wanted = min(wanted, self.most.get(name.removesuffix("-backend"), wanted))
             there = sum(pod.startswith(f"{name}-") for pod in cluster.names(POD, "n"))
             status = cluster.find(DEPLOYMENT, "n", name).get("status") or {}

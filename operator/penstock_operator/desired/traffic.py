@@ -127,6 +127,8 @@ def plan(
         user = f"TrafficSplit/{decided.name}" if decided else f"ModelEndpoint/{endpoint.name}"
         weights = _weights(endpoint, decided, backends)
         on_missing: OnMissing = decided.spec.on_missing if decided else "Share"
+        strategy = decided.spec.strategy if decided else None
+        present = _present(weights, backends, on_missing, strategy.candidate if strategy else "")
         for share in weights:
             used.setdefault(share.name, set()).add(user)
         mirrors = () if decided is None else _mirrors(decided, priorities or {})
@@ -142,7 +144,7 @@ def plan(
             route="" if lost else wanted,
             route_taken_by=routes[wanted] if lost else None,
             split=decided.name if decided else None,
-            backends=_tried(_present(weights, backends, on_missing), backends, untried),
+            backends=_tried(present, backends, untried),
             missing=_missing(named, backends),
             untried=_untried(weights, untried),
             waits_for=waits_for,
@@ -195,16 +197,21 @@ def _weights(
 
 
 def _present(
-    weights: tuple[Weight, ...], backends: Mapping[str, bool], on_missing: OnMissing
+    weights: tuple[Weight, ...], backends: Mapping[str, bool], on_missing: OnMissing, candidate: str
 ) -> tuple[Weight, ...]:
     """Without backends that do not exist, so that the others share their weight; all if none is left.
 
-    All, too, where the requests of those that do not exist are to fail.
+    All, too, where the requests of those that do not exist are to fail. The candidate of a release that is
+    without its stable has all requests even at weight 0: nobody else could answer one.
     """
     if on_missing == "Fail":
         return weights
     left = tuple(share for share in weights if share.name in backends)
-    return left if any(share.weight > 0 for share in left) else weights
+    if any(share.weight > 0 for share in left):
+        return left
+    if candidate not in {share.name for share in left}:
+        return weights
+    return tuple(replace(share, weight=1) if share.name == candidate else share for share in left)
 
 
 def _tried(

@@ -83,7 +83,8 @@ async def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: Rout
     if before is not None and router_ready(None, routers).status == "True":
         applied = before.state.weight
     trial, verdicts = _trial(ctx, split, before), None
-    if trial is not None and before is not None and applied is not None and _is_due(ctx, strategy, trial):
+    # NB: also while a router is silent or behind: what the others count is evidence.
+    if trial is not None and before is not None and _is_due(ctx, strategy, trial):
         verdicts = await _verdicts(ctx, split, strategy, before, trial)
     # NB: pods are counted now: queries may have taken seconds.
     seen = Seen(

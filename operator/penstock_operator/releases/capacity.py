@@ -33,15 +33,19 @@ def allowed(ready: int, replicas: int) -> int:
 
 
 def size(stable: BackendSeen) -> int:
-    """Pods by which the stable serves what it has; without the surplus of a rollout of its own."""
-    return min(stable.ready, stable.replicas) if stable.replicas else stable.ready
+    """Pods by which the stable serves what it has, without the surplus of a rollout of its own.
+
+    Where none is ready yet, those that it is to have: a candidate that is ready first must not have all
+    requests with a pod.
+    """
+    return min(stable.ready or stable.replicas, stable.replicas or stable.ready)
 
 
 def whole(stable: BackendSeen, candidate: BackendSeen, weight: int, replicas: int) -> int:
     """Pods that serve all requests: never fewer than before, more where the stable has grown beyond these.
 
     Where the load has made it grow, its pods serve a part of the requests alone, and all of them need more in
-    proportion; yet no more than both backends have, who serve them all.
+    proportion; yet no more than both backends have, who serve them all, or than it could have alone.
 
     Args:
         stable: the stable.
@@ -52,7 +56,7 @@ def whole(stable: BackendSeen, candidate: BackendSeen, weight: int, replicas: in
     pods = size(stable)
     if pods <= replicas or weight == 100 or stable.most is None:
         return max(pods, replicas)
-    return max(pods, min(-(-100 * pods // (100 - weight)), pods + candidate.ready))
+    return max(pods, min(-(-100 * pods // (100 - weight)), pods + candidate.ready, stable.most))
 
 
 def floors(strategy: Strategy | None, release: Release | None, now: datetime) -> dict[str, int]:

@@ -125,7 +125,7 @@ class Look:
         with all requests what needs no stable beside it.
         """
         state, metrics, verdicts = self.release.state, self.strategy.analysis.metrics, self.release.verdicts
-        found: list[tuple[ReleaseMetric, Verdict | None]] = []
+        pairs: list[tuple[ReleaseMetric, Verdict | None]] = []
         for number, metric in enumerate(metrics):
             if state.weight == 0:
                 judged = state.mirror > 0 and metric.name in ("mismatch", "prometheus")
@@ -133,8 +133,8 @@ class Look:
                 judged = metric.name != "mismatch" and (state.weight < 100 or metric.threshold is not None)
             verdict = verdicts[number] if number < len(verdicts) else None
             if judged:
-                found.append((metric, verdict if verdict and verdict.metric == metric.label else None))
-        return tuple(found)
+                pairs.append((metric, verdict if verdict and verdict.metric == metric.label else None))
+        return tuple(pairs)
 
     @property
     def judged(self) -> bool:

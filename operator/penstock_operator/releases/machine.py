@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock_operator.api.strategy import Phase, ReleaseState, Strategy
 from penstock_operator.releases import capacity, standing, steps
-from penstock_operator.releases.look import OVER, Look, moment, text
+from penstock_operator.releases.look import OVER, Look, text
 from penstock_operator.releases.state import Advance, Release, ReleaseEvent, Seen
 from penstock_operator.releases.steps import faults as faults
 
@@ -74,7 +74,7 @@ def advance(strategy: Strategy, release: Release | None, seen: Seen) -> Advance:
         look, event = move.make(look)
         events += [event] if event else []
     look = standing.say(standing.weigh(look))
-    events += _announced(before.state, look.release.state, events)
+    events += _announced(before.state, look.release.state)
     return Advance(release=look.release, events=tuple(events), again=_again(look, moved=bool(events)))
 
 
@@ -102,51 +102,49 @@ def _taken_in(look: Look) -> Look:
     release, seen, now = look.release, look.seen, text(look.seen.now)
     state = release.state
     started = min(release.step_started, seen.now)
-    found: dict[str, Any] = {
-        name: min(value, now)
-        for name in ("settled", "judged", "idle_since")
-        if (value := getattr(state, name)) is not None
+    members: dict[str, Any] = {
+        name: min(value, now) for name in ("settled", "judged") if (value := getattr(state, name)) is not None
     }
     verdicts = release.verdicts
     if state.phase not in OVER:
         if seen.verdicts is not None:
-            found["judged"] = now
+            members["judged"] = now
             # What a release was paused for stays until somebody promotes it.
             verdicts = verdicts if state.phase == "Paused" and look.failed else seen.verdicts
         if state.settled is None and seen.applied == state.weight:
-            found["settled"] = now
-            if (found.get("judged") or "") <= text(started):
-                found["judged"] = now
-        found["replicas"] = capacity.whole(seen.stable, seen.candidate, state.weight, state.replicas)
-    elif state.idle_since is None or seen.now - moment(found["idle_since"]) < capacity.IDLE:
+            members["settled"] = now
+            if (members.get("judged") or "") <= text(started):
+                members["judged"] = now
+        members["replicas"] = capacity.whole(seen.stable, seen.candidate, state.weight, state.replicas)
+    elif state.idle_since is None:
         loser = seen.stable if state.phase == "Promoted" else seen.candidate
         idle = seen.applied == state.weight and loser.answered == 0
-        found["idle_since"] = (found.get("idle_since") or now) if idle or not loser.exists else None
+        # NB: what is seen to have answered none has answered none for as long already.
+        members["idle_since"] = text(seen.now - capacity.IDLE) if idle or not loser.exists else None
     without_stable = state.phase == "Promoted" and not seen.stable.exists
     if seen.candidate.exists and (without_stable or not state.candidate_uid):
-        found["candidate_uid"] = seen.candidate.uid
+        members["candidate_uid"] = seen.candidate.uid
     return replace(look, release=replace(release, step_started=started, verdicts=verdicts)).with_state(
-        **found
+        **members
     )
 
 
-def _announced(before: ReleaseState, after: ReleaseState, events: list[ReleaseEvent]) -> list[ReleaseEvent]:
+def _announced(before: ReleaseState, after: ReleaseState) -> list[ReleaseEvent]:
     """Events of a weight that was set, and of what a release begins to wait for."""
-    found = []
+    events = []
     same = before.candidate == after.candidate
     weight, mirror = (before.weight, before.mirror) if same else (0, 0)
-    if (weight, mirror) != (after.weight, after.mirror):
-        note = f"{after.candidate}: {weight}% -> {after.weight}%"
-        if mirror != after.mirror:
-            note += f", copies {mirror}% -> {after.mirror}%"
-        found.append(ReleaseEvent(reason="WeightSet", message=note))
+    notes = [f"{weight}% -> {after.weight}%"] if weight != after.weight else []
+    notes += [f"copies {mirror}% -> {after.mirror}%"] if mirror != after.mirror else []
+    if notes:
+        events.append(ReleaseEvent(reason="WeightSet", message=f"{after.candidate}: {', '.join(notes)}"))
     if before.reason != after.reason and after.reason in standing.ANNOUNCED:
-        found.append(
+        events.append(
             ReleaseEvent(
                 reason=after.reason, message=after.message, warning=after.reason in standing.WARNINGS
             )
         )
-    return found
+    return events
 
 
 def _again(look: Look, *, moved: bool) -> float:
@@ -156,8 +154,6 @@ def _again(look: Look, *, moved: bool) -> float:
     if look.seen.applied != state.weight or (state.phase not in OVER and state.settled is None):
         return SOON
     ends = [look.due, look.next_judgement] if state.phase not in OVER else []
-    if state.idle_since is not None:
-        ends.append(moment(state.idle_since) + capacity.IDLE)
     waits = [(end - now).total_seconds() for end in ends if end is not None and end > now]
     return min([AGAIN, *waits])
 
@@ -213,8 +209,8 @@ def _begin(look: Look) -> Made:
         handled=seen.action or old.handled,
     )
     begun = replace(look, release=Release(state=state, step=0, step_started=seen.now))
-    told = f"{strategy.candidate} is to take over from {strategy.stable} in {look.last} steps"
-    return _enter(begun, 0), _event("ReleaseStarted", told)
+    note = f"{strategy.candidate} is to take over from {strategy.stable} in {look.last} steps"
+    return _enter(begun, 0), _event("ReleaseStarted", note)
 
 
 def _enter(look: Look, step: int, **members: Any) -> Look:
@@ -303,7 +299,7 @@ def _promote_full(look: Look) -> Made:
 
 def _promoted(look: Look) -> Made:
     state = look.release.state
-    note = f"{state.candidate} has all requests; {state.stable} keeps its pods until it answers none"
+    note = f"{state.candidate} has all requests; {state.stable} keeps its pods while it answers any"
     over = look.with_state(phase="Promoted", reason="Promoted", message=note, idle_since=None)
     return over, _event("Promoted", note)
 
@@ -325,6 +321,8 @@ def _refusal(look: Look) -> str:
         if look.promoting:
             return f"{action}: promotion is under way"
         return f"{action}: {state.message}"
+    if state.phase == "Paused":
+        return f"{action}: the release is paused already"
     if state.phase == "RolledBack" and not look.seen.candidate.exists:
         return f"{action}: no such ModelBackend: {state.candidate}"
     return f"{action}: expected a release that is under way, found phase {state.phase}"

@@ -86,7 +86,7 @@ def _capacity_words(look: Look) -> str:
     if wanted == 0:
         return f"{look.step_words}: expected a ready pod of {name}, found none{_scaling(look, 1)}"
     pods = capacity.needed(wanted, state.replicas)
-    served = f"{state.stable} served all requests with {state.replicas}"
+    served = f"all requests take {state.replicas}"
     now = f"it has {state.weight}% for now"
     expected = f"expected {pods} ready pods of {name} for {wanted}% ({served}), found {candidate.ready}"
     return f"{look.step_words}: {expected}; {now}{_scaling(look, pods)}"
@@ -250,15 +250,17 @@ def weigh(look: Look) -> Look:
     """Set the step's weight if the candidate's pods allow it, and no more than they allow in any case.
 
     A weight that pods were lost for comes back with them; that of the next step is set only as a whole.
-    Without a stable nothing is taken from the candidate: there is nobody to give it to. A step that waited
-    for pods begins when its weight is set.
+    Without a stable nothing is taken from the candidate: there is nobody to give it to, nor an answer to
+    compare with. A step that waited for pods begins when its weight is set.
     """
     state, seen = look.release.state, look.seen
     target, weight, copies = state.target, state.weight, state.mirror
     if state.phase in OVER:
         target = weight = 100 if state.phase == "Promoted" else 0
         copies = 0
-    elif not _stable_missing(look):
+    elif _stable_missing(look):
+        copies = 0
+    else:
         free = state.phase == "Progressing" and not steps.faults(look.strategy)
         target = look.wanted if free and look.allowed >= look.wanted else target
         weight = max(min(target, look.allowed), 0 if seen.stable.exists else weight)

@@ -35,7 +35,7 @@ class BackendSeen:
         ready: its ready pods.
         replicas: its `spec.replicas`.
         most: replicas that its autoscaling allows; None where nothing scales it.
-        answered: requests of the endpoint that it answered within the last 10 s; None where no router tells.
+        answered: requests of the endpoint that it answered within the last 30 s; None where no router tells.
     """
 
     exists: bool

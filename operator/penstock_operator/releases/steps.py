@@ -84,11 +84,11 @@ def faults(strategy: Strategy) -> tuple[str, ...]:
     Args:
         strategy: the strategy.
     """
-    found = []
+    texts = []
     for number, step in enumerate(strategy.steps):
         weight = target(strategy, number)
         if step.mirror and weight:
-            found.append(
+            texts.append(
                 f"spec.strategy.steps[{number}].mirror: expected a candidate without requests of its own, "
                 f"found weight {weight} by the steps before"
             )
@@ -96,9 +96,9 @@ def faults(strategy: Strategy) -> tuple[str, ...]:
     for number, metric in enumerate(strategy.analysis.metrics):
         path = f"spec.strategy.analysis.metrics[{number}]"
         if metric.name == "prometheus" and not (metric.query or "").strip():
-            found.append(f"{path}.query: expected PromQL, found an empty text")
+            texts.append(f"{path}.query: expected PromQL, found an empty text")
         if metric.name in ("errorRatio", "mismatch") and (metric.threshold or 0) > 1:
-            found.append(f"{path}.threshold: expected a share from 0 to 1, found {metric.threshold:g}")
+            texts.append(f"{path}.threshold: expected a share from 0 to 1, found {metric.threshold:g}")
         if metric.name == "mismatch" and not mirrored:
-            found.append(f"{path}.name: expected a step with mirror above 0 for mismatch, found none")
-    return tuple(found)
+            texts.append(f"{path}.name: expected a step with mirror above 0 for mismatch, found none")
+    return tuple(texts)

@@ -45,8 +45,8 @@ def test_a_weight_is_allowed_by_exactly_the_pods_that_it_needs(
 )
 def test_floors(step: int, phase: str, state: dict[str, Any], floors: tuple[int, int]) -> None:
     """Of the stable and the candidate."""
-    found = capacity.floors(S, at(S, step, phase, **state), NOW)
-    assert found == {name: pods for name, pods in zip(("old", "new"), floors, strict=True) if pods}
+    kept = capacity.floors(S, at(S, step, phase, **state), NOW)
+    assert kept == {name: pods for name, pods in zip(("old", "new"), floors, strict=True) if pods}
 
 
 def test_without_a_strategy_or_a_release_there_are_no_floors() -> None:
@@ -63,10 +63,13 @@ def test_promotion_by_hand_starts_no_pods_before_it() -> None:
     [
         pytest.param(9, 9, 20, 0, 10, id="never-fewer"),
         pytest.param(13, 10, 20, 0, 10, id="not-the-surplus-of-a-rollout"),
+        pytest.param(0, 12, 20, 0, 12, id="none-is-ready-yet"),
+        pytest.param(12, 0, 20, 0, 12, id="on-its-way-to-none"),
         pytest.param(12, 12, 20, 0, 12, id="grown"),
         pytest.param(12, 12, 20, 25, 16, id="grown-with-a-part"),
         pytest.param(12, 12, None, 25, 12, id="scaled-by-hand"),
         pytest.param(11, 11, 20, 99, 17, id="no-more-than-both-have"),
+        pytest.param(12, 12, 14, 25, 14, id="no-more-than-it-may-have"),
         pytest.param(12, 12, 20, 100, 12, id="without-requests"),
     ],
 )

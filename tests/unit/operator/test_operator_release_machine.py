@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.api.strategy import ReleaseState, Strategy
-from penstock_operator.releases import machine, standing
+from penstock_operator.releases import capacity, machine, standing
 from penstock_operator.releases.look import Look, text
 from penstock_operator.releases.state import Release, Seen
 from tests.support.releases import LAST, NOW, at, seen, strategy, verdicts
@@ -100,6 +100,7 @@ CASES = [
     move(FULL, S, at(S, 3), {"action": "promote-full", **NO_STABLE}, "Progressing", LAST, 100, "StepRunning",
          "StepSkipped WeightSet"),
     move(HALT, S, at(S, 3), NO_STABLE, "Progressing", 3, 50, "StableMissing", "StableMissing"),
+    move(HALT, S, at(S, 0), NO_STABLE, "Progressing", 0, 0, "StableMissing", "WeightSet StableMissing"),
     move(HALT, S, at(S, 3), NO_STABLE | NO_CANDIDATE, "Progressing", 3, 50, "StableMissing", "StableMissing"),
     move(HALT, S, failing(at(S, 4, "Paused")), {"action": "abort", **NO_STABLE}, "Paused", 4, 50,
          "StableMissing", "StableMissing"),
@@ -178,8 +179,8 @@ STANDING = [
     waits("Paused", "Paused", "new has 30% instead of 50%", at(S, 4, "Paused"), {"candidate": {"ready": 3}}),
     waits("Progressing", "CapacityShort", "step 1 of 6 (mirror 20): expected a ready pod of new, found none",
           at(S, 0), {"candidate": {"ready": 0}}),
-    waits("Progressing", "CapacityShort", "expected 5 ready pods of new for 50% (old served all requests "
-          "with 10), found 3; it has 30% for now", at(S, 3), {"candidate": {"ready": 3}}),
+    waits("Progressing", "CapacityShort", "expected 5 ready pods of new for 50% (all requests take 10), "
+          "found 3; it has 30% for now", at(S, 3), {"candidate": {"ready": 3}}),
     waits("Progressing", "CapacityShort", "it has 10% for now; its maxReplicas is 4",
           at(S, 3, weight=10, target=10), {"candidate": {"ready": 4, "most": 4}}),
     waits("Progressing", "CapacityShort", "its replicas are 2, and nothing scales it",
@@ -287,8 +288,8 @@ def test_a_pause_that_somebody_asked_for_does_not_raise_a_weight() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Promoted", "RolledBack"])
-def test_the_time_without_requests_runs_from_when_the_routers_agree(phase: str) -> None:
-    """A request, routers that disagree or say nothing begin it anew, until it is over; then nothing does."""
+def test_the_end_without_requests_is_seen_once_all_routers_say_so(phase: str) -> None:
+    """Not while one has another weight, or is silent; what comes later changes nothing any more."""
     loser = "stable" if phase == "Promoted" else "candidate"
     release = at(S, LAST if phase == "Promoted" else 0, phase)
     busy = machine.advance(S, release, seen(release, **{loser: {"answered": 1}})).release
@@ -296,10 +297,8 @@ def test_the_time_without_requests_runs_from_when_the_routers_agree(phase: str) 
     for world in ({"applied": None}, {loser: {"answered": None}}):
         assert machine.advance(S, busy, seen(busy, **world)).release.state.idle_since is None
     idle = machine.advance(S, busy, seen(busy)).release
-    assert idle.state.idle_since == text(NOW)
-    assert machine.advance(S, idle, seen(idle, **{loser: {"answered": 1}})).release.state.idle_since is None
-    over = seen(idle, now=NOW + timedelta(seconds=30), **{loser: {"answered": 1}})
-    assert machine.advance(S, idle, over).release == idle
+    assert idle.state.idle_since == text(NOW - capacity.IDLE)
+    assert machine.advance(S, idle, seen(idle, **{loser: {"answered": 1}})).release == idle
 
 
 def test_clocks_apart_lengthen_a_pause_and_never_shorten_it() -> None:
@@ -356,7 +355,7 @@ def test_a_release_begun_again_keeps_the_pods_that_served_all_requests() -> None
         (at(S, 3, settled="2026-01-31T11:59:40Z", judged="2026-01-31T11:59:33Z"), {}, 3.0),
         (at(S, 2, ago=594), {}, 6.0),
         (at(S, 3), {}, machine.AT_ONCE),
-        (at(S, LAST, "Promoted", reason="Promoted", idle_since="2026-01-31T11:59:34Z"), {}, 4.0),
+        (at(S, LAST, "Promoted", reason="Promoted"), {}, machine.AGAIN),
         (at(S, 4, "Paused", reason="Paused"), {}, machine.AGAIN),
     ],
 )
@@ -367,7 +366,7 @@ def test_the_next_look_is_when_something_is_due(
 
 
 @pytest.mark.parametrize(
-    ("members", "path", "found"),
+    ("members", "path", "text_of"),
     [
         ({}, "", ""),
         ({"steps": ({"setWeight": 50}, {"setWeight": 10}, {"setWeight": 0}, {"mirror": 5})}, "", ""),
@@ -396,9 +395,9 @@ def test_the_next_look_is_when_something_is_due(
     ],
 )
 def test_faults_say_what_was_expected_and_found_and_where(
-    members: dict[str, Any], path: str, found: str
+    members: dict[str, Any], path: str, text_of: str
 ) -> None:
-    assert machine.faults(strategy(**members)) == ((f"spec.strategy.{path}: {found}",) if path else ())
+    assert machine.faults(strategy(**members)) == ((f"spec.strategy.{path}: {text_of}",) if path else ())
 
 
 def test_the_world_is_read_in_any_time_zone() -> None:

@@ -56,6 +56,17 @@ def weights(resource: TrafficSplit, **more: Any) -> dict[str, int]:
     return {share.name: share.weight for share in planned(resource, **more).endpoints["e"].backends}
 
 
+@pytest.mark.parametrize("release", [None, {"weight": 0}, {"weight": 10}])
+def test_without_its_stable_the_candidate_answers_at_any_weight(release: dict[str, Any] | None) -> None:
+    """Also before a first look, as where a promoted release is applied anew; unless requests are to fail."""
+    shared = weights(split(release), ready={"new": True})
+    assert shared.keys() == {"new"}
+    assert shared["new"] > 0
+    failing = split(release, onMissing="Fail")
+    assert weights(failing, ready={"new": True})["old"] >= 90
+    assert weights(split(release), ready={}) == weights(split(release)), "nobody is there"
+
+
 @pytest.mark.parametrize(
     ("release", "expected"),
     [

@@ -109,8 +109,9 @@ class World:
         both = {}
         for role, name in (("stable", self.of.stable), ("candidate", self.of.candidate)):
             uid = "uid-old" if name == "old" else f"uid-{self.uid}"
-            exists, ready = name in self.names, here[uid]
-            both[role] = {"exists": exists, "uid": uid, "ready": ready if exists else 0, "replicas": ready}
+            exists = name in self.names
+            ready = here[uid] if exists else 0
+            both[role] = {"exists": exists, "uid": uid, "ready": ready, "replicas": ready}
         judged = verdicts(self.of, self.said) if ended else None
         return seen(now=self.now, applied=applied, verdicts=judged, action=self.action, **both)
 

@@ -402,6 +402,18 @@ async def test_a_silent_router_holds_a_step() -> None:
     await world.phase("Promoted")
 
 
+async def test_a_silent_router_hides_no_bad_candidate() -> None:
+    """It holds the steps, and what the other one counts is judged."""
+    world = await World.of(split(analysis=QUICK))
+    await world.reason("Analyzing")
+    world.silent = 1
+    for _ in range(40):
+        await world.second()
+    assert world.standing() == ("Progressing", 10, "StepRunning")
+    world.behaviour["new"] = Behaviour(errors=0.1)
+    await world.phase("RolledBack", 40)
+
+
 async def test_a_query_is_asked_at_the_end_of_each_interval() -> None:
     """No result holds the step, and says so; one above the threshold takes the candidate back."""
     metric = {"name": "prometheus", "query": "up", "threshold": 1}
