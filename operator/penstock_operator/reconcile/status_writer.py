@@ -50,9 +50,7 @@ async def write_status(
         del ctx.memory.status_in_flight[key]
 
 
-async def _write(
-    ctx: Context, stored: Obj, status: dict[str, Any], told: Iterable[tuple[str, str]]
-) -> bool:
+async def _write(ctx: Context, stored: Obj, status: dict[str, Any], told: Iterable[tuple[str, str]]) -> bool:
     kind, metadata = kind_of(stored), stored["metadata"]
     body: Obj = {
         "apiVersion": kind.api_version,
