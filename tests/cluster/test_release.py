@@ -27,7 +27,7 @@ from tests.support.page import Page, Shell
 from tests.support.release import leading_pod
 from tests.support.zero_loss import is_ready, pods_of, table, wait_settled
 
-RATE = 300.0
+RATE = 150.0
 STEPS = [{"setWeight": 20}, {"setWeight": 50}]
 REPLICAS = 2
 """Of the stable; so that 50 % take one pod of a candidate, and all requests two."""
@@ -95,7 +95,8 @@ def released(candidate: str) -> dict[str, Any]:
         "stable": "stable",
         "candidate": candidate,
         "steps": STEPS,
-        "analysis": {"interval": "5s"},
+        # Errors alone: beside other work on two cores, one pod is at times truly slower than two.
+        "analysis": {"interval": "5s", "metrics": [{"name": "errorRatio"}]},
     }
     return made | {"spec": made["spec"] | {"strategy": strategy}}
 
@@ -174,5 +175,4 @@ def test_the_example_runs_as_its_page_says(penstock: Cluster, tmp_path: Path) ->
         for command in page.commands():
             said = shell.run(command)
             if "--watch" in command.line:
-                weights = said.count("weight 20 %")
-                assert (weights > 0) == ("exit code 1" not in said), said
+                assert ("Progressing, step 2 of 4" in said) == ("exit code 1" not in said), said
