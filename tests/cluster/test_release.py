@@ -171,8 +171,12 @@ def test_the_example_runs_as_its_page_says(penstock: Cluster, tmp_path: Path) ->
     page = Page.of(ROOT / "examples/release/README.md")
     for path in ROOT.iterdir():
         (tmp_path / path.name).symlink_to(path)
-    with Shell(tmp_path, {"-m devcluster": f"-m devcluster --name {penstock.name}"}) as shell:
-        for command in page.commands():
-            said = shell.run(command)
-            if "--watch" in command.line:
-                assert ("Progressing, step 2 of 4" in said) == ("exit code 1" not in said), said
+    here = {"-m devcluster": f"-m devcluster --name {penstock.name}"}
+    try:
+        with Shell(tmp_path, here) as shell:
+            for command in page.commands():
+                said = shell.run(command)
+                if "--watch" in command.line:
+                    assert ("Progressing, step 2 of 4" in said) == ("exit code 1" not in said), said
+    finally:
+        penstock.kubectl("delete", "namespace", "release", "--ignore-not-found", "--wait=false")
