@@ -63,10 +63,10 @@ PER_CONNECTION: Final = HOP_BY_HOP | {b"content-length"}
 
 _LONGEST_MS: Final = 10**12
 
-TO_MODEL = frozenset({METHOD, MODEL_ID})
+TO_MODEL: Final = frozenset({METHOD, MODEL_ID})
 """The `x-penstock-*` fields of a client that a model gets."""
 
-FROM_CLIENT = frozenset({METHOD, MODEL_ID, SHARD_KEY, TIMEOUT_MS, PRIORITY})
+FROM_CLIENT: Final = frozenset({METHOD, MODEL_ID, SHARD_KEY, TIMEOUT_MS, PRIORITY})
 """The `x-penstock-*` fields that a client may send; the edge drops the others."""
 
 
