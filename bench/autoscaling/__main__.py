@@ -1,7 +1,8 @@
 """`python -m bench.autoscaling`: every trace with every autoscaler, as tables in Markdown.
 
 Without `--peers` the operator's own recommender, with and without `targetLoad`. With it the recommender
-beside the peers (`peers`, `compare`); `--results` writes the figures.
+beside the peers (`peers`, `compare`); `--results` writes the figures, and draws
+the pictures where all traces were run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from bench import venvs
 from bench.autoscaling import peers, table
 from bench.autoscaling.compare import compare, ours
 from bench.autoscaling.policies import Penstock
@@ -48,6 +51,8 @@ def main() -> None:
             if chosen.results:
                 chosen.results.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
         print(table.render(document))
+        if chosen.results and not chosen.trace:
+            draw(chosen.results)
         return
     print("| trace | autoscaler | misses, % | replica-seconds | peak | changes |")
     print("| -- | -- | -- | -- | -- | -- |")
@@ -60,6 +65,19 @@ def main() -> None:
                 f"| {done.peak()} | {done.changes} |",
                 flush=True,
             )
+
+
+def draw(results: Path) -> None:
+    """Draw the pictures of docs/autoscaling.md, in the plots' own environment.
+
+    Args:
+        results: of all traces.
+    """
+    python = venvs.ensure("plots")
+    root = Path(__file__).parents[2]
+    subprocess.run(
+        [str(python), "-m", "bench.autoscaling.plots", str(results.resolve())], check=True, cwd=root
+    )
 
 
 def _document(seed: int) -> dict[str, Any]:

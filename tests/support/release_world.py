@@ -18,6 +18,7 @@ from penstock_wire.control.report import (
 from tests.support.operator_harness import Harness, backend, endpoint, settings
 
 Obj = dict[str, Any]
+_OF_ITSELF = ("Applied", "Waiting", "RouterStarting", "NoReports", "BackendMissing", "Accepted")
 BUCKETS = len(FIRST_BYTE_SECONDS) + 1
 
 
@@ -127,11 +128,11 @@ class World:
         )
 
     def events(self) -> list[tuple[str, str]]:
-        """Reason and note of the split's Events of its release, in their order."""
+        """Reason and note of the split's Events, in their order, without those of any split."""
         return [
             (event["reason"], event["note"])
             for (kind, _, _), event in self.harness.cluster.objects.items()
-            if kind == "Event" and event["action"] == "Release"
+            if kind == "Event" and event["regarding"]["name"] == "s" and event["reason"] not in _OF_ITSELF
         ]
 
     # -- what happens --------------------------------------------------------------------------------------

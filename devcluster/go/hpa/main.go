@@ -52,6 +52,8 @@ const (
 	tolerance     = 0.1
 	initialCPU    = 5 * time.Minute
 	initialReady  = 30 * time.Second
+
+	early = 500 * time.Millisecond
 )
 
 type pod struct {
@@ -183,7 +185,8 @@ func run(lines *bufio.Scanner, hpa *autoscalingv2.HorizontalPodAutoscaler) error
 	known := pods.Informer().GetStore() // Written straight: nothing else watches pods.
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
-	began := time.Now()
+	// A line is half a second early, and answered after that, so that the controller never looks at its moment.
+	began := time.Now().Add(-early)
 	running := false
 	for lines.Scan() {
 		var look seen
@@ -201,8 +204,7 @@ func run(lines *bufio.Scanner, hpa *autoscalingv2.HorizontalPodAutoscaler) error
 			running = true
 			go controller.Run(ctx, 1)
 		}
-		// All that is due within a millisecond of this: the controller decides by what is there now.
-		time.Sleep(time.Millisecond)
+		time.Sleep(early + time.Millisecond)
 		synctest.Wait()
 		fmt.Println(there.scale().Spec.Replicas)
 	}

@@ -91,7 +91,8 @@ func run() error {
 	}
 	var scaler scaling.UniScaler
 	counted := &pods{}
-	began := time.Now() // NB: a new autoscaler panics from now on where more than one pod is ready.
+	// A new autoscaler panics from now on where more than one pod is ready; its windows have buckets of a second.
+	began := time.Now().Truncate(time.Second)
 	wanted, next := int32(0), time.Duration(0)
 	for lines.Scan() {
 		var look seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Any
 
 from penstock_operator.clock import rfc3339_micro
@@ -21,13 +22,16 @@ _QUIET = frozenset({"Reconciling", "Progressing"})
 news."""
 
 
-async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
+async def write_status(
+    ctx: Context, stored: Obj, status: dict[str, Any], *, told: Iterable[tuple[str, str]] = ()
+) -> bool:
     """Write the status if it differs from the stored one, and report what changed.
 
     Args:
         ctx: the shared pieces.
         stored: the object as the store has it.
         status: the whole status.
+        told: reasons and messages for which the caller sends Events.
 
     Returns:
         Whether it was written.
@@ -41,12 +45,12 @@ async def write_status(ctx: Context, stored: Obj, status: dict[str, Any]) -> boo
     key = key_of(stored)
     ctx.memory.status_in_flight[key] = status
     try:
-        return await _write(ctx, stored, status)
+        return await _write(ctx, stored, status, told)
     finally:
         del ctx.memory.status_in_flight[key]
 
 
-async def _write(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
+async def _write(ctx: Context, stored: Obj, status: dict[str, Any], told: Iterable[tuple[str, str]]) -> bool:
     kind, metadata = kind_of(stored), stored["metadata"]
     body: Obj = {
         "apiVersion": kind.api_version,
@@ -68,7 +72,7 @@ async def _write(ctx: Context, stored: Obj, status: dict[str, Any]) -> bool:
     ctx.memory.status_in_flight[key_of(stored)] = answer.get("status") or {}
     ctx.changed(ctx.store.put(answer))
     underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
-    said: set[tuple[str | None, str | None]] = set()
+    said: set[tuple[str | None, str | None]] = set(told)
     for old, new in sorted(transitions(stored, status), key=lambda pair: pair[1]["type"] != "Ready"):
         fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
         ctx.log("condition changed", **fields, reason=new.get("reason"), text=new.get("message"))

@@ -11,6 +11,7 @@ from penstock_operator.api import BatchPolicySpec, ModelBackend, ModelEndpoint, 
 from penstock_operator.api.batchpolicy import Priority
 from penstock_operator.autoscaling import Floor, PodLoad, Sample, ScalerState, recommend, target_of
 from penstock_operator.desired import traffic
+from penstock_operator.releases.stored import stored
 from penstock_wire.control.router_settings import Compare, Mirror
 
 NOW = datetime.datetime(2026, 11, 23, 9, tzinfo=datetime.UTC)
@@ -84,6 +85,27 @@ def test_weights_are_the_stored_releases(release: dict[str, Any] | None, expecte
 
 def test_without_a_strategy_the_specs_weights_hold_again() -> None:
     assert weights(split({"weight": 10}, strategy=None)) == {"old": 70, "new": 30}
+
+
+@pytest.mark.parametrize(
+    ("status", "step"),
+    [
+        ({"step": 2, "stepStarted": "2026-11-23T09:00:00Z"}, 2),
+        ({"stepStarted": "2026-11-23T09:00:00Z"}, None),
+        ({"step": 2}, None),
+        ({"step": 2, "stepStarted": "yesterday"}, None),
+        ({"step": 2, "stepStarted": "2026-11-23T09:00:00"}, None),
+    ],
+    ids=["whole", "no step", "no time", "not a time", "a time of no zone"],
+)
+def test_a_release_is_what_its_status_holds(status: dict[str, Any], step: int | None) -> None:
+    """What cannot be read is as if none had begun."""
+    resource = split({"weight": 10})
+    resource = TrafficSplit.parse(
+        resource.document() | {"status": status | {"release": resource.status.release}}
+    )
+    found = stored(resource)
+    assert (found.step if found else None) == step
 
 
 @pytest.mark.parametrize(

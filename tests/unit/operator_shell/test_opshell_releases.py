@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock_operator.errors import Unavailable
-from penstock_operator.kinds import BACKEND, SPLIT
+from penstock_operator.kinds import BACKEND, ENDPOINT, SPLIT
 from penstock_operator.prometheus import NoValue, Prometheus
-from tests.support.operator_harness import backend
+from tests.support.operator_harness import backend, endpoint
 from tests.support.operator_harness import split as plain_split
 from tests.support.release_world import Behaviour, World, split
 
@@ -336,6 +336,19 @@ async def test_a_strategy_that_goes_leaves_the_specs_weights() -> None:
     await world.harness.run()
     assert world.weights == {"old": 1}
     assert (world.harness.ctx.memory.trials, world.harness.ctx.memory.followed) == ({}, {})
+
+
+async def test_without_its_endpoint_a_release_waits_where_it_is() -> None:
+    """A promoted one does not go back to a stable that may have no pods any more."""
+    world = await World.of(split(analysis=QUICK))
+    await world.phase("Promoted")
+    world.harness.cluster.remove(ENDPOINT, "n", "e")
+    await world.harness.run()
+    assert condition(world, "Accepted") == ("False", "EndpointMissing")
+    assert world.standing() == ("Promoted", 100, "Promoted")
+    world.harness.apply(endpoint(backend="old"))
+    await world.second()
+    assert world.weights == {"old": 0, "new": 100}
 
 
 async def test_of_two_splits_the_younger_ones_strategy_does_nothing() -> None:

@@ -23,6 +23,7 @@ MISSES: Final = 256
 REST: Final = 16_384
 """Messages for which it rests."""
 _END: Final = b"\r\n\r\n"
+_KEEPS: Final = frozenset({b"keep-alive", b"Keep-Alive"})
 
 
 class CachedHead:
@@ -131,3 +132,57 @@ class HeadCache:
             self._heads.clear()
         head.raw = data[:end]
         self._heads[head.raw] = head
+
+
+class KnownAnswers:
+    """What one connection of a client takes from a cache of answers' heads, and puts there.
+
+    Args:
+        cache: of all its connections.
+    """
+
+    __slots__ = ("_cache", "_last", "_learning")
+
+    def __init__(self, cache: HeadCache) -> None:
+        self._cache = cache
+        self._last: ResponseHead | None = None  # that came again
+        self._learning = False
+
+    def find(self, data: bytes) -> ResponseHead | None:
+        """The head of a whole answer that came before; see `HeadCache.find`.
+
+        Args:
+            data: what was received where an answer may begin.
+        """
+        self._learning = self._cache.awake()
+        if not self._learning:
+            return None
+        head = self._cache.find(data, self._last)
+        if not isinstance(head, ResponseHead):
+            return None
+        self._last = head
+        return head
+
+    def learn(
+        self,
+        data: bytes,
+        status: int,
+        length: int | None,
+        framing: list[tuple[bytes, bytes]],
+        fields: list[tuple[bytes, bytes]],
+    ) -> None:
+        """Keep the head of an answer that the parser has read, where it was looked for before.
+
+        Args:
+            data: what was received, in one piece.
+            status: from 200 to 299.
+            length: bytes of its body; None where its head does not say.
+            framing: its fields that concern the connection.
+            fields: its other fields.
+        """
+        if not self._learning or length is None or status == 204:
+            return
+        for name, value in framing:
+            if name != b"content-length" and (name != b"connection" or value not in _KEEPS):
+                return
+        self._cache.learn(data, ResponseHead(status, tuple(fields), length))

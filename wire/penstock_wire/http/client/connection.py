@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import httptools
 
@@ -39,9 +39,18 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer, Body, Carrier, UpstreamTunnel
-from penstock_wire.http.client.head import JOIN_BYTES, blank_lines_follow, encode_head, forwarded, switches_to
+from penstock_wire.http.client.head import (
+    JOIN_BYTES,
+    blank_lines_follow,
+    body_length,
+    encode_head,
+    forwarded,
+    switches_to,
+)
+from penstock_wire.http.client.interfaces import Pool
 from penstock_wire.http.client.peer_liveness import is_silence, was_reset
-from penstock_wire.http.head_cache import HeadCache, ResponseHead
+from penstock_wire.http.client.request_stream import framed
+from penstock_wire.http.head_cache import KnownAnswers
 from penstock_wire.http.messages import NO_BODY_STATUS, Interim
 from penstock_wire.timers import EarliestTimer
 
@@ -53,29 +62,6 @@ _HEAD: Final = 1
 _BODY: Final = 2
 _TUNNEL: Final = 3
 _COMMON: Final = b"HTTP/1.1 2"
-_KEEPS: Final = frozenset({b"keep-alive", b"Keep-Alive"})
-
-
-class Pool(Protocol):
-    """Where a connection comes from.
-
-    Attributes:
-        known: heads of answers that came before.
-    """
-
-    known: HeadCache
-
-    def put(self, connection: Connection) -> None:
-        """Take back a connection that is good for another exchange."""
-        ...
-
-    def forget(self, connection: Connection) -> None:
-        """A connection has ended."""
-        ...
-
-    def silent(self, connection: Connection) -> None:
-        """A connection has ended because its peer's machine gave no sign of life."""
-        ...
 
 
 class Connection(Carrier):
@@ -88,7 +74,7 @@ class Connection(Carrier):
         key: host and port of the peer.
     """
 
-    def __init__(self, pool: Pool, key: tuple[str, int]) -> None:
+    def __init__(self, pool: Pool[Connection], key: tuple[str, int]) -> None:
         self.key = key
         self.where = join(*key)
         self.idle_since = 0.0
@@ -96,9 +82,7 @@ class Connection(Carrier):
         self.writable = None  # there while the peer takes nothing
         self._loop = asyncio.get_running_loop()
         self._pool = pool
-        self._known = pool.known
-        self._last_head: ResponseHead | None = None  # that came again
-        self._learning = False
+        self._known = KnownAnswers(pool.known)
         self._state = _IDLE
         self._parser: Any = None
         self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
@@ -187,28 +171,15 @@ class Connection(Carrier):
 
     async def _send_stream(self, stream: BodyReader, length: int | None) -> None:
         """Send a body as it comes; while the peer takes nothing, nothing is read."""
-        write = self.transport.write
-        left = length
         try:
             # Only the peer's time counts: the stream's source bounds its own.
             self._deadline = math.inf
-            while piece := await stream.read():
-                if left is None:
-                    # NB: no `writelines`, where asyncio's own loop has no back-pressure before Python 3.13.2.
-                    write(b"%x\r\n%b\r\n" % (len(piece), piece))
-                else:
-                    left -= len(piece)
-                    if left < 0:
-                        raise UpstreamError(f"expected a body of {length} bytes, found more")
-                    write(piece)
+            async for piece in framed(stream, length):
+                self.transport.write(piece)
                 if self.writable is not None:
                     self._their_turn()
                     await self.writable
                     self._deadline = math.inf
-            if left:
-                raise UpstreamError(f"expected a body of {length} bytes, found {left} less")
-            if left is None:
-                write(b"0\r\n\r\n")
             self._pump = None
             self._their_turn()
         except asyncio.CancelledError:
@@ -401,15 +372,11 @@ class Connection(Carrier):
 
     def _take(self, data: bytes) -> bool:
         """Take a whole answer whose head came before, as the parser would; False if it is none."""
-        self._learning = not self._head_only and not self._streamed and self._known.awake()
-        if not self._learning:
+        if self._head_only or self._streamed:
             return False
-        head = self._known.find(data, self._last_head)
-        if not isinstance(head, ResponseHead):
+        head = self._known.find(data)
+        if head is None or (self._opened is not None and head.length > self._whole_bytes):
             return False
-        if self._opened is not None and head.length > self._whole_bytes:
-            return False
-        self._last_head = head
         body = data[len(data) - head.length :] if head.length else b""
         self._stop_sending()
         self._deadline = math.inf
@@ -442,8 +409,8 @@ class Connection(Carrier):
         if self._over:
             if blank_lines_follow(data, self._length or 0):
                 self.reusable = False
-            if first and self._learning and self.reusable:
-                self._learn(data)
+            if first and self._is_common and self.reusable and not self._head_only and not self._streamed:
+                self._known.learn(data, self._status, self._length, self._framing, self._fields)
             self._release()
             return
         if self._bytes_since_progress > MAX_HEAD_BYTES:
@@ -454,15 +421,6 @@ class Connection(Carrier):
                 self._parser = None  # it stands in the middle of this body
             if self._answer is not None:
                 self._hand_over()
-
-    def _learn(self, data: bytes) -> None:
-        """Keep the head of an answer that came whole, in one piece."""
-        length, status = self._length, self._status
-        if length is not None and self._is_common and status != 204:
-            for name, value in self._framing:
-                if name != b"content-length" and (name != b"connection" or value not in _KEEPS):
-                    return
-            self._known.learn(data, ResponseHead(status, tuple(self._fields), length))
 
     # -- the parser's callbacks -----------------------------------------------------------------------------
 
@@ -511,16 +469,10 @@ class Connection(Carrier):
         self._body_bytes = 0
         if status >= 300 or not self._streamed:
             self._stop_sending()
-        length: int | None = None
-        chunked = False
-        for name, value in self._framing:
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"transfer-encoding":
-                # NB: once, and not in HTTP/1.0, which has none: another reader would see another body.
-                if chunked or old or value.lower() != b"chunked":
-                    raise AnswerUnreadable(f"{self.where}: expected transfer-encoding chunked, found another")
-                chunked = True
+        try:
+            length, chunked = body_length(self._framing, old=old)
+        except ValueError as error:
+            raise AnswerUnreadable(f"{self.where}: {error}") from error
         if not parser.should_keep_alive():
             self.reusable = False
         # NB: many servers end the connection some ms after the answer to an unhandled exception (uvicorn logs
@@ -586,7 +538,8 @@ class Connection(Carrier):
             if self._answer is not None:  # all of it came with its head
                 self._answer = Response(self._answer.status, self._answer.headers, body.whole() or b"")
         else:
-            self._give(self._whole())
+            whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            self._give(Response(self._status, forwarded(self._framing, self._fields), whole))
 
     def _give(self, answer: Response) -> None:
         """Give a whole answer to who waits for it; a callback gets it once the connection is in the pool."""
@@ -596,11 +549,6 @@ class Connection(Carrier):
             waiter, self._waiter = self._waiter, None
             if waiter is not None and not waiter.done():
                 waiter.set_result(answer)
-
-    def _whole(self) -> Response:
-        pieces = self._pieces
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        return Response(self._status, forwarded(self._framing, self._fields), body)
 
     def _hand_over(self) -> None:
         """Call back with a complete answer. The connection is in the pool by then: the next may use it."""

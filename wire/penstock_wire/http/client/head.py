@@ -131,6 +131,28 @@ def blank_lines_follow(data: bytes, length: int) -> bool:
     return not _END_OF_FIELDS.endswith(before[-4:]) or before[:-4] in (b"\r", b"\n")
 
 
+def body_length(framing: list[tuple[bytes, bytes]], *, old: bool) -> tuple[int | None, bool]:
+    """The length of an answer's body, None where its fields have none, and whether it comes in chunks.
+
+    Args:
+        framing: its fields that concern the connection.
+        old: whether it is of HTTP/1.0.
+
+    Raises:
+        ValueError: another reader would see another body.
+    """
+    length: int | None = None
+    chunked = False
+    for name, value in framing:
+        if name == b"content-length":
+            length = int(value)
+        elif name == b"transfer-encoding":
+            if chunked or old or value.lower() != b"chunked":  # once, and HTTP/1.0 has none
+                raise ValueError("expected transfer-encoding chunked, found another")
+            chunked = True
+    return length, chunked
+
+
 def forwarded(framing: list[tuple[bytes, bytes]], fields: list[tuple[bytes, bytes]]) -> Headers:
     """The end-to-end fields of an answer.
 
