@@ -211,10 +211,7 @@ class Connection(Carrier):
             self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
 
     def give_up(self, done: Done | Opened) -> None:
-        """The answer to `begin` is not wanted any more; its callback gets a failure.
-
-        No-op where that is over.
-        """
+        """The answer to `begin` is not wanted any more: its callback gets `GivenUp`, unless that is over."""
         if self._done is done or self._opened is done:
             self.fail(GivenUp(f"the exchange with {self.where} was given up"))
 
