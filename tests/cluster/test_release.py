@@ -48,14 +48,12 @@ class Audit:
 
     def _run(self) -> None:
         while not self._over.wait(1.0):
-            # NB: pods first: what was ready before the weight was set is what it could be set by.
-            by_name = {
-                name: sum(map(is_ready, pods_of(self._namespace, f"penstock.dev/backend={name}")))
-                for name in ("bad", "good")
-            }
+            # NB: the weight first: pods come here, and none goes.
             release = stored(self._namespace)
             if release:
-                look = release["candidate"], release["weight"], by_name[release["candidate"]]
+                candidate = release["candidate"]
+                pods = pods_of(self._namespace, f"penstock.dev/backend={candidate}")
+                look = candidate, release["weight"], sum(map(is_ready, pods))
                 if self.looks[-1:] != [look]:
                     self.looks.append(look)
 
